@@ -1,0 +1,43 @@
+# The front door. Every target installs the Debian packages that it lacks (tools/install-packages).
+
+PREFIX ?= /usr/local
+library := $(CURDIR)/build/release/liblanemalloc.so
+# Not expanded by make, so that the command is taken as it was written.
+export LANEMALLOC_RUN_CMD := $(value CMD)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test run bench verify install lint clean
+
+help: ## list the targets
+	@echo 'usage: make TARGET'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
+
+demo: build ## show in a minute or two what lanemalloc does
+	@bench/demo.sh
+
+build: ## build build/release/liblanemalloc.so and the static libraries
+	@tools/build release
+
+test: ## run all tests; tests/run.sh PART... runs some
+	@tests/run.sh
+
+run: ## run CMD='program arguments' with lanemalloc preloaded
+	@if [ -z "$$LANEMALLOC_RUN_CMD" ]; then \
+	  echo "make run: say what to run, for example: make run CMD='python3 -c \"print(1)\"'" >&2; exit 2; fi
+	@tools/build release >&2
+	@sh -c "LD_PRELOAD='$(library)'; export LD_PRELOAD; $$LANEMALLOC_RUN_CMD"
+
+bench: build ## measure against other allocators
+	@bench/run.sh
+
+verify: ## the long tests, and the linters
+	@tests/verify.sh
+
+install: build ## install under PREFIX (default /usr/local); DESTDIR is put before it
+	@DESTDIR='$(DESTDIR)' cmake --install build/release --prefix '$(abspath $(PREFIX))'
+
+lint: ## clang-tidy, shellcheck, pyflakes and mypy
+	@tools/lint
+
+clean: ## remove build/
+	@rm -rf build

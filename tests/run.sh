@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# Runs the tests: all parts in order, or those named. One line for each part; its output is in build/test-logs/<part>.log.
+# Called by: make test, tests/verify.sh. LANEMALLOC_TEST_SCALE (default 1) multiplies the work of the parts that repeat.
+# A part ends its output with `N passed, N failed, N skipped`. It has failed when that says so, when it is missing, when
+# its script exits with an error, or when it ran nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly kParts=(layers format unit golden semantics stress model preload bounds)
+readonly kUnitPresets=(dev checked asan-ubsan tsan)
+readonly kLogs=$PWD/build/test-logs
+export LANEMALLOC_TEST_SCALE=${LANEMALLOC_TEST_SCALE:-1}
+# A part that hangs is ended; this is no bound on speed.
+readonly kWatchdogSeconds=$((1800 * LANEMALLOC_TEST_SCALE))
+readonly kCounts='^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$'
+readonly kSkip='^[[:space:]]*\[? *(skip|skipped) *\]?[: ]'
+
+# Sets passed, failed, skipped to the sums over the closing lines in a log.
+sum_counts() {
+  local line
+  passed=0 failed=0 skipped=0
+  while IFS= read -r line; do
+    [[ $line =~ $kCounts ]] || continue
+    passed=$((passed + BASH_REMATCH[1]))
+    failed=$((failed + BASH_REMATCH[2]))
+    skipped=$((skipped + ${BASH_REMATCH[4]:-0}))
+  done <"$1"
+}
+
+run_layers() { tools/check-layers --self-test && tools/check-layers; }
+run_format() { tools/check-format; }
+
+# One preset's unit tests. gtest says why a test was skipped before it says which.
+run_unit_preset() {
+  local preset=$1 log=$kLogs/unit-$1.log status=0 ok bad skip
+  echo "== $preset"
+  if ! tools/build "$preset" >"$log" 2>&1; then
+    cat "$log"
+    echo "FAILED: the $preset preset does not build"
+    echo '0 passed, 1 failed, 0 skipped'
+    return 1
+  elif [[ ! -x build/$preset/unit_tests ]]; then
+    echo "FAILED: tests/unit has no *_test.cpp"
+    echo '0 passed, 1 failed, 0 skipped'
+    return 1
+  fi
+  "build/$preset/unit_tests" --gtest_color=no >"$log" 2>&1 || status=$?
+  ok=$(grep -cE '^\[ +OK \] .* \([0-9]+ ms\)$' "$log" || true)
+  bad=$(grep -cE '^\[ +FAILED +\] .* \([0-9]+ ms\)$' "$log" || true)
+  skip=$(grep -cE '^\[ +SKIPPED +\] .* \([0-9]+ ms\)$' "$log" || true)
+  if [[ $status -ne 0 || $bad -gt 0 || $ok -eq 0 ]]; then
+    cat "$log"
+    echo "FAILED: unit_tests of $preset: exit status $status, $ok tests passed"
+    [[ $bad -gt 0 ]] || bad=1
+  fi
+  awk -v preset="$preset" '
+    /^[^ ]+:[0-9]+: Skipped$/ { getline reason; next }
+    /^\[ +SKIPPED +\] .* \([0-9]+ ms\)$/ { print "SKIP " $4 " (" preset "): " reason; reason = "" }' "$log"
+  echo "$ok passed, $bad failed, $skip skipped"
+  [[ $bad -eq 0 ]]
+}
+
+run_unit() {
+  local preset status=0
+  for preset in "${kUnitPresets[@]}"; do
+    run_unit_preset "$preset" || status=1
+  done
+  return "$status"
+}
+
+# The other parts bring their own script, and test what the release preset builds.
+run_script() {
+  local script=tests/$1/run.sh
+  if [[ ! -f $script ]]; then
+    echo "FAILED: $script is missing"
+    return 1
+  fi
+  bash "$script"
+}
+
+run_part() {
+  case $1 in
+    layers | format | unit) "run_$1" ;;
+    *) run_script "$1" ;;
+  esac
+}
+
+if [[ ${1-} == --part ]]; then  # this script's own call, under the watchdog
+  run_part "$2"
+  exit
+fi
+
+child=
+stop() {
+  [[ -z $child ]] || kill -TERM "$child" 2>/dev/null || true
+  echo 'interrupted'
+  exit 130
+}
+trap stop INT TERM HUP
+
+# Runs a command under the watchdog, its output to a log. In the background, so that a signal is taken at once.
+watched() {
+  local log=$1 status=0
+  shift
+  timeout --kill-after=30 "$kWatchdogSeconds" "$@" >"$log" 2>&1 </dev/null &
+  child=$!
+  wait "$child" || status=$?
+  child=
+  [[ $status -ne 124 && $status -ne 137 ]] || echo "FAILED: ended by the watchdog after $kWatchdogSeconds s" >>"$log"
+  return "$status"
+}
+
+run_and_report() {
+  local part=$1 log=$kLogs/$1.log status=0 start=$SECONDS word=ok
+  if [[ $part != @(layers|format|unit) && $release_built == no ]]; then
+    echo 'FAILED: the release preset does not build; see build.log' >"$log"
+    status=1
+  else
+    watched "$log" bash tests/run.sh --part "$part" || status=$?
+  fi
+  sum_counts "$log"
+  if [[ $status -ne 0 && $failed -eq 0 ]]; then
+    failed=1
+  elif [[ $((passed + failed + skipped)) -eq 0 ]]; then
+    echo 'FAILED: the part ran no test, or did not say how many' >>"$log"
+    failed=1
+  fi
+  [[ $failed -eq 0 ]] || word=FAILED
+  echo "$word $part ($passed passed, $failed failed, $skipped skipped, $((SECONDS - start)) s)"
+  if [[ $failed -gt 0 ]]; then
+    failed_parts+=("$part")
+    tail -n 40 "$log" | sed 's/^/    /'
+  fi
+  local line
+  while IFS= read -r line; do
+    skip_lines+=("$part: ${line#"${line%%[![:space:]]*}"}")
+  done < <(grep -iE "$kSkip" "$log" || true)
+  all_passed=$((all_passed + passed))
+  all_failed=$((all_failed + failed))
+  all_skipped=$((all_skipped + skipped))
+}
+
+parts=("$@")
+[[ $# -gt 0 ]] || parts=("${kParts[@]}")
+for part in "${parts[@]}"; do
+  if [[ " ${kParts[*]} " != *" $part "* ]]; then
+    echo "run.sh: unknown part '$part'; the parts are: ${kParts[*]}" >&2
+    exit 2
+  fi
+done
+
+all_passed=0 all_failed=0 all_skipped=0 failed_parts=() skip_lines=() release_built=
+mkdir -p "$kLogs"
+for part in "${parts[@]}"; do
+  if [[ $part != @(layers|format|unit) && -z $release_built ]]; then
+    release_built=yes
+    if ! watched "$kLogs/build.log" tools/build release; then
+      release_built=no
+      echo 'FAILED build of the release preset'
+      tail -n 40 "$kLogs/build.log" | sed 's/^/    /'
+    fi
+  fi
+  run_and_report "$part"
+done
+
+if [[ ${#skip_lines[@]} -gt 0 ]]; then
+  echo 'Skipped:'
+  printf '  %s\n' "${skip_lines[@]}"
+fi
+if [[ ${#failed_parts[@]} -gt 0 ]]; then
+  echo "Failed: ${failed_parts[*]} (logs in build/test-logs)"
+fi
+echo "$all_passed passed, $all_failed failed, $all_skipped skipped"
+[[ $all_failed -eq 0 ]]

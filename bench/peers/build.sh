@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# The allocators to compare with, as preloadable libraries in build/peers/:
+#   jemalloc mimalloc2 tcmalloc         Debian's packages (links to the installed files)
+#   mimalloc3 snmalloc rpmalloc         built from the sources inside their crates
+# Called by: bench/run.sh, or by hand. A peer that cannot be had is reported and left out; this is never fatal.
+# build/peers/versions.txt says what each one is. Each library is proved to be in use with whose.c (dladdr of malloc).
+set -euo pipefail
+# shellcheck source=bench/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+
+out=$root/build/peers
+mkdir -p "$out"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+versions=$out/versions.txt
+: >"$versions.new"
+
+cc -O1 -o "$out/whose" "$root/bench/peers/whose.c"
+
+# admit NAME VERSION: keeps build/peers/libNAME.so only if a preload of it really takes malloc and free over.
+admit() {
+  local name=$1 version=$2 file=$out/lib$1.so seen
+  if [[ -e $file ]] && seen=$(LD_PRELOAD=$file "$out/whose" 2>&1) && [[ $seen == "$(readlink -f "$file")" ]]; then
+    say "peer $name: $version"
+    printf '%s\t%s\n' "$name" "$version" >>"$versions.new"
+  else
+    warn "peer $name: left out (preloaded, malloc comes from: ${seen:-nothing built})"
+    rm -f "$file"
+  fi
+}
+
+from_debian() {
+  local name=$1 package=$2 pattern=$3 file
+  need_packages "$package" >"$work/apt.log" 2>&1 || true
+  file=$(dpkg-query -L "$package" 2>/dev/null | grep -E "$pattern" | head -n 1) || true
+  [[ -z $file ]] || ln -sfn "$(readlink -f "$file")" "$out/lib$name.so"
+  admit "$name" "$(dpkg-query -W -f='${Version}' "$package" 2>/dev/null || true) (Debian $package)"
+}
+
+# Brings the crates' sources to $work/vendor through cargo's own client.
+crate_sources() {
+  command -v cargo >/dev/null || need_packages cargo >"$work/apt.log" 2>&1 || return 1
+  mkdir -p "$work/src"
+  : >"$work/src/lib.rs"
+  cat >"$work/Cargo.toml" <<'TOML'
+[package]
+name = "peers"
+version = "0.0.0"
+edition = "2018"
+[dependencies]
+libmimalloc-sys = ">=0.1.49"
+snmalloc-sys = ">=0.7.6"
+rpmalloc-sys = ">=0.2.3"
+TOML
+  (cd "$work" && cargo vendor vendor) >"$work/cargo.log" 2>&1 || { tail -n 5 "$work/cargo.log" >&2; return 1; }
+}
+
+crate_version() { sed -n 's/^version = "\(.*\)"/\1/p' "$work/vendor/$1/Cargo.toml" | head -n 1; }
+
+# build NAME COMMAND...: runs it with its output in a log, shown if it fails.
+build() {
+  local name=$1
+  shift
+  "$@" >"$work/$name.log" 2>&1 || { warn "peer $name: build failed:"; tail -n 15 "$work/$name.log" >&2; rm -f "$out/lib$name.so"; }
+}
+
+build_mimalloc3() {
+  local at=$work/vendor/libmimalloc-sys/c_src/mimalloc/v3
+  cc -O3 -DNDEBUG -std=gnu11 -fPIC -shared -fvisibility=hidden -ftls-model=initial-exec -fno-builtin-malloc \
+    -DMI_MALLOC_OVERRIDE -DMI_SHARED_LIB -DMI_SHARED_LIB_EXPORT -DMI_BUILD_RELEASE -I"$at/include" \
+    "$at/src/static.c" -o "$out/libmimalloc3.so" -pthread
+}
+
+build_snmalloc() {
+  local cxx
+  cxx=$(command -v clang++-19 || command -v clang++ || command -v g++)
+  cmake -S "$work/vendor/snmalloc-sys/upstream" -B "$work/snmalloc" -DCMAKE_BUILD_TYPE=Release \
+    -DCMAKE_CXX_COMPILER="$cxx" -DSNMALLOC_BUILD_TESTING=OFF -DSNMALLOC_STATIC_LIBRARY=OFF
+  cmake --build "$work/snmalloc" --target snmallocshim -j2
+  cp "$work/snmalloc/libsnmallocshim.so" "$out/libsnmalloc.so"
+}
+
+build_rpmalloc() {
+  cc -O3 -DNDEBUG -D_GNU_SOURCE=1 -std=c11 -fPIC -shared -fomit-frame-pointer -fvisibility=hidden \
+    -DENABLE_PRELOAD=1 -DENABLE_OVERRIDE=1 "$work/vendor/rpmalloc-sys/rpmalloc/rpmalloc/rpmalloc.c" \
+    -o "$out/librpmalloc.so" -pthread -ldl
+}
+
+from_debian jemalloc libjemalloc2 '/libjemalloc\.so\.2$'
+from_debian mimalloc2 libmimalloc2.0 '/libmimalloc\.so\.2(\.0)?$'
+from_debian tcmalloc libtcmalloc-minimal4 '/libtcmalloc_minimal\.so\.4$'
+
+# Already built ones stay, unless REBUILD=1.
+if [[ ${REBUILD:-0} != 1 && -s $versions && -e $out/libmimalloc3.so && -e $out/libsnmalloc.so && -e $out/librpmalloc.so ]]; then
+  for name in mimalloc3 snmalloc rpmalloc; do
+    admit "$name" "$(sed -n "s/^$name\t//p" "$versions")"
+  done
+elif crate_sources; then
+  for name in mimalloc3 snmalloc rpmalloc; do build "$name" "build_$name"; done
+  admit mimalloc3 "$(awk '/define MI_MALLOC_VERSION/{v=$3; printf "%d.%d.%d", v/10000, v/100%100, v%100}' \
+    "$work"/vendor/libmimalloc-sys/c_src/mimalloc/v3/include/mimalloc.h) (crate libmimalloc-sys $(crate_version libmimalloc-sys))"
+  admit snmalloc "$(crate_version snmalloc-sys) (crate snmalloc-sys)"
+  admit rpmalloc "$(head -n 1 "$work/vendor/rpmalloc-sys/rpmalloc/CHANGELOG") (crate rpmalloc-sys $(crate_version rpmalloc-sys))"
+else
+  warn "peers mimalloc3, snmalloc, rpmalloc: left out, cargo cannot bring their sources"
+fi
+mv "$versions.new" "$versions"

@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# The figures and facts that must not drift: the fast path's instructions, the shared library's shape, its start.
+#   tests/golden/run.sh [--update] [LIBRARY]      LIBRARY: build/release/liblanemalloc.so unless given
+# Called by: tests/run.sh golden. Five parts:
+#   fast path      no locked operation, fence or call in malloc, free, new, delete; counts as in fast_path.txt
+#   binary         libc only, exports as in exports.txt, no text relocations, static TLS
+#   instructions   a malloc+free pair within its limits (bench/micro/run.py --check)
+#   start          a small program is at most 1 MiB larger than with the C library
+#   self-test      each of these checks catches a library with the fault that it is there for (mutant.c)
+# --update writes fast_path.txt and exports.txt from LIBRARY; look at the difference before you commit it.
+set -euo pipefail
+# shellcheck source=bench/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../bench/lib.sh"
+
+here=$root/tests/golden
+library=$root/build/release/liblanemalloc.so
+update=()
+for argument in "$@"; do
+  case $argument in
+    --update) update=(--update) ;;
+    -*) warn "usage: tests/golden/run.sh [--update] [LIBRARY]"; exit 2 ;;
+    *) library=$(realpath "$argument") ;;
+  esac
+done
+
+need_packages binutils valgrind gcc libc6-dev python3
+need_python
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0 skipped=0
+
+# part TITLE COMMAND...: shows the command's lines and adds its closing line up.
+part() {
+  local title=$1 p f s status=0
+  shift
+  say "== golden: $title"
+  "$@" >"$work/part.log" 2>&1 || status=$?
+  sed '$d' "$work/part.log"
+  if [[ $(tail -n 1 "$work/part.log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+    p=${BASH_REMATCH[1]} f=${BASH_REMATCH[2]} s=${BASH_REMATCH[3]}
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    ((status == 0 || f > 0)) || failed=$((failed + 1))
+  else
+    tail -n 1 "$work/part.log"
+    say "FAIL: $title: stopped without a verdict (status $status)"
+    failed=$((failed + 1))
+  fi
+}
+
+# judge GOOD WHAT [LOG]: one verdict of the self-test.
+judge() {
+  if [[ $1 == yes ]]; then
+    say "pass: $2"
+    passed=$((passed + 1))
+  else
+    say "FAIL: $2"
+    [[ ! -e ${3:-} ]] || sed 's/^/    /' "$3"
+    failed=$((failed + 1))
+  fi
+}
+
+# toy NAME FLAG...: builds the toy allocator with a fault.
+toy() {
+  local name=$1
+  shift
+  cc -O2 -g -std=gnu11 -fPIC -shared -fvisibility=hidden -fno-builtin -fno-stack-protector -fcf-protection=none \
+    -ftls-model=initial-exec -o "$work/$name.so" "$here/mutant.c" "$@"
+}
+
+# catches NAME WHY COMMAND...: the check must fail, and for the reason that a FAIL line matching WHY gives.
+catches() {
+  local name=$1 why=$2 log=$work/catch.log good=no
+  shift 2
+  "$@" >"$log" 2>&1 || ! grep -qE "^FAIL: .*$why" "$log" || good=yes
+  judge "$good" "the check catches $name" "$log"
+}
+
+self_test() {
+  say "== golden: self-test"
+  local fast=("$python" "$here/fast_path.py" --no-golden) binary=("$python" "$here/binary.py" --exports "$work/exports")
+  local log=$work/toy.log good=no fault
+  toy whole
+  nm -D --defined-only "$work/whole.so" | awk '{print $3}' >"$work/exports"
+  if "${fast[@]}" "$work/whole.so" >"$log" 2>&1 && "${binary[@]}" "$work/whole.so" >>"$log" 2>&1; then good=yes; fi
+  judge "$good" "a sound toy allocator passes" "$log"
+
+  for fault in LOCK XCHG FENCE CALL TAIL; do toy "$fault" "-DMUTANT_$fault"; done
+  for fault in LOCK XCHG FENCE; do
+    catches "a planted $fault in malloc's body" 'malloc: no locked' "${fast[@]}" --only static "$work/$fault.so"
+    catches "a planted $fault on the executed path" 'pair32: no locked' "${fast[@]}" --only executed "$work/$fault.so"
+  done
+  catches "a call in malloc's body" 'malloc: no call' "${fast[@]}" --only static "$work/CALL.so"
+  catches "a locked operation moved out of line" 'pair32: no locked' "${fast[@]}" --only executed "$work/TAIL.so"
+
+  toy needs -Wl,--no-as-needed -lm
+  catches "a library that needs more than libc" 'needs the C library only' "${binary[@]}" "$work/needs.so"
+  toy exports -DMUTANT_EXPORT
+  catches "a missing export" 'exports what' "${binary[@]}" "$work/exports.so"
+  toy tls -ftls-model=global-dynamic
+  catches "thread-local words that are not in static TLS" 'thread-local words' "${binary[@]}" "$work/tls.so"
+  if [[ $(uname -m) == x86_64 ]]; then
+    toy textrel -DMUTANT_TEXTREL -Wl,-z,notext 2>/dev/null
+    catches "a text relocation" 'no relocations in the text' "${binary[@]}" "$work/textrel.so"
+  fi
+  if command -v valgrind >/dev/null; then
+    catches "too many instructions (the C library's malloc)" 'libc pair32' \
+      "$python" "$root/bench/micro/run.py" --check --lib libc --workload pair32
+  fi
+  # A library whose start dirties 2 MiB.
+  echo 'static char dirt[2 << 20]; __attribute__((constructor)) static void start(void)
+    { for (unsigned i = 0; i < sizeof dirt; i += 4096) ((volatile char*)dirt)[i] = 1; }' >"$work/fat.c"
+  cat "$here/mutant.c" >>"$work/fat.c"
+  cc -O2 -std=gnu11 -fPIC -shared -fvisibility=hidden -fno-builtin -o "$work/fat.so" "$work/fat.c"
+  catches "a start that costs 2 MiB" 'a small program is' "$python" "$root/bench/startup/run.py" --check-rss --lib "$work/fat.so"
+}
+
+if [[ -e $library ]]; then
+  part "fast path" "$python" "$here/fast_path.py" "${update[@]}" "$library"
+  part "binary" "$python" "$here/binary.py" "${update[@]}" "$library"
+  part "instructions" "$python" "$root/bench/micro/run.py" --check --lib "lanemalloc=$library"
+  part "start" "$python" "$root/bench/startup/run.py" --check-rss --lib "lanemalloc=$library"
+else
+  say "FAIL: no library at ${library#"$root/"}: run make build first"
+  failed=$((failed + 1))
+fi
+self_test
+say "$passed passed, $failed failed, $skipped skipped"
+((failed == 0))

@@ -25,7 +25,8 @@ run: ## run CMD='program arguments' with lanemalloc preloaded
 	@if [ -z "$$LANEMALLOC_RUN_CMD" ]; then \
 	  echo "make run: say what to run, for example: make run CMD='python3 -c \"print(1)\"'" >&2; exit 2; fi
 	@tools/build release >&2
-	@sh -c "LD_PRELOAD='$(library)'; export LD_PRELOAD; $$LANEMALLOC_RUN_CMD"
+	@env -u CMD -u LANEMALLOC_RUN_CMD -u MAKEFLAGS -u MFLAGS -u MAKEOVERRIDES -u MAKELEVEL -u MAKE_TERMOUT -u MAKE_TERMERR \
+	  sh -c "LD_PRELOAD='$(library)'; export LD_PRELOAD; $$LANEMALLOC_RUN_CMD"
 
 bench: build ## measure against other allocators
 	@bench/run.sh

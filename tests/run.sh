@@ -10,6 +10,10 @@ readonly kParts=(layers format unit golden semantics stress model preload bounds
 readonly kUnitPresets=(dev checked asan-ubsan tsan)
 readonly kLogs=$PWD/build/test-logs
 export LANEMALLOC_TEST_SCALE=${LANEMALLOC_TEST_SCALE:-1}
+if [[ ! $LANEMALLOC_TEST_SCALE =~ ^[1-9][0-9]*$ ]]; then
+  echo "run.sh: LANEMALLOC_TEST_SCALE must be a whole number from 1 up, not '$LANEMALLOC_TEST_SCALE'" >&2
+  exit 2
+fi
 # A part that hangs is ended; this is no bound on speed.
 readonly kWatchdogSeconds=$((1800 * LANEMALLOC_TEST_SCALE))
 readonly kCounts='^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$'
@@ -34,13 +38,13 @@ run_format() { tools/check-format; }
 run_unit_preset() {
   local preset=$1 log=$kLogs/unit-$1.log status=0 ok bad skip
   echo "== $preset"
-  if ! tools/build "$preset" >"$log" 2>&1; then
-    cat "$log"
-    echo "FAILED: the $preset preset does not build"
+  if ! compgen -G 'tests/unit/*_test.cpp' >/dev/null; then
+    echo 'FAILED: tests/unit has no *_test.cpp'
     echo '0 passed, 1 failed, 0 skipped'
     return 1
-  elif [[ ! -x build/$preset/unit_tests ]]; then
-    echo "FAILED: tests/unit has no *_test.cpp"
+  elif ! tools/build "$preset" >"$log" 2>&1; then
+    sed 's/^/  | /' "$log"
+    echo "FAILED: the $preset preset does not build"
     echo '0 passed, 1 failed, 0 skipped'
     return 1
   fi
@@ -49,7 +53,7 @@ run_unit_preset() {
   bad=$(grep -cE '^\[ +FAILED +\] .* \([0-9]+ ms\)$' "$log" || true)
   skip=$(grep -cE '^\[ +SKIPPED +\] .* \([0-9]+ ms\)$' "$log" || true)
   if [[ $status -ne 0 || $bad -gt 0 || $ok -eq 0 ]]; then
-    cat "$log"
+    sed 's/^/  | /' "$log"
     echo "FAILED: unit_tests of $preset: exit status $status, $ok tests passed"
     [[ $bad -gt 0 ]] || bad=1
   fi
@@ -131,10 +135,8 @@ run_and_report() {
     failed_parts+=("$part")
     tail -n 40 "$log" | sed 's/^/    /'
   fi
-  local line
-  while IFS= read -r line; do
-    skip_lines+=("$part: ${line#"${line%%[![:space:]]*}"}")
-  done < <(grep -iE "$kSkip" "$log" || true)
+  local reason
+  while IFS= read -r reason; do skip_lines+=("$part: $reason"); done < <(sed -nE "s/$kSkip+//Ip" "$log")
   all_passed=$((all_passed + passed))
   all_failed=$((all_failed + failed))
   all_skipped=$((all_skipped + skipped))

@@ -31,7 +31,7 @@ sum_counts() {
   done <"$1"
 }
 
-run_layers() { tools/check-layers --self-test && tools/check-layers; }
+run_layers() { tools/install-packages python3 && tools/check-layers --self-test && tools/check-layers; }
 run_format() { tools/check-format; }
 
 # One preset's unit tests. gtest says why a test was skipped before it says which.

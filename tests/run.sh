@@ -19,16 +19,18 @@ readonly kWatchdogSeconds=$((1800 * LANEMALLOC_TEST_SCALE))
 readonly kCounts='^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$'
 readonly kSkip='^[[:space:]]*\[? *(skip|skipped) *\]?[: ]'
 
-# Sets passed, failed, skipped to the sums over the closing lines in a log.
-sum_counts() {
-  local line
+# Sets passed, failed, skipped from a part's log. layers and unit close more than once; of a script only the last closing
+# line counts, for it may show those of its own parts.
+read_counts() {
+  local part=$1 log=$2 line
   passed=0 failed=0 skipped=0
   while IFS= read -r line; do
     [[ $line =~ $kCounts ]] || continue
+    [[ $part == @(layers|unit) ]] || passed=0 failed=0 skipped=0
     passed=$((passed + BASH_REMATCH[1]))
     failed=$((failed + BASH_REMATCH[2]))
     skipped=$((skipped + ${BASH_REMATCH[4]:-0}))
-  done <"$1"
+  done <"$log"
 }
 
 run_layers() { tools/install-packages python3 && tools/check-layers --self-test && tools/check-layers; }
@@ -122,7 +124,7 @@ run_and_report() {
   else
     watched "$log" bash tests/run.sh --part "$part" || status=$?
   fi
-  sum_counts "$log"
+  read_counts "$part" "$log"
   if [[ $status -ne 0 && $failed -eq 0 ]]; then
     failed=1
   elif [[ $((passed + failed + skipped)) -eq 0 ]]; then

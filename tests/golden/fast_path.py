@@ -22,8 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 sys.path.insert(0, str(ROOT / "bench" / "micro"))
-import common  # noqa: E402
-import run as micro  # noqa: E402
+import common
+import run as micro
 
 GOLDEN = Path(__file__).resolve().parent / "fast_path.txt"
 FUNCTIONS = {

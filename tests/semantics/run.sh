@@ -1,0 +1,157 @@
+#!/usr/bin/env bash
+# Black-box tests of the drop-in library: builds the programs here and in tests/death and runs each case of each
+# program in a process of its own, with the library preloaded (or opened, or linked, where the program is about that).
+# Called by tests/run.sh and by hand; selftest.sh shows that the cases can fail.
+# Usage: tests/semantics/run.sh [--lib PATH] [--only NAME] [--list]
+#   --lib   the library (default build/release/liblanemalloc.so, built by make build if missing)
+#   --only  cases whose program/case contains NAME
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+library=$root/build/release/liblanemalloc.so
+only=
+list=
+while (($#)); do
+  case $1 in
+    --lib) library=$2 && shift 2 ;;
+    --only) only=$2 && shift 2 ;;
+    --list) list=1 && shift ;;
+    *) echo "usage: $0 [--lib PATH] [--only NAME] [--list]" >&2 && exit 2 ;;
+  esac
+done
+[[ -e $library || $library != "$root"/build/release/* ]] || make -C "$root" build
+[[ -e $library ]] || { echo "no library: $library" >&2 && exit 2; }
+library=$(realpath "$library")
+archive=${library%.so}.a
+prefixed=${library%.so}_prefixed.a
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work" # link/secure.c runs a copy below it as nobody
+
+cc=${CC:-gcc} cxx=${CXX:-g++}
+# Calls of malloc and free must stay as written.
+flags=(-O1 -g -Wall -Wextra -Werror -fno-builtin -pthread -D_GNU_SOURCE)
+[[ $cc != gcc* ]] || flags+=(-Wno-free-nonheap-object -Wno-use-after-free -Wno-alloc-size-larger-than -fno-allocation-dce)
+c_flags=(-std=gnu11 "${flags[@]}")
+cxx_flags=(-std=c++17 "${flags[@]}")
+
+passed=0 failed=0 skipped=0
+programs=() # name, and how it runs: preload or plain
+
+# build NAME SOURCE [ARGUMENT...]: builds in the background, two at a time.
+build() {
+  local name=$1 source=$2 compiler=("$cc" "${c_flags[@]}")
+  shift 2
+  [[ $source != *.cc ]] || compiler=("$cxx" "${cxx_flags[@]}")
+  while (($(jobs -rp | wc -l) >= 2)); do wait -n || true; done
+  "${compiler[@]}" -o "$work/$name" "$source" "$@" 2>"$work/$name.log" &
+}
+
+wanted() { [[ -z $only || $1 == *"$only"* || $only == "$1"/* ]]; }
+# A program is built if it, or one of its cases, is wanted.
+mentions() { wanted "$1" || grep -q "CASE([A-Za-z0-9_]*${only##*/}" "$2"; }
+
+# program NAME MODE SOURCE [ARGUMENT...]
+program() {
+  local name=$1 mode=$2
+  shift 2
+  mentions "$name" "$1" || return 0
+  programs+=("$name $mode")
+  build "$name" "$@"
+}
+
+skip() {
+  wanted "$1" || return 0
+  echo "skipped $1: $2"
+  skipped=$((skipped + 1))
+}
+
+for source in "$here"/*.c "$here"/*.cc "$root"/tests/death/*.c; do
+  name=$(basename "${source%.c*}")
+  case $name in
+    dlopen_library) program "$name" plain "$source" ;;
+    compiled_options) program "$name" preload "$source" -rdynamic ;;
+    *) program "$name" preload "$source" ;;
+  esac
+done
+
+if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
+  source=$here/link/static_link.cc
+  # shellcheck disable=SC2054 # the commas are for the linker
+  whole=(-Wl,--whole-archive "$archive" -Wl,--no-whole-archive)
+  # As C: the archive must need nothing of libstdc++.
+  program static_link_plain plain "$source" -x none "$archive" -nostdlib++ -fno-exceptions -fno-rtti
+  program static_link_whole plain "$source" -x none "${whole[@]}" -nostdlib++ -fno-exceptions -fno-rtti
+  program static_link_cxx plain "$source" -DWITH_LIBSTDCXX -x none "$archive"
+  program static_link_static plain "$source" -DWITH_LIBSTDCXX -x none "$archive" -static
+  program compiled_options_static plain "$here/compiled_options.c" "$archive"
+  program secure plain "$here/link/secure.c" "$archive"
+  header=()
+  [[ ! -e $root/include/lanemalloc/lanemalloc.h ]] || header=(-DWITH_HEADER -I"$root/include")
+  program prefixed_c11 plain "$here/link/prefixed.c" -std=c11 "${header[@]}" "$prefixed"
+  program prefixed_cxx17 plain "$here/link/prefixed.c" -x c++ -std=c++17 "${header[@]}" -x none "$prefixed"
+else
+  skip static_link "no archive $(basename "$archive") beside the library"
+  skip secure "no archive $(basename "$archive") beside the library"
+  skip prefixed "no archive $(basename "$prefixed") beside the library"
+fi
+
+# The public header alone, in both languages, with every warning an error.
+check_header() {
+  local language=$1 standard=$2 name=header_in_$2
+  wanted "$name" || return 0
+  if [[ ! -e $root/include/lanemalloc/lanemalloc.h ]]; then
+    skip "$name" "no include/lanemalloc/lanemalloc.h"
+  elif echo '#include <lanemalloc/lanemalloc.h>' | "$cc" -x "$language" -std="$standard" -Wall -Wextra -Wpedantic -Werror \
+    -I"$root/include" -fsyntax-only - 2>"$work/header.log"; then
+    echo "ok $name" && passed=$((passed + 1))
+  else
+    cat "$work/header.log" && echo "FAILED $name" && failed=$((failed + 1))
+  fi
+}
+
+build cxx_plugin.so "$here/plugins/cxx_plugin.cc" -shared -fPIC
+for kind in a:512 b:64 c:8; do
+  build "tls_hungry_${kind%:*}.so" "$here/plugins/tls_hungry.c" -shared -fPIC "-DTLS_BYTES=${kind#*:}"
+done
+wait
+for kind in a b c; do
+  for copy in {0..39}; do cp "$work/tls_hungry_$kind.so" "$work/tls_hungry_$kind$copy.so"; done
+done
+
+unset LANEMALLOC_OPTIONS LD_PRELOAD MALLOC_CONF
+export CHECK_LIBRARY=$library CHECK_PLUGINS=$work
+
+# run_case NAME MODE CASE: one line, ok, FAILED or skipped, is the last that the case prints; here it gets the name.
+run_case() {
+  local name=$1 mode=$2 case=$3 status=0 preload=()
+  wanted "$name/$case" || return 0
+  [[ -z $list ]] || { echo "$name/$case" && return 0; }
+  [[ $mode == plain ]] || preload=("LD_PRELOAD=$library")
+  [[ -z ${CHECK_TIMES:-} ]] || echo "$(date +%s.%N) $name/$case" >>"$CHECK_TIMES"
+  timeout -s KILL 300 env "${preload[@]}" "$work/$name" "$case" >"$work/out" 2>&1 </dev/null || status=$?
+  case $status in
+    0) echo "ok $name/$case" && passed=$((passed + 1)) ;;
+    77) echo "skipped $name/$case: $(sed -n 's/^skipped //p' "$work/out" | tail -1)" && skipped=$((skipped + 1)) ;;
+    *)
+      head -c 8000 "$work/out" | grep -av "^FAILED $case$" || true
+      echo "FAILED $name/$case (status $status)" && failed=$((failed + 1))
+      ;;
+  esac
+}
+
+for entry in "${programs[@]}"; do
+  read -r name mode <<<"$entry"
+  if ! cases=$([[ -x $work/$name ]] && "$work/$name" --list); then
+    head -40 "$work/$name.log"
+    echo "FAILED $name (does not build)" && failed=$((failed + 1))
+    continue
+  fi
+  for case in $cases; do run_case "$name" "$mode" "$case"; done
+done
+[[ -n $list ]] || { check_header c c11 && check_header c++ c++17; }
+
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0))

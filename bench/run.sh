@@ -28,7 +28,7 @@ PYTHON
 if [[ ${QUICK:-0} == 1 ]]; then
   micro=(--rounds 7 --pairs 1000000) suite=(--rounds "${ROUNDS:-3}" --scale 0.5) start=(--runs 31)
 else
-  micro=(--rounds 11) suite=(--rounds "${ROUNDS:-5}") start=(--runs 61)
+  micro=(--rounds 11 --steps) suite=(--rounds "${ROUNDS:-5}") start=(--runs 61)
 fi
 say "== pairs"
 "$python" "$root/bench/micro/run.py" "${micro[@]}" --json "$root/build/bench/micro.json"

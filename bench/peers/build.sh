@@ -100,7 +100,7 @@ elif crate_sources; then
   admit mimalloc3 "$(awk '/define MI_MALLOC_VERSION/{v=$3; printf "%d.%d.%d", v/10000, v/100%100, v%100}' \
     "$work"/vendor/libmimalloc-sys/c_src/mimalloc/v3/include/mimalloc.h) (crate libmimalloc-sys $(crate_version libmimalloc-sys))"
   admit snmalloc "$(crate_version snmalloc-sys) (crate snmalloc-sys)"
-  admit rpmalloc "$(head -n 1 "$work/vendor/rpmalloc-sys/rpmalloc/CHANGELOG") (crate rpmalloc-sys $(crate_version rpmalloc-sys))"
+  admit rpmalloc "$(head -n 1 "$work/vendor/rpmalloc-sys/rpmalloc/CHANGELOG" | tr -d '\r') (crate rpmalloc-sys $(crate_version rpmalloc-sys))"
 else
   warn "peers mimalloc3, snmalloc, rpmalloc: left out, cargo cannot bring their sources"
 fi

@@ -1,0 +1,248 @@
+// The malloc symbols, with the C library's rules for errno, alignment and size 0. Each is safe in signal handlers, in
+// threads, in fork children and in late destructors. Public declarations: include/lanemalloc/lanemalloc.h; malloc.h.
+//
+// malloc and free contain the hit path only; what follows is a jump to a function out of line.
+#include <errno.h>
+#include <inttypes.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "abi/process.h"
+
+namespace lanemalloc {
+namespace {
+
+constexpr Bytes kMostBytes = PTRDIFF_MAX;
+
+// What pointers and sizes beyond the limits come to.
+void* no_memory() {
+  errno = ENOMEM;
+  return nullptr;
+}
+
+// Runs `allocate` with the process started, and sets errno where it fails.
+template <class Allocate>
+void* checked_allocation(Bytes size, Allocate allocate) {
+  if (UNLIKELY(size > kMostBytes || !start_process())) return no_memory();
+  void* p = allocate();
+  return LIKELY(p != nullptr) ? p : no_memory();
+}
+
+NOINLINE void* malloc_slow(Bytes size, Gate* gate) {
+  if (UNLIKELY(size > kMostBytes)) {
+    Owned::leave(thread_slot, gate);
+    return no_memory();
+  }
+  if (UNLIKELY(!start_process())) {
+    Owned::leave(thread_slot, gate);
+    return no_memory();
+  }
+  void* p = process_engine.allocate_slow(size, thread_slot, gate);
+  return LIKELY(p != nullptr) ? p : no_memory();
+}
+
+NOINLINE void free_slow(void* p, Gate* gate) {
+  const Verdict verdict = process_engine.free_slow(p, thread_slot, gate);
+  if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("free", p, verdict);
+}
+
+NOINLINE void free_look(Gate* gate, Slab* slab) { process_engine.look_slow(slab, thread_slot, gate); }
+
+FAST void* allocate(Bytes size) {
+  return process_engine.allocate(size, thread_slot, [=](Gate* gate) { return malloc_slow(size, gate); });
+}
+
+FAST void deallocate(void* p) {
+  process_engine.free(
+      p, thread_slot, [=](Gate* gate) { free_slow(p, gate); }, [](Gate* gate, Slab* slab) { free_look(gate, slab); });
+}
+
+void* allocate_zeroed(Bytes count, Bytes size) {
+  Bytes total;
+  if (UNLIKELY(__builtin_mul_overflow(count, size, &total))) return no_memory();
+  return checked_allocation(total, [=] { return process_engine.allocate_zeroed(total, thread_slot); });
+}
+
+// alignment: a power of two.
+void* allocate_aligned(Bytes size, Bytes alignment) {
+  return checked_allocation(size, [=] { return process_engine.allocate_aligned(size, alignment, thread_slot); });
+}
+
+void* reallocate(void* p, Bytes size) {
+  if (p == nullptr) return allocate(size);
+  if (size == 0) {
+    deallocate(p);
+    return nullptr;
+  }
+  const Found found = process_engine.find(p);
+  if (UNLIKELY(found.verdict != Verdict::kGood)) {
+    report_bad_pointer("realloc", p, found.verdict);
+    return no_memory();
+  }
+  return checked_allocation(size, [=] { return process_engine.reallocate(p, found.entry, size, thread_slot); });
+}
+
+// memalign's rule: an alignment that is no power of two is rounded up to one.
+void* allocate_rounded(Bytes alignment, Bytes size) {
+  if (alignment > kMostBytes / 2 + 1) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  return allocate_aligned(size, std::bit_ceil(alignment));
+}
+
+Bytes system_page() { return Linux::page_size(); }
+
+Statistics& fresh_statistics() {
+  static Statistics statistics;  // a racing caller may get figures of two moments
+  if (start_process()) process_engine.statistics(statistics);
+  return statistics;
+}
+
+}  // namespace
+}  // namespace lanemalloc
+
+using namespace lanemalloc;
+
+extern "C" {
+
+EXPORT void* LANE_NAME(malloc)(size_t size) { return allocate(size); }
+
+EXPORT void LANE_NAME(free)(void* p) { deallocate(p); }
+
+EXPORT void* LANE_NAME(calloc)(size_t count, size_t size) { return allocate_zeroed(count, size); }
+
+EXPORT void* LANE_NAME(realloc)(void* p, size_t size) { return reallocate(p, size); }
+
+EXPORT void* LANE_NAME(reallocarray)(void* p, size_t count, size_t size) {
+  size_t total;
+  if (__builtin_mul_overflow(count, size, &total)) return no_memory();
+  return reallocate(p, total);
+}
+
+// C23: the size and alignment are what the object was asked for with; they add nothing that we need.
+EXPORT void LANE_NAME(free_sized)(void* p, size_t) { deallocate(p); }
+EXPORT void LANE_NAME(free_aligned_sized)(void* p, size_t, size_t) { deallocate(p); }
+
+EXPORT int LANE_NAME(posix_memalign)(void** result, size_t alignment, size_t size) {
+  if (!is_power_of_two(alignment) || alignment % sizeof(void*) != 0) return EINVAL;
+  const int saved = errno;
+  void* p = allocate_aligned(size, alignment);
+  errno = saved;
+  if (p == nullptr) return ENOMEM;
+  *result = p;
+  return 0;
+}
+
+EXPORT void* LANE_NAME(memalign)(size_t alignment, size_t size) { return allocate_rounded(alignment, size); }
+
+EXPORT void* LANE_NAME(aligned_alloc)(size_t alignment, size_t size) {
+  if (!is_power_of_two(alignment)) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  return allocate_rounded(alignment, size);
+}
+
+EXPORT void* LANE_NAME(valloc)(size_t size) { return allocate_aligned(size, system_page()); }
+
+EXPORT void* LANE_NAME(pvalloc)(size_t size) {
+  const Bytes page = system_page();
+  if (size > kMostBytes - page) return no_memory();
+  return allocate_aligned(size == 0 ? page : round_up(size, page), page);
+}
+
+EXPORT size_t LANE_NAME(malloc_usable_size)(void* p) {
+  if (p == nullptr) return 0;
+  const Found found = process_engine.find(p);
+  if (UNLIKELY(found.verdict != Verdict::kGood)) {
+    report_bad_pointer("malloc_usable_size", p, found.verdict);
+    return 0;
+  }
+  return process_engine.usable_size(p, found.entry);
+}
+
+EXPORT int LANE_NAME(malloc_trim)(size_t) { return start_process() && process_engine.trim(thread_slot) ? 1 : 0; }
+
+// The parameters of the C library's allocator mean nothing here; setting a known one is not an error.
+EXPORT int LANE_NAME(mallopt)(int parameter, int) {
+  switch (parameter) {
+    case M_MXFAST:
+    case M_TRIM_THRESHOLD:
+    case M_TOP_PAD:
+    case M_MMAP_THRESHOLD:
+    case M_MMAP_MAX:
+    case M_CHECK_ACTION:
+    case M_PERTURB:
+    case M_ARENA_TEST:
+    case M_ARENA_MAX: return 1;
+    default: return 0;
+  }
+}
+
+EXPORT struct mallinfo2 LANE_NAME(mallinfo2)() {
+  const Statistics& s = fresh_statistics();
+  struct mallinfo2 info = {};
+  info.arena = s.runs.claimed;
+  info.ordblks = s.live_objects;
+  info.hblkhd = s.large_live_bytes;
+  info.uordblks = s.live_bytes;
+  info.fordblks = s.runs.claimed - s.live_bytes;
+  info.keepcost = s.runs.dirty;
+  return info;
+}
+
+EXPORT struct mallinfo LANE_NAME(mallinfo)() {
+  const struct mallinfo2 wide = LANE_NAME(mallinfo2)();
+  auto narrow = [](size_t n) { return static_cast<int>(n > INT32_MAX ? INT32_MAX : n); };
+  struct mallinfo info = {};
+  info.arena = narrow(wide.arena);
+  info.ordblks = narrow(wide.ordblks);
+  info.hblkhd = narrow(wide.hblkhd);
+  info.uordblks = narrow(wide.uordblks);
+  info.fordblks = narrow(wide.fordblks);
+  info.keepcost = narrow(wide.keepcost);
+  return info;
+}
+
+EXPORT void LANE_NAME(malloc_stats)() { print<Linux>(fresh_statistics()); }
+
+EXPORT int LANE_NAME(malloc_info)(int options, FILE* out) {
+  if (options != 0) return EINVAL;
+  const Statistics& s = fresh_statistics();
+  fprintf(out, "<malloc version=\"lanemalloc-1\">\n<heap nr=\"0\">\n<sizes>\n");
+  for (unsigned c = 1; c < kClassCount; ++c) {
+    const ClassStatistics& row = s.classes[c];
+    if (row.allocations == 0) continue;
+    fprintf(out, "<size size=\"%" PRIu64 "\" allocations=\"%" PRIu64 "\" live=\"%" PRIu64 "\" slabs=\"%" PRIu64 "\"/>\n",
+            row.size, row.allocations, row.live, row.slabs);
+  }
+  fprintf(out, "</sizes>\n</heap>\n");
+  fprintf(out, "<total type=\"live\" count=\"%" PRIu64 "\" size=\"%" PRIu64 "\"/>\n", s.live_objects, s.live_bytes);
+  fprintf(out, "<total type=\"large\" count=\"%" PRIu64 "\" size=\"%" PRIu64 "\"/>\n", s.large_allocations,
+          s.large_live_bytes);
+  fprintf(out, "<system type=\"current\" size=\"%" PRIu64 "\"/>\n", s.runs.claimed);
+  fprintf(out, "<system type=\"cached\" size=\"%" PRIu64 "\"/>\n</malloc>\n", s.runs.dirty);
+  return 0;
+}
+
+#if !defined(LANEMALLOC_PREFIXED)
+#define SAME_AS(name) EXPORT __attribute__((alias(#name), copy(name)))
+SAME_AS(free) void cfree(void*);
+SAME_AS(malloc) void* __libc_malloc(size_t);
+SAME_AS(free) void __libc_free(void*);
+SAME_AS(calloc) void* __libc_calloc(size_t, size_t);
+SAME_AS(realloc) void* __libc_realloc(void*, size_t);
+SAME_AS(reallocarray) void* __libc_reallocarray(void*, size_t, size_t);
+SAME_AS(memalign) void* __libc_memalign(size_t, size_t);
+SAME_AS(valloc) void* __libc_valloc(size_t);
+SAME_AS(pvalloc) void* __libc_pvalloc(size_t);
+SAME_AS(posix_memalign) int __posix_memalign(void**, size_t, size_t);
+SAME_AS(mallinfo) struct mallinfo __libc_mallinfo();
+SAME_AS(mallopt) int __libc_mallopt(int, int);
+#endif
+
+}  // extern "C"

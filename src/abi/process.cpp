@@ -1,0 +1,127 @@
+// Start and end of the allocator in a process: options, fork handlers, thread exit, the figures at exit.
+// Locking: the first caller starts the engine with all signals blocked; others wait for it, which takes microseconds.
+#include "abi/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+// A program may define this to compile in its options.
+extern "C" {
+EXPORT extern const char* LANE_NAME(lanemalloc_options) __attribute__((weak));
+const char* LANE_NAME(lanemalloc_options) = nullptr;
+}
+
+namespace lanemalloc {
+
+constinit ProcessEngine process_engine;
+thread_local constinit Slot thread_slot{&no_lane_gate};
+
+namespace {
+
+enum class Stage : uint32_t { kNew, kStarting, kStarted };
+
+constinit std::atomic<Stage> stage{Stage::kNew};
+constinit Options options;
+pthread_key_t exit_key;
+constinit std::atomic<bool> has_exit_key{false};
+
+void thread_ends(void* slot) { process_engine.thread_exits(*static_cast<Slot*>(slot)); }
+
+// The key's destructor runs after the destructors of C++ thread_local objects; what other keys' destructors free or
+// allocate later goes to the overflow lanes.
+bool watch_exit(Slot& slot) {
+  return has_exit_key.load(std::memory_order_acquire) && pthread_setspecific(exit_key, &slot) == 0;
+}
+
+const char* find_in_environment(const char* name, char** environment) {
+  for (char** entry = environment; entry != nullptr && *entry != nullptr; ++entry) {
+    size_t i = 0;
+    while (name[i] != '\0' && (*entry)[i] == name[i]) ++i;
+    if (name[i] == '\0' && (*entry)[i] == '=') return *entry + i + 1;
+  }
+  return nullptr;
+}
+
+void read_options() {
+#if defined(LANEMALLOC_CHECKED_DEFAULT)
+  options.settings.checked = true;
+#endif
+  OptionReader reader(options, &Linux::say);
+  reader.read("lanemalloc_options", LANE_NAME(lanemalloc_options));
+  // Whoever gives a program more rights than its caller has does not want the caller's options.
+  if (!Linux::runs_with_raised_privileges())
+    reader.read("LANEMALLOC_OPTIONS", find_in_environment("LANEMALLOC_OPTIONS", environ));
+  if (reader.must_stop()) abort();
+}
+
+void report_late(Verdict why, const void* pointer) { report_bad_pointer("free", pointer, why); }
+
+void before_fork() { process_engine.before_fork(thread_slot); }
+void after_fork_in_parent() { process_engine.after_fork_in_parent(thread_slot); }
+void after_fork_in_child() { process_engine.after_fork_in_child(thread_slot); }
+
+[[gnu::constructor(101)]] void library_starts() {
+  start_process();
+  if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) {
+    static constexpr char kLine[] = "lanemalloc: no memory for fork handlers; a child of fork must not allocate\n";
+    Linux::say(kLine, sizeof kLine - 1);
+  }
+}
+
+[[gnu::destructor(101)]] void library_ends() {
+  if (!options.stats_at_exit) return;
+  static Statistics statistics;  // too large for a small stack
+  process_engine.statistics(statistics);
+  print<Linux>(statistics);
+}
+
+}  // namespace
+
+bool start_process() {
+  Stage now = stage.load(std::memory_order_acquire);
+  if (LIKELY(now == Stage::kStarted)) return true;
+  const uint64_t mask = Linux::block_signals();
+  while (now != Stage::kStarted) {
+    if (now == Stage::kNew && stage.compare_exchange_weak(now, Stage::kStarting, std::memory_order_acquire)) {
+      read_options();
+      const bool good = process_engine.start(options.settings, report_late);
+      stage.store(good ? Stage::kStarted : Stage::kNew, std::memory_order_release);
+      if (!good) {
+        Linux::restore_signals(mask);
+        return false;
+      }
+      // From here on the engine serves; making the key may allocate.
+      if (pthread_key_create(&exit_key, thread_ends) == 0) {
+        process_engine.set_exit_watch(watch_exit);
+        has_exit_key.store(true, std::memory_order_release);
+      }
+      break;
+    }
+    Linux::pause();
+    now = stage.load(std::memory_order_acquire);
+  }
+  Linux::restore_signals(mask);
+  return true;
+}
+
+void report_bad_pointer(const char* function, const void* pointer, Verdict why) {
+  if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
+  Text line;
+  line << "lanemalloc: " << function << '(' << pointer << "): ";
+  switch (why) {
+    case Verdict::kGood: line << "good"; break;
+    case Verdict::kNotOurs: line << "not a pointer of this allocator"; break;
+    case Verdict::kNotInUse: line << "the page is not in use"; break;
+    case Verdict::kNotAStart: line << "not the start of an object"; break;
+    case Verdict::kFreedAlready: line << "freed already"; break;
+    case Verdict::kListDamaged: line << "freed already, or written to after it was freed"; break;
+  }
+  line.end();
+  Linux::say(line.data(), line.size());
+  if (options.bad_pointer == Options::OnBadPointer::kAbort) abort();
+}
+
+}  // namespace lanemalloc

@@ -1,0 +1,25 @@
+// The process: its one engine, the one thread-local word, and what happens when they start and end.
+// Called by: the other files of abi/. Locking: see process.cpp.
+#pragma once
+
+#include "engine/configs.h"
+
+// Every exported name goes through here: a build with a prefix lives beside another malloc.
+#if defined(LANEMALLOC_PREFIXED)
+#define LANE_NAME(name) lane_##name
+#else
+#define LANE_NAME(name) name
+#endif
+
+namespace lanemalloc {
+
+extern constinit ProcessEngine process_engine;
+extern thread_local constinit Slot thread_slot;
+
+// Before the first use; cheap afterwards. False: no address space, try again later.
+bool start_process();
+
+// Tells the user of a bad pointer as the options say; returns unless they say abort.
+SLOW void report_bad_pointer(const char* function, const void* pointer, Verdict why);
+
+}  // namespace lanemalloc

@@ -1,0 +1,109 @@
+// A lock that knows its holder and its place in the lock order, sleeps on a futex, and counts its waits.
+// While the process has one thread it is taken and given back by plain stores.
+//
+// A lock is only ever taken by code that has marked its thread's lane slot busy, so a signal handler that interrupts
+// a holder knows that it is nested and only tries (Visit::may_block is false): it can never wait for its own thread.
+#pragma once
+
+#include <atomic>
+
+#include "base/atomics.h"
+#include "base/check.h"
+#include "base/lock_ranks.h"
+
+namespace lanemalloc {
+
+// One stay of a thread inside the allocator: who it is, whether it may wait, and which locks it holds.
+struct Visit {
+  const void* who;  // address of the thread's slot; never null
+  bool may_block;
+  bool may_drain = true;  // other lanes' inboxes; not while draining one
+  uint8_t ranks_held = 0;
+
+  Visit(const void* thread, bool block) : who(thread), may_block(block) {}
+};
+
+template <class P>
+class Lock {
+ public:
+  explicit constexpr Lock(Rank rank) : rank_(rank) {}
+
+  bool try_acquire(Visit& visit) {
+    if (P::single_threaded()) {
+      // Plain: a handler that interrupts between the load and the store has given the lock back before it returns.
+      if (state_.load(std::memory_order_relaxed) != kFree) return false;
+      state_.store(kHeld, std::memory_order_relaxed);
+    } else {
+      uint32_t expected = kFree;
+      // acquire: sees what the last holder wrote. Pairs with [unlock.release].
+      if (!state_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire, std::memory_order_relaxed)) {
+        failures_.fetch_add(1, std::memory_order_relaxed);
+        return false;
+      }
+    }
+    entered(visit);
+    return true;
+  }
+
+  // Waits only where the visit may; else like try_acquire.
+  bool acquire(Visit& visit) {
+    if (LIKELY(try_acquire(visit))) return true;
+    if (!visit.may_block) return false;
+    DCHECK((visit.ranks_held >> static_cast<unsigned>(rank_)) == 0);
+    wait(visit);
+    return true;
+  }
+
+  void release(Visit& visit) {
+    visit.ranks_held &= static_cast<uint8_t>(~(1u << static_cast<unsigned>(rank_)));
+    holder_.store(nullptr, std::memory_order_relaxed);
+    if (P::single_threaded()) {
+      state_.store(kFree, std::memory_order_relaxed);
+      return;
+    }
+    // release: publishes the holder's writes [unlock.release].
+    if (state_.exchange(kFree, std::memory_order_release) == kHeldAndAwaited) P::wake(state_, 1);
+  }
+
+  const void* holder() const { return holder_.load(std::memory_order_relaxed); }
+  bool is_held() const { return state_.load(std::memory_order_relaxed) != kFree; }
+
+  // In a fork child: the holder does not exist here.
+  void forget_holder() {
+    holder_.store(nullptr, std::memory_order_relaxed);
+    state_.store(kFree, std::memory_order_relaxed);
+  }
+
+  uint64_t failures() const { return failures_.load(std::memory_order_relaxed); }
+  uint64_t waits() const { return waits_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr uint32_t kFree = 0;
+  static constexpr uint32_t kHeld = 1;
+  static constexpr uint32_t kHeldAndAwaited = 2;
+  static constexpr int kSpins = 64;
+
+  void entered(Visit& visit) {
+    holder_.store(visit.who, std::memory_order_relaxed);
+    visit.ranks_held |= static_cast<uint8_t>(1u << static_cast<unsigned>(rank_));
+  }
+
+  NOINLINE void wait(Visit& visit) {
+    waits_.fetch_add(1, std::memory_order_relaxed);
+    for (int spin = 0; spin < kSpins; ++spin) {
+      P::pause();
+      if (state_.load(std::memory_order_relaxed) == kFree && try_acquire(visit)) return;
+    }
+    // acquire: as in try_acquire. Whoever slept takes the lock as awaited, since others may still sleep.
+    while (state_.exchange(kHeldAndAwaited, std::memory_order_acquire) != kFree) P::wait(state_, kHeldAndAwaited);
+    entered(visit);
+  }
+
+  std::atomic<uint32_t> state_{kFree};
+  const Rank rank_;
+  std::atomic<const void*> holder_{nullptr};
+  std::atomic<uint64_t> failures_{0};
+  std::atomic<uint64_t> waits_{0};
+};
+
+}  // namespace lanemalloc

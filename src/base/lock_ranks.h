@@ -1,0 +1,16 @@
+// The order in which locks may be held together: a thread that holds one takes only locks below it in this list.
+// fork takes them in this order. In short: a lane may be held while the depot's lock is taken, either while the run
+// allocator's is.
+#pragma once
+
+#include <cstdint>
+
+namespace lanemalloc {
+
+enum class Rank : uint8_t {
+  kLane,   // one lane, held from outside (revoked, or owned by nobody)
+  kDepot,  // slabs between two lanes
+  kRuns,   // runs of blocks
+};
+
+}  // namespace lanemalloc

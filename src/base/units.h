@@ -1,0 +1,38 @@
+// Strong and plain units of the allocator. Block 0 is the first of the region.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lanemalloc {
+
+using Bytes = size_t;
+using Address = uintptr_t;  // of the region or its metadata; 0 is "none"
+
+using BlockIndex = uint32_t;
+using BlockCount = uint32_t;
+
+inline constexpr unsigned kBlockShift = 16;
+inline constexpr Bytes kBlockSize = Bytes{1} << kBlockShift;  // 64 KiB
+
+constexpr BlockCount blocks_for(Bytes bytes) {
+  return static_cast<BlockCount>((bytes + kBlockSize - 1) >> kBlockShift);
+}
+constexpr Bytes bytes_of(BlockCount blocks) { return Bytes{blocks} << kBlockShift; }
+
+constexpr Bytes round_up(Bytes n, Bytes to) { return (n + to - 1) & ~(to - 1); }
+constexpr Bytes round_down(Bytes n, Bytes to) { return n & ~(to - 1); }
+constexpr bool is_power_of_two(Bytes n) { return n != 0 && (n & (n - 1)) == 0; }
+
+// Who owns a block: what the page map's owner field holds.
+enum class Owner : uint16_t {
+  kNobody = 0,     // free, or never committed
+  kLarge = 1,      // a large allocation starts here
+  kDepot = 2,      // a slab between two lanes
+  kFirstLane = 3,  // lanes: 3 .. 0xFFFE
+  kClosed = 0xFFFF  // a gate's id while nobody may hit; owns nothing
+};
+
+constexpr bool is_lane(Owner owner) { return owner >= Owner::kFirstLane && owner != Owner::kClosed; }
+
+}  // namespace lanemalloc

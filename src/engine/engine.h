@@ -1,0 +1,130 @@
+// Engine: malloc and free, put together from the layers below; the one root object of a process.
+// Called by: abi. Locking: none of its own. Every function may be called from a signal handler and in a fork child.
+//
+// The hit paths stand in sight here; they leave through a continuation (`miss`) that the caller tail-calls, so that the
+// exported functions contain nothing but the hit. What happens then is in engine_slow.h.
+#pragma once
+
+#include "engine/options.h"
+#include "engine/statistics.h"
+#include "lane/lane_work.h"
+
+namespace lanemalloc {
+
+// What malloc_usable_size, realloc and free need to know of a pointer.
+struct Found {
+  Verdict verdict;
+  MapEntry entry;
+};
+
+template <class P>
+class Engine {
+ public:
+  constexpr Engine() = default;
+  Engine(const Engine&) = delete;
+
+  // Once, before use; again after false (no address space).
+  bool start(const Settings& settings, void (*report)(Verdict, const void*));
+  // Called when a thread adopts a lane; must see to it that thread_exits() is called. False: it cannot.
+  void set_exit_watch(bool (*watch)(Slot& slot)) { watch_exit_ = watch; }
+
+  // --- Hits.
+  template <class Miss>
+  FAST void* allocate(Bytes size, Slot& slot, Miss miss) {
+    Gate* gate = Owned::enter(slot);
+    const Bytes index = small_index(size);
+    if (UNLIKELY(!Owned::may_allocate(gate, index))) return miss(gate);
+    void* object = static_cast<Lane<P>*>(gate)->pop(index);
+    if (UNLIKELY(object == nullptr)) return miss(gate);
+    Owned::leave(slot, gate);
+    return object;
+  }
+
+  // `look(gate, slab)`: the object is freed, and its slab must be looked at.
+  template <class Miss, class Look>
+  FAST void free(void* p, Slot& slot, Miss miss, Look look) {
+    Gate* gate = Owned::enter(slot);
+    const uint16_t mine = Owned::may_free(gate);
+    const Bytes distance = world_.region.distance(p);
+    if (UNLIKELY(distance >= world_.region.bytes())) return miss(gate);
+    const MapEntry entry = world_.region.entry_at(distance);
+    if (UNLIKELY(!entry.is_owned_by(mine))) return miss(gate);
+    Slab* slab = static_cast<Slab*>(world_.region.state_of(entry));
+    if (UNLIKELY(slab->push(static_cast<Object*>(p)))) return look(gate, slab);
+    Owned::leave(slot, gate);
+  }
+
+  // --- Misses: the thread is inside already; `gate` is what was in its slot.
+  void* allocate_slow(Bytes size, Slot& slot, Gate* gate);
+  // Tells why if the pointer is bad; then nothing changed.
+  Verdict free_slow(void* p, Slot& slot, Gate* gate);
+  void look_slow(Slab* slab, Slot& slot, Gate* gate);
+
+  // --- Whole operations, for everything but malloc(n) and free(p). Null: no memory.
+  void* allocate(Bytes size, Slot& slot) {
+    return allocate(size, slot, [&](Gate* gate) { return allocate_slow(size, slot, gate); });
+  }
+  void* allocate_zeroed(Bytes size, Slot& slot);
+  // alignment: a power of two.
+  void* allocate_aligned(Bytes size, Bytes alignment, Slot& slot);
+  Verdict free(void* p, Slot& slot) {
+    Verdict verdict = Verdict::kGood;
+    free(
+        p, slot, [&](Gate* gate) { verdict = free_slow(p, slot, gate); },
+        [&](Gate* gate, Slab* slab) { look_slow(slab, slot, gate); });
+    return verdict;
+  }
+  // p must be good (find). size > 0.
+  void* reallocate(void* p, MapEntry entry, Bytes size, Slot& slot);
+  Found find(const void* p) const;
+  Bytes usable_size(const void* p, MapEntry entry) const;
+
+  // Gives back what can be given back now. True if anything was.
+  bool trim(Slot& slot);
+  void thread_exits(Slot& slot);
+  void before_fork(Slot& slot);
+  void after_fork_in_parent(Slot& slot);
+  void after_fork_in_child(Slot& slot);
+  void statistics(Statistics& s) { collect(world_, s); }
+  // Stops the process if the structure is broken; only at rest.
+  void check_invariants();
+  World<P>& world() { return world_; }
+
+ private:
+  // One stay of a thread in a lane; see engine_slow.h.
+  class Stay;
+
+  // What a thread that forks took, and must put back on both sides.
+  struct Fork {
+    std::atomic<Slot*> who{nullptr};
+    Gate* gate = nullptr;
+    bool depot = false;
+    bool runs = false;
+  };
+  static constexpr unsigned kForks = 16;
+
+  void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
+  void free_large(void* p, MapEntry entry, Visit& visit);
+  bool resize_large(void* p, BlockCount blocks, Visit& visit);
+  void* move_large(void* p, Bytes size, Visit& visit);
+  void publish_large(BlockIndex at, bool moved);
+  void* copy_to_new(void* p, Bytes old_size, Bytes size, Slot& slot);
+  void mark_in_use(const void* p);
+  bool mark_free(const void* p);
+  bool is_start(const void* p, MapEntry entry) const;
+  Verdict why_nobody(const void* p) const;
+  void free_without_lane(Object* object, MapEntry entry);
+  static bool pass(void* engine);
+  bool pass();
+  bool tend(Lane<P>& lane, Visit& visit);
+  Fork* fork_of(const Slot* who);
+  void sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate);
+
+  World<P> world_;
+  bool (*watch_exit_)(Slot& slot) = nullptr;
+  Fork forks_[kForks];
+};
+
+}  // namespace lanemalloc
+
+#include "engine/engine_slow.h"

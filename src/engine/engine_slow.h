@@ -1,0 +1,521 @@
+// What the engine does off the hit path. Included by engine.h only; see there.
+#pragma once
+
+#include <cstring>
+
+namespace lanemalloc {
+
+// Of a large allocation, in the state of its first block.
+struct LargeState {
+  bool moved;  // the kernel has moved its pages here
+};
+static_assert(sizeof(LargeState) <= BlockState::kOwnerPart);
+
+template <class P>
+LargeState& large_state(const Region<P>& region, BlockIndex at) {
+  return *reinterpret_cast<LargeState*>(region.state(at).owner_part);
+}
+
+// Stay: from a miss to leaving. The thread's slot says busy already; `gate` is what was in it:
+//
+//   a lane         -> that lane; if it is being revoked: an overflow lane
+//   no_lane_gate   -> adopts an idle lane or a new one; without memory: an overflow lane
+//   busy_gate      -> an overflow lane, and no waiting for any lock: this thread may hold it further down its stack
+//   exited_gate    -> an overflow lane
+template <class P>
+class Engine<P>::Stay {
+ public:
+  Stay(Engine& engine, Slot& slot, Gate* gate)
+      : engine_(engine), slot_(slot), gate_(gate), visit_(&slot, gate != &busy_gate) {
+    if (gate == &no_lane_gate) {
+      lane_ = adopt();
+    } else if (gate != &busy_gate && gate != &exited_gate) {
+      lane_ = static_cast<Lane<P>*>(gate);
+      if (UNLIKELY(lane_->is_being_revoked())) lane_ = nullptr;
+    }
+    if (lane_ == nullptr) {
+      overflow();
+      return;
+    }
+    if (UNLIKELY(lane_->take_asked())) lane_->clean(visit_);
+  }
+  Stay(const Stay&) = delete;
+  ~Stay() {
+    if (is_overflow_) lane_->lock().release(visit_);
+    Owned::leave(slot_, gate_);
+  }
+
+  Lane<P>* lane() const { return lane_; }  // null: no memory
+  Visit& visit() { return visit_; }
+
+ private:
+  NOINLINE Lane<P>* adopt() {
+    World<P>& world = engine_.world_;
+    Lane<P>* lane = world.lanes.pop_idle_or_make();
+    if (lane == nullptr) return nullptr;
+    lane->adopt_by(slot_, visit_);
+    gate_ = lane;
+    if (engine_.watch_exit_ == nullptr || engine_.watch_exit_(slot_)) return lane;
+    // Nobody would tell us that the thread has gone: it works in overflow lanes.
+    lane->disown(visit_);
+    world.lanes.push_idle(*lane);
+    gate_ = &exited_gate;
+    return nullptr;
+  }
+
+  NOINLINE void overflow() {
+    SharedCounters& counters = engine_.world_.counters;
+    counters.overflow_entries.fetch_add(1, std::memory_order_relaxed);
+    if (gate_ == &busy_gate) counters.nested_entries.fetch_add(1, std::memory_order_relaxed);
+    lane_ = engine_.world_.lanes.enter_overflow(visit_);
+    is_overflow_ = lane_ != nullptr;
+  }
+
+  Engine& engine_;
+  Slot& slot_;
+  Gate* gate_;
+  Visit visit_;
+  Lane<P>* lane_ = nullptr;
+  bool is_overflow_ = false;
+};
+
+template <class P>
+bool Engine<P>::start(const Settings& settings, void (*report)(Verdict, const void*)) {
+  world_.settings = settings;
+  world_.report = report;
+  Bytes lanes = LaneTable<P>::kMostLanes * LaneTable<P>::kStride;
+  const Bytes limit = P::address_limit();
+  if (limit / 8 < lanes) lanes = round_up(limit / 8, kBlockSize);
+  if (!world_.region.start(lanes, settings.checked)) return false;
+  world_.lanes.start(world_.region.lanes(), lanes);
+  world_.runs.start(P::charges_by_mapping(), settings.decay_ms);
+  world_.scavenger.start(&Engine::pass, this, settings.decay_ms);
+  return true;
+}
+
+// --- Allocating.
+
+template <class P>
+void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
+  if (size > kSlabMax) {
+    bool zeroed;
+    return allocate_large(size, kGranule, slot, gate, zeroed);
+  }
+  Stay stay(*this, slot, gate);
+  if (stay.lane() == nullptr) return nullptr;
+  void* p = stay.lane()->allocate(class_of(size == 0 ? 1 : size), stay.visit());
+  if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
+  return p;
+}
+
+template <class P>
+void* Engine<P>::allocate_zeroed(Bytes size, Slot& slot) {
+  bool zeroed = false;
+  void* p = size > kSlabMax ? allocate_large(size, kGranule, slot, Owned::enter(slot), zeroed) : allocate(size, slot);
+  if (p != nullptr && !zeroed) memset(p, 0, size);
+  return p;
+}
+
+template <class P>
+void* Engine<P>::allocate_aligned(Bytes size, Bytes alignment, Slot& slot) {
+  if (alignment <= kGranule) return allocate(size, slot);
+  Gate* gate = Owned::enter(slot);
+  const SizeClass c = alignment <= kBlockSize ? aligned_class_of(size, alignment) : SizeClass{0};
+  if (c == SizeClass{0}) {
+    bool zeroed;
+    return allocate_large(size == 0 ? 1 : size, alignment, slot, gate, zeroed);
+  }
+  return allocate_slow(size_of(c), slot, gate);
+}
+
+template <class P>
+void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed) {
+  Visit visit(&slot, gate != &busy_gate);
+  void* p = nullptr;
+  if (size < world_.region.bytes() && alignment < world_.region.bytes()) {
+    const BlockCount blocks = blocks_for(size);
+    const BlockCount align_blocks = alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
+    const Run run = world_.runs.allocate(blocks, align_blocks, visit);
+    if (run.at != Runs<P>::kNone) {
+      publish_large(run.at, false);
+      world_.counters.large_allocations.fetch_add(1, std::memory_order_relaxed);
+      world_.counters.large_bytes.fetch_add(bytes_of(blocks), std::memory_order_relaxed);
+      zeroed = run.zeroed;
+      p = world_.region.pointer_to(run.at);
+    }
+  }
+  Owned::leave(slot, gate);
+  return p;
+}
+
+template <class P>
+void Engine<P>::publish_large(BlockIndex at, bool moved) {
+  large_state(world_.region, at).moved = moved;
+  world_.region.set_entries(at, 1, world_.region.make_entry(Owner::kLarge, SizeClass{0}, at));
+}
+
+// --- Freeing.
+
+template <class P>
+Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
+  if (p == nullptr) {
+    Owned::leave(slot, gate);
+    return Verdict::kGood;
+  }
+  const Bytes distance = world_.region.distance(p);
+  const MapEntry entry = distance < world_.region.bytes() ? world_.region.entry_at(distance) : MapEntry();
+  Verdict verdict = Verdict::kGood;
+  if (UNLIKELY(entry.owner() == Owner::kNobody)) {
+    verdict = why_nobody(p);
+  } else if (entry.owner() == Owner::kLarge) {
+    if (LIKELY(is_start(p, entry))) {
+      Visit visit(&slot, gate != &busy_gate);
+      free_large(p, entry, visit);
+    } else {
+      verdict = Verdict::kNotAStart;
+    }
+  } else {
+    if (UNLIKELY(world_.settings.checked)) {
+      if (!is_start(p, entry)) {
+        verdict = Verdict::kNotAStart;
+      } else if (!mark_free(p)) {
+        verdict = Verdict::kFreedAlready;
+      }
+    }
+    if (LIKELY(verdict == Verdict::kGood)) {
+      Object* object = static_cast<Object*>(p);
+      Stay stay(*this, slot, gate);
+      if (LIKELY(stay.lane() != nullptr)) {
+        // Read again inside: until then the slab may have gone to or come from the depot.
+        stay.lane()->free(object, world_.region.entry_at(distance), stay.visit());
+      } else {
+        free_without_lane(object, entry);
+      }
+      return verdict;
+    }
+  }
+  Owned::leave(slot, gate);
+  if (UNLIKELY(verdict != Verdict::kGood)) world_.counters.bad_pointers.fetch_add(1, std::memory_order_relaxed);
+  return verdict;
+}
+
+template <class P>
+void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
+  Visit visit(&slot, true);
+  static_cast<Lane<P>*>(gate)->look_at(slab, visit);
+  Owned::leave(slot, gate);
+}
+
+// There is no memory for a lane of our own: a batch of one, straight to the owner.
+template <class P>
+void Engine<P>::free_without_lane(Object* object, MapEntry entry) {
+  if (!is_lane(entry.owner())) return;  // the depot's, and no lane to enter it from: lost
+  world_.counters.direct_frees.fetch_add(1, std::memory_order_relaxed);
+  object->next = nullptr;
+  world_.lanes.at(entry.owner()).inbox().give(object);
+}
+
+template <class P>
+void Engine<P>::free_large(void* p, MapEntry entry, Visit& visit) {
+  const BlockIndex at = world_.region.block_of(p);
+  const BlockCount blocks = world_.region.state(at).length;
+  const bool moved = large_state(world_.region, at).moved;
+  (void)entry;
+  world_.region.set_entries(at, 1, MapEntry());
+  world_.counters.large_frees.fetch_add(1, std::memory_order_relaxed);
+  world_.counters.large_bytes.fetch_sub(bytes_of(blocks), std::memory_order_relaxed);
+  if (moved) {
+    world_.runs.free_moved(at, blocks, visit);
+  } else {
+    world_.runs.free(at, blocks, visit);
+  }
+  world_.scavenger.poke(visit);
+}
+
+// --- Pointers that come from outside.
+
+template <class P>
+Found Engine<P>::find(const void* p) const {
+  const Bytes distance = world_.region.distance(p);
+  const MapEntry entry = distance < world_.region.bytes() ? world_.region.entry_at(distance) : MapEntry();
+  if (entry.owner() == Owner::kNobody) return {why_nobody(p), entry};
+  if (!is_start(p, entry)) return {Verdict::kNotAStart, entry};
+  if (world_.settings.checked && entry.owner() != Owner::kLarge) {
+    const uint64_t bit = uint64_t{1} << (distance / kGranule % 64);
+    if ((world_.region.object_bits(distance).load(std::memory_order_relaxed) & bit) == 0)
+      return {Verdict::kFreedAlready, entry};
+  }
+  return {Verdict::kGood, entry};
+}
+
+template <class P>
+Bytes Engine<P>::usable_size(const void* p, MapEntry entry) const {
+  if (entry.owner() != Owner::kLarge) return size_of(entry.size_class());
+  return bytes_of(world_.region.state(world_.region.block_of(p)).length);
+}
+
+template <class P>
+bool Engine<P>::is_start(const void* p, MapEntry entry) const {
+  const Bytes distance = world_.region.distance(p);
+  if (entry.owner() == Owner::kLarge) return distance % kBlockSize == 0;
+  const BlockIndex first = world_.region.block_of_state(world_.region.state_of(entry));
+  const auto into = static_cast<uint32_t>(distance - bytes_of(first));
+  const auto size = static_cast<uint32_t>(size_of(entry.size_class()));
+  return into % size == 0 && into / size < capacity_of(entry.size_class());
+}
+
+// Nobody owns the block: is it outside, inside a large object, or free?
+template <class P>
+Verdict Engine<P>::why_nobody(const void* p) const {
+  if (world_.region.distance(p) >= world_.region.bytes()) return Verdict::kNotOurs;
+  const BlockIndex block = world_.region.block_of(p);
+  if (block >= world_.region.frontier() || block >= world_.region.opened()) return Verdict::kNotInUse;
+  for (BlockIndex b = block; b-- > 0;) {
+    const Owner owner = world_.region.entry(b).owner();
+    if (owner == Owner::kNobody) continue;
+    if (owner == Owner::kLarge && b + world_.region.state(b).length > block) return Verdict::kNotAStart;
+    break;
+  }
+  return Verdict::kFreedAlready;
+}
+
+template <class P>
+void Engine<P>::mark_in_use(const void* p) {
+  const Bytes distance = world_.region.distance(p);
+  const uint64_t bit = uint64_t{1} << (distance / kGranule % 64);
+  const uint64_t before = world_.region.object_bits(distance).fetch_or(bit, std::memory_order_relaxed);
+  CHECK((before & bit) == 0);
+}
+
+template <class P>
+bool Engine<P>::mark_free(const void* p) {
+  const Bytes distance = world_.region.distance(p);
+  const uint64_t bit = uint64_t{1} << (distance / kGranule % 64);
+  return (world_.region.object_bits(distance).fetch_and(~bit, std::memory_order_relaxed) & bit) != 0;
+}
+
+// --- Resizing.
+
+template <class P>
+void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
+  const Bytes old_size = usable_size(p, entry);
+  if (entry.owner() == Owner::kLarge && size > kSlabMax && size < world_.region.bytes()) {
+    const BlockCount blocks = blocks_for(size);
+    Gate* gate = Owned::enter(slot);
+    Visit visit(&slot, gate != &busy_gate);
+    void* result = resize_large(p, blocks, visit) ? p : move_large(p, size, visit);
+    Owned::leave(slot, gate);
+    if (result != nullptr) return result;
+  } else if (size <= old_size && (size >= old_size / 2 || old_size == kGranule)) {
+    return p;  // at most half of it stays unused
+  }
+  return copy_to_new(p, old_size < size ? old_size : size, size, slot);
+}
+
+template <class P>
+void* Engine<P>::copy_to_new(void* p, Bytes bytes, Bytes size, Slot& slot) {
+  void* copy = allocate(size, slot);
+  if (copy == nullptr) return nullptr;
+  memcpy(copy, p, bytes);
+  free(p, slot);
+  return copy;
+}
+
+template <class P>
+bool Engine<P>::resize_large(void* p, BlockCount blocks, Visit& visit) {
+  const BlockIndex at = world_.region.block_of(p);
+  const BlockCount old_blocks = world_.region.state(at).length;
+  if (blocks == old_blocks) return true;
+  if (large_state(world_.region, at).moved) return false;  // its mapping is one whole
+  if (blocks > old_blocks ? !world_.runs.extend(at, old_blocks, blocks, visit)
+                          : !world_.runs.shrink(at, old_blocks, blocks, visit))
+    return false;
+  world_.counters.large_bytes.fetch_add(bytes_of(blocks) - bytes_of(old_blocks), std::memory_order_relaxed);
+  world_.scavenger.poke(visit);
+  return true;
+}
+
+// Has the kernel move the pages to a longer run, with an eighth to spare, so that growing step by step does not move at
+// every step. Null: copy instead.
+template <class P>
+void* Engine<P>::move_large(void* p, Bytes size, Visit& visit) {
+  constexpr BlockCount kWorthwhile = 16;  // 1 MiB: below, copying is cheaper than two system calls
+  const BlockIndex from = world_.region.block_of(p);
+  const BlockCount old_blocks = world_.region.state(from).length;
+  const BlockCount needed = blocks_for(size);
+  if (old_blocks < kWorthwhile) return nullptr;
+  const bool moved_before = large_state(world_.region, from).moved;
+  if (needed <= old_blocks) return needed * 2 < old_blocks ? nullptr : p;
+  BlockCount blocks = needed + needed / 8;
+  Run to = world_.runs.allocate(blocks, 1, visit);
+  if (to.at == Runs<P>::kNone) to = world_.runs.allocate(blocks = needed, 1, visit);
+  if (to.at == Runs<P>::kNone) return nullptr;
+  world_.region.set_entries(from, 1, MapEntry());
+  if (!world_.runs.move(from, to.at, old_blocks, moved_before, visit)) {
+    publish_large(from, moved_before);
+    world_.runs.free(to.at, blocks, visit);
+    return nullptr;
+  }
+  publish_large(to.at, true);
+  world_.counters.large_bytes.fetch_add(bytes_of(blocks) - bytes_of(old_blocks), std::memory_order_relaxed);
+  return world_.region.pointer_to(to.at);
+}
+
+// --- Giving back.
+
+template <class P>
+bool Engine<P>::trim(Slot& slot) {
+  Stay stay(*this, slot, Owned::enter(slot));
+  Visit& visit = stay.visit();
+  const uint64_t before = world_.runs.statistics().purged;
+  if (stay.lane() != nullptr) stay.lane()->clean(visit);
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (&lane != stay.lane()) world_.with_idle_lane(lane, visit, [&](Lane<P>& held) { held.clean(visit); });
+  });
+  world_.runs.purge(~uint32_t{0}, visit);
+  return world_.runs.statistics().purged != before;
+}
+
+template <class P>
+bool Engine<P>::pass(void* engine) {
+  return static_cast<Engine*>(engine)->pass();
+}
+
+// The scavenger's: what has decayed goes back to the system, lanes at rest give away what they do not need.
+template <class P>
+bool Engine<P>::pass() {
+  Visit visit(&world_.scavenger, true);
+  world_.runs.advance_epoch();
+  bool more = false;
+  world_.lanes.for_each([&](Lane<P>& lane) { more |= tend(lane, visit); });
+  const uint32_t now = world_.runs.epoch();
+  if (now > Scavenger<P>::kPassesToDecay) world_.runs.purge(now - Scavenger<P>::kPassesToDecay, visit);
+  return more || world_.runs.has_dirty();
+}
+
+// True if the lane must be looked at again.
+template <class P>
+bool Engine<P>::tend(Lane<P>& lane, Visit& visit) {
+  constexpr uint32_t kAttempts = 32;  // then its thread is taken to have left us by a long jump
+  auto& rest = lane.rest();
+  const uint64_t activity = lane.activity();
+  if (rest.activity != activity) {
+    rest = {activity, 0, false};
+    return true;
+  }
+  if (rest.cleaned && !lane.inbox().has_mail()) return false;
+  if (++rest.passes < Scavenger<P>::kPassesToDecay) return true;
+  if (!world_.with_idle_lane(lane, visit, [&](Lane<P>& held) { held.clean(visit); }))
+    return rest.passes < Scavenger<P>::kPassesToDecay + kAttempts;
+  rest = {lane.activity(), 0, true};
+  return true;
+}
+
+// --- Threads and processes that end and begin.
+
+template <class P>
+void Engine<P>::thread_exits(Slot& slot) {
+  Gate* gate = Owned::enter(slot);
+  if (gate == &busy_gate || gate == &no_lane_gate || gate == &exited_gate) return Owned::leave(slot, gate);
+  Lane<P>* lane = static_cast<Lane<P>*>(gate);
+  Visit visit(&slot, true);
+  lane->disown(visit);
+  if (!lane->is_set_aside()) {
+    lane->lock().acquire(visit);
+    lane->flush_all(visit);
+    lane->lock().release(visit);
+    world_.lanes.push_idle(*lane);
+  }
+  Owned::leave(slot, &exited_gate);
+}
+
+template <class P>
+typename Engine<P>::Fork* Engine<P>::fork_of(const Slot* who) {
+  for (Fork& fork : forks_)
+    if (fork.who.load(std::memory_order_relaxed) == who) return &fork;
+  return nullptr;
+}
+
+// Takes the global locks in rank order, so that the child finds what they guard whole. One that this very thread holds
+// further down its stack (fork in a signal handler) stays as it is; one that another thread holds while this one may not
+// wait is given up in the child, with what it guards.
+template <class P>
+void Engine<P>::before_fork(Slot& slot) {
+  Gate* gate = Owned::enter(slot);
+  Visit visit(&slot, gate != &busy_gate);
+  // As many threads may fork at once as there are records; one more waits for one of them to be done.
+  Fork* fork = &forks_[0];
+  for (Slot* nobody = nullptr; !fork->who.compare_exchange_weak(nobody, &slot, std::memory_order_acquire);
+       nobody = nullptr) {
+    if (++fork == forks_ + kForks) fork = &forks_[0];
+    P::pause();
+  }
+  fork->gate = gate;
+  fork->depot = world_.depot.lock().acquire(visit);
+  fork->runs = world_.runs.lock().acquire(visit);
+}
+
+template <class P>
+void Engine<P>::after_fork_in_parent(Slot& slot) {
+  Fork* fork = fork_of(&slot);
+  if (fork == nullptr) return;
+  Visit visit(&slot, false);
+  if (fork->runs) world_.runs.lock().release(visit);
+  if (fork->depot) world_.depot.lock().release(visit);
+  Gate* gate = fork->gate;
+  // release: the slot of the table may be taken by another thread. Pairs with the acquire in before_fork().
+  fork->who.store(nullptr, std::memory_order_release);
+  Owned::leave(slot, gate);
+}
+
+// The child has one thread. Lanes that were not busy are whole and become idle ones; busy ones are set aside for good.
+// (This relies on the child seeing the other threads' stores in their order, which x86-64 and the page-table lock that
+// fork takes on each page give; see docs/design/0005-fork.md.)
+template <class P>
+void Engine<P>::after_fork_in_child(Slot& slot) {
+  Fork* fork = fork_of(&slot);
+  if (fork == nullptr) return;
+  Visit visit(&slot, false);
+  world_.scavenger.forget_thread();
+  if (fork->runs) {
+    world_.runs.lock().release(visit);
+  } else if (world_.runs.lock().is_held() && world_.runs.lock().holder() != &slot) {
+    world_.runs.abandon();
+  }
+  if (fork->depot) {
+    world_.depot.lock().release(visit);
+  } else if (world_.depot.lock().is_held() && world_.depot.lock().holder() != &slot) {
+    world_.depot.abandon();
+  }
+  Gate* gate = fork->gate;
+  world_.lanes.for_each([&](Lane<P>& lane) { sort_out_lane(lane, slot, gate); });
+  for (Fork& other : forks_) other.who.store(nullptr, std::memory_order_relaxed);
+  Owned::leave(slot, gate);
+}
+
+template <class P>
+void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate) {
+  if (lane.is_set_aside()) return;
+  lane.inbox().forget_givers();
+  const Slot* owner = lane.owner_slot();
+  const bool held_by_me = lane.lock().holder() == &slot;
+  if (lane.lock().is_held() && !held_by_me) {
+    // Somebody who is not here worked in it, or was about to.
+    if (gate == &lane) gate = &no_lane_gate;
+    return lane.set_aside();
+  }
+  if (owner == nullptr || owner == &slot || held_by_me) return;
+  if (owner->load(std::memory_order_acquire) != &lane) return lane.set_aside();
+  lane.close_gate();
+  lane.forget_owner();
+  world_.lanes.push_idle(lane);
+}
+
+template <class P>
+void Engine<P>::check_invariants() {
+  world_.runs.check_invariants();
+  world_.depot.check_invariants();
+  world_.lanes.for_each([](Lane<P>& lane) { lane.check_invariants(); });
+}
+
+}  // namespace lanemalloc

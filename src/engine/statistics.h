@@ -1,0 +1,148 @@
+// Statistics: adds up what lanes, slabs, runs and locks have counted. Exact when no other thread is inside the allocator;
+// otherwise each figure was true at some moment while they were read.
+// Called by: abi (stats=exit, malloc_stats, malloc_info, mallinfo). Locking: none; it only reads.
+//
+// A hit counts nothing, so objects are counted where they rest: for each class
+//   live        = in use by the slabs - waiting in bins - on their way to another lane
+//   allocations = put into bins - waiting in bins;  frees = allocations - live
+#pragma once
+
+#include "base/text.h"
+#include "lane/lane_work.h"
+
+namespace lanemalloc {
+
+struct ClassStatistics {
+  uint64_t size, allocations, live, in_flight, slabs;
+};
+
+struct Statistics {
+  ClassStatistics classes[kClassCount];
+  uint64_t allocations, frees, live_objects, live_bytes, in_flight_objects;
+  uint64_t large_allocations, large_live_bytes;
+  uint64_t slab_bytes;
+  uint64_t misses, remote_frees, remote_batches, inbox_drains, slabs_made, slabs_moved;
+  uint64_t failed_entries, overflow_entries, nested_entries, rescue_entries;
+  uint64_t revocations, refused_revocations, direct_frees, idle_stack_failures;
+  uint64_t depot_failures, depot_waits, runs_failures, runs_waits;
+  uint64_t lanes, bad_pointers;
+  RunStatistics runs;
+};
+
+template <class P>
+void collect(World<P>& world, Statistics& s) {
+  s = Statistics{};
+  for (unsigned c = 1; c < kClassCount; ++c) {
+    s.classes[c].size = size_of(static_cast<SizeClass>(c));
+    s.classes[c].in_flight = uint64_t{0} - world.depot.freed(c);
+  }
+  // What the slabs have handed out.
+  uint64_t used[kClassCount]{};
+  const BlockCount known = world.region.frontier() < world.region.opened() ? world.region.frontier() : world.region.opened();
+  for (BlockIndex b = 0; b < known; ++b) {
+    const MapEntry entry = world.region.entry(b);
+    if (!is_lane(entry.owner()) && entry.owner() != Owner::kDepot) continue;
+    const Slab* slab = world.slabs().at(entry);
+    if (world.region.block_of_state(slab) != b) continue;
+    const unsigned c = index_of(entry.size_class());
+    used[c] += slab->used();
+    ++s.classes[c].slabs;
+    s.slab_bytes += bytes_of(slab_blocks_of(entry.size_class()));
+  }
+  // What waits in the lanes.
+  world.lanes.for_each([&](Lane<P>& lane) {
+    const LaneCounters& counters = lane.counters();
+    auto read = [](const auto& counter) { return static_cast<uint64_t>(counter.load(std::memory_order_relaxed)); };
+    for (unsigned c = 1; c < kClassCount; ++c) {
+      const uint64_t waiting = lane.bin_length(c);
+      s.classes[c].allocations += read(counters.taken[c]) - waiting;
+      s.classes[c].in_flight += read(counters.in_flight[c]);
+      used[c] -= waiting;
+    }
+    s.misses += read(counters.misses);
+    s.remote_frees += read(counters.remote_frees);
+    s.remote_batches += read(counters.remote_batches);
+    s.inbox_drains += read(counters.inbox_drains);
+    s.slabs_made += read(counters.slabs_made);
+    s.failed_entries += lane.lock().failures();
+    ++s.lanes;
+  });
+  const SharedCounters& shared = world.counters;
+  s.large_allocations = shared.large_allocations.load(std::memory_order_relaxed);
+  s.large_live_bytes = shared.large_bytes.load(std::memory_order_relaxed);
+  const uint64_t large_frees = shared.large_frees.load(std::memory_order_relaxed);
+  s.allocations = s.large_allocations;
+  s.live_objects = s.large_allocations - large_frees;
+  s.live_bytes = s.large_live_bytes;
+  for (unsigned c = 1; c < kClassCount; ++c) {
+    s.classes[c].live = used[c] - s.classes[c].in_flight;
+    s.allocations += s.classes[c].allocations;
+    s.live_objects += s.classes[c].live;
+    s.live_bytes += s.classes[c].live * s.classes[c].size;
+    s.in_flight_objects += s.classes[c].in_flight;
+  }
+  s.frees = s.allocations - s.live_objects;
+  s.overflow_entries = shared.overflow_entries.load(std::memory_order_relaxed);
+  s.nested_entries = shared.nested_entries.load(std::memory_order_relaxed);
+  s.rescue_entries = world.lanes.rescues();
+  s.revocations = shared.revocations.load(std::memory_order_relaxed);
+  s.refused_revocations = shared.refused_revocations.load(std::memory_order_relaxed);
+  s.direct_frees = shared.direct_frees.load(std::memory_order_relaxed);
+  s.bad_pointers = shared.bad_pointers.load(std::memory_order_relaxed);
+  s.idle_stack_failures = world.lanes.idle_failures();
+  s.slabs_moved = world.depot.moved();
+  s.depot_failures = world.depot.lock().failures();
+  s.depot_waits = world.depot.lock().waits();
+  s.runs_failures = world.runs.lock().failures();
+  s.runs_waits = world.runs.lock().waits();
+  s.runs = world.runs.statistics();
+}
+
+// One line a figure: "lanemalloc: name: value".
+template <class P>
+void print(const Statistics& s) {
+  struct Line {
+    const char* name;
+    uint64_t value;
+  };
+  const Line lines[] = {
+      {"allocations", s.allocations},
+      {"frees", s.frees},
+      {"live objects", s.live_objects},
+      {"live bytes", s.live_bytes},
+      {"large allocations", s.large_allocations},
+      {"objects on their way", s.in_flight_objects},
+      {"misses", s.misses},
+      {"remote frees", s.remote_frees},
+      {"remote batches", s.remote_batches},
+      {"inbox drains", s.inbox_drains},
+      {"lanes", s.lanes},
+      {"failed lane entries", s.failed_entries},
+      {"overflow entries", s.overflow_entries},
+      {"nested entries", s.nested_entries},
+      {"rescue entries", s.rescue_entries},
+      {"revocations", s.revocations},
+      {"refused revocations", s.refused_revocations},
+      {"failed idle-stack swaps", s.idle_stack_failures},
+      {"slabs made", s.slabs_made},
+      {"slabs moved by the depot", s.slabs_moved},
+      {"depot lock failures", s.depot_failures},
+      {"depot lock waits", s.depot_waits},
+      {"region lock failures", s.runs_failures},
+      {"region lock waits", s.runs_waits},
+      {"bytes committed", s.runs.claimed - s.runs.clean},
+      {"bytes claimed", s.runs.claimed},
+      {"bytes cached", s.runs.dirty},
+      {"bytes purged", s.runs.purged},
+      {"bytes moved by the kernel", s.runs.moved},
+      {"bad pointers", s.bad_pointers},
+  };
+  for (const Line& line : lines) {
+    Text text;
+    text << "lanemalloc: " << line.name << ": " << line.value;
+    text.end();
+    P::say(text.data(), text.size());
+  }
+}
+
+}  // namespace lanemalloc

@@ -1,0 +1,121 @@
+// Owned: the entry of a lane that belongs to one thread. The owner enters by a plain store and a plain look; anybody else
+// may take an idle lane away, at no cost to the owner.
+// Called by: engine (owner's side), lane and scavenger (other side). Locking: the other side holds the lane's lock.
+//
+//   owner                                     revoker
+//   -----                                     -------
+//   lane = slot                               lock the lane
+//   slot = busy             [enter]           close the gate, revoking = true      [close]
+//   (compiler fence)                          membarrier: a full barrier on every thread
+//   look at the gate        [look]            look at the slot                     [peek]
+//     open: work, slot = lane                   busy: open the gate again, give up
+//     closed: slot = lane, go elsewhere         the lane: work, open the gate, unlock
+//
+// Why they never both work (Dekker's argument, with the owner's fence run by membarrier on its behalf). The barrier falls
+// somewhere in the owner's program order. If it falls after [enter], the store is visible to [peek]: the revoker sees busy
+// and gives up. If it falls before [enter], then [look] comes after the barrier, and [close] before it: the owner sees the
+// gate closed. In between there is nothing.
+// While the lane is held, the owner always finds it closed. [look] is an acquire load that precedes every other load of the
+// lane and of the page map, so an owner that finds it open again sees all that the revoker did (let_go's releases).
+//
+// Re-entrance. A signal handler that interrupts the owner between [enter] and the last store finds the busy gate in the
+// slot, cannot pass it, and goes to the overflow lanes; at no instruction does it find a lane in the slot whose contents
+// are half done.
+//
+// Where the system has no such barrier a lane with an owner cannot be taken; the owner is asked instead (Lane::asked_).
+#pragma once
+
+#include "lane/world.h"
+
+namespace lanemalloc {
+
+struct Owned {
+  // Returns what was in the slot; the thread is inside until leave() with it.
+  FAST static Gate* enter(Slot& slot) {
+    Gate* gate = slot.load(std::memory_order_relaxed);
+    slot.store(&busy_gate, std::memory_order_relaxed);
+    compiler_fence();
+    return gate;
+  }
+  FAST static void leave(Slot& slot, Gate* gate) {
+    // release: what was done inside is visible to who holds the lane next. Pairs with [peek] in revoke().
+    slot.store(gate, std::memory_order_release);
+  }
+  // acquire: pairs with the releases in Lane::open_gate; must come before any other load of the lane or the page map.
+  FAST static bool may_allocate(const Gate* gate, Bytes index) {
+    return index < gate->open_bins.load(std::memory_order_acquire);
+  }
+  FAST static uint16_t may_free(const Gate* gate) { return gate->open_owner.load(std::memory_order_acquire); }
+};
+
+template <class P>
+void Lane<P>::close_gate() {
+  open_bins.store(0, std::memory_order_relaxed);
+  open_owner.store(static_cast<uint16_t>(Owner::kClosed), std::memory_order_relaxed);
+}
+
+template <class P>
+void Lane<P>::open_gate() {
+  // release, all three: the owner that sees one of them sees what the revoker did [revoking.release].
+  revoking_.store(false, std::memory_order_release);
+  if (world_.settings.checked) return;  // every operation then takes the slow path, which checks
+  open_bins.store(kSmallClasses + 1, std::memory_order_release);
+  open_owner.store(static_cast<uint16_t>(id_), std::memory_order_release);
+}
+
+// --- From outside.
+
+template <class P>
+bool Lane<P>::try_hold(Visit& visit) {
+  if (!lock_.try_acquire(visit)) return false;
+  Slot* slot = owner_slot();
+  if (slot == nullptr) return true;  // nobody's: the lock is enough
+  revoking_.store(true, std::memory_order_relaxed);
+  close_gate();
+  // acquire at [peek]: sees what the owner did before it left.
+  if (P::barrier()) {
+    if (slot->load(std::memory_order_acquire) == this) return true;
+  } else {
+    asked_.store(true, std::memory_order_relaxed);
+  }
+  let_go(visit);
+  return false;
+}
+
+template <class P>
+void Lane<P>::let_go(Visit& visit) {
+  if (owner_slot() != nullptr) open_gate();
+  lock_.release(visit);
+}
+
+// --- The owner's side.
+
+template <class P>
+void Lane<P>::adopt_by(Slot& slot, Visit& visit) {
+  lock_.acquire(visit);
+  owner_slot_.store(&slot, std::memory_order_relaxed);
+  open_gate();
+  lock_.release(visit);
+}
+
+template <class P>
+void Lane<P>::disown(Visit& visit) {
+  if (is_set_aside()) return;
+  lock_.acquire(visit);  // waits for a revoker: afterwards nobody looks at the slot, which may go away
+  owner_slot_.store(nullptr, std::memory_order_relaxed);
+  close_gate();
+  lock_.release(visit);
+}
+
+// The lock stays held for good, and a thread that still has the lane in its slot finds it being revoked for good.
+template <class P>
+void Lane<P>::set_aside() {
+  Visit nobody(this, false);
+  lock_.try_acquire(nobody);
+  set_aside_ = true;
+  revoking_.store(true, std::memory_order_relaxed);
+  close_gate();
+  forget_owner();
+}
+
+}  // namespace lanemalloc

@@ -1,0 +1,61 @@
+// IdStack: a lock-free stack of small numbers, here of idle lanes. Links lie with the caller, one a number.
+// Called by: lane table. Locking: none.
+//
+// Why it is right. The head is a number and a tag in one 64-bit word; every successful push and pop raises the tag. A pop
+// reads the head and then the link of its number. If between that and its compare-exchange the number was popped and
+// pushed again (ABA), the tag has changed and the exchange fails. A tag would have to wrap, 2^32 operations within one
+// pop, to be fooled. Links are never unmapped, so reading a stale one is harmless.
+#pragma once
+
+#include <cstdint>
+
+#include "base/atomics.h"
+
+namespace lanemalloc {
+
+template <class Atomics = Hardware>
+class IdStack {
+ public:
+  using Link = typename Atomics::template atomic<uint32_t>;
+  static constexpr uint32_t kNone = 0;  // no member has this number
+
+  // link(id) returns the Link of a member.
+  template <class LinkOf>
+  void push(uint32_t id, LinkOf link) {
+    uint64_t head = head_.load(std::memory_order_relaxed);
+    for (;;) {
+      link(id).store(number(head), std::memory_order_relaxed);
+      // release: publishes the link, and what the pusher did to the lane, to [idle.pop].
+      if (head_.compare_exchange_weak(head, next_tag(head) | id, std::memory_order_release,
+                                      std::memory_order_relaxed))
+        return;
+      failures_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+
+  // A member, or kNone.
+  template <class LinkOf>
+  uint32_t pop(LinkOf link) {
+    // acquire: sees the link of the member at the head. Pairs with the release in push() [idle.pop].
+    uint64_t head = head_.load(std::memory_order_acquire);
+    while (number(head) != kNone) {
+      const uint32_t below = link(number(head)).load(std::memory_order_relaxed);
+      if (head_.compare_exchange_weak(head, next_tag(head) | below, std::memory_order_acquire,
+                                      std::memory_order_acquire))
+        return number(head);
+      failures_.fetch_add(1, std::memory_order_relaxed);
+    }
+    return kNone;
+  }
+
+  uint64_t failures() const { return failures_.load(std::memory_order_relaxed); }
+
+ private:
+  static uint32_t number(uint64_t head) { return static_cast<uint32_t>(head); }
+  static uint64_t next_tag(uint64_t head) { return ((head >> 32) + 1) << 32; }
+
+  typename Atomics::template atomic<uint64_t> head_{0};
+  typename Atomics::template atomic<uint64_t> failures_{0};
+};
+
+}  // namespace lanemalloc

@@ -1,0 +1,80 @@
+// Inbox: batches of objects that other threads have freed, waiting for the lane that owns them.
+// Called by: any lane (give), the owning lane or who holds it (take). Locking: none; give is one atomic exchange.
+//
+//   head -> newest batch's first object --earlier--> the batch before it --earlier--> .. -> null
+//                |next                                     |next
+//                v                                         v
+//              object -> .. -> null                      object -> .. -> null
+//
+// Why it is right. give() swaps its batch in as the new head and only then writes the old head into the batch's `earlier`
+// link. Until that write, `earlier` says kUnlinked. Batches are swapped in one after the other (exchange is atomic), so
+// every batch but the oldest has exactly one predecessor, the one its exchange returned: no batch is lost or linked twice.
+// take() swaps the whole chain out, so a giver never sees a batch that is being read (no ABA: nothing compares). A giver
+// that stops between its two steps leaves kUnlinked behind: the taker then keeps the chain from there on in `rest_` and
+// goes on the next time; it never waits. Until the rest is whole, nothing further is swapped out, so there is one rest at
+// most.
+#pragma once
+
+#include "slab/slab.h"
+
+namespace lanemalloc {
+
+template <class Atomics = Hardware>
+class Inbox {
+ public:
+  using Batch = BasicObject<Atomics>;
+
+  // Gives a batch, linked by `next`. True if earlier batches had not been taken yet.
+  bool give(Batch* batch) {
+    batch->earlier.store(unlinked(), std::memory_order_relaxed);
+    // release: publishes the batch's links and kUnlinked to [inbox.take]. acquire is not needed: what lies under the old
+    // head is not read here.
+    Batch* earlier = head_.exchange(batch, std::memory_order_release);
+    // release: pairs with the acquire at [inbox.follow]; the taker reads the earlier batch through this link only.
+    batch->earlier.store(earlier, std::memory_order_release);
+    return earlier != nullptr;
+  }
+
+  // Anybody may ask: something was given and not taken yet.
+  bool has_mail() const { return head_.load(std::memory_order_relaxed) != nullptr; }
+  // Only the owner, or who holds its lane.
+  bool is_empty() const { return head_.load(std::memory_order_relaxed) == nullptr && rest_ == nullptr; }
+
+  // Calls visit(batch) for every batch that can be reached now. Only the owner, or who holds its lane.
+  template <class Visit>
+  void take(Visit visit) {
+    Batch* batch = rest_;
+    // acquire: sees the links of the newest batch. Pairs with the release in give() [inbox.take].
+    if (batch == nullptr) batch = head_.exchange(nullptr, std::memory_order_acquire);
+    while (batch != nullptr) {
+      // acquire: pairs with give()'s second store [inbox.follow].
+      Batch* earlier = batch->earlier.load(std::memory_order_acquire);
+      if (earlier == unlinked()) break;
+      visit(batch);
+      batch = earlier;
+    }
+    rest_ = batch;
+  }
+
+  // In a fork child, where no giver is left: what lies behind an unlinked batch cannot be reached any more; the batch
+  // itself can.
+  void forget_givers() {
+    cut(rest_);
+    cut(head_.load(std::memory_order_relaxed));
+  }
+
+ private:
+  // No object lies at address 1.
+  static Batch* unlinked() { return reinterpret_cast<Batch*>(1); }
+
+  static void cut(Batch* batch) {
+    for (; batch != nullptr; batch = batch->earlier.load(std::memory_order_relaxed))
+      if (batch->earlier.load(std::memory_order_relaxed) == unlinked())
+        batch->earlier.store(nullptr, std::memory_order_relaxed);
+  }
+
+  typename Atomics::template atomic<Batch*> head_{nullptr};
+  Batch* rest_ = nullptr;
+};
+
+}  // namespace lanemalloc

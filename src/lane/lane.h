@@ -1,0 +1,180 @@
+// Lane: a complete little allocator, used by at most one thread at any instant, so everything inside is plain loads and
+// stores. Called by: engine (its owner, or who has entered it), scavenger and other lanes (who hold it from outside).
+// Locking: see entry/owned.h for how a thread enters; the lock (rank kLane) is for entering from outside.
+//
+//   slot --> [gate | bin heads]  one list of free objects a class, popped by a hit
+//            [current slab a class]  where the bin's objects come from; local frees go to the slab's own list
+//            [partial slabs a class]  others with free objects; full slabs are in no list and come back by themselves
+//            [remote batches]  objects of other lanes, by owner, waiting to be sent together
+//            ---- 128 bytes ----
+//            [inbox]  batches that others have sent
+//            [lock, owner's slot, revoking]  for entering from outside
+//
+// Counting. `taken` counts objects that went into a bin, `in_flight` those sent away minus those received, slabs know
+// what is in use. So a hit counts nothing, and at rest everything adds up exactly (telemetry/statistics.h).
+#pragma once
+
+#include "lane/gate.h"
+#include "lane/id_stack.h"
+#include "lane/inbox.h"
+#include "slab/depot.h"
+
+namespace lanemalloc {
+
+template <class P>
+struct World;
+
+// Counted by the thread inside, read by anybody.
+struct LaneCounters {
+  std::atomic<uint64_t> taken[kClassCount]{};      // objects put into a bin
+  std::atomic<int64_t> in_flight[kClassCount]{};   // objects of other lanes sent, minus own ones received
+  std::atomic<uint64_t> remote_frees{0};           // objects of other lanes freed here
+  std::atomic<uint64_t> remote_batches{0};         // batches sent
+  std::atomic<uint64_t> inbox_drains{0};           // times the inbox was emptied
+  std::atomic<uint64_t> misses{0};                 // requests that found their bin empty
+  std::atomic<uint64_t> slabs_made{0};             // slabs taken from the run allocator
+};
+
+template <class P>
+class alignas(kNoSharing) Lane : public Gate {
+ public:
+  static constexpr unsigned kIdleAfter = 16;  // batches that a sleeping owner may leave unanswered
+
+  Lane(Owner id, World<P>& world) : id_(id), world_(world) {}
+  Lane(const Lane&) = delete;
+
+  Owner id() const { return id_; }
+
+  // --- The hit paths. The caller is inside and has passed the gate.
+  FAST Object* pop(Bytes index) {
+    Object* object = heads_[index];
+    if (LIKELY(object != nullptr)) heads_[index] = object->next;
+    return object;
+  }
+
+  // --- Inside: the owner, or who holds the lane from outside.
+  void* allocate(SizeClass c, Visit& visit) {
+    Object* object = pop(index_of(c));
+    return object != nullptr ? object : refill(c, visit);
+  }
+  // Frees an object whose page-map entry is `entry`.
+  void free(Object* object, MapEntry entry, Visit& visit) {
+    entry.owner() == id_ ? free_here(object, entry, visit) : free_elsewhere(object, entry, visit);
+  }
+  // After Slab::push() said that somebody must look.
+  void look_at(Slab* slab, Visit& visit);
+  // Sends every waiting batch.
+  void flush_all(Visit& visit);
+  // Takes in what others have sent. True if there was anything.
+  bool drain_inbox(Visit& visit);
+  // Gives away everything that is not in use: the scavenger does it to lanes at rest, trim to all.
+  void clean(Visit& visit);
+
+  // --- From outside.
+  // Takes the lane away from its owner, if the owner is not inside. Never waits.
+  bool try_hold(Visit& visit);
+  void let_go(Visit& visit);
+  Inbox<>& inbox() { return inbox_; }
+
+  // --- The owner's side of the entry (entry/owned.h).
+  void adopt_by(Slot& slot, Visit& visit);
+  void disown(Visit& visit);
+  // acquire: sees what the revoker did before it let go. Pairs with [revoking.release].
+  bool is_being_revoked() const { return revoking_.load(std::memory_order_acquire); }
+  void open_gate();
+  void close_gate();
+  bool take_asked() {
+    return asked_.load(std::memory_order_relaxed) && asked_.exchange(false, std::memory_order_relaxed);
+  }
+
+  Lock<P>& lock() { return lock_; }
+  const Lock<P>& lock() const { return lock_; }
+  Slot* owner_slot() const { return owner_slot_.load(std::memory_order_relaxed); }
+  void forget_owner() { owner_slot_.store(nullptr, std::memory_order_relaxed); }
+  // In a fork child: nobody will ever enter this lane again; its owner, if it is there, works elsewhere.
+  void set_aside();
+  bool is_set_aside() const { return set_aside_; }
+  IdStack<>::Link& idle_link() { return idle_link_; }
+  std::atomic<uint32_t>& overflow_link() { return overflow_link_; }
+
+  // Changes whenever the lane leaves its hit paths; the scavenger compares.
+  uint64_t activity() const { return activity_.load(std::memory_order_relaxed); }
+  struct Rest {
+    uint64_t activity = 0;
+    uint32_t passes = 0;  // of the scavenger, since the activity last changed
+    bool cleaned = false;
+  };
+  Rest& rest() { return rest_; }  // the scavenger's notes
+
+  LaneCounters& counters() { return counters_; }
+  const LaneCounters& counters() const { return counters_; }
+  uint64_t bin_length(unsigned c) const {
+    uint64_t n = 0;
+    for (const Object* object = heads_[c]; object != nullptr; object = object->next) ++n;
+    return n;
+  }
+  void check_invariants() const;
+
+ private:
+  static constexpr unsigned kRemotes = 8;
+  static constexpr int32_t kBatchBytes = 32 << 10;
+  static constexpr int32_t kBatchObjects = 64;
+  static constexpr unsigned kSpares = 4;
+
+  // Objects of one other owner, on their way there.
+  struct Remote {
+    Object* first = nullptr;
+    int32_t room = 0;  // bytes
+    Owner owner = Owner::kNobody;
+  };
+
+  // Every object takes its size, and at least its share of the count, out of a batch's room: one subtraction for both.
+  static int32_t charge(SizeClass c) {
+    const int32_t size = static_cast<int32_t>(size_of(c));
+    return size > kBatchBytes / kBatchObjects ? size : kBatchBytes / kBatchObjects;
+  }
+
+  NOINLINE void* refill(SizeClass c, Visit& visit);
+  void* serve(SizeClass c, Object* list, uint64_t taken) {
+    bump(counters_.taken[index_of(c)], taken);
+    heads_[index_of(c)] = list->next;
+    return list;
+  }
+  Slab* fresh_slab(SizeClass c, Visit& visit);
+  void retire(Slab* slab, Visit& visit);
+  void free_here(Object* object, MapEntry entry, Visit& visit);
+  void free_elsewhere(Object* object, MapEntry entry, Visit& visit);
+  void send(Object* object, MapEntry entry, Visit& visit);
+  void receive(Object* object, Visit& visit);
+  NOINLINE void flush(Remote& remote, Visit& visit);
+  void drop_damaged_list(Slab* slab);
+  void clean_class(unsigned c, Visit& visit);
+  void stir(Visit& visit);
+  Slabs<P> slabs() const;
+
+  // The owner's words.
+  Object* heads_[kClassCount]{};
+  Slab* current_[kClassCount]{};
+  SlabList partial_[kClassCount];
+  Remote remotes_[kRemotes];
+  BlockIndex spares_[kSpares]{};
+  uint32_t spare_count_ = 0;
+  uint8_t unanswered_[64]{};
+  LaneCounters counters_;
+  const Owner id_;
+  World<P>& world_;
+  std::atomic<uint64_t> activity_{1};
+  std::atomic<uint32_t> overflow_link_{0};
+  std::atomic<uint32_t> idle_link_{0};
+  Rest rest_;
+
+  // Others' words.
+  alignas(kNoSharing) Inbox<> inbox_;
+  alignas(kNoSharing) Lock<P> lock_{Rank::kLane};
+  std::atomic<Slot*> owner_slot_{nullptr};  // whose lane it is; under the lock
+  std::atomic<bool> revoking_{false};
+  bool set_aside_ = false;
+  std::atomic<bool> asked_{false};  // where the system has no barrier: clean yourself when you can
+};
+
+}  // namespace lanemalloc

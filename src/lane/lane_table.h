@@ -1,0 +1,112 @@
+// LaneTable: all lanes, by number; those at rest, to be adopted with their contents; and those for everybody.
+// Called by: engine, scavenger, lanes that send. Locking: none.
+//
+//   owned     belongs to a thread: the thread's slot holds its gate
+//   idle      on the stack: its thread has exited; the next new thread adopts it
+//   overflow  in a list that only grows: entered by try-lock, by whoever finds his own lane busy (a signal handler),
+//             revoked, or given back (late thread exit). One more is made whenever all are taken: a rescue lane.
+#pragma once
+
+#include <new>
+
+#include "lane/lane.h"
+
+namespace lanemalloc {
+
+template <class P>
+class LaneTable {
+ public:
+  static constexpr Bytes kStride = 8192;
+  static constexpr uint32_t kMostLanes = 32768;
+  static_assert(sizeof(Lane<P>) <= kStride);
+
+  explicit constexpr LaneTable(World<P>& world) : world_(world) {}
+
+  void start(Address lanes, Bytes bytes) {
+    lanes_ = lanes;
+    most_ = static_cast<uint32_t>(bytes / kStride);
+  }
+
+  Lane<P>& at(Owner id) { return *reinterpret_cast<Lane<P>*>(lanes_ + number(id) * kStride); }
+
+  // Calls visit(lane) for every lane there is.
+  template <class Visitor>
+  void for_each(Visitor visit) {
+    const uint32_t n = count_.load(std::memory_order_acquire);
+    for (uint32_t i = 0; i < n && i < most_; ++i) {
+      Lane<P>& lane = at(static_cast<Owner>(i + static_cast<uint32_t>(Owner::kFirstLane)));
+      // relaxed: a lane that is just being made is not ready to be visited.
+      if (ready_word(i).load(std::memory_order_acquire) != 0) visit(lane);
+    }
+  }
+
+  // An idle lane, or a new one; null without memory or numbers. Belongs to nobody else.
+  Lane<P>* pop_idle_or_make() {
+    const uint32_t link = idle_.pop([this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
+    return link != IdStack<>::kNone ? &at(owner(link)) : make();
+  }
+  void push_idle(Lane<P>& lane) {
+    idle_.push(static_cast<uint32_t>(lane.id()), [this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
+  }
+
+  // Enters an overflow lane without waiting; its lock is held on return. Null only without memory.
+  Lane<P>* enter_overflow(Visit& visit) {
+    for (uint32_t n = overflow_.load(std::memory_order_acquire); n != 0;) {
+      Lane<P>& lane = at(owner(n));
+      if (lane.lock().try_acquire(visit)) return &lane;
+      n = lane.overflow_link().load(std::memory_order_relaxed);
+    }
+    Lane<P>* lane = make();
+    if (lane == nullptr) return nullptr;
+    rescues_.fetch_add(1, std::memory_order_relaxed);
+    const bool mine = lane->lock().try_acquire(visit);
+    CHECK(mine);
+    // The list only grows, so a compare-exchange cannot be fooled. release: publishes the lane to the acquire above.
+    uint32_t first = overflow_.load(std::memory_order_relaxed);
+    do lane->overflow_link().store(first, std::memory_order_relaxed);
+    while (!overflow_.compare_exchange_weak(first, static_cast<uint32_t>(lane->id()), std::memory_order_release,
+                                            std::memory_order_relaxed));
+    return lane;
+  }
+
+  uint64_t rescues() const { return rescues_.load(std::memory_order_relaxed); }
+  uint64_t idle_failures() const { return idle_.failures(); }
+  uint32_t count() const { return count_.load(std::memory_order_relaxed); }
+
+ private:
+  static Owner owner(uint32_t n) { return static_cast<Owner>(n); }
+  static uint32_t number(Owner id) { return static_cast<uint32_t>(id) - static_cast<uint32_t>(Owner::kFirstLane); }
+
+  // The last word of a lane's place says that the lane has been made.
+  std::atomic<uint32_t>& ready_word(uint32_t i) const {
+    return *reinterpret_cast<std::atomic<uint32_t>*>(lanes_ + (i + 1) * kStride - sizeof(uint32_t));
+  }
+  static_assert(sizeof(Lane<P>) <= kStride - sizeof(uint32_t));
+
+  Lane<P>* make() {
+    uint32_t i = count_.load(std::memory_order_relaxed);
+    Address place;
+    do {
+      if (i >= most_) return nullptr;
+      place = lanes_ + i * kStride;
+      const Bytes page = P::page_size();
+      const Address begin = round_down(place, page);
+      if (!P::open(begin, round_up(place + kStride, page) - begin)) return nullptr;
+    } while (!count_.compare_exchange_weak(i, i + 1, std::memory_order_acq_rel, std::memory_order_relaxed));
+    Lane<P>* lane = new (reinterpret_cast<void*>(place))
+        Lane<P>(owner(i + static_cast<uint32_t>(Owner::kFirstLane)), world_);
+    // release: whoever sees the lane ready sees it whole. Pairs with the acquire in for_each().
+    ready_word(i).store(1, std::memory_order_release);
+    return lane;
+  }
+
+  World<P>& world_;
+  Address lanes_ = 0;
+  uint32_t most_ = 0;
+  alignas(kNoSharing) std::atomic<uint32_t> count_{0};
+  alignas(kNoSharing) IdStack<> idle_;
+  alignas(kNoSharing) std::atomic<uint32_t> overflow_{0};
+  std::atomic<uint64_t> rescues_{0};
+};
+
+}  // namespace lanemalloc

@@ -1,0 +1,261 @@
+// What a lane does off the hit path: refill a bin, look at a slab, send, receive, clean. See lane.h for the picture.
+// Called by: lane, engine, scavenger. Locking: the caller is inside the lane, or holds it from outside.
+#pragma once
+
+#include "lane/entry/owned.h"
+
+namespace lanemalloc {
+
+template <class P>
+Slabs<P> Lane<P>::slabs() const {
+  return world_.slabs();
+}
+
+template <class P>
+void Lane<P>::stir(Visit& visit) {
+  bump(activity_);
+  world_.scavenger.poke(visit);
+}
+
+// --- Allocating.
+
+// The bin is empty: its slab's own free list, fresh objects of that slab, another slab of the lane, what others have sent
+// back, a slab from the depot, a fresh slab; in this order. Null without memory.
+template <class P>
+void* Lane<P>::refill(SizeClass c, Visit& visit) {
+  stir(visit);
+  bump(counters_.misses);
+  const unsigned i = index_of(c);
+  for (;;) {
+    Slab* slab = current_[i];
+    if (slab != nullptr) {
+      const Address begin = slabs().begin(slab);
+      uint64_t taken = 0;
+      if (slab->free_list != nullptr) {
+        if (LIKELY(slab->free_list_is_sound(begin))) {
+          Object* list = slab->take_free_list(taken);
+          return serve(c, list, taken);
+        }
+        drop_damaged_list(slab);
+      }
+      if (slab->carved < capacity_of(c)) {
+        Object* list = slab->carve(begin, taken);
+        return serve(c, list, taken);
+      }
+      slab->wait_for_frees();
+      current_[i] = nullptr;
+    }
+    slab = partial_[i].pop();
+    if (slab == nullptr && drain_inbox(visit)) slab = partial_[i].pop();
+    if (slab == nullptr) slab = world_.depot.take(c, id_, visit);
+    if (slab == nullptr) slab = fresh_slab(c, visit);
+    if (slab == nullptr) return nullptr;
+    slab->place = Slab::Place::kCurrent;
+    current_[i] = slab;
+  }
+}
+
+template <class P>
+Slab* Lane<P>::fresh_slab(SizeClass c, Visit& visit) {
+  const BlockCount blocks = slab_blocks_of(c);
+  const BlockIndex at = blocks == 1 && spare_count_ > 0 ? spares_[--spare_count_] : world_.runs.allocate(blocks, 1, visit).at;
+  if (at == Runs<P>::kNone) return nullptr;
+  bump(counters_.slabs_made);
+  return slabs().make(at, c, id_);
+}
+
+// What is on the list counts as in use from now on: lost, but never handed out twice.
+template <class P>
+void Lane<P>::drop_damaged_list(Slab* slab) {
+  const void* object = slab->free_list;
+  slab->free_list = nullptr;
+  slab->countdown = static_cast<int32_t>(slab->carved);
+  slab->beyond = 0;
+  world_.report(Verdict::kListDamaged, object);
+}
+
+// --- Freeing.
+
+template <class P>
+void Lane<P>::free_here(Object* object, MapEntry entry, Visit& visit) {
+  Slab* slab = slabs().at(entry);
+  if (UNLIKELY(slab->push(object))) look_at(slab, visit);
+}
+
+template <class P>
+void Lane<P>::look_at(Slab* slab, Visit& visit) {
+  stir(visit);
+  if (UNLIKELY(slab->countdown < 0)) {
+    const void* object = slab->free_list;
+    slab->rebuild_free_list(slabs().begin(slab));
+    world_.report(Verdict::kFreedAlready, object);
+    return;
+  }
+  SlabList& partial = partial_[index_of(slab->size_class)];
+  if (slab->place == Slab::Place::kFull) {
+    slab->settle(Slab::Place::kPartial);
+    partial.push(slab);
+    if (slab->countdown > 0) return;
+  }
+  // All its objects are free. The bin's own slab stays, and so does the only one that has room; so a thread at the edge of
+  // a slab does not make and destroy it at every step.
+  if (slab->place == Slab::Place::kCurrent) return;
+  const Slab* current = current_[index_of(slab->size_class)];
+  const bool only_one = partial.first() == slab && slab->next == nullptr;
+  if (only_one && (current == nullptr || !current->has_room())) return;
+  if (UNLIKELY(!slab->free_list_is_sound(slabs().begin(slab)))) return drop_damaged_list(slab);
+  partial.remove(slab);
+  retire(slab, visit);
+}
+
+template <class P>
+void Lane<P>::retire(Slab* slab, Visit& visit) {
+  if (slab_blocks_of(slab->size_class) > 1 || spare_count_ == kSpares) return slabs().destroy(slab, visit);
+  slabs().give_to(slab, Owner::kNobody);
+  spares_[spare_count_++] = world_.region.block_of_state(slab);
+}
+
+// --- Sending and receiving.
+
+template <class P>
+void Lane<P>::free_elsewhere(Object* object, MapEntry entry, Visit& visit) {
+  bump(counters_.remote_frees);
+  bump(counters_.in_flight[index_of(entry.size_class())]);
+  send(object, entry, visit);
+}
+
+template <class P>
+void Lane<P>::send(Object* object, MapEntry entry, Visit& visit) {
+  Remote& remote = remotes_[static_cast<unsigned>(entry.owner()) % kRemotes];
+  if (UNLIKELY(remote.owner != entry.owner() || remote.first == nullptr)) {
+    if (remote.first != nullptr) flush(remote, visit);
+    if (remote.first == nullptr) {
+      remote.owner = entry.owner();
+      remote.room = kBatchBytes;
+      stir(visit);
+    }
+    // Else a depot that could not be entered keeps its batch; what is added is sorted out there.
+  }
+  object->next = remote.first;
+  remote.first = object;
+  remote.room -= charge(entry.size_class());
+  if (UNLIKELY(remote.room <= 0)) flush(remote, visit);
+}
+
+template <class P>
+void Lane<P>::flush(Remote& remote, Visit& visit) {
+  Object* batch = remote.first;
+  remote.first = nullptr;
+  bump(counters_.remote_batches);
+  stir(visit);
+  if (remote.owner == Owner::kDepot) {
+    const bool done = world_.depot.free(
+        batch, visit, [&](Object* object) { receive(object, visit); });
+    if (!done) remote.first = batch;
+    return;
+  }
+  Lane& owner = world_.lanes.at(remote.owner);
+  uint8_t& unanswered = unanswered_[static_cast<unsigned>(remote.owner) % sizeof unanswered_];
+  if (!owner.inbox_.give(batch)) {
+    unanswered = 0;
+    return;
+  }
+  if (++unanswered < kIdleAfter || !visit.may_drain) return;
+  // The owner has not looked for a while: if it is not inside, take in for it what lies there.
+  unanswered = 0;
+  visit.may_drain = false;
+  world_.with_idle_lane(owner, visit, [&](Lane& lane) { lane.drain_inbox(visit); });
+  visit.may_drain = true;
+}
+
+// An object that was sent here. Its slab may have moved on since: then it is sent after it.
+template <class P>
+void Lane<P>::receive(Object* object, Visit& visit) {
+  const MapEntry entry = world_.region.entry_at(world_.region.distance(object));
+  if (LIKELY(entry.owner() == id_)) {
+    bump(counters_.in_flight[index_of(entry.size_class())], int64_t{-1});
+    free_here(object, entry, visit);
+  } else if (is_lane(entry.owner()) || entry.owner() == Owner::kDepot) {
+    send(object, entry, visit);
+  } else {
+    world_.report(Verdict::kFreedAlready, object);
+  }
+}
+
+template <class P>
+bool Lane<P>::drain_inbox(Visit& visit) {
+  if (inbox_.is_empty()) return false;
+  bump(counters_.inbox_drains);
+  inbox_.take([&](Object* batch) {
+    while (batch != nullptr) {
+      Object* object = batch;
+      batch = batch->next;
+      receive(object, visit);
+    }
+  });
+  return true;
+}
+
+template <class P>
+void Lane<P>::flush_all(Visit& visit) {
+  for (Remote& remote : remotes_)
+    if (remote.first != nullptr) flush(remote, visit);
+}
+
+// --- Cleaning.
+
+template <class P>
+void Lane<P>::clean(Visit& visit) {
+  drain_inbox(visit);
+  for (unsigned c = 1; c < kClassCount; ++c) clean_class(c, visit);
+  while (spare_count_ > 0) world_.runs.free(spares_[--spare_count_], 1, visit);
+  flush_all(visit);
+}
+
+template <class P>
+void Lane<P>::clean_class(unsigned c, Visit& visit) {
+  if (Slab* slab = current_[c]; slab != nullptr) {
+    uint64_t returned = 0;
+    for (; heads_[c] != nullptr; ++returned) {
+      Object* object = heads_[c];
+      heads_[c] = object->next;
+      slab->push(object);
+    }
+    bump(counters_.taken[c], -returned);
+    current_[c] = nullptr;
+    if (slab->has_room()) {
+      slab->settle(Slab::Place::kPartial);
+      partial_[c].push(slab);
+    } else {
+      slab->wait_for_frees();
+    }
+  }
+  while (Slab* slab = partial_[c].pop()) {
+    if (slab->used() == 0) {
+      slabs().destroy(slab, visit);
+    } else if (!world_.depot.give(slab, visit)) {
+      partial_[c].push(slab);
+      return;
+    }
+  }
+}
+
+template <class P>
+void Lane<P>::check_invariants() const {
+  for (unsigned c = 1; c < kClassCount; ++c) {
+    const Slab* current = current_[c];
+    CHECK(heads_[c] == nullptr || current != nullptr);
+    if (current != nullptr) {
+      CHECK(current->place == Slab::Place::kCurrent && index_of(current->size_class) == c);
+      CHECK(bin_length(c) <= current->used());
+    }
+    for (const Slab* slab = partial_[c].first(); slab != nullptr; slab = slab->next) {
+      CHECK(slab->place == Slab::Place::kPartial && index_of(slab->size_class) == c && slab->has_room());
+      CHECK(slab->beyond == 0 && slab->used() <= slab->carved && slab->carved <= capacity_of(slab->size_class));
+      CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() == id_);
+    }
+  }
+  CHECK(spare_count_ <= kSpares);
+}
+
+}  // namespace lanemalloc

@@ -1,0 +1,206 @@
+// Region: the address range that all memory comes from, cut into blocks of 64 KiB, and what is known of each block.
+// Called by: everything above. Locking: none; fresh blocks are taken by one atomic add, so a signal handler can always
+// have some.
+//
+//   metadata (reserved, opened as the frontier grows)                    body (claimed block by block)
+//   +----------+----------------+-----------+-----------------------+    +---------------------------+---------- - - -
+//   | page map | block states   | lanes     | object bits (checked) |    | blocks in use or free     | never touched
+//   +----------+----------------+-----------+-----------------------+    +---------------------------+---------- - - -
+//     8 B a      64 B a block                 512 B a block                                       frontier
+//     block
+//
+// The page map is read by every thread that frees and written only when a block changes hands; a block's state belongs
+// to its owner alone. Both lie outside the memory that programs write to. Any address of the body may be looked up:
+// blocks that were never used read as "nobody's".
+//
+// The body is not reserved: its addresses are claimed when they are first used, at a place where nobody else maps
+// anything (docs/design/0002-claimed-not-reserved.md).
+#pragma once
+
+#include <atomic>
+
+#include "base/atomics.h"
+#include "base/check.h"
+#include "memory/size_classes.h"
+#include "platform/platform.h"
+
+namespace lanemalloc {
+
+// What the page map says of one block, in eight bytes:
+//   bits 0-15 owner, 16-23 size class, 32-63 distance in bytes from the page map to the state of the slab's first block
+class MapEntry {
+ public:
+  constexpr MapEntry() = default;
+  constexpr explicit MapEntry(uint64_t bits) : bits_(bits) {}
+  constexpr MapEntry(Owner owner, SizeClass size_class, uint32_t state_distance)
+      : bits_(static_cast<uint64_t>(owner) | uint64_t{index_of(size_class)} << 16 | uint64_t{state_distance} << 32) {}
+
+  Owner owner() const { return static_cast<Owner>(static_cast<uint16_t>(bits_)); }
+  SizeClass size_class() const { return static_cast<SizeClass>(bits_ >> 16); }
+  uint32_t state_distance() const { return static_cast<uint32_t>(bits_ >> 32); }
+  uint64_t bits() const { return bits_; }
+  bool is_owned_by(uint16_t owner) const { return static_cast<uint16_t>(bits_) == owner; }
+
+ private:
+  uint64_t bits_ = 0;
+};
+
+// A block's state: what it is used for decides what its first part holds (RunState, Slab).
+enum class BlockKind : uint8_t {
+  kUnknown,  // never used, or inside a run
+  kUsed,     // first or last block of a run in use
+  kDirty,    // first or last block of a free run: holds old data
+  kClean,    // the same: reads as zeros, costs no memory
+  kAbsent,   // the same: not claimed
+};
+
+struct alignas(64) BlockState {
+  static constexpr size_t kOwnerPart = 48;
+  std::byte owner_part[kOwnerPart];
+  std::atomic<BlockKind> kind;
+  uint8_t unused[3];
+  uint32_t length;  // blocks of the run; in its first and last block
+};
+static_assert(sizeof(BlockState) == 64);
+
+template <class P>
+class Region {
+ public:
+  static constexpr BlockIndex kNoBlock = ~BlockIndex{0};
+  static constexpr Bytes kBitsPerBlock = kBlockSize / kGranule / 8;  // bytes of object bits a block
+
+  // Reserves the metadata. False without address space; may be called again.
+  bool start(Bytes lanes, bool object_bits) {
+    const Bytes limit = P::address_limit();
+    Bytes body = std::bit_ceil(P::physical_memory()) * 4;
+    if (body < kSmallestBody) body = kSmallestBody;
+    if (limit < body / 2) body = round_up(limit * 2, kHugePage);
+    if (body > kLargestBody) body = kLargestBody;
+    for (; body >= kHugePage; body /= 2) {
+      const BlockCount blocks = static_cast<BlockCount>(body >> kBlockShift);
+      const Bytes map = round_up(blocks * sizeof(uint64_t), kBlockSize);
+      const Bytes states = round_up(blocks * sizeof(BlockState), kBlockSize);
+      const Bytes bits = object_bits ? blocks * kBitsPerBlock : 0;
+      const Bytes meta = round_up(map + states + lanes + bits, kHugePage);
+      const Address at = P::reserve(meta, body);
+      if (at == 0) continue;
+      if (!P::make_readable(at, map)) {
+        P::release(at, meta);
+        continue;
+      }
+      map_ = at;
+      states_ = at + map;
+      lanes_ = states_ + states;
+      bits_ = object_bits ? lanes_ + lanes : 0;
+      block_count_ = blocks;
+      base_ = at + meta;
+      bytes_ = body;
+      return true;
+    }
+    return false;
+  }
+
+  // The body.
+  Address base() const { return base_; }
+  Bytes bytes() const { return bytes_; }
+  // Distance of an address from the base; at least bytes() for addresses that are not of the body.
+  FAST Bytes distance(const void* p) const { return reinterpret_cast<Address>(p) - base_; }
+  BlockIndex block_of(const void* p) const { return static_cast<BlockIndex>(distance(p) >> kBlockShift); }
+  Address address_of(BlockIndex block) const { return base_ + bytes_of(block); }
+  void* pointer_to(BlockIndex block) const { return reinterpret_cast<void*>(address_of(block)); }
+
+  // The page map.
+  // relaxed: an object's owner changes only in ways that the freeing side copes with; see lane/lane.h.
+  FAST MapEntry entry_at(Bytes distance) const {
+    return MapEntry(map()[distance >> kBlockShift].load(std::memory_order_relaxed));
+  }
+  MapEntry entry(BlockIndex block) const { return entry_at(bytes_of(block)); }
+  void set_entries(BlockIndex first, BlockCount count, MapEntry entry) {
+    for (BlockIndex b = first; b < first + count; ++b) map()[b].store(entry.bits(), std::memory_order_relaxed);
+  }
+  MapEntry make_entry(Owner owner, SizeClass size_class, BlockIndex first) const {
+    return {owner, size_class, static_cast<uint32_t>(states_ - map_ + first * sizeof(BlockState))};
+  }
+
+  // Block states. Only of blocks below opened().
+  BlockState& state(BlockIndex block) const { return reinterpret_cast<BlockState*>(states_)[block]; }
+  FAST void* state_of(MapEntry entry) const { return reinterpret_cast<void*>(map_ + entry.state_distance()); }
+  BlockIndex block_of_state(const void* state) const {
+    return static_cast<BlockIndex>((reinterpret_cast<Address>(state) - states_) / sizeof(BlockState));
+  }
+  BlockCount opened() const { return opened_.load(std::memory_order_acquire); }
+  BlockCount frontier() const {
+    const uint64_t f = frontier_.load(std::memory_order_relaxed);
+    return f < block_count_ ? static_cast<BlockCount>(f) : block_count_;
+  }
+
+  Address lanes() const { return lanes_; }
+  bool has_object_bits() const { return bits_ != 0; }
+  // The word of object bits that holds the granule at this distance from the base.
+  std::atomic<uint64_t>& object_bits(Bytes distance) const {
+    return reinterpret_cast<std::atomic<uint64_t>*>(bits_)[distance / kGranule / 64];
+  }
+
+  // Takes n blocks that nobody has ever used: one atomic add, then a system call. Async-signal-safe. kNoBlock without
+  // memory.
+  BlockIndex take_fresh(BlockCount n) {
+    for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
+      const uint64_t at = frontier_.fetch_add(n, std::memory_order_relaxed);
+      Claim claim = Claim::kNoMemory;
+      if (at + n <= block_count_ && open_metadata(static_cast<BlockCount>(at + n)))
+        claim = P::claim(address_of(static_cast<BlockIndex>(at)), bytes_of(n));
+      if (claim == Claim::kDone) return static_cast<BlockIndex>(at);
+      if (claim == Claim::kNoMemory) {
+        // Put the addresses back, unless another thread went on from there: then they are lost, which costs nothing.
+        uint64_t end = at + n;
+        frontier_.compare_exchange_strong(end, at, std::memory_order_relaxed);
+        return kNoBlock;
+      }
+      // kTaken: somebody mapped something into our range. Go past it.
+    }
+    return kNoBlock;
+  }
+
+ private:
+  static constexpr Bytes kSmallestBody = Bytes{256} << 30;
+  static constexpr Bytes kLargestBody = Bytes{2} << 40;  // a slab's state must be 32 bits away from the page map
+  static constexpr BlockCount kOpenStep = 1024;
+  static constexpr int kClaimAttempts = 64;
+
+  std::atomic<uint64_t>* map() const { return reinterpret_cast<std::atomic<uint64_t>*>(map_); }
+
+  bool open_metadata(BlockCount end) {
+    const BlockCount before = opened_.load(std::memory_order_relaxed);
+    if (end <= before) return true;
+    BlockCount after = static_cast<BlockCount>(round_up(end, kOpenStep));
+    if (after > block_count_) after = block_count_;
+    if (!open_array<uint64_t>(map_, before, after)) return false;
+    if (!open_array<BlockState>(states_, before, after)) return false;
+    if (bits_ != 0 && !open_array<std::byte[kBitsPerBlock]>(bits_, before, after)) return false;
+    BlockCount seen = before;
+    // release: whoever reads opened() may touch the states below it. Pairs with the acquire there.
+    while (seen < after && !opened_.compare_exchange_weak(seen, after, std::memory_order_release)) {
+    }
+    return true;
+  }
+
+  template <class T>
+  bool open_array(Address array, BlockCount from, BlockCount to) {
+    const Bytes page = P::page_size();
+    const Address begin = round_down(array + from * sizeof(T), page);
+    const Address end = round_up(array + to * sizeof(T), page);
+    return P::open(begin, end - begin);
+  }
+
+  Address base_ = 0;
+  Bytes bytes_ = 0;
+  Address map_ = 0;
+  Address states_ = 0;
+  Address lanes_ = 0;
+  Address bits_ = 0;
+  BlockCount block_count_ = 0;
+  alignas(kNoSharing) std::atomic<uint64_t> frontier_{0};
+  std::atomic<BlockCount> opened_{0};
+};
+
+}  // namespace lanemalloc

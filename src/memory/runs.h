@@ -1,0 +1,511 @@
+// Runs: which runs of blocks are free, and in what condition. Slabs and large allocations come from here.
+// Called by: lane (slabs), engine (large allocations), scavenger. Locking: rank kRuns; who may not wait for it takes
+// fresh blocks from the region instead, and leaves what it frees on a lock-free stack for the next holder.
+//
+// A free run is dirty (old data), clean (zeros, no memory behind it) or absent (not even claimed). Only runs in the same
+// condition are merged. A request takes the smallest dirty run that fits, then a clean one, then an absent one, then fresh
+// blocks: so memory that is there anyway is used first, and whole huge pages stay free as long as smaller pieces serve.
+//
+//   bins, one set a condition:  [1][2] .. [32][33-40][41-48] ..      list of runs, by length
+//   dirty runs, oldest first:   (run) <-> (run) <-> (run)            decay takes from the left
+//
+// Invariant: the first and last block of every run, free or used, carry its kind and length; no two neighbours are free
+// in the same condition.
+#pragma once
+
+#include "base/lock.h"
+#include "memory/region.h"
+
+namespace lanemalloc {
+
+// Of a free run, in the state of its first block.
+struct RunState {
+  BlockIndex next, previous;  // in its bin
+  BlockIndex newer, older;    // dirty ones: by age
+  uint32_t freed_at;          // epoch
+};
+static_assert(sizeof(RunState) <= BlockState::kOwnerPart);
+
+struct Run {
+  BlockIndex at;
+  bool zeroed;
+};
+
+struct RunStatistics {
+  uint64_t claimed, dirty, clean;  // bytes now
+  uint64_t purged;                 // bytes given back since the start
+  uint64_t moved;                  // bytes moved by the kernel for realloc
+};
+
+template <class P>
+class Runs {
+ public:
+  static constexpr BlockIndex kNone = Region<P>::kNoBlock;
+
+  explicit constexpr Runs(Region<P>& region) : region_(region) {}
+
+  // Once, before use. unmap: freed memory is unmapped, not emptied. decay_ms: < 0 never gives memory back, 0 at once.
+  void start(bool unmap, int64_t decay_ms) {
+    unmap_ = unmap;
+    decay_ms_ = decay_ms;
+  }
+
+  // Takes n blocks (more than 0), the first at a multiple of align_blocks (a power of two). at is kNone without memory.
+  Run allocate(BlockCount n, BlockCount align_blocks, Visit& visit) {
+    if (!lock_.acquire(visit)) return {take_fresh_aligned(n, align_blocks), true};
+    take_back_deferred();
+    Run run = take(n, align_blocks);
+    if (run.at == kNone) run = grow(n, align_blocks);
+    if (run.at == kNone && give_back_everything()) {
+      run = take(n, align_blocks);
+      if (run.at == kNone) run = grow(n, align_blocks);
+    }
+    lock_.release(visit);
+    return run;
+  }
+
+  // Gives back a run from allocate(), whole. Its page-map entries must be cleared already.
+  void free(BlockIndex at, BlockCount n, Visit& visit) { give(at, n, BlockKind::kDirty, visit); }
+
+  // Grows a run in place by what is free behind it. False: nothing changed.
+  bool extend(BlockIndex at, BlockCount n, BlockCount wanted, Visit& visit) {
+    if (!lock_.acquire(visit)) return false;
+    bool done = false;
+    const BlockIndex behind = at + n;
+    const BlockCount missing = wanted - n;
+    if (behind < region_.opened()) {
+      BlockState& next = region_.state(behind);
+      const BlockKind kind = next.kind.load(std::memory_order_relaxed);
+      if (is_free(kind) && next.length >= missing) {
+        remove(behind);
+        if (kind != BlockKind::kAbsent ||
+            P::claim(region_.address_of(behind), bytes_of(missing)) == Claim::kDone) {
+          if (kind == BlockKind::kAbsent) claimed(missing);
+          if (next.length > missing) insert(behind + missing, next.length - missing, kind);
+          mark_used(at, wanted);
+          done = true;
+        } else {
+          insert(behind, next.length, kind);
+        }
+      }
+    }
+    lock_.release(visit);
+    return done;
+  }
+
+  // Gives back the end of a run; false if that cannot be done now.
+  bool shrink(BlockIndex at, BlockCount n, BlockCount wanted, Visit& visit) {
+    if (!lock_.acquire(visit)) return false;
+    mark_used(at, wanted);
+    put(at + wanted, n - wanted, BlockKind::kDirty);
+    keep_single_limit();
+    lock_.release(visit);
+    return true;
+  }
+
+  // Has the kernel move the pages of `from` (n blocks) to the start of `to`, a run in use of at least n blocks; `from` is
+  // free afterwards. `again`: from was itself filled by a move. False: nothing changed.
+  bool move(BlockIndex from, BlockIndex to, BlockCount n, bool again, Visit& visit) {
+    if (!again && moved_alive_.load(std::memory_order_relaxed) >= kMovedAlive) return false;
+    if (!P::move(region_.address_of(from), region_.address_of(to), bytes_of(n))) return false;
+    if (!again) moved_alive_.fetch_add(1, std::memory_order_relaxed);
+    moved_.fetch_add(n, std::memory_order_relaxed);
+    give(from, n, BlockKind::kAbsent, visit);
+    return true;
+  }
+  // Frees a run that move() filled. Its pages have a mapping of their own; unmapping them lets it merge again.
+  void free_moved(BlockIndex at, BlockCount n, Visit& visit) {
+    moved_alive_.fetch_sub(1, std::memory_order_relaxed);
+    P::release(region_.address_of(at), bytes_of(n));
+    give(at, n, BlockKind::kAbsent, visit);
+  }
+
+  // Gives memory of dirty runs back that have been free since `before` or longer (an epoch); ~0: all. Returns bytes.
+  // The lock is not held while the kernel works, and at most kPurgePiece blocks are out of reach meanwhile.
+  Bytes purge(uint32_t before, Visit& visit) {
+    Bytes given = 0;
+    for (;;) {
+      if (!lock_.acquire(visit)) return given;
+      take_back_deferred();
+      const BlockIndex at = oldest_;
+      if (at == kNone || run(at).freed_at > before) break;
+      const BlockCount length = region_.state(at).length;
+      remove(at);
+      const BlockCount n = purge_piece(at, length);
+      if (n < length) insert_dirty(at + n, length - n, run(at).freed_at);
+      mark_used(at, n);
+      lock_.release(visit);
+      const BlockKind kind = give_to_system(at, n);
+      if (!lock_.acquire(visit)) {
+        defer(at, n);
+        return given;
+      }
+      put(at, n, kind);
+      if (kind != BlockKind::kDirty) given += bytes_of(n);
+      lock_.release(visit);
+      if (kind == BlockKind::kDirty) return given;  // locked in memory by the program; do not spin on it
+    }
+    lock_.release(visit);
+    return given;
+  }
+
+  bool has_dirty() const {
+    return dirty_blocks_.load(std::memory_order_relaxed) != 0 || deferred_.load(std::memory_order_relaxed) != 0;
+  }
+
+  uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
+  void advance_epoch() { bump(epoch_); }
+
+  Lock<P>& lock() { return lock_; }
+  // In a fork child whose parent's lock holder is gone: what was free is left alone for good; nothing is shared with it.
+  void abandon() {
+    for (Bins& bins : sets_) bins = Bins{};
+    oldest_ = newest_ = kNone;
+    dirty_blocks_.store(0, std::memory_order_relaxed);
+    clean_blocks_.store(0, std::memory_order_relaxed);
+    deferred_.store(0, std::memory_order_relaxed);
+    lock_.forget_holder();
+  }
+
+  RunStatistics statistics() const {
+    auto bytes = [](const std::atomic<uint64_t>& blocks) {
+      return blocks.load(std::memory_order_relaxed) << kBlockShift;
+    };
+    return {bytes(claimed_blocks_), bytes(dirty_blocks_), bytes(clean_blocks_), bytes(purged_), bytes(moved_)};
+  }
+
+  // Walks all that is known and stops the process if it does not fit together. Only at rest.
+  void check_invariants() const {
+    uint64_t dirty = 0, clean = 0;
+    for (unsigned s = 0; s < kSets; ++s) {
+      for (unsigned b = 0; b < kBins; ++b) {
+        CHECK(((sets_[s].occupied[b / 64] >> (b % 64)) & 1) == (sets_[s].head[b] != kNone));
+        for (BlockIndex at = sets_[s].head[b]; at != kNone; at = run(at).next) {
+          const BlockState& first = region_.state(at);
+          const BlockState& last = region_.state(at + first.length - 1);
+          CHECK(set_of(first.kind.load(std::memory_order_relaxed)) == s);
+          CHECK(last.kind.load(std::memory_order_relaxed) == first.kind.load(std::memory_order_relaxed));
+          CHECK(last.length == first.length && bin_of(first.length) == b);
+          for (BlockIndex i = at; i < at + first.length; ++i) CHECK(region_.entry(i).owner() == Owner::kNobody);
+          if (s == 0) dirty += first.length;
+          if (s == 1) clean += first.length;
+        }
+      }
+    }
+    uint64_t by_age = 0;
+    for (BlockIndex at = oldest_; at != kNone; at = run(at).newer) by_age += region_.state(at).length;
+    CHECK(dirty == dirty_blocks_ && dirty == by_age && clean == clean_blocks_);
+  }
+
+ private:
+  static constexpr BlockCount kGrowStep = kHugePage >> kBlockShift;
+  static constexpr BlockCount kLargestStep = 64 * kGrowStep;
+  static constexpr BlockCount kPurgePiece = 2 * kGrowStep;
+  static constexpr uint32_t kMovedAlive = 4096;  // each may cost three mappings
+  static constexpr unsigned kExactBins = 32;
+  static constexpr unsigned kBins = kExactBins + 4 * 21;  // up to 2^26 blocks
+  static constexpr unsigned kSets = 3;                    // dirty, clean, absent
+  static constexpr int kScan = 16;
+  static constexpr uint64_t kSingleLimit = (Bytes{32} << 20) >> kBlockShift;
+
+  struct Bins {
+    BlockIndex head[kBins];
+    uint64_t occupied[2]{};
+    constexpr Bins() {
+      for (BlockIndex& h : head) h = kNone;
+    }
+  };
+
+  RunState& run(BlockIndex at) const { return *reinterpret_cast<RunState*>(region_.state(at).owner_part); }
+  static bool is_free(BlockKind kind) { return kind >= BlockKind::kDirty; }
+  static unsigned set_of(BlockKind kind) {
+    return static_cast<unsigned>(kind) - static_cast<unsigned>(BlockKind::kDirty);
+  }
+  static BlockKind kind_of(unsigned set) {
+    return static_cast<BlockKind>(set + static_cast<unsigned>(BlockKind::kDirty));
+  }
+
+  // Bins 0-31 hold one length each; then four a doubling.
+  static unsigned bin_of(BlockCount n) {
+    if (n <= kExactBins) return n - 1;
+    const unsigned doubling = static_cast<unsigned>(std::bit_width(n)) - 1;
+    return kExactBins + (doubling - 5) * 4 + ((n >> (doubling - 2)) & 3);
+  }
+
+  void set_ends(BlockIndex at, BlockCount n, BlockKind kind) {
+    for (BlockIndex end : {at, at + n - 1}) {
+      region_.state(end).kind.store(kind, std::memory_order_relaxed);
+      region_.state(end).length = n;
+    }
+  }
+  void mark_used(BlockIndex at, BlockCount n) { set_ends(at, n, BlockKind::kUsed); }
+
+  // Puts a free run into its bin; a dirty one goes to the young end of the age list.
+  void insert(BlockIndex at, BlockCount n, BlockKind kind) {
+    if (kind == BlockKind::kDirty) return insert_dirty(at, n, epoch());
+    link(at, n, kind);
+    if (kind == BlockKind::kClean) bump(clean_blocks_, uint64_t{n});
+  }
+  // The same, with its age: an older one goes to the old end, so that decay reaches it in time.
+  void insert_dirty(BlockIndex at, BlockCount n, uint32_t freed_at) {
+    link(at, n, BlockKind::kDirty);
+    bump(dirty_blocks_, uint64_t{n});
+    RunState& me = run(at);
+    me.freed_at = freed_at;
+    const bool young = newest_ == kNone || run(newest_).freed_at <= freed_at;
+    me.older = young ? newest_ : kNone;
+    me.newer = young ? kNone : oldest_;
+    (me.older != kNone ? run(me.older).newer : oldest_) = at;
+    (me.newer != kNone ? run(me.newer).older : newest_) = at;
+  }
+
+  void link(BlockIndex at, BlockCount n, BlockKind kind) {
+    set_ends(at, n, kind);
+    Bins& bins = sets_[set_of(kind)];
+    const unsigned b = bin_of(n);
+    RunState& me = run(at);
+    me.previous = kNone;
+    me.next = bins.head[b];
+    if (me.next != kNone) run(me.next).previous = at;
+    bins.head[b] = at;
+    bins.occupied[b / 64] |= uint64_t{1} << (b % 64);
+  }
+
+  void remove(BlockIndex at) {
+    const BlockState& state = region_.state(at);
+    const BlockKind kind = state.kind.load(std::memory_order_relaxed);
+    Bins& bins = sets_[set_of(kind)];
+    const unsigned b = bin_of(state.length);
+    const RunState& me = run(at);
+    if (me.next != kNone) run(me.next).previous = me.previous;
+    (me.previous != kNone ? run(me.previous).next : bins.head[b]) = me.next;
+    if (bins.head[b] == kNone) bins.occupied[b / 64] &= ~(uint64_t{1} << (b % 64));
+    if (kind == BlockKind::kClean) bump(clean_blocks_, -uint64_t{state.length});
+    if (kind != BlockKind::kDirty) return;
+    bump(dirty_blocks_, -uint64_t{state.length});
+    (me.older != kNone ? run(me.older).newer : oldest_) = me.newer;
+    (me.newer != kNone ? run(me.newer).older : newest_) = me.older;
+  }
+
+  // The smallest run of this condition with at least n blocks, nearly: exact for short ones.
+  BlockIndex find(unsigned set, BlockCount n) const {
+    const Bins& bins = sets_[set];
+    unsigned b = bin_of(n);
+    if (b >= kExactBins) {
+      BlockIndex best = kNone;
+      int scanned = 0;
+      for (BlockIndex at = bins.head[b]; at != kNone && scanned < kScan; at = run(at).next, ++scanned) {
+        const BlockCount length = region_.state(at).length;
+        if (length >= n && (best == kNone || length < region_.state(best).length)) best = at;
+      }
+      if (best != kNone) return best;
+      ++b;
+    }
+    for (unsigned word = b / 64; word < 2; ++word) {
+      const uint64_t mask = word == b / 64 ? ~uint64_t{0} << (b % 64) : ~uint64_t{0};
+      const uint64_t found = bins.occupied[word] & mask;
+      if (found != 0) return bins.head[word * 64 + static_cast<unsigned>(std::countr_zero(found))];
+    }
+    return kNone;
+  }
+
+  Run take(BlockCount n, BlockCount align_blocks) {
+    for (unsigned set = 0; set < kSets; ++set) {
+      for (;;) {
+        const BlockIndex at = find(set, n + align_blocks - 1);
+        if (at == kNone) break;
+        const BlockKind kind = kind_of(set);
+        const BlockCount length = region_.state(at).length;
+        const uint32_t freed_at = run(at).freed_at;
+        remove(at);
+        const BlockIndex begin = aligned_in(at, align_blocks);
+        if (kind == BlockKind::kAbsent) {
+          const Claim claim = P::claim(region_.address_of(begin), bytes_of(n));
+          if (claim == Claim::kTaken) continue;  // somebody else's now: forget these addresses
+          if (claim == Claim::kNoMemory) {
+            insert(at, length, kind);
+            return {kNone, false};
+          }
+          claimed(n);
+        }
+        return_rest(at, begin - at, kind, freed_at);
+        return_rest(begin + n, at + length - begin - n, kind, freed_at);
+        mark_used(begin, n);
+        return {begin, kind != BlockKind::kDirty};
+      }
+    }
+    return {kNone, false};
+  }
+
+  // The first block at or behind `at` whose address is aligned.
+  BlockIndex aligned_in(BlockIndex at, BlockCount align_blocks) const {
+    const Address address = region_.address_of(at);
+    return at + static_cast<BlockIndex>((round_up(address, bytes_of(align_blocks)) - address) >> kBlockShift);
+  }
+
+  void return_rest(BlockIndex at, BlockCount n, BlockKind kind, uint32_t freed_at) {
+    if (n == 0) return;
+    if (kind == BlockKind::kDirty) return insert_dirty(at, n, freed_at);
+    insert(at, n, kind);
+  }
+
+  // Takes fresh blocks, more than asked for, and keeps the rest as a clean run.
+  Run grow(BlockCount n, BlockCount align_blocks) {
+    const BlockCount least = n + align_blocks - 1;
+    BlockCount step = static_cast<BlockCount>(claimed_blocks_.load(std::memory_order_relaxed) / 8);
+    step = step < kGrowStep ? kGrowStep : step > kLargestStep ? kLargestStep : step;
+    BlockCount got = least > step ? least : step;
+    BlockIndex at = region_.take_fresh(got);
+    if (at == kNone && got > least) at = region_.take_fresh(got = least);
+    if (at == kNone) return {kNone, false};
+    claimed(got);
+    const BlockIndex begin = aligned_in(at, align_blocks);
+    mark_used(begin, n);
+    if (begin > at) put(at, begin - at, BlockKind::kClean);
+    if (at + got > begin + n) put(begin + n, at + got - begin - n, BlockKind::kClean);
+    return {begin, true};
+  }
+
+  // Without the lock: what alignment wastes stays unused.
+  BlockIndex take_fresh_aligned(BlockCount n, BlockCount align_blocks) {
+    const BlockIndex at = region_.take_fresh(n + align_blocks - 1);
+    if (at == kNone) return kNone;
+    claimed(n + align_blocks - 1);
+    const BlockIndex begin = aligned_in(at, align_blocks);
+    mark_used(begin, n);
+    return begin;
+  }
+
+  void give(BlockIndex at, BlockCount n, BlockKind kind, Visit& visit) {
+    if (!lock_.acquire(visit)) {
+      if (kind == BlockKind::kDirty) defer(at, n);  // an absent run's addresses are lost, which costs nothing
+      return;
+    }
+    take_back_deferred();
+    put(at, n, kind);
+    if (kind == BlockKind::kDirty) keep_single_limit();
+    lock_.release(visit);
+  }
+
+  // Inserts a run and merges it with its neighbours. A merged dirty run counts as old as its oldest part, so that a run
+  // that is always in use at one end still decays.
+  void put(BlockIndex at, BlockCount n, BlockKind kind) {
+    if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
+    uint32_t freed_at = epoch();
+    if (at > 0) {
+      const BlockState& before = region_.state(at - 1);
+      if (before.kind.load(std::memory_order_relaxed) == kind) {
+        at -= before.length;
+        n += before.length;
+        if (kind == BlockKind::kDirty && run(at).freed_at < freed_at) freed_at = run(at).freed_at;
+        remove(at);
+      }
+    }
+    const BlockIndex behind = at + n;
+    if (behind < region_.opened()) {
+      const BlockState& after = region_.state(behind);
+      if (after.kind.load(std::memory_order_relaxed) == kind) {
+        if (kind == BlockKind::kDirty && run(behind).freed_at < freed_at) freed_at = run(behind).freed_at;
+        n += after.length;
+        remove(behind);
+      }
+    }
+    if (kind == BlockKind::kDirty) return insert_dirty(at, n, freed_at);
+    insert(at, n, kind);
+  }
+
+  // Whole huge pages first: the piece ends where one ends.
+  BlockCount purge_piece(BlockIndex at, BlockCount length) const {
+    if (length <= kPurgePiece) return length;
+    const BlockCount into = static_cast<BlockCount>((region_.address_of(at) & (kHugePage - 1)) >> kBlockShift);
+    return kPurgePiece - into;
+  }
+
+  // In which condition the run is afterwards. Needs no lock: the run is in nobody's list.
+  BlockKind give_to_system(BlockIndex at, BlockCount n) {
+    if (unmap_) {
+      P::release(region_.address_of(at), bytes_of(n));
+    } else if (!P::empty(region_.address_of(at), bytes_of(n))) {
+      return BlockKind::kDirty;
+    }
+    purged_.fetch_add(n, std::memory_order_relaxed);
+    return unmap_ ? BlockKind::kAbsent : BlockKind::kClean;
+  }
+
+  // A process with one thread has no scavenger: past a limit its own frees give memory back.
+  void keep_single_limit() {
+    if (decay_ms_ < 0 || (decay_ms_ > 0 && !P::single_threaded())) return;
+    const uint64_t live = claimed_blocks_.load(std::memory_order_relaxed) -
+                          dirty_blocks_.load(std::memory_order_relaxed) -
+                          clean_blocks_.load(std::memory_order_relaxed);
+    const uint64_t limit = decay_ms_ == 0 ? 0 : live / 4 > kSingleLimit ? live / 4 : kSingleLimit;
+    if (dirty_blocks_.load(std::memory_order_relaxed) <= limit) return;
+    while (dirty_blocks_.load(std::memory_order_relaxed) > limit / 2) {
+      const BlockIndex at = oldest_;
+      const BlockCount n = region_.state(at).length;
+      remove(at);
+      const BlockKind kind = give_to_system(at, n);
+      put(at, n, kind);
+      if (kind == BlockKind::kDirty) return;
+    }
+  }
+
+  // Out of memory: unmaps every free run, so that what limits count is given back too. True if there was any.
+  bool give_back_everything() {
+    bool any = false;
+    for (unsigned set : {0u, 1u}) {
+      for (BlockIndex& head : sets_[set].head) {
+        while (head != kNone) {
+          const BlockIndex at = head;
+          const BlockCount n = region_.state(at).length;
+          remove(at);
+          P::release(region_.address_of(at), bytes_of(n));
+          if (set == 0) purged_.fetch_add(n, std::memory_order_relaxed);
+          put(at, n, BlockKind::kAbsent);
+          any = true;
+        }
+      }
+    }
+    return any;
+  }
+
+  // Freed runs whose freer could not have the lock: a stack that is pushed one by one and taken as a whole, so a run can
+  // never be popped and pushed again between another's look and exchange (no ABA). Head: block index + 1.
+  void defer(BlockIndex at, BlockCount n) {
+    mark_used(at, n);
+    BlockIndex head = deferred_.load(std::memory_order_relaxed);
+    do run(at).next = head;
+    // release: publishes the run's state to [deferred.take].
+    while (!deferred_.compare_exchange_weak(head, at + 1, std::memory_order_release, std::memory_order_relaxed));
+  }
+  void take_back_deferred() {
+    if (LIKELY(deferred_.load(std::memory_order_relaxed) == 0)) return;
+    // acquire: pairs with the release in defer() [deferred.take].
+    BlockIndex head = deferred_.exchange(0, std::memory_order_acquire);
+    while (head != 0) {
+      const BlockIndex at = head - 1;
+      head = run(at).next;
+      put(at, region_.state(at).length, BlockKind::kDirty);
+    }
+  }
+
+  void claimed(uint64_t blocks) { claimed_blocks_.fetch_add(blocks, std::memory_order_relaxed); }
+
+  Region<P>& region_;
+  bool unmap_ = false;
+  int64_t decay_ms_ = 0;
+  alignas(kNoSharing) Lock<P> lock_{Rank::kRuns};
+  Bins sets_[kSets];
+  BlockIndex oldest_ = kNone;
+  BlockIndex newest_ = kNone;
+  std::atomic<uint64_t> dirty_blocks_{0};
+  std::atomic<uint64_t> clean_blocks_{0};
+  std::atomic<uint64_t> claimed_blocks_{0};  // also counted by those who could not have the lock
+  alignas(kNoSharing) std::atomic<BlockIndex> deferred_{0};
+  std::atomic<uint32_t> epoch_{1};
+  std::atomic<uint32_t> moved_alive_{0};
+  std::atomic<uint64_t> purged_{0};
+  std::atomic<uint64_t> moved_{0};
+};
+
+}  // namespace lanemalloc

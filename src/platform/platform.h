@@ -1,0 +1,78 @@
+// The platform contract, once for people and once for the compiler. A platform is a type with static functions; the
+// core takes it as a template argument, so that tests run it over a fake with its own clock, page size and failures.
+//
+// Rules for every function: callable from a signal handler, from a thread without thread-local storage of its own and
+// between fork and exec; keeps errno; takes no lock.
+//
+//   page_size()            bytes; a power of two, at most the block size.
+//   physical_memory()      bytes of memory in the machine; 0 if unknown.
+//   address_limit()        bytes of address space that the process may use (RLIMIT_AS); ~0 if unlimited.
+//   charges_by_mapping()   true if mapped memory counts against a limit even when it was given back: freed memory is
+//                          then unmapped rather than emptied.
+//   reserve(meta, body)    finds meta + body bytes of free addresses, aligned to kHugePage. The first `meta` bytes stay
+//                          reserved and inaccessible; the rest is merely known to be free. 0 if there are none.
+//   make_readable(a, n)    of reserved bytes: they read as zeros until opened. False without memory.
+//   open(a, n)             makes reserved bytes readable and writable, keeping what they hold. May be repeated, also
+//                          by two threads at once. False without memory.
+//   release(a, n)          gives reserved or claimed addresses back.
+//   claim(a, n)            maps zeroed memory at a, which must lie in the body. Never replaces what is there.
+//   empty(a, n)            gives claimed memory back; it stays claimed and reads as zeros. False if it could not.
+//   move(from, to, n)      moves pages to claimed addresses `to`; `from` is then no longer claimed. False: nothing moved.
+//   now_ms()               milliseconds of a steady clock.
+//   single_threaded()      true while the process has only ever had one thread; once false, always false.
+//   barrier()              a full memory barrier on every thread of the process. False if the system has none.
+//   wait(word, value)      sleeps while *word == value; may wake early. wake(word, n) wakes at most n sleepers.
+//   sleep_ms(n)            sleeps that long; may wake early.
+//   pause()                a hint for a spinning CPU.
+//   start_thread(t, run, argument)  starts a thread without thread-local storage, all signals blocked. t.alive is
+//                          non-zero until it is gone. False if the system refused.
+//   say(text, n)           writes to standard error.
+#pragma once
+
+#include <atomic>
+#include <concepts>
+
+#include "base/units.h"
+
+namespace lanemalloc {
+
+inline constexpr Bytes kHugePage = Bytes{2} << 20;
+
+enum class Claim {
+  kDone,
+  kTaken,     // somebody else has mapped something there
+  kNoMemory,  // a limit was reached
+};
+
+// A thread without thread-local storage. Its stack is part of it.
+struct BareThread {
+  std::atomic<int> alive{0};
+  Address stack = 0;
+};
+
+template <class P>
+concept Platform = requires(Address a, Bytes n, std::atomic<uint32_t>& word, BareThread& thread, const char* text) {
+  { P::page_size() } noexcept -> std::same_as<Bytes>;
+  { P::physical_memory() } noexcept -> std::same_as<Bytes>;
+  { P::address_limit() } noexcept -> std::same_as<Bytes>;
+  { P::charges_by_mapping() } noexcept -> std::same_as<bool>;
+  { P::reserve(n, n) } noexcept -> std::same_as<Address>;
+  { P::make_readable(a, n) } noexcept -> std::same_as<bool>;
+  { P::open(a, n) } noexcept -> std::same_as<bool>;
+  { P::release(a, n) } noexcept;
+  { P::claim(a, n) } noexcept -> std::same_as<Claim>;
+  { P::empty(a, n) } noexcept -> std::same_as<bool>;
+  { P::move(a, a, n) } noexcept -> std::same_as<bool>;
+  { P::now_ms() } noexcept -> std::same_as<uint64_t>;
+  { P::single_threaded() } noexcept -> std::same_as<bool>;
+  { P::barrier() } noexcept -> std::same_as<bool>;
+  { P::wait(word, uint32_t{}) } noexcept;
+  { P::wake(word, 1) } noexcept;
+  { P::sleep_ms(uint64_t{}) } noexcept;
+  { P::pause() } noexcept;
+  { P::start_thread(thread, static_cast<void (*)(void*)>(nullptr), static_cast<void*>(nullptr)) }
+  noexcept -> std::same_as<bool>;
+  { P::say(text, n) } noexcept;
+};
+
+}  // namespace lanemalloc

@@ -1,0 +1,108 @@
+// Depot: the slabs that lie between two lanes: lanes that rest give them, lanes that need one take them.
+// Called by: lane (miss, flush of frees), scavenger (cleaning). Locking: rank kDepot for everything but the hints.
+// Invariant: every slab in it has free objects and some in use, and its page-map owner is kDepot.
+#pragma once
+
+#include "slab/slab.h"
+
+namespace lanemalloc {
+
+template <class P>
+class Depot {
+ public:
+  explicit constexpr Depot(Slabs<P> slabs) : slabs_(slabs) {}
+
+  // Takes a slab of the class for `owner`; null if there is none, or the lock cannot be had.
+  Slab* take(SizeClass c, Owner owner, Visit& visit) {
+    // relaxed: a hint; a slab that is missed now is found at the next miss.
+    if (counts_[index_of(c)].load(std::memory_order_relaxed) == 0 || !lock_.acquire(visit)) return nullptr;
+    Slab* slab = lists_[index_of(c)].pop();
+    if (slab != nullptr) {
+      bump(counts_[index_of(c)], ~uint32_t{0});
+      bump(moved_);
+      slabs_.give_to(slab, owner);
+    }
+    lock_.release(visit);
+    return slab;
+  }
+
+  // Gives a slab that is in no list. False if the lock cannot be had; then nothing changed.
+  bool give(Slab* slab, Visit& visit) {
+    if (!lock_.acquire(visit)) return false;
+    slab->settle(Slab::Place::kPartial);
+    slabs_.give_to(slab, Owner::kDepot);
+    lists_[index_of(slab->size_class)].push(slab);
+    bump(counts_[index_of(slab->size_class)]);
+    bump(moved_);
+    lock_.release(visit);
+    return true;
+  }
+
+  // Frees a batch of objects whose slabs are here, or were when they were freed: those whose slabs have moved on since
+  // are handed to `moved_on(object)`. False if the lock cannot be had; then nothing changed.
+  template <class MovedOn>
+  bool free(Object* batch, Visit& visit, MovedOn moved_on) {
+    if (!lock_.acquire(visit)) return false;
+    Object* others = nullptr;
+    while (batch != nullptr) {
+      Object* object = batch;
+      batch = batch->next;
+      const MapEntry entry = slabs_.region.entry_at(slabs_.region.distance(object));
+      if (entry.owner() != Owner::kDepot) {
+        object->next = others;
+        others = object;
+        continue;
+      }
+      Slab* slab = slabs_.at(entry);
+      bump(freed_[index_of(slab->size_class)]);
+      if (!slab->push(object)) continue;
+      CHECK(slab->countdown == 0);
+      lists_[index_of(slab->size_class)].remove(slab);
+      bump(counts_[index_of(slab->size_class)], ~uint32_t{0});
+      slabs_.destroy(slab, visit);
+    }
+    lock_.release(visit);
+    while (others != nullptr) {
+      Object* object = others;
+      others = object->next;
+      moved_on(object);
+    }
+    return true;
+  }
+
+  Lock<P>& lock() { return lock_; }
+  const Lock<P>& lock() const { return lock_; }
+  // In a fork child whose parent's lock holder is gone: what lies here is left alone for good.
+  void abandon() {
+    for (SlabList& list : lists_) list = SlabList();
+    for (auto& count : counts_) count.store(0, std::memory_order_relaxed);
+    lock_.forget_holder();
+  }
+
+  // Objects of a class that were freed here; single writer under the lock.
+  uint64_t freed(unsigned c) const { return freed_[c].load(std::memory_order_relaxed); }
+  uint64_t moved() const { return moved_.load(std::memory_order_relaxed); }
+
+  void check_invariants() const {
+    for (unsigned c = 1; c < kClassCount; ++c) {
+      uint32_t slabs = 0;
+      for (const Slab* slab = lists_[c].first(); slab != nullptr; slab = slab->next, ++slabs) {
+        CHECK(index_of(slab->size_class) == c && slab->place == Slab::Place::kPartial);
+        CHECK(slab->used() > 0 && slab->has_room());
+        CHECK(slabs_.region.entry(slabs_.region.block_of_state(slab)).owner() == Owner::kDepot);
+      }
+      CHECK(slabs == counts_[c].load(std::memory_order_relaxed));
+    }
+  }
+
+ private:
+  Slabs<P> slabs_;
+  alignas(kNoSharing) Lock<P> lock_{Rank::kDepot};
+  SlabList lists_[kClassCount];
+  std::atomic<uint64_t> freed_[kClassCount]{};
+  std::atomic<uint64_t> moved_{0};
+  // Read by every lane at a miss: apart from what the holder of the lock writes.
+  alignas(kNoSharing) std::atomic<uint32_t> counts_[kClassCount]{};
+};
+
+}  // namespace lanemalloc

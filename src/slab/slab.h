@@ -1,0 +1,200 @@
+// Slab: a run of blocks cut into objects of one size class. Its state lies in the state of its first block, outside the
+// memory that programs write to, and belongs to whoever owns the slab: one lane, or the depot under its lock.
+// Called by: lane, depot. Locking: none.
+//
+//   object:  never handed out | in use | free, in the bin of its lane | free, on the slab's free list
+//            [carved, capacity)  \___________ counted as used ______/    linked through the first word
+//
+// Invariant: used + objects on free_list == carved; used == countdown + beyond.
+#pragma once
+
+#include "memory/region.h"
+#include "memory/runs.h"
+
+namespace lanemalloc {
+
+// A free object: its first words hold links.
+template <class Atomics = Hardware>
+struct BasicObject {
+  using Link = typename Atomics::template atomic<BasicObject*>;
+  BasicObject* next;  // in a free list, or in a batch of remote frees
+  Link earlier;       // in a batch's first object: the batch given before it (lane/inbox.h)
+};
+using Object = BasicObject<>;
+static_assert(sizeof(Object) <= kGranule);
+
+struct Slab {
+  enum class Place : uint8_t {
+    kCurrent,  // its lane's bin takes objects from it
+    kPartial,  // in a list: has free objects
+    kFull,     // in no list: few or none of its objects are free
+  };
+
+  Object* free_list;
+  int32_t countdown;  // frees until somebody must look at the slab; below 0: more frees than objects
+  uint32_t beyond;    // objects in use that the countdown leaves out
+  uint32_t carved;    // objects handed out at least once: the first ones
+  SizeClass size_class;
+  Place place;
+  Slab* next;  // in a list
+  Slab* previous;
+
+  void start(SizeClass c) {
+    free_list = nullptr;
+    countdown = 0;
+    beyond = carved = 0;
+    size_class = c;
+    place = Place::kCurrent;
+    next = previous = nullptr;
+  }
+
+  uint32_t used() const { return static_cast<uint32_t>(countdown) + beyond; }
+  uint32_t free_objects() const { return carved - used(); }
+  bool has_room() const { return free_list != nullptr || carved < capacity_of(size_class); }
+
+  // Frees an object. True when the slab must be looked at.
+  FAST bool push(Object* object) {
+    object->next = free_list;
+    free_list = object;
+    return --countdown <= 0;
+  }
+
+  // Takes the whole free list. Adds its length to `taken`.
+  Object* take_free_list(uint64_t& taken) {
+    Object* list = free_list;
+    free_list = nullptr;
+    taken = free_objects();
+    countdown = static_cast<int32_t>(carved);
+    beyond = 0;
+    return list;
+  }
+
+  // Hands out about a page of objects for the first time, linked in address order. Adds their number to `taken`.
+  Object* carve(Address begin, uint64_t& taken) {
+    const Bytes size = size_of(size_class);
+    const uint32_t left = capacity_of(size_class) - carved;
+    const uint32_t n = chunk_of(size_class) < left ? chunk_of(size_class) : left;
+    const Address first = begin + carved * size;
+    Object* object = reinterpret_cast<Object*>(first);
+    for (uint32_t i = 1; i < n; ++i) {
+      Object* next_object = reinterpret_cast<Object*>(first + i * size);
+      object->next = next_object;
+      object = next_object;
+    }
+    object->next = nullptr;
+    carved += n;
+    countdown += static_cast<int32_t>(n);
+    taken = n;
+    return reinterpret_cast<Object*>(first);
+  }
+
+  // No object is left to hand out: wait for some frees before offering the slab again, so that a thread at the edge
+  // does not take it up and put it down at every step.
+  void wait_for_frees() {
+    const uint32_t in_use = used();
+    const uint32_t some = capacity_of(size_class) / 16 + 1;
+    place = Place::kFull;
+    countdown = static_cast<int32_t>(some < in_use ? some : in_use);
+    beyond = in_use - static_cast<uint32_t>(countdown);
+  }
+
+  // Counts every object in use again, as a slab in a list or in a bin does.
+  void settle(Place where) {
+    countdown = static_cast<int32_t>(used());
+    beyond = 0;
+    place = where;
+  }
+
+  // Whether the free list looks sound: links stay in the slab, none of the first objects comes twice, and a short list
+  // is as long as it should be. A double free of an object on the list makes a circle, and is seen here.
+  bool free_list_is_sound(Address begin) const {
+    const uint32_t expected = free_objects();
+    const Bytes bytes = bytes_of(slab_blocks_of(size_class));
+    const Object* mark = nullptr;
+    const Object* object = free_list;
+    uint32_t next_mark = 1;
+    for (uint32_t i = 0; i < expected && i < kLook; ++i) {
+      if (object == mark || reinterpret_cast<Address>(object) - begin >= bytes) return false;
+      if (i == next_mark) {  // Brent: the mark follows in powers of two, so every circle meets it
+        mark = object;
+        next_mark *= 2;
+      }
+      object = object->next;
+    }
+    return expected > kLook || object == nullptr;
+  }
+
+  // Links every object that was ever handed out into the free list again; none is in use.
+  void rebuild_free_list(Address begin) {
+    const Bytes size = size_of(size_class);
+    free_list = nullptr;
+    for (uint32_t i = carved; i-- > 0;) {
+      Object* object = reinterpret_cast<Object*>(begin + i * size);
+      object->next = free_list;
+      free_list = object;
+    }
+    countdown = 0;
+    beyond = 0;
+  }
+
+ private:
+  static constexpr uint32_t kLook = 16;
+};
+static_assert(sizeof(Slab) <= BlockState::kOwnerPart);
+
+// Slabs of one class, newest first.
+class SlabList {
+ public:
+  Slab* first() const { return first_; }
+  bool is_empty() const { return first_ == nullptr; }
+  void push(Slab* slab) {
+    slab->previous = nullptr;
+    slab->next = first_;
+    if (first_ != nullptr) first_->previous = slab;
+    first_ = slab;
+  }
+  void remove(Slab* slab) {
+    if (slab->next != nullptr) slab->next->previous = slab->previous;
+    (slab->previous != nullptr ? slab->previous->next : first_) = slab->next;
+  }
+  Slab* pop() {
+    Slab* slab = first_;
+    if (slab != nullptr) remove(slab);
+    return slab;
+  }
+
+ private:
+  Slab* first_ = nullptr;
+};
+
+// Makes slabs of runs and gives them back.
+template <class P>
+struct Slabs {
+  Region<P>& region;
+  Runs<P>& runs;
+
+  Slab* at(MapEntry entry) const { return static_cast<Slab*>(region.state_of(entry)); }
+  Address begin(const Slab* slab) const { return region.address_of(region.block_of_state(slab)); }
+
+  // A slab without objects, on blocks in use that nobody owns.
+  Slab* make(BlockIndex first, SizeClass c, Owner owner) const {
+    Slab* slab = reinterpret_cast<Slab*>(region.state(first).owner_part);
+    slab->start(c);
+    give_to(slab, owner);
+    return slab;
+  }
+
+  void give_to(Slab* slab, Owner owner) const {
+    const BlockIndex first = region.block_of_state(slab);
+    region.set_entries(first, slab_blocks_of(slab->size_class),
+                       owner == Owner::kNobody ? MapEntry() : region.make_entry(owner, slab->size_class, first));
+  }
+
+  // Gives an empty slab's blocks back.
+  void destroy(Slab* slab, Visit& visit) const {
+    give_to(slab, Owner::kNobody);
+    runs.free(region.block_of_state(slab), slab_blocks_of(slab->size_class), visit);
+  }
+};
+
+}  // namespace lanemalloc

@@ -1,0 +1,129 @@
+# shellcheck shell=bash
+# What tests/stress/run.sh and tests/bounds/run.sh share: arguments, building a program once, running one case in a
+# process group of its own, counting. Sourced, after `here` is set to the folder of the programs.
+# shellcheck disable=SC2154,SC2034,SC2054  # variables of the sourcing script; commas belong to the flags
+
+root=$(cd "$here/../.." && pwd)
+library=""
+only=""
+scale=${LANEMALLOC_TEST_SCALE:-1}
+sanitize=""
+self_test_only=""
+passed=0
+failed=0
+skipped=0
+failures=()
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+ulimit -c 0
+
+parse_arguments() {
+  while (($# > 0)); do
+    case $1 in
+      --lib) library=$2; shift 2 ;;
+      --only) only=$2; shift 2 ;;
+      --scale) scale=$2; shift 2 ;;
+      --sanitize) sanitize=$2; shift 2 ;;
+      --self-test) self_test_only=1; shift ;;
+      *) echo "unknown argument: $1" >&2; exit 2 ;;
+    esac
+  done
+  if [[ -z $library ]]; then
+    library=$root/build/release/liblanemalloc.so
+    if [[ -z $sanitize && -z $self_test_only && ! -e $library ]]; then make -C "$root" build >&2; fi
+  fi
+  if [[ $library != glibc && -z $sanitize && -z $self_test_only ]]; then
+    library=$(realpath "$library")
+    [[ -e $library ]] || { echo "no such library: $library" >&2; exit 2; }
+  fi
+}
+
+build_program() {  # NAME; into $work/NAME
+  if [[ -x $work/$1 ]]; then return; fi
+  local flags=(-std=c++20 -g -Wall -Wextra -fno-exceptions -fno-rtti -pthread) link=(-Wl,-z,now)
+  case $sanitize in
+    "") flags+=(-O2) ;;
+    asan-ubsan) flags+=(-O1 -fsanitize=address,undefined -fno-sanitize-recover=all) ;;
+    tsan) flags+=(-O1 -fsanitize=thread) ;;
+    *) echo "unknown sanitizer: $sanitize" >&2; exit 2 ;;
+  esac
+  if [[ -n $sanitize ]]; then
+    flags+=(-DLANEMALLOC_TEST_PREFIXED "-I$root/include")
+    link+=("$root/build/$sanitize/liblanemalloc_prefixed.a" -lstdc++)
+  fi
+  "${CXX:-g++}" "${flags[@]}" "$here/$1.cpp" -o "$work/$1" "${link[@]}"
+}
+
+# Runs one case in a process group of its own and leaves nothing of it behind, not even a child that hangs.
+run_program() {  # LIBRARY PROGRAM CASE SCALE WATCHDOG OPTIONS
+  local environment=("LANEMALLOC_TEST_SCALE=$4" "LANEMALLOC_TEST_WATCHDOG=$5" "LANEMALLOC_OPTIONS=$6") status=0 pid
+  if [[ $6 == *checked=1* ]]; then environment+=(LANEMALLOC_TEST_CHECKED=1); fi
+  if [[ $1 != glibc ]]; then environment+=("LD_PRELOAD=$1" "LANEMALLOC_TEST_LIBRARY=$1"); fi
+  # timeout makes the process group; env sets the preload for the program alone.
+  timeout -k 2 $(($5 + 20)) env "${environment[@]}" "$work/$2" "$3" &
+  pid=$!
+  wait "$pid" || status=$?
+  kill -KILL -- "-$pid" 2>/dev/null || true
+  return "$status"
+}
+
+run_all_cases() {  # PROGRAM SCALE OPTIONS LABEL
+  if [[ -n $only && $only != "$1" && $only != "$1"/* ]]; then return; fi
+  build_program "$1"
+  local name cases status seconds preload=$library
+  if [[ -n $sanitize ]]; then preload=glibc; fi
+  cases=$("$work/$1" list)
+  for name in $cases; do
+    if [[ $only == */* && $only != "$1/$name" ]]; then continue; fi
+    status=0
+    seconds=$SECONDS
+    # A file, not a pipe: a child left behind must not keep this script waiting.
+    run_program "$preload" "$1" "$name" "$2" "${LANEMALLOC_TEST_WATCHDOG:-120}" "$3" >"$work/output" 2>&1 || status=$?
+    seconds=$((SECONDS - seconds))
+    # "Aborted" and the like are this shell's remarks.
+    sed -e '/^.*\/harness\.sh: line/d' -e "s/^\(ok\|skipped\|FAILED\) /\1 [$4, ${seconds} s] /" "$work/output" | head -n 60
+    if ((status != 0)); then
+      grep -q '^FAILED' "$work/output" || echo "FAILED [$4, ${seconds} s] $1 $name: ended with status $status"
+      failed=$((failed + 1))
+      failures+=("$1 $name [$4]")
+    elif grep -q '^FAILED' "$work/output"; then
+      failed=$((failed + 1))
+      failures+=("$1 $name [$4]")
+    elif grep -q '^skipped' "$work/output"; then
+      skipped=$((skipped + 1))
+    elif grep -q '^ok' "$work/output"; then
+      passed=$((passed + 1))
+    else
+      echo "FAILED [$4] $1 $name: said nothing"
+      failed=$((failed + 1))
+      failures+=("$1 $name [$4]")
+    fi
+  done
+}
+
+count_self_test() {  # FUNCTION DESCRIPTION
+  local seconds=$SECONDS status=0
+  "$1" >"$work/self-test" 2>"$work/self-test-errors" || status=$?
+  seconds=$((SECONDS - seconds))
+  cat "$work/self-test"
+  if ((status == 0)); then
+    echo "ok [self-test, ${seconds} s] $2"
+    passed=$((passed + 1))
+  else
+    cat "$work/self-test-errors"
+    echo "FAILED [self-test, ${seconds} s] $2"
+    failed=$((failed + 1))
+    failures+=("self-test")
+  fi
+}
+
+finish() {
+  local failure
+  for failure in "${failures[@]}"; do echo "failed: $failure"; done
+  if ((passed + failed + skipped == 0)); then
+    echo "no test matches --only $only" >&2
+    failed=1
+  fi
+  echo "$passed passed, $failed failed, $skipped skipped"
+  exit $((failed > 0))
+}

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Builds the stress programs and runs every case under the library, then again (at a smaller scale) with checked=1.
+# Called by: tests/run.sh, and by hand. tests/bounds/run.sh is a link of the same shape over the code below.
+#   run.sh [--lib PATH|glibc] [--only PROGRAM[/CASE]] [--scale N] [--sanitize asan-ubsan|tsan] [--self-test]
+# --sanitize  links storm and thread_exit with build/PRESET/liblanemalloc_prefixed.a instead of preloading.
+# --self-test only shows that the programs fail with a malloc that is too simple and pass with one that is not.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/stress/harness.sh
+source "$here/harness.sh"
+parse_arguments "$@"
+
+programs=(storm thread_exit many_threads fork_load signals single_step)
+
+# The mutants must fail where they are wrong; the plain one must pass, or the programs ask for too much.
+# shellcheck disable=SC2317  # called by self_test
+expect_case() {  # pass|fail, mutant, program, case, scale
+  local status=0 patience=60
+  if [[ $1 == fail ]]; then patience=6; fi
+  run_program "$work/$2.so" "$3" "$4" "$5" "$patience" "" >"$work/self" 2>&1 || status=$?
+  if [[ $1 == pass && $status == 0 || $1 == fail && $status != 0 ]]; then
+    echo "  $2: $3 $4: $1, as it should: $(head -n 1 "$work/self")"
+  else
+    echo "  $2: $3 $4 should $1: $(head -n 1 "$work/self")"
+    return 1
+  fi
+}
+# shellcheck disable=SC2317  # called by count_self_test
+self_test() {
+  local wrong=0 variant
+  for variant in plain unsafe locked; do
+    "${CC:-gcc}" -O1 -g -fPIC -shared -fno-builtin "-DMUTANT_${variant^^}" "$here/mutant_malloc.c" \
+      -o "$work/$variant.so" -pthread
+  done
+  build_program storm
+  build_program fork_load
+  build_program signals
+  build_program single_step
+  expect_case pass plain storm 8-threads 0.05 || wrong=1
+  expect_case pass plain signals nested 0.1 || wrong=1
+  expect_case pass plain single_step same-class-handler 0.05 || wrong=1
+  expect_case pass plain fork_load atfork-handlers 0.03 || wrong=1
+  expect_case fail unsafe storm 8-threads 0.2 || wrong=1
+  expect_case fail unsafe signals nested 0.3 || wrong=1
+  expect_case fail unsafe single_step same-class-handler 0.1 || wrong=1
+  expect_case pass locked storm 8-threads 0.05 || wrong=1
+  expect_case fail locked signals nested 0.3 || wrong=1
+  expect_case fail locked single_step allocating-handler 0.1 || wrong=1
+  expect_case fail locked fork_load from-main 0.3 || wrong=1
+  return "$wrong"
+}
+
+if [[ -n $sanitize ]]; then
+  programs=(storm thread_exit)
+  for program in "${programs[@]}"; do run_all_cases "$program" "$scale" "" "$sanitize"; done
+  finish
+fi
+if [[ -z $only || -n $self_test_only ]]; then count_self_test self_test "mutants fail, the plain malloc passes"; fi
+if [[ -n $self_test_only ]]; then finish; fi
+for program in "${programs[@]}"; do run_all_cases "$program" "$scale" "" plain; done
+if [[ $library != glibc ]]; then
+  smaller=$(awk -v s="$scale" 'BEGIN { print s * 0.3 }')
+  for program in "${programs[@]}"; do run_all_cases "$program" "$smaller" checked=1 checked; done
+fi
+finish

@@ -186,7 +186,8 @@ CHILD(bad_act) {
   for (size_t i = 0; i < sizeof kActs / sizeof kActs[0]; i++)
     if (strcmp(kActs[i].name, name) == 0) kActs[i].run(), found = 1;
   REQUIRE(found);
-  if (strcmp(function_name, "free") != 0) CHECK_MSG(function_result == 0, "%s gives %#zx", function_name, function_result);
+  if (strcmp(function_name, "free") != 0)
+    CHECK_MSG(function_result == 0, "%s gives %#zx", function_name, function_result);
   for (unsigned i = 0; i < 3000; i++) fill(after[i] = (char*)malloc(i % 300), i % 300, i);
   for (unsigned i = 0; i < 3000; i++) {
     CHECK_MSG(filled(after[i], i % 300, i), "object %u", i);
@@ -243,36 +244,57 @@ static void check_act(const char* act, const char* checked, const char* reason, 
     CHECK_CHILD(went_on() && child.err[0] == 0);
   }
 }
-// Those that every mode must catch at once.
-static void check_always(const char* act, const char* reason, const char* other_reason) {
+static void check_release_and_checked(const char* act, const char* reason, const char* other_reason) {
   check_act(act, "", reason, other_reason);
   check_act(act, ",checked=1", reason, other_reason);
 }
 
-CASE(lanemalloc_stack_pointer) { check_always("stack", kForeign, NULL); }
-CASE(lanemalloc_global_pointer) { check_always("global", kForeign, NULL); }
-CASE(lanemalloc_mapped_pointer) { check_always("mapped", kForeign, NULL); }
-CASE(lanemalloc_code_pointer) { check_always("code", kForeign, NULL); }
-CASE(lanemalloc_small_number) { check_always("small_number", kForeign, NULL); }
-CASE(lanemalloc_high_half_pointer) { check_always("high_half", kForeign, NULL); }
-CASE(lanemalloc_non_canonical_pointer) { check_always("no_address", kForeign, NULL); }
-CASE(lanemalloc_highest_pointer) { check_always("highest", kForeign, NULL); }
+CASE(lanemalloc_stack_pointer) { check_release_and_checked("stack", kForeign, NULL); }
+CASE(lanemalloc_global_pointer) { check_release_and_checked("global", kForeign, NULL); }
+CASE(lanemalloc_mapped_pointer) { check_release_and_checked("mapped", kForeign, NULL); }
+CASE(lanemalloc_code_pointer) { check_release_and_checked("code", kForeign, NULL); }
+CASE(lanemalloc_small_number) { check_release_and_checked("small_number", kForeign, NULL); }
+CASE(lanemalloc_high_half_pointer) { check_release_and_checked("high_half", kForeign, NULL); }
+CASE(lanemalloc_non_canonical_pointer) { check_release_and_checked("no_address", kForeign, NULL); }
+CASE(lanemalloc_highest_pointer) { check_release_and_checked("highest", kForeign, NULL); }
 
-CASE(lanemalloc_interior_pointer_small) { check_always("interior_small", kInterior, NULL); }
-CASE(lanemalloc_interior_pointer_medium) { check_always("interior_medium", kInterior, NULL); }
-CASE(lanemalloc_misaligned_pointer) { check_always("misaligned", kInterior, NULL); }
-CASE(lanemalloc_interior_pointer_large) { check_always("interior_large", kInterior, NULL); }
-CASE(lanemalloc_interior_pointer_large_other_block) { check_always("interior_large_block", kInterior, NULL); }
-CASE(lanemalloc_interior_pointer_aligned) { check_always("interior_aligned", kInterior, NULL); }
-CASE(lanemalloc_never_allocated) { check_always("never_allocated", kUnused, kForeign); }
-CASE(lanemalloc_never_allocated_near) { check_always("never_allocated_near", kUnused, kForeign); }
+CASE(lanemalloc_release_interior_pointer_small) { check_act("interior_small", "", kInterior, NULL); }
+CASE(lanemalloc_checked_interior_pointer_small) {
+  check_act("interior_small", ",checked=1", kInterior, NULL);
+}
+CASE(lanemalloc_release_interior_pointer_medium) { check_act("interior_medium", "", kInterior, NULL); }
+CASE(lanemalloc_checked_interior_pointer_medium) {
+  check_act("interior_medium", ",checked=1", kInterior, NULL);
+}
+CASE(lanemalloc_release_misaligned_pointer) { check_act("misaligned", "", kInterior, NULL); }
+CASE(lanemalloc_checked_misaligned_pointer) { check_act("misaligned", ",checked=1", kInterior, NULL); }
+CASE(lanemalloc_release_interior_pointer_large) { check_act("interior_large", "", kInterior, NULL); }
+CASE(lanemalloc_checked_interior_pointer_large) {
+  check_act("interior_large", ",checked=1", kInterior, NULL);
+}
+CASE(lanemalloc_release_interior_pointer_large_other_block) {
+  check_act("interior_large_block", "", kInterior, NULL);
+}
+CASE(lanemalloc_checked_interior_pointer_large_other_block) {
+  check_act("interior_large_block", ",checked=1", kInterior, NULL);
+}
+CASE(lanemalloc_release_interior_pointer_aligned) { check_act("interior_aligned", "", kInterior, NULL); }
+CASE(lanemalloc_checked_interior_pointer_aligned) {
+  check_act("interior_aligned", ",checked=1", kInterior, NULL);
+}
+CASE(lanemalloc_never_allocated) { check_release_and_checked("never_allocated", kUnused, kForeign); }
+CASE(lanemalloc_never_allocated_near) {
+  check_release_and_checked("never_allocated_near", kUnused, kForeign);
+}
 
-CASE(lanemalloc_large_object_twice) { check_always("twice_large", kFreed, kUnused); }
+CASE(lanemalloc_large_object_twice) { check_release_and_checked("twice_large", kFreed, kUnused); }
 CASE(lanemalloc_checked_twice) { check_act("twice", ",checked=1", kFreed, NULL); }
 CASE(lanemalloc_checked_twice_medium) { check_act("twice_medium", ",checked=1", kFreed, kUnused); }
 CASE(lanemalloc_checked_twice_after_others) { check_act("twice_after_others", ",checked=1", kFreed, NULL); }
 CASE(lanemalloc_checked_twice_after_refill) { check_act("twice_after_refill", ",checked=1", kFreed, NULL); }
-CASE(lanemalloc_checked_twice_other_thread_first) { check_act("twice_other_thread_first", ",checked=1", kFreed, NULL); }
+CASE(lanemalloc_checked_twice_other_thread_first) {
+  check_act("twice_other_thread_first", ",checked=1", kFreed, NULL);
+}
 
 static void check_checked_free(const char* act) {
   run_act(act, "free", "checked=1");
@@ -291,7 +313,9 @@ static void check_release(const char* act) {
   CHECK_CHILD(child_aborted() && line_count() == 1 && lines_with("lanemalloc: ", "(0x") == 1);
 }
 CASE(lanemalloc_release_twice_is_found_when_the_list_is_taken) { check_release("twice_then_allocate"); }
-CASE(lanemalloc_release_twice_apart_is_found_when_the_list_is_taken) { check_release("twice_apart_then_allocate"); }
+CASE(lanemalloc_release_twice_apart_is_found_when_the_list_is_taken) {
+  check_release("twice_apart_then_allocate");
+}
 
 CASE(lanemalloc_default_is_abort) {
   run_act("stack", "free", NULL);
@@ -325,13 +349,14 @@ CHILD(no_reports) {
   }
 }
 CASE(lanemalloc_reports_change_no_counts) {
-  run_child_with("no_reports", "stats=exit");
+  run_child_with("no_reports", "stats=exit,checked=1");
   CHECK_CHILD(child_succeeded());
   long long allocations = child_stat("allocations"), live = child_stat("live objects");
-  run_child_with("many_reports", "stats=exit,bad_pointer=report");
+  run_child_with("many_reports", "stats=exit,checked=1,bad_pointer=report");
   CHECK_CHILD(child_succeeded() && lines_with("lanemalloc: ", "(0x") == 3000);
-  CHECK_CHILD(child_stat("allocations") == allocations && child_stat("live objects") == live && live != LLONG_MIN);
-  run_child_with("many_reports", "stats=exit,bad_pointer=ignore");
+  CHECK_CHILD(child_stat("allocations") == allocations && child_stat("live objects") == live &&
+              live != LLONG_MIN);
+  run_child_with("many_reports", "stats=exit,checked=1,bad_pointer=ignore");
   CHECK_CHILD(child_succeeded() && lines_with("lanemalloc: ", "(0x") == 0);
   CHECK_CHILD(child_stat("allocations") == allocations && child_stat("live objects") == live);
 }
@@ -346,7 +371,8 @@ CHILD(bad_delete) {
   say("went on\n");
 }
 CASE(lanemalloc_other_names_that_free) {
-  const char* const names[] = {"cfree", "__libc_free", "free_sized", "_ZdlPv", "_ZdaPv", "_ZdlPvm", "_ZdaPvm"};
+  const char* const names[] = {"cfree",  "__libc_free", "free_sized", "_ZdlPv",
+                               "_ZdaPv", "_ZdlPvm",     "_ZdaPvm"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
     memset(&child, 0, offsetof(struct Child, out));
     child.argument = names[i];

@@ -37,9 +37,9 @@ static void add_case(const char* name, void (*run)(void), int hidden) {
   test_cases[test_case_count++].hidden = hidden;
 }
 
-#define DEFINE_CASE(name, hidden)                                                                       \
-  static void case_##name(void);                                                                        \
-  __attribute__((constructor)) static void add_##name(void) { add_case(#name, case_##name, hidden); }   \
+#define DEFINE_CASE(name, hidden)                                                                     \
+  static void case_##name(void);                                                                      \
+  __attribute__((constructor)) static void add_##name(void) { add_case(#name, case_##name, hidden); } \
   static void case_##name(void)
 #define CASE(name) DEFINE_CASE(name, 0)
 #define CHILD(name) DEFINE_CASE(name, 1)
@@ -57,30 +57,30 @@ __attribute__((format(printf, 1, 2))) static void say(const char* format, ...) {
 }
 
 // Counts every failure and prints the first 20.
-#define CHECK_MSG(expression, ...)                                                                         \
-  do {                                                                                                     \
-    int saved_errno_ = errno;                                                                              \
-    if (!(expression) && __atomic_fetch_add(&test_failures, 1, __ATOMIC_SEQ_CST) < 20) {                   \
-      char detail_[512];                                                                                   \
-      snprintf(detail_, sizeof detail_, __VA_ARGS__);                                                      \
-      say("%s:%d: %s (%s, errno %d)\n", __FILE__, __LINE__, #expression, detail_, saved_errno_);           \
-    }                                                                                                      \
+#define CHECK_MSG(expression, ...)                                                               \
+  do {                                                                                           \
+    int saved_errno_ = errno;                                                                    \
+    if (!(expression) && __atomic_fetch_add(&test_failures, 1, __ATOMIC_SEQ_CST) < 20) {         \
+      char detail_[512];                                                                         \
+      snprintf(detail_, sizeof detail_, __VA_ARGS__);                                            \
+      say("%s:%d: %s (%s, errno %d)\n", __FILE__, __LINE__, #expression, detail_, saved_errno_); \
+    }                                                                                            \
   } while (0)
 #define CHECK(expression) CHECK_MSG(expression, "in %s", __func__)
 // Ends the case (from the thread that runs it or any other) when it fails.
-#define REQUIRE(expression)                                                     \
-  do {                                                                          \
-    if (!(expression)) {                                                        \
-      say("%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #expression, errno);    \
-      _exit(kStatusFailed);                                                     \
-    }                                                                           \
+#define REQUIRE(expression)                                                  \
+  do {                                                                       \
+    if (!(expression)) {                                                     \
+      say("%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #expression, errno); \
+      _exit(kStatusFailed);                                                  \
+    }                                                                        \
   } while (0)
-#define SKIP(...)                                      \
-  do {                                                 \
-    say("skipped ");                                   \
-    say(__VA_ARGS__);                                  \
-    say("\n");                                         \
-    _exit(kStatusSkipped);                             \
+#define SKIP(...)          \
+  do {                     \
+    say("skipped ");       \
+    say(__VA_ARGS__);      \
+    say("\n");             \
+    _exit(kStatusSkipped); \
   } while (0)
 
 // The compiler must not see through these.
@@ -114,7 +114,8 @@ UNUSED static int in_library(const void* address) {
   const char* library = getenv("CHECK_LIBRARY");
   Dl_info info;
   static char path[PATH_MAX];
-  return library && address && dladdr(address, &info) && realpath(info.dli_fname, path) && strcmp(path, library) == 0;
+  return library && address && dladdr(address, &info) && realpath(info.dli_fname, path) &&
+         strcmp(path, library) == 0;
 }
 
 // A value in bytes from /proc/self/status, such as "VmRSS:".

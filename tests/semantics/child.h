@@ -18,15 +18,15 @@ enum { kChildText = 1 << 20, kChildOptions = 1 << 17, kChildSeconds = 90 };
 
 struct Child {
   // What the child gets:
-  const char* options;    // value of LANEMALLOC_OPTIONS; null: not set
-  const char* argument;   // test_argument in the child
-  const char* executable; // null: this program
-  int resource;           // limited to limit if that is not 0
+  const char* options;     // value of LANEMALLOC_OPTIONS; null: not set
+  const char* argument;    // test_argument in the child
+  const char* executable;  // null: this program
+  int resource;            // limited to limit if that is not 0
   rlim_t limit;
   int close_stderr;
-  unsigned user;          // user and group, 0: as now
+  unsigned user;  // user and group, 0: as now
   // What it gave:
-  int status;             // as from waitpid; -1: killed after kChildSeconds
+  int status;  // as from waitpid; -1: killed after kChildSeconds
   char out[kChildText];
   char err[kChildText];
 };
@@ -86,7 +86,8 @@ UNUSED static void run_child(const char* name) {
       if (files[i].fd < 0 || !files[i].revents) continue;
       char spill[4096];
       size_t space = kChildText - 1 - used[i];
-      ssize_t got = space ? read(files[i].fd, text[i] + used[i], space) : read(files[i].fd, spill, sizeof spill);
+      ssize_t got =
+          space ? read(files[i].fd, text[i] + used[i], space) : read(files[i].fd, spill, sizeof spill);
       if (got <= 0) files[i].fd = -1;
       if (got > 0 && space) used[i] += (size_t)got;
     }
@@ -106,10 +107,13 @@ UNUSED static void run_child_with(const char* name, const char* options) {
   run_child(name);
 }
 
-UNUSED static int child_aborted(void) { return WIFSIGNALED(child.status) && WTERMSIG(child.status) == SIGABRT; }
+UNUSED static int child_aborted(void) {
+  return WIFSIGNALED(child.status) && WTERMSIG(child.status) == SIGABRT;
+}
 UNUSED static int child_succeeded(void) { return WIFEXITED(child.status) && WEXITSTATUS(child.status) == 0; }
 
-#define SHOW_CHILD() say("  child status 0x%x, stdout '%.900s', stderr '%.2000s'\n", child.status, child.out, child.err)
+#define SHOW_CHILD() \
+  say("  child status 0x%x, stdout '%.900s', stderr '%.2000s'\n", child.status, child.out, child.err)
 #define CHECK_CHILD(expression)                                                                             \
   do {                                                                                                      \
     if (!(expression)) {                                                                                    \

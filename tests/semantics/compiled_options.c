@@ -11,7 +11,8 @@ CHILD(free_on_stack) {
 
 CASE(lanemalloc_compiled_in_string_is_used) {
   run_child_with("free_on_stack", NULL);
-  CHECK_CHILD(child_succeeded() && child_stat("allocations") >= 0 && lines_with("free(0x", "not a pointer of this allocator") == 1);
+  CHECK_CHILD(child_succeeded() && child_stat("allocations") >= 0 &&
+              lines_with("free(0x", "not a pointer of this allocator") == 1);
 }
 
 CASE(lanemalloc_errors_in_it_say_where_it_came_from) {
@@ -29,5 +30,6 @@ CASE(lanemalloc_environment_wins) {
 
 CASE(lanemalloc_keys_that_the_environment_does_not_name_stay) {
   run_child_with("free_on_stack", "checked=1");
-  CHECK_CHILD(child_succeeded() && child_stat("allocations") >= 0 && lines_with("free(0x", "not a pointer") == 1);
+  CHECK_CHILD(child_succeeded() && child_stat("allocations") >= 0 &&
+              lines_with("free(0x", "not a pointer") == 1);
 }

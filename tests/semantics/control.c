@@ -4,10 +4,11 @@
 static const size_t kMib = 1 << 20;
 
 static void check_xml(void) {
-  char command[] = "LD_PRELOAD= python3 -c '"
-                   "import sys, xml.dom.minidom as d; "
-                   "e = d.parse(sys.stdin.buffer).documentElement; "
-                   "sys.exit(e.tagName != \"malloc\" or not e.getAttribute(\"version\"))' 2>/dev/null";
+  char command[] =
+      "LD_PRELOAD= python3 -c '"
+      "import sys, xml.dom.minidom as d; "
+      "e = d.parse(sys.stdin.buffer).documentElement; "
+      "sys.exit(e.tagName != \"malloc\" or not e.getAttribute(\"version\"))' 2>/dev/null";
   FILE* parser = popen(command, "w");
   REQUIRE(parser);
   CHECK(malloc_info(0, parser) == 0);
@@ -46,7 +47,8 @@ CHILD(trim_gives_back) {
   for (int i = 0; i < 32768; i++) free(objects[i]);
   int result = malloc_trim(0);
   CHECK_MSG(result == 1, "malloc_trim gives %d", result);
-  CHECK_MSG(status_bytes("VmRSS:") < before + 16 * kMib, "%zu MiB more", (status_bytes("VmRSS:") - before) / kMib);
+  CHECK_MSG(status_bytes("VmRSS:") < before + 16 * kMib, "%zu MiB more",
+            (status_bytes("VmRSS:") - before) / kMib);
   result = malloc_trim(0);
   CHECK_MSG(result == 0 || result == 1, "malloc_trim gives %d", result);
   result = malloc_trim(SIZE_MAX);
@@ -93,6 +95,6 @@ CASE(mallinfo2_follows_live_memory) {
   CHECK_MSG(live_during - live_before <= wanted + wanted / 4, "%zu to %zu", live_before, live_during);
   CHECK_MSG(live_after <= live_before + kMib, "%zu to %zu", live_before, live_after);
   CHECK(during.arena + during.hblkhd >= wanted);
-  CHECK_MSG((size_t)(unsigned)old.uordblks + (size_t)(unsigned)old.hblkhd + 4096 >= live_during, "mallinfo: %d + %d",
-            old.uordblks, old.hblkhd);
+  CHECK_MSG((size_t)(unsigned)old.uordblks + (size_t)(unsigned)old.hblkhd + 4096 >= live_during,
+            "mallinfo: %d + %d", old.uordblks, old.hblkhd);
 }

@@ -83,7 +83,8 @@ CHILD(rounds) {
         // 16-byte objects cost glibc 32 bytes each.
         CHECK_MSG(reached >= limit_bytes() / 4, "size %zu: %zu KiB", size, reached / 1024);
       }
-      CHECK_MSG(reached >= first - first / 4, "size %zu: %zu KiB, then %zu KiB", size, first / 1024, reached / 1024);
+      CHECK_MSG(reached >= first - first / 4, "size %zu: %zu KiB, then %zu KiB", size, first / 1024,
+                reached / 1024);
     }
   }
   std::vector<std::vector<char>> works(100, std::vector<char>(1000, 'v'));
@@ -112,7 +113,8 @@ CHILD(rounds_in_threads) {
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, 256 * 1024);
   pthread_barrier_init(&barrier, nullptr, 4);
-  for (pthread_t& thread : threads) REQUIRE(pthread_create(&thread, &attributes, thread_rounds, nullptr) == 0);
+  for (pthread_t& thread : threads)
+    REQUIRE(pthread_create(&thread, &attributes, thread_rounds, nullptr) == 0);
   for (pthread_t thread : threads) pthread_join(thread, nullptr);
 }
 
@@ -141,6 +143,23 @@ CASE(data_of_64_mib) { run_limited("rounds", RLIMIT_DATA, 64); }
 CASE(data_of_600_mib) { run_limited("rounds", RLIMIT_DATA, 600); }
 CASE(data_of_64_mib_with_threads) { run_limited("rounds_in_threads", RLIMIT_DATA, 64); }
 CASE(data_of_600_mib_with_threads) { run_limited("rounds_in_threads", RLIMIT_DATA, 600); }
+
+// A limit that the running program sets for itself: 200 MiB more than it has.
+CHILD(limit_own_data) {
+  size_t now = status_bytes("VmData:") + 200 * kMib;
+  rlimit limit{now, now};
+  REQUIRE(setrlimit(RLIMIT_DATA, &limit) == 0);
+  for (int round = 0; round < 4; round++) {
+    Link* list = nullptr;
+    size_t reached = allocate_all(&list, round % 2 ? 5000 : kMib);
+    CHECK_MSG(reached > 100 * kMib, "round %d: %zu KiB", round, reached / 1024);
+    free_all(&list);
+  }
+}
+CASE(data_limit_set_while_running) {
+  run_child_with("limit_own_data", nullptr);
+  CHECK_CHILD(child_succeeded());
+}
 
 // Sizes about those at which a reservation of 2^n just fits or just fails.
 CASE(starts_in_many_address_spaces) {

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "check.h"
+#include "child.h"
 
 namespace {
 
@@ -27,7 +27,9 @@ bool throws_bad_alloc(Function allocate) {
   return false;
 }
 
-bool aligned(void* object, std::size_t alignment) { return reinterpret_cast<uintptr_t>(object) % alignment == 0; }
+bool aligned(void* object, std::size_t alignment) {
+  return reinterpret_cast<uintptr_t>(object) % alignment == 0;
+}
 
 }  // namespace
 
@@ -56,7 +58,8 @@ CASE(every_form_pairs_with_every_delete) {
         std::align_val_t value{alignment};
         void* over[4] = {::operator new(size, value), ::operator new(size, value, std::nothrow),
                          ::operator new[](size, value), ::operator new[](size, value, std::nothrow)};
-        for (void* object : over) CHECK_MSG(object && aligned(object, alignment), "size %zu align %zu", size, alignment);
+        for (void* object : over)
+          CHECK_MSG(object && aligned(object, alignment), "size %zu align %zu", size, alignment);
         if (round % 2) {
           ::operator delete(over[0], value);
           ::operator delete(over[1], value, std::nothrow);
@@ -164,13 +167,13 @@ CASE(nothrow_forms_call_the_handler_too) {
   std::set_new_handler(throwing_handler);
   handler_limit = 3;
   handler_calls = 0;
-  CHECK(::operator new(size, std::nothrow) == nullptr && handler_calls == 3);
+  CHECK(::operator new(size, std::nothrow) == nullptr&& handler_calls == 3);
   handler_calls = 0;
-  CHECK(::operator new[](size, std::nothrow) == nullptr && handler_calls == 3);
+  CHECK(::operator new[](size, std::nothrow) == nullptr&& handler_calls == 3);
   handler_calls = 0;
-  CHECK(::operator new(size, kLine, std::nothrow) == nullptr && handler_calls == 3);
+  CHECK(::operator new(size, kLine, std::nothrow) == nullptr&& handler_calls == 3);
   handler_calls = 0;
-  CHECK(::operator new[](size, kLine, std::nothrow) == nullptr && handler_calls == 3);
+  CHECK(::operator new[](size, kLine, std::nothrow) == nullptr&& handler_calls == 3);
 }
 
 CASE(without_a_handler_left_bad_alloc_is_thrown) {
@@ -180,7 +183,7 @@ CASE(without_a_handler_left_bad_alloc_is_thrown) {
   CHECK(throws_bad_alloc([] { return ::operator new(hide_size(kHuge)); }) && handler_calls == 4);
   std::set_new_handler(resigning_handler);
   handler_calls = 0;
-  CHECK(::operator new(hide_size(kHuge), std::nothrow) == nullptr && handler_calls == 4);
+  CHECK(::operator new(hide_size(kHuge), std::nothrow) == nullptr&& handler_calls == 4);
 }
 
 // Once nothing is left, the handler frees its reserve, and the allocation succeeds.
@@ -191,17 +194,8 @@ static void freeing_handler() {
   free(reserve);
   reserve = nullptr;
 }
-#include <sys/resource.h>
-CASE(new_succeeds_when_the_handler_frees_memory) {
+CHILD(allocate_until_the_handler_frees) {
   constexpr std::size_t kMib = 1 << 20;
-  rlimit limit{512 * kMib, 512 * kMib};
-  std::size_t now = status_bytes("VmSize:");
-  if (now > 4096 * kMib) limit.rlim_cur = limit.rlim_max = now;  // a library that reserves much has it already
-  REQUIRE(setrlimit(RLIMIT_AS, &limit) == 0);
-  if (limit.rlim_cur > 4096 * kMib) {
-    limit = {256 * kMib, 256 * kMib};
-    REQUIRE(setrlimit(RLIMIT_DATA, &limit) == 0);
-  }
   reserve = malloc(100 * kMib);
   REQUIRE(reserve);
   std::vector<void*> blocks;
@@ -209,8 +203,16 @@ CASE(new_succeeds_when_the_handler_frees_memory) {
   std::set_new_handler(freeing_handler);
   handler_calls = 0;
   while (handler_calls == 0 && blocks.size() < 1000) blocks.push_back(::operator new(30 * kMib));
-  CHECK_MSG(handler_calls == 1 && blocks.back() != nullptr, "%d calls, %zu blocks", handler_calls, blocks.size());
+  CHECK_MSG(handler_calls == 1 && blocks.back() != nullptr, "%d calls, %zu blocks", handler_calls,
+            blocks.size());
   for (void* block : blocks) ::operator delete(block);
+}
+CASE(new_succeeds_when_the_handler_frees_memory) {
+  memset(&child, 0, offsetof(Child, out));
+  child.resource = RLIMIT_AS;
+  child.limit = 512 << 20;
+  run_child("allocate_until_the_handler_frees");
+  CHECK_CHILD(child_succeeded());
 }
 
 struct alignas(256) Wide {
@@ -223,6 +225,7 @@ struct Tracked {
     if (value == 13) throw std::runtime_error("thirteen");
     live++;
   }
+  Tracked(const Tracked& other) : text(other.text) { live++; }
   ~Tracked() { live--; }
 };
 

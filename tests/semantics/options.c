@@ -12,13 +12,15 @@ CHILD(work) { allocate_and_free(); }
 static const char kPrefix[] = "lanemalloc: LANEMALLOC_OPTIONS: ";
 
 CASE(lanemalloc_unknown_key_is_named_with_the_nearest) {
-  const char* const keys[][2] = {{"decoy_ms", "decay_ms"},   {"decay", "decay_ms"},           {"decay-ms", "decay_ms"},
-                                 {"cheked", "checked"},      {"badpointer", "bad_pointer"},   {"bad_pointers", "bad_pointer"},
-                                 {"stat", "stats"},          {"strickt", "strict"}};
+  const char* const keys[][2] = {
+      {"decoy_ms", "decay_ms"}, {"decay", "decay_ms"},         {"decay-ms", "decay_ms"},
+      {"cheked", "checked"},    {"badpointer", "bad_pointer"}, {"bad_pointers", "bad_pointer"},
+      {"stat", "stats"},        {"strickt", "strict"}};
   for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
     char option[100], line[200];
     snprintf(option, sizeof option, "%s=1", keys[i][0]);
-    snprintf(line, sizeof line, "%sunknown option '%s' (did you mean '%s'?), ignored\n", kPrefix, keys[i][0], keys[i][1]);
+    snprintf(line, sizeof line, "%sunknown option '%s' (did you mean '%s'?), ignored\n", kPrefix, keys[i][0],
+             keys[i][1]);
     run_child_with("work", option);
     CHECK_CHILD(child_succeeded() && strcmp(child.err, line) == 0);
   }
@@ -26,16 +28,28 @@ CASE(lanemalloc_unknown_key_is_named_with_the_nearest) {
 
 CASE(lanemalloc_unknown_key_far_from_all_is_named) {
   run_child_with("work", "zzzzzzzzqqqqqqqq=1");
-  CHECK_CHILD(child_succeeded() && line_count() == 1 && lines_with(kPrefix, "unknown option 'zzzzzzzzqqqqqqqq'") == 1);
+  CHECK_CHILD(child_succeeded() && line_count() == 1 &&
+              lines_with(kPrefix, "unknown option 'zzzzzzzzqqqqqqqq'") == 1);
 }
 
 CASE(lanemalloc_bad_value_is_named_with_what_is_used) {
-  const char* const values[][3] = {
-      {"decay_ms", "x", "1000"},    {"decay_ms", "", "1000"},        {"decay_ms", "-2", "1000"}, {"decay_ms", "1x", "1000"},
-      {"decay_ms", "1.5", "1000"},  {"decay_ms", "99999999999999999999999", "1000"},
-      {"decay_ms", "0x10", "1000"}, {"checked", "2", "0"},           {"checked", "yes", "0"},    {"checked", "", "0"},
-      {"bad_pointer", "panic", "abort"}, {"bad_pointer", "", "abort"}, {"bad_pointer", "ABORT", "abort"},
-      {"stats", "always", "none"},  {"stats", "1", "none"},          {"strict", "2", "0"},       {"strict", "-1", "0"}};
+  const char* const values[][3] = {{"decay_ms", "x", "1000"},
+                                   {"decay_ms", "", "1000"},
+                                   {"decay_ms", "-2", "1000"},
+                                   {"decay_ms", "1x", "1000"},
+                                   {"decay_ms", "1.5", "1000"},
+                                   {"decay_ms", "99999999999999999999999", "1000"},
+                                   {"decay_ms", "0x10", "1000"},
+                                   {"checked", "2", "0"},
+                                   {"checked", "yes", "0"},
+                                   {"checked", "", "0"},
+                                   {"bad_pointer", "panic", "abort"},
+                                   {"bad_pointer", "", "abort"},
+                                   {"bad_pointer", "ABORT", "abort"},
+                                   {"stats", "always", "none"},
+                                   {"stats", "1", "none"},
+                                   {"strict", "2", "0"},
+                                   {"strict", "-1", "0"}};
   for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
     char option[100], start[200], end[100];
     snprintf(option, sizeof option, "%s=%s", values[i][0], values[i][1]);
@@ -48,9 +62,18 @@ CASE(lanemalloc_bad_value_is_named_with_what_is_used) {
 }
 
 CASE(lanemalloc_good_values_are_silent) {
-  const char* const good[] = {"decay_ms=0",         "decay_ms=-1",        "decay_ms=1000", "decay_ms=60000",
-                              "checked=0",          "checked=1",          "stats=none",    "strict=0",
-                              "strict=1",           "bad_pointer=abort",  "bad_pointer=report", "bad_pointer=ignore",
+  const char* const good[] = {"decay_ms=0",
+                              "decay_ms=-1",
+                              "decay_ms=1000",
+                              "decay_ms=60000",
+                              "checked=0",
+                              "checked=1",
+                              "stats=none",
+                              "strict=0",
+                              "strict=1",
+                              "bad_pointer=abort",
+                              "bad_pointer=report",
+                              "bad_pointer=ignore",
                               "decay_ms=5,checked=1,bad_pointer=report,stats=none,strict=1"};
   for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
     run_child_with("work", good[i]);
@@ -65,8 +88,23 @@ CASE(empty_string_is_silent) {
 
 // Odd strings: the program runs; at most one line for each entry.
 CASE(odd_strings_do_no_harm) {
-  const char* const odd[] = {",", ",,,,", "=", "=1", "=,=,=", "decay_ms", "decay_ms=1,", ",decay_ms=1", " decay_ms=1", "decay_ms =1",
-                             "decay_ms= 1", "decay_ms=1=2", "\"decay_ms=1\"", "%s%n%n%s=%d", "a=\n\nb", "\xff\xfe\x01=\x80", "decay_ms=1;checked=1"};
+  const char* const odd[] = {",",
+                             ",,,,",
+                             "=",
+                             "=1",
+                             "=,=,=",
+                             "decay_ms",
+                             "decay_ms=1,",
+                             ",decay_ms=1",
+                             " decay_ms=1",
+                             "decay_ms =1",
+                             "decay_ms= 1",
+                             "decay_ms=1=2",
+                             "\"decay_ms=1\"",
+                             "%s%n%n%s=%d",
+                             "a=\n\nb",
+                             "\xff\xfe\x01=\x80",
+                             "decay_ms=1;checked=1"};
   for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
     run_child_with("work", odd[i]);
     CHECK_CHILD(child_succeeded() && line_count() <= 5);
@@ -101,8 +139,10 @@ CASE(very_long_strings_do_no_harm) {
 
 CASE(lanemalloc_every_bad_entry_gets_its_line) {
   run_child_with("work", "decoy_ms=1,checked=9,stats=none,cheked=1");
-  CHECK_CHILD(child_succeeded() && line_count() == 3 && lines_with("unknown option 'decoy_ms'", "'decay_ms'") == 1 &&
-              lines_with("bad value '9'", "'checked'") == 1 && lines_with("unknown option 'cheked'", "'checked'") == 1);
+  CHECK_CHILD(child_succeeded() && line_count() == 3 &&
+              lines_with("unknown option 'decoy_ms'", "'decay_ms'") == 1 &&
+              lines_with("bad value '9'", "'checked'") == 1 &&
+              lines_with("unknown option 'cheked'", "'checked'") == 1);
 }
 
 CASE(lanemalloc_strict_makes_errors_fatal) {
@@ -132,8 +172,9 @@ CASE(lanemalloc_a_forked_child_does_not_repeat_messages) {
 }
 
 static const char* const kStatNames[] = {
-    "allocations", "frees", "live objects", "live bytes", "remote frees", "remote batches", "inbox drains",
-    "failed lane entries", "overflow entries", "rescue entries", "revocations", "depot lock waits",
+    "allocations",       "frees",           "live objects", "live bytes",
+    "remote frees",      "remote batches",  "inbox drains", "failed lane entries",
+    "overflow entries",  "rescue entries",  "revocations",  "depot lock waits",
     "region lock waits", "bytes committed", "bytes purged"};
 
 CASE(lanemalloc_stats_lines_are_complete) {
@@ -157,23 +198,26 @@ static struct Stats stats_of(const char* name, const char* argument, const char*
   child.argument = argument;
   run_child(name);
   CHECK_CHILD(child_succeeded());
-  struct Stats stats = {child_stat("allocations"), child_stat("frees"), child_stat("live objects"), child_stat("live bytes"),
-                        child_stat("remote frees")};
+  struct Stats stats = {child_stat("allocations"), child_stat("frees"), child_stat("live objects"),
+                        child_stat("live bytes"), child_stat("remote frees")};
   CHECK_CHILD(stats.live == stats.allocations - stats.frees);
   return stats;
 }
 
 // The count of a child is compared with that of the same child with argument 0, so start and end cancel out.
-static void check_counts(const char* name, long long allocations, long long frees, long long remote, long long least_bytes) {
+static void check_counts(const char* name, long long allocations, long long frees, long long remote,
+                         long long least_bytes) {
   const char* const options[] = {"stats=exit", "stats=exit,checked=1", "stats=exit,decay_ms=0"};
   for (int i = 0; i < 3; i++) {
     struct Stats zero = stats_of(name, "0", options[i]), some = stats_of(name, "1000", options[i]);
     CHECK_MSG(some.allocations - zero.allocations == allocations, "%s, %s: %lld", name, options[i],
               some.allocations - zero.allocations);
     CHECK_MSG(some.frees - zero.frees == frees, "%s, %s: %lld", name, options[i], some.frees - zero.frees);
-    CHECK_MSG(remote < 0 || some.remote - zero.remote == remote, "%s, %s: %lld", name, options[i], some.remote - zero.remote);
+    CHECK_MSG(remote < 0 || some.remote - zero.remote == remote, "%s, %s: %lld", name, options[i],
+              some.remote - zero.remote);
     long long bytes = some.bytes - zero.bytes;
-    CHECK_MSG(bytes >= least_bytes && bytes <= least_bytes + least_bytes / 4, "%s, %s: %lld bytes", name, options[i], bytes);
+    CHECK_MSG(bytes >= least_bytes && bytes <= least_bytes + least_bytes / 4, "%s, %s: %lld bytes", name,
+              options[i], bytes);
   }
 }
 
@@ -208,9 +252,10 @@ CHILD(realloc_counts) {
   }
 }
 CASE(lanemalloc_realloc_counts_stay_in_balance) {
-  struct Stats zero = stats_of("realloc_counts", "0", "stats=exit"), some = stats_of("realloc_counts", "100", "stats=exit");
-  CHECK_MSG(some.live == zero.live && some.bytes == zero.bytes, "live %lld, bytes %lld", some.live - zero.live,
-            some.bytes - zero.bytes);
+  struct Stats zero = stats_of("realloc_counts", "0", "stats=exit"),
+               some = stats_of("realloc_counts", "100", "stats=exit");
+  CHECK_MSG(some.live == zero.live && some.bytes == zero.bytes, "live %lld, bytes %lld",
+            some.live - zero.live, some.bytes - zero.bytes);
   CHECK(some.allocations - zero.allocations >= 100);
 }
 
@@ -273,7 +318,9 @@ CHILD(exchange_counts) {
   REQUIRE(pthread_create(&thread, NULL, exchange_thread, (void*)1L) == 0);
   exchange_thread((void*)0L);
 }
-CASE(lanemalloc_counts_of_running_threads_are_exact_at_exit) { check_counts("exchange_counts", 40000, 40000, 40000, 0); }
+CASE(lanemalloc_counts_of_running_threads_are_exact_at_exit) {
+  check_counts("exchange_counts", 40000, 40000, 40000, 0);
+}
 
 CHILD(exit_in_thread) {
   pthread_t thread;

@@ -56,7 +56,7 @@ CASE(fork_while_other_threads_allocate) {
   for (int round = 0; round < 200; round++) {
     pid_t pid = fork();
     if (pid == 0) {
-      alarm(60);
+      alarm(30);
       allocate_and_free();
       pthread_t thread;
       if (pthread_create(&thread, NULL, in_grandchild, NULL)) _exit(2);

@@ -41,7 +41,8 @@ CASE(realloc_to_zero_does_not_leak) {
 
 CASE(failed_realloc_keeps_the_object) {
   const size_t sizes[] = {1, 16, 100, 1000, 5000, 40000, 100000, 3000000};
-  const size_t wanted[] = {SIZE_MAX, SIZE_MAX - 4096, (size_t)PTRDIFF_MAX + 1, (size_t)PTRDIFF_MAX, (size_t)1 << 60};
+  const size_t wanted[] = {SIZE_MAX, SIZE_MAX - 4096, (size_t)PTRDIFF_MAX + 1, (size_t)PTRDIFF_MAX,
+                           (size_t)1 << 60};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
     char* object = (char*)malloc(sizes[i]);
     fill(object, sizes[i], 3);
@@ -59,8 +60,9 @@ CASE(failed_realloc_keeps_the_object) {
   }
 }
 
-static const size_t kSizes[] = {1,    8,    15,    16,    17,    31,    64,     100,    128,    129,     1000,    1024,   1025,
-                                4096, 4097, 10000, 32768, 32769, 65536, 65537, 131073, 262144, 1000000, 1048577, 2500000, 4194305};
+static const size_t kSizes[] = {1,     8,     15,     16,     17,      31,      64,      100,    128,
+                                129,   1000,  1024,   1025,   4096,    4097,    10000,   32768,  32769,
+                                65536, 65537, 131073, 262144, 1000000, 1048577, 2500000, 4194305};
 enum { kSizeCount = sizeof kSizes / sizeof kSizes[0] };
 
 static void check_resized(char* object, size_t from, size_t to) {
@@ -129,7 +131,8 @@ CASE(grows_to_half_a_gib_and_shrinks_back) {
     object = (char*)realloc(object, size);
     REQUIRE(object);
     CHECK_MSG(filled(object, size < 4096 ? size : 4096, 9), "size %zu", size);
-    CHECK_MSG(malloc_usable_size(object) < size * 4 + 65536, "size %zu keeps %zu", size, malloc_usable_size(object));
+    CHECK_MSG(malloc_usable_size(object) < size * 4 + 65536, "size %zu keeps %zu", size,
+              malloc_usable_size(object));
   }
   free(object);
 }

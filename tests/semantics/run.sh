@@ -2,9 +2,10 @@
 # Black-box tests of the drop-in library: builds the programs here and in tests/death and runs each case of each
 # program in a process of its own, with the library preloaded (or opened, or linked, where the program is about that).
 # Called by tests/run.sh and by hand; selftest.sh shows that the cases can fail.
-# Usage: tests/semantics/run.sh [--lib PATH] [--only NAME] [--list]
+# Usage: tests/semantics/run.sh [--lib PATH] [--only NAME] [--list] [--keep DIRECTORY]
 #   --lib   the library (default build/release/liblanemalloc.so, built by make build if missing)
 #   --only  cases whose program/case contains NAME
+#   --keep  builds in DIRECTORY and leaves the programs there
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -12,12 +13,14 @@ root=$(cd "$here/../.." && pwd)
 library=$root/build/release/liblanemalloc.so
 only=
 list=
+work=
 while (($#)); do
   case $1 in
     --lib) library=$2 && shift 2 ;;
     --only) only=$2 && shift 2 ;;
     --list) list=1 && shift ;;
-    *) echo "usage: $0 [--lib PATH] [--only NAME] [--list]" >&2 && exit 2 ;;
+    --keep) work=$2 && shift 2 ;;
+    *) echo "usage: $0 [--lib PATH] [--only NAME] [--list] [--keep DIRECTORY]" >&2 && exit 2 ;;
   esac
 done
 [[ -e $library || $library != "$root"/build/release/* ]] || make -C "$root" build
@@ -26,8 +29,10 @@ library=$(realpath "$library")
 archive=${library%.so}.a
 prefixed=${library%.so}_prefixed.a
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+if [[ -z $work ]]; then
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+fi
 chmod 755 "$work" # link/secure.c runs a copy below it as nobody
 
 cc=${CC:-gcc} cxx=${CXX:-g++}
@@ -51,7 +56,7 @@ build() {
 
 wanted() { [[ -z $only || $1 == *"$only"* || $only == "$1"/* ]]; }
 # A program is built if it, or one of its cases, is wanted.
-mentions() { wanted "$1" || grep -q "CASE([A-Za-z0-9_]*${only##*/}" "$2"; }
+mentions() { wanted "$1" || grep -q "CASE([A-Za-z0-9_]*${only##*/}" "${2/_cxx.cc/.c}" || [[ ${only%%/*} == "$1" ]]; }
 
 # program NAME MODE SOURCE [ARGUMENT...]
 program() {
@@ -78,20 +83,18 @@ for source in "$here"/*.c "$here"/*.cc "$root"/tests/death/*.c; do
 done
 
 if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
-  source=$here/link/static_link.cc
   # shellcheck disable=SC2054 # the commas are for the linker
   whole=(-Wl,--whole-archive "$archive" -Wl,--no-whole-archive)
-  # As C: the archive must need nothing of libstdc++.
-  program static_link_plain plain "$source" -x none "$archive" -nostdlib++ -fno-exceptions -fno-rtti
-  program static_link_whole plain "$source" -x none "${whole[@]}" -nostdlib++ -fno-exceptions -fno-rtti
-  program static_link_cxx plain "$source" -DWITH_LIBSTDCXX -x none "$archive"
-  program static_link_static plain "$source" -DWITH_LIBSTDCXX -x none "$archive" -static
+  program static_link_plain plain "$here/link/static_link.c" "$archive"
+  program static_link_whole plain "$here/link/static_link.c" "${whole[@]}"
+  program static_link_cxx plain "$here/link/static_link_cxx.cc" "$archive"
+  program static_link_static plain "$here/link/static_link_cxx.cc" "$archive" -static
   program compiled_options_static plain "$here/compiled_options.c" "$archive"
   program secure plain "$here/link/secure.c" "$archive"
   header=()
   [[ ! -e $root/include/lanemalloc/lanemalloc.h ]] || header=(-DWITH_HEADER -I"$root/include")
   program prefixed_c11 plain "$here/link/prefixed.c" -std=c11 "${header[@]}" "$prefixed"
-  program prefixed_cxx17 plain "$here/link/prefixed.c" -x c++ -std=c++17 "${header[@]}" -x none "$prefixed"
+  program prefixed_cxx17 plain "$here/link/prefixed_cxx.cc" "${header[@]}" "$prefixed"
 else
   skip static_link "no archive $(basename "$archive") beside the library"
   skip secure "no archive $(basename "$archive") beside the library"
@@ -131,7 +134,8 @@ run_case() {
   [[ -z $list ]] || { echo "$name/$case" && return 0; }
   [[ $mode == plain ]] || preload=("LD_PRELOAD=$library")
   [[ -z ${CHECK_TIMES:-} ]] || echo "$(date +%s.%N) $name/$case" >>"$CHECK_TIMES"
-  timeout -s KILL 300 env "${preload[@]}" "$work/$name" "$case" >"$work/out" 2>&1 </dev/null || status=$?
+  # The shell's own word about a signal goes to nobody.
+  { timeout -s KILL 300 env "${preload[@]}" "$work/$name" "$case" >"$work/out" 2>&1 </dev/null || status=$?; } 2>/dev/null
   case $status in
     0) echo "ok $name/$case" && passed=$((passed + 1)) ;;
     77) echo "skipped $name/$case: $(sed -n 's/^skipped //p' "$work/out" | tail -1)" && skipped=$((skipped + 1)) ;;
@@ -144,7 +148,7 @@ run_case() {
 
 for entry in "${programs[@]}"; do
   read -r name mode <<<"$entry"
-  if ! cases=$([[ -x $work/$name ]] && "$work/$name" --list); then
+  if ! cases=$([[ -x $work/$name ]] && "$work/$name" --list 2>/dev/null); then
     head -40 "$work/$name.log"
     echo "FAILED $name (does not build)" && failed=$((failed + 1))
     continue

@@ -57,9 +57,18 @@ CASE(size_zero_gives_unique_pointers) {
 }
 
 CASE(sizes_past_ptrdiff_max_give_enomem) {
-  const size_t sizes[] = {SIZE_MAX, SIZE_MAX - 1,   SIZE_MAX - 15,          SIZE_MAX - 16,         SIZE_MAX - 4095,
-                          SIZE_MAX - 65536, SIZE_MAX / 2 + 2, (size_t)PTRDIFF_MAX + 1, (size_t)PTRDIFF_MAX,
-                          (size_t)PTRDIFF_MAX - 4096, (size_t)1 << 62, (size_t)1 << 48};
+  const size_t sizes[] = {SIZE_MAX,
+                          SIZE_MAX - 1,
+                          SIZE_MAX - 15,
+                          SIZE_MAX - 16,
+                          SIZE_MAX - 4095,
+                          SIZE_MAX - 65536,
+                          SIZE_MAX / 2 + 2,
+                          (size_t)PTRDIFF_MAX + 1,
+                          (size_t)PTRDIFF_MAX,
+                          (size_t)PTRDIFF_MAX - 4096,
+                          (size_t)1 << 62,
+                          (size_t)1 << 48};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
     for (int f = 0; f < kFunctionCount; f++) {
       errno = 0;
@@ -71,9 +80,14 @@ CASE(sizes_past_ptrdiff_max_give_enomem) {
 }
 
 CASE(products_that_overflow_give_enomem) {
-  const size_t pairs[][2] = {{SIZE_MAX, 2},         {SIZE_MAX / 2, 3},         {(size_t)1 << 32, (size_t)1 << 32},
-                             {SIZE_MAX / 2 + 1, 2}, {SIZE_MAX, SIZE_MAX},      {(size_t)1 << 33, ((size_t)1 << 31) + 8},
-                             {(size_t)1 << 63, 2},  {((size_t)1 << 32) + 1, ((size_t)1 << 32) - 1}};
+  const size_t pairs[][2] = {{SIZE_MAX, 2},
+                             {SIZE_MAX / 2, 3},
+                             {(size_t)1 << 32, (size_t)1 << 32},
+                             {SIZE_MAX / 2 + 1, 2},
+                             {SIZE_MAX, SIZE_MAX},
+                             {(size_t)1 << 33, ((size_t)1 << 31) + 8},
+                             {(size_t)1 << 63, 2},
+                             {((size_t)1 << 32) + 1, ((size_t)1 << 32) - 1}};
   char* kept = (char*)malloc(1000);
   fill(kept, 1000, 7);
   for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
@@ -103,7 +117,8 @@ CASE(every_size_is_aligned_to_16) {
       memset(objects[size], (int)(size % 251), size);
     }
     for (size_t size = 0; size <= 4096; size++) {
-      CHECK_MSG(all_bytes(objects[size], size, (unsigned char)(size % 251)), "size %zu: objects overlap", size);
+      CHECK_MSG(all_bytes(objects[size], size, (unsigned char)(size % 251)), "size %zu: objects overlap",
+                size);
       free(objects[size]);
     }
   }
@@ -127,7 +142,8 @@ CASE(usable_size_is_writable_to_the_last_byte) {
       memset(objects[i], 'a' + i, usable);
     }
     for (int i = 0; i < kEach; i++) {
-      CHECK_MSG(all_bytes(objects[i], malloc_usable_size(objects[i]), (unsigned char)('a' + i)), "size %zu", size);
+      CHECK_MSG(all_bytes(objects[i], malloc_usable_size(objects[i]), (unsigned char)('a' + i)), "size %zu",
+                size);
       free(objects[i]);
     }
   }

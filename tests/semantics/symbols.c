@@ -10,9 +10,9 @@ static void check_symbols(const char* const* names) {
 }
 
 CASE(c_symbols_are_the_librarys) {
-  static const char* const names[] = {"malloc",        "calloc",   "realloc",       "reallocarray", "free",
-                                      "posix_memalign", "aligned_alloc", "memalign", "valloc",       "pvalloc",
-                                      "malloc_usable_size", NULL};
+  static const char* const names[] = {
+      "malloc",   "calloc", "realloc", "reallocarray",       "free", "posix_memalign", "aligned_alloc",
+      "memalign", "valloc", "pvalloc", "malloc_usable_size", NULL};
   check_symbols(names);
 }
 
@@ -29,19 +29,42 @@ CASE(lanemalloc_c23_symbols_are_the_librarys) {
 
 // All that glibc 2.36 exports, GLIBC_PRIVATE included.
 CASE(lanemalloc_libc_aliases_are_the_librarys) {
-  static const char* const names[] = {"__libc_malloc",   "__libc_calloc",       "__libc_realloc",  "__libc_free",
-                                      "__libc_memalign", "__libc_valloc",       "__libc_pvalloc",  "__libc_mallinfo",
-                                      "__libc_mallopt",  "__libc_reallocarray", NULL};
+  static const char* const names[] = {"__libc_malloc",
+                                      "__libc_calloc",
+                                      "__libc_realloc",
+                                      "__libc_free",
+                                      "__libc_memalign",
+                                      "__libc_valloc",
+                                      "__libc_pvalloc",
+                                      "__libc_mallinfo",
+                                      "__libc_mallopt",
+                                      "__libc_reallocarray",
+                                      NULL};
   check_symbols(names);
 }
 
 CASE(operator_symbols_are_the_librarys) {
-  static const char* const names[] = {
-      "_Znwm", "_Znam", "_ZnwmRKSt9nothrow_t", "_ZnamRKSt9nothrow_t", "_ZnwmSt11align_val_t", "_ZnamSt11align_val_t",
-      "_ZnwmSt11align_val_tRKSt9nothrow_t", "_ZnamSt11align_val_tRKSt9nothrow_t", "_ZdlPv", "_ZdaPv",
-      "_ZdlPvRKSt9nothrow_t", "_ZdaPvRKSt9nothrow_t", "_ZdlPvm", "_ZdaPvm", "_ZdlPvSt11align_val_t",
-      "_ZdaPvSt11align_val_t", "_ZdlPvmSt11align_val_t", "_ZdaPvmSt11align_val_t",
-      "_ZdlPvSt11align_val_tRKSt9nothrow_t", "_ZdaPvSt11align_val_tRKSt9nothrow_t", NULL};
+  static const char* const names[] = {"_Znwm",
+                                      "_Znam",
+                                      "_ZnwmRKSt9nothrow_t",
+                                      "_ZnamRKSt9nothrow_t",
+                                      "_ZnwmSt11align_val_t",
+                                      "_ZnamSt11align_val_t",
+                                      "_ZnwmSt11align_val_tRKSt9nothrow_t",
+                                      "_ZnamSt11align_val_tRKSt9nothrow_t",
+                                      "_ZdlPv",
+                                      "_ZdaPv",
+                                      "_ZdlPvRKSt9nothrow_t",
+                                      "_ZdaPvRKSt9nothrow_t",
+                                      "_ZdlPvm",
+                                      "_ZdaPvm",
+                                      "_ZdlPvSt11align_val_t",
+                                      "_ZdaPvSt11align_val_t",
+                                      "_ZdlPvmSt11align_val_t",
+                                      "_ZdaPvmSt11align_val_t",
+                                      "_ZdlPvSt11align_val_tRKSt9nothrow_t",
+                                      "_ZdaPvSt11align_val_tRKSt9nothrow_t",
+                                      NULL};
   check_symbols(names);
 }
 
@@ -56,7 +79,8 @@ CASE(libc_aliases_mix_with_plain_names) {
   One libc_valloc = (One)dlsym(RTLD_DEFAULT, "__libc_valloc");
   One libc_pvalloc = (One)dlsym(RTLD_DEFAULT, "__libc_pvalloc");
   void (*libc_free)(void*) = (void (*)(void*))dlsym(RTLD_DEFAULT, "__libc_free");
-  REQUIRE(libc_malloc && libc_calloc && libc_realloc && libc_memalign && libc_valloc && libc_pvalloc && libc_free);
+  REQUIRE(libc_malloc && libc_calloc && libc_realloc && libc_memalign && libc_valloc && libc_pvalloc &&
+          libc_free);
   REQUIRE(in_library((void*)libc_malloc) && in_library((void*)libc_free));
   for (int round = 0; round < 100; round++) {
     char* object = (char*)libc_malloc(100);

@@ -1,9 +1,9 @@
 // Options in a process with AT_SECURE: ignored, and at most one line says so. Linked with liblanemalloc.a, because a
 // preloaded library is dropped there. Runs itself as a set-user-id copy, started by nobody; needs root.
-#include "../child.h"
-
 #include <sys/auxv.h>
 #include <sys/stat.h>
+
+#include "../child.h"
 
 CHILD(work) {
   say(getauxval(AT_SECURE) ? "secure\n" : "plain\n");
@@ -39,17 +39,21 @@ static void run_secure(const char* name, const char* options) {
 CASE(lanemalloc_options_are_ignored_when_secure) {
   make_set_user_id_copy();
   run_child_with("work", "stats=exit");
-  CHECK_CHILD(strcmp(child.out, "plain\n") == 0 && child_stat("allocations") >= 1);  // the options work where not secure
-  const char* const options[] = {"stats=exit", "stats=exit,decoy_ms=1", "strict=1,decoy_ms=1", "strict=1,checked=x"};
+  CHECK_CHILD(strcmp(child.out, "plain\n") == 0 &&
+              child_stat("allocations") >= 1);  // the options work where not secure
+  const char* const options[] = {"stats=exit", "stats=exit,decoy_ms=1", "strict=1,decoy_ms=1",
+                                 "strict=1,checked=x"};
   for (int i = 0; i < 4; i++) {
     run_secure("work", options[i]);
     CHECK_CHILD(child_succeeded() && strcmp(child.out, "secure\n") == 0);
-    CHECK_CHILD(child_stat("allocations") == LLONG_MIN && lines_with("decoy_ms", "") == 0 && line_count() <= 1);
+    CHECK_CHILD(child_stat("allocations") == LLONG_MIN && lines_with("decoy_ms", "") == 0 &&
+                line_count() <= 1);
   }
 }
 
 CASE(lanemalloc_bad_pointers_abort_when_secure) {
   make_set_user_id_copy();
   run_secure("free_on_stack", "bad_pointer=ignore");
-  CHECK_CHILD(child_aborted() && strcmp(child.out, "secure\n") == 0 && lines_with("free(0x", "not a pointer of this allocator") == 1);
+  CHECK_CHILD(child_aborted() && strcmp(child.out, "secure\n") == 0 &&
+              lines_with("free(0x", "not a pointer of this allocator") == 1);
 }

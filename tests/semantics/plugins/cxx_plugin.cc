@@ -49,7 +49,8 @@ int plugin_new_handler(std::size_t size) {
 int plugin_threads() {
   std::vector<std::thread> threads;
   int lengths[4] = {0, 0, 0, 0};
-  for (int i = 0; i < 4; i++) threads.emplace_back([&lengths, i] { lengths[i] = static_cast<int>(per_thread.size()); });
+  for (int i = 0; i < 4; i++)
+    threads.emplace_back([&lengths, i] { lengths[i] = static_cast<int>(per_thread.size()); });
   for (std::thread& thread : threads) thread.join();
   return lengths[0] + lengths[1] + lengths[2] + lengths[3];
 }

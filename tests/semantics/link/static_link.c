@@ -1,9 +1,9 @@
 // A program that links liblanemalloc.a (plain, whole archive, fully static): its malloc is the library's, not glibc's.
-// Also linked as C++, where libstdc++ calls operator new.
+// Built as C, where the archive must need nothing of libstdc++, and as C++, by static_link_cxx.cc.
 #include <pthread.h>
 
 #include "../child.h"
-#ifdef WITH_LIBSTDCXX
+#ifdef __cplusplus
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,7 +11,7 @@
 
 CHILD(work) {
   for (size_t size = 1; size < 1000000; size = size * 3 + 1) {
-    char* object = static_cast<char*>(malloc(size));
+    char* object = (char*)malloc(size);
     REQUIRE(object);
     memset(object, 1, size);
     free(realloc(object, size * 2));
@@ -36,22 +36,22 @@ static void* use_in_thread(void* argument) {
 CASE(threads_and_forks_work) {
   for (int round = 0; round < 50; round++) {
     pthread_t threads[3];
-    for (pthread_t& thread : threads) REQUIRE(pthread_create(&thread, nullptr, use_in_thread, nullptr) == 0);
+    for (int i = 0; i < 3; i++) REQUIRE(pthread_create(&threads[i], NULL, use_in_thread, NULL) == 0);
     pid_t pid = fork();
     if (pid == 0) {
-      use_in_thread(nullptr);
+      use_in_thread(NULL);
       _exit(0);
     }
     int status = -1;
     waitpid(pid, &status, 0);
     CHECK(status == 0);
-    for (pthread_t thread : threads) pthread_join(thread, nullptr);
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
   }
 }
 
 CASE(every_function_works) {
-  void* object = nullptr;
-  CHECK(posix_memalign(&object, 4096, 100) == 0 && reinterpret_cast<uintptr_t>(object) % 4096 == 0);
+  void* object = NULL;
+  CHECK(posix_memalign(&object, 4096, 100) == 0 && (uintptr_t)object % 4096 == 0);
   free(object);
   free(aligned_alloc(64, 100));
   free(memalign(256, 100));
@@ -62,10 +62,10 @@ CASE(every_function_works) {
   malloc_trim(0);
   CHECK(mallopt(M_ARENA_MAX, 1) == 1);
   CHECK(mallinfo2().arena + mallinfo2().hblkhd > 0);
-  CHECK(malloc(hide_size(SIZE_MAX - 10)) == nullptr && errno == ENOMEM);
+  CHECK(malloc(hide_size(SIZE_MAX - 10)) == NULL && errno == ENOMEM);
 }
 
-#ifdef WITH_LIBSTDCXX
+#ifdef __cplusplus
 CASE(cxx_objects_work) {
   std::vector<std::string> texts(1000, std::string(100, 'x'));
   std::thread([&] { texts.resize(5000, std::string(200, 'y')); }).join();

@@ -1,0 +1,2 @@
+// prefixed.c as C++17.
+#include "prefixed.c"

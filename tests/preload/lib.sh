@@ -1,5 +1,5 @@
 # Common part of tests/preload/programs/NAME.sh. Sourced by them; run.sh starts them and owns the directories.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2317
 #
 # Given by run.sh:  NAME, LIB (the library), WITNESS (witness.so), SCALE (1, 2, …), VERDICT (file for the one line).
 # The current directory is the program's own, empty and removed afterwards; files *.log are kept if the test fails.
@@ -27,7 +27,14 @@ verdict() {
 }
 fail() { verdict "FAILED $NAME: $*" 1; }
 skip() { verdict "skipped $NAME: $*" 77; }
-trap '((BASH_SUBSHELL)) || fail "status $? at line $LINENO: ${BASH_COMMAND%%$'"'\n'"'*}"' ERR
+
+# unexpected STATUS LINE: names the line of the program script, and the signal if there was one.
+unexpected() {
+  local what="status $1"
+  (($1 <= 128 || $1 > 192)) || what="SIG$(kill -l $(($1 - 128)))"
+  fail "$what at line $2: $(sed -n "$2{s/^ *//;p}" "$0")"
+}
+trap 'status=$? line=${BASH_LINENO[-2]:-$LINENO}; ((BASH_SUBSHELL)) || unexpected "$status" "$line"' ERR
 
 # The last check of all: no process may have been given a complaint of the allocator or of the dynamic linker.
 ok() {

@@ -93,6 +93,7 @@ CHILD(rounds) {
 
 static pthread_barrier_t barrier;
 static void* thread_rounds(void*) {
+  pthread_barrier_wait(&barrier);  // all have got their stacks
   for (int round = 0; round < 6; round++) {
     Link* list = nullptr;
     allocate_all(&list, round % 2 ? 3000 : 300000);

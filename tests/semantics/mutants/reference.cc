@@ -387,7 +387,7 @@ void free_aligned_sized(void* object, size_t, size_t) { free(object); }
 void cfree(void* object) { free(object); }
 int malloc_trim(size_t pad) {
   Guard guard;
-  return mutant("trim_does_nothing") ? 1 : real_trim(pad);
+  return mutant("trim_does_nothing") ? 0 : real_trim(pad);
 }
 int mallopt(int, int) { return mutant("mallopt_refuses") ? 0 : 1; }
 int malloc_info(int options, FILE* file) {

@@ -21,8 +21,8 @@ enum { kMostShared = 4096 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static size_t every, least, most, chances;
 static int overlap, ready;
-static void* victim;        // an object in use, or NULL
-static size_t victim_size;  // of `victim`, as it was asked for
+static void* victim;               // an object in use, or NULL
+static size_t victim_size;         // of `victim`, as it was asked for
 static void* shared[kMostShared];  // objects with one owner too many, once for each
 static size_t shared_count;
 
@@ -47,7 +47,8 @@ static int counts(size_t size) { return size >= least && size <= most; }
 
 // A second owner of the victim for an object of `size` bytes, or NULL. `lock` is held.
 static void* second_owner(size_t size) {
-  if (!overlap || victim == NULL || victim_size < size || shared_count == kMostShared || !chance()) return NULL;
+  if (!overlap || victim == NULL || victim_size < size || shared_count == kMostShared || !chance())
+    return NULL;
   shared[shared_count++] = victim;
   return victim;
 }

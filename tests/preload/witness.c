@@ -32,8 +32,8 @@ __attribute__((constructor)) static void testify(void) {
   char text[8192];
   size_t length = 0;
   for (size_t i = 0; i < sizeof kFunctions / sizeof *kFunctions; ++i) {
-    int n = snprintf(text + length, sizeof text - length, "%d %s %s %s\n", (int)getpid(), program_invocation_short_name,
-                     kFunctions[i], home_of(kFunctions[i]));
+    int n = snprintf(text + length, sizeof text - length, "%d %s %s %s\n", (int)getpid(),
+                     program_invocation_short_name, kFunctions[i], home_of(kFunctions[i]));
     if (n < 0 || length + (size_t)n >= sizeof text) return;
     length += (size_t)n;
   }

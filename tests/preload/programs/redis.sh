@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # checks: redis-server: benchmark load, BGSAVE (fork) during writes, reload, restart: same DEBUG DIGEST of the data set
 # needs: redis-server=redis-server redis-benchmark=redis-tools awk=mawk
-# shellcheck source=tests/preload/lib.sh
+# shellcheck source=tests/preload/lib.sh disable=SC2317
 source "$PRELOAD_LIB"
 
 # A data set of all types, with overwrites and deletions, and how redis counts it.

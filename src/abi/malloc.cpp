@@ -44,20 +44,30 @@ NOINLINE void* malloc_slow(Bytes size, Gate* gate) {
   return LIKELY(p != nullptr) ? p : no_memory();
 }
 
+// A miss: the usual kind first.
+NOINLINE void* malloc_missed(Bytes size, Gate* gate) {
+  void* p = process_engine.allocate_quickly(size, thread_slot, gate);
+  return LIKELY(p != nullptr) ? p : malloc_slow(size, gate);
+}
+
 NOINLINE void free_slow(void* p, Gate* gate) {
   const Verdict verdict = process_engine.free_slow(p, thread_slot, gate);
   if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("free", p, verdict);
 }
 
+NOINLINE void free_missed(void* p, Gate* gate, MapEntry entry) {
+  if (UNLIKELY(!process_engine.free_quickly(p, thread_slot, gate, entry))) free_slow(p, gate);
+}
+
 NOINLINE void free_look(Gate* gate, Slab* slab) { process_engine.look_slow(slab, thread_slot, gate); }
 
 FAST void* allocate(Bytes size) {
-  return process_engine.allocate(size, thread_slot, [=](Gate* gate) { return malloc_slow(size, gate); });
+  return process_engine.allocate(size, thread_slot, [=](Gate* gate) { return malloc_missed(size, gate); });
 }
 
 FAST void deallocate(void* p) {
   process_engine.free(
-      p, thread_slot, [=](Gate* gate) { free_slow(p, gate); }, [](Gate* gate, Slab* slab) { free_look(gate, slab); });
+      p, thread_slot, [=](Gate* gate, MapEntry entry) { free_missed(p, gate, entry); }, [](Gate* gate, Slab* slab) { free_look(gate, slab); });
 }
 
 void* allocate_zeroed(Bytes count, Bytes size) {

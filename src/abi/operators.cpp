@@ -86,18 +86,6 @@ void* new_nothrow(const char* runtime_name, Bytes size, const std::nothrow_t& ta
   return nullptr;
 }
 
-NOINLINE void delete_slow(void* p, Gate* gate) {
-  const Verdict verdict = process_engine.free_slow(p, thread_slot, gate);
-  if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("free", p, verdict);
-}
-NOINLINE void delete_look(Gate* gate, Slab* slab) { process_engine.look_slow(slab, thread_slot, gate); }
-
-FAST void delete_object(void* p) {
-  process_engine.free(
-      p, thread_slot, [=](Gate* gate) { delete_slow(p, gate); },
-      [](Gate* gate, Slab* slab) { delete_look(gate, slab); });
-}
-
 }  // namespace
 }  // namespace lanemalloc
 
@@ -118,17 +106,17 @@ EXPORT void* operator new[](size_t n, align_val_t a, const nothrow_t& t) noexcep
   return new_nothrow("_ZnamSt11align_val_tRKSt9nothrow_t", n, t, a);
 }
 
-EXPORT void operator delete(void* p) noexcept { delete_object(p); }
-EXPORT void operator delete[](void* p) noexcept { delete_object(p); }
-EXPORT void operator delete(void* p, size_t) noexcept { delete_object(p); }
-EXPORT void operator delete[](void* p, size_t) noexcept { delete_object(p); }
-EXPORT void operator delete(void* p, align_val_t) noexcept { delete_object(p); }
-EXPORT void operator delete[](void* p, align_val_t) noexcept { delete_object(p); }
-EXPORT void operator delete(void* p, size_t, align_val_t) noexcept { delete_object(p); }
-EXPORT void operator delete[](void* p, size_t, align_val_t) noexcept { delete_object(p); }
-EXPORT void operator delete(void* p, const nothrow_t&) noexcept { delete_object(p); }
-EXPORT void operator delete[](void* p, const nothrow_t&) noexcept { delete_object(p); }
-EXPORT void operator delete(void* p, align_val_t, const nothrow_t&) noexcept { delete_object(p); }
-EXPORT void operator delete[](void* p, align_val_t, const nothrow_t&) noexcept { delete_object(p); }
+EXPORT void operator delete(void* p) noexcept { free(p); }
+EXPORT void operator delete[](void* p) noexcept { free(p); }
+EXPORT void operator delete(void* p, size_t) noexcept { free(p); }
+EXPORT void operator delete[](void* p, size_t) noexcept { free(p); }
+EXPORT void operator delete(void* p, align_val_t) noexcept { free(p); }
+EXPORT void operator delete[](void* p, align_val_t) noexcept { free(p); }
+EXPORT void operator delete(void* p, size_t, align_val_t) noexcept { free(p); }
+EXPORT void operator delete[](void* p, size_t, align_val_t) noexcept { free(p); }
+EXPORT void operator delete(void* p, const nothrow_t&) noexcept { free(p); }
+EXPORT void operator delete[](void* p, const nothrow_t&) noexcept { free(p); }
+EXPORT void operator delete(void* p, align_val_t, const nothrow_t&) noexcept { free(p); }
+EXPORT void operator delete[](void* p, align_val_t, const nothrow_t&) noexcept { free(p); }
 
 #endif

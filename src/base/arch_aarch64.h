@@ -4,6 +4,8 @@
 
 #include <sys/syscall.h>
 
+#include <atomic>
+
 namespace lanemalloc::arch {
 
 // Returns the kernel's answer: -errno on failure.
@@ -48,6 +50,15 @@ inline long clone_thread(unsigned long flags, void* stack, int* tid, void (*run)
       : "memory", "cc");
   return x0;
 }
+
+// counter += by, not locked: for counters with one writer.
+template <class T>
+inline void add_unlocked(std::atomic<T>& counter, T by) {
+  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+}
+
+// Takes one off and tells whether nothing is left.
+inline bool take_one_and_test(int& count) { return --count <= 0; }
 
 inline void pause() { __asm__ volatile("yield"); }
 

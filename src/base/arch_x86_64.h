@@ -4,6 +4,8 @@
 
 #include <sys/syscall.h>
 
+#include <atomic>
+
 namespace lanemalloc::arch {
 
 // Returns the kernel's answer: -errno on failure.
@@ -24,23 +26,43 @@ inline long system_call(long number, long a = 0, long b = 0, long c = 0, long d 
 inline long clone_thread(unsigned long flags, void* stack, int* tid, void (*run)(void*), void* argument) {
   long result;
   register int* r10 __asm__("r10") = tid;  // cleared and woken by the kernel when the thread is gone
+  register void (*r12)(void*) __asm__("r12") = run;
+  register void* r13 __asm__("r13") = argument;
   __asm__ volatile(
       "syscall\n\t"
       "test %%rax, %%rax\n\t"
       "jnz 1f\n\t"
       "xor %%ebp, %%ebp\n\t"
-      "mov %[argument], %%rdi\n\t"
-      "call *%[run]\n\t"
+      "mov %%r13, %%rdi\n\t"
+      "call *%%r12\n\t"
       "mov %[exit], %%eax\n\t"
       "xor %%edi, %%edi\n\t"
       "syscall\n\t"
       "hlt\n"
       "1:"
       : "=a"(result)
-      : "a"(static_cast<long>(SYS_clone)), "D"(flags), "S"(stack), "d"(tid), "r"(r10), [run] "r"(run),
-        [argument] "r"(argument), [exit] "i"(SYS_exit)
+      : "a"(static_cast<long>(SYS_clone)), "D"(flags), "S"(stack), "d"(tid), "r"(r10), "r"(r12),
+        "r"(r13), [exit] "i"(SYS_exit)
       : "rcx", "r11", "memory");
   return result;
+}
+
+// counter += by, in one instruction, not locked: for counters with one writer.
+template <class T>
+inline void add_unlocked(std::atomic<T>& counter, T by) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  if constexpr (sizeof(T) == 4) {
+    __asm__("addl %[by], %[counter]" : [counter] "+m"(counter) : [by] "re"(by) : "cc");
+  } else {
+    __asm__("addq %[by], %[counter]" : [counter] "+m"(counter) : [by] "re"(by) : "cc");
+  }
+}
+
+// Takes one off and tells whether nothing is left, in one instruction that the compiler does not find by itself.
+inline bool take_one_and_test(int& count) {
+  bool none_left;
+  __asm__("subl $1, %[count]" : [count] "+m"(count), "=@ccle"(none_left));
+  return none_left;
 }
 
 inline void pause() { __asm__ volatile("pause"); }

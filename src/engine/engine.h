@@ -44,17 +44,32 @@ class Engine {
   template <class Miss, class Look>
   FAST void free(void* p, Slot& slot, Miss miss, Look look) {
     Gate* gate = Owned::enter(slot);
-    const uint16_t mine = Owned::may_free(gate);
     const Bytes distance = world_.region.distance(p);
-    if (UNLIKELY(distance >= world_.region.bytes())) return miss(gate);
+    if (UNLIKELY(distance >= world_.region.bytes())) return miss(gate, MapEntry());
     const MapEntry entry = world_.region.entry_at(distance);
-    if (UNLIKELY(!entry.is_owned_by(mine))) return miss(gate);
-    Slab* slab = static_cast<Slab*>(world_.region.state_of(entry));
+    if (UNLIKELY(!Owned::may_free(gate, entry))) return miss(gate, entry);
+    Slab* slab = static_cast<Slab*>(entry.state());
     if (UNLIKELY(slab->push(static_cast<Object*>(p)))) return look(gate, slab);
     Owned::leave(slot, gate);
   }
 
   // --- Misses: the thread is inside already; `gate` is what was in its slot.
+  // The usual ones come first: the bin's slab has free objects; the object is another lane's and its batch has room. Null
+  // or false: nothing changed.
+  FAST void* allocate_quickly(Bytes size, Slot& slot, Gate* gate) {
+    const Bytes index = small_index(size);
+    if (!Owned::may_allocate(gate, index)) return nullptr;
+    void* object = static_cast<Lane<P>*>(gate)->refill_quickly(index);
+    if (object != nullptr) Owned::leave(slot, gate);
+    return object;
+  }
+  FAST bool free_quickly(void* p, Slot& slot, Gate* gate, MapEntry entry) {
+    if (!is_lane(entry.owner()) || !Owned::may_allocate(gate, 0)) return false;
+    const SizeClass c = world_.region.size_class_at(world_.region.distance(p));
+    if (!static_cast<Lane<P>*>(gate)->send_quickly(static_cast<Object*>(p), entry, c)) return false;
+    Owned::leave(slot, gate);
+    return true;
+  }
   void* allocate_slow(Bytes size, Slot& slot, Gate* gate);
   // Tells why if the pointer is bad; then nothing changed.
   Verdict free_slow(void* p, Slot& slot, Gate* gate);
@@ -70,7 +85,7 @@ class Engine {
   Verdict free(void* p, Slot& slot) {
     Verdict verdict = Verdict::kGood;
     free(
-        p, slot, [&](Gate* gate) { verdict = free_slow(p, slot, gate); },
+        p, slot, [&](Gate* gate, MapEntry) { verdict = free_slow(p, slot, gate); },
         [&](Gate* gate, Slab* slab) { look_slow(slab, slot, gate); });
     return verdict;
   }
@@ -104,7 +119,7 @@ class Engine {
   static constexpr unsigned kForks = 16;
 
   void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
-  void free_large(void* p, MapEntry entry, Visit& visit);
+  void free_large(void* p, Visit& visit);
   bool resize_large(void* p, BlockCount blocks, Visit& visit);
   void* move_large(void* p, Bytes size, Visit& visit);
   void publish_large(BlockIndex at, bool moved);

@@ -20,18 +20,22 @@ LargeState& large_state(const Region<P>& region, BlockIndex at) {
 //
 //   a lane         -> that lane; if it is being revoked: an overflow lane
 //   no_lane_gate   -> adopts an idle lane or a new one; without memory: an overflow lane
-//   busy_gate      -> an overflow lane, and no waiting for any lock: this thread may hold it further down its stack
+//   a busy gate    -> an overflow lane, and no waiting for any lock: this thread may hold it further down its stack
 //   exited_gate    -> an overflow lane
 template <class P>
 class Engine<P>::Stay {
  public:
   Stay(Engine& engine, Slot& slot, Gate* gate)
-      : engine_(engine), slot_(slot), gate_(gate), visit_(&slot, gate != &busy_gate) {
+      : engine_(engine), slot_(slot), gate_(gate), visit_(&slot, !is_busy(gate)) {
     if (gate == &no_lane_gate) {
       lane_ = adopt();
-    } else if (gate != &busy_gate && gate != &exited_gate) {
+    } else if (!is_busy(gate) && gate != &exited_gate) {
       lane_ = static_cast<Lane<P>*>(gate);
-      if (UNLIKELY(lane_->is_being_revoked())) lane_ = nullptr;
+      if (UNLIKELY(lane_->is_being_revoked())) {
+        lane_ = nullptr;
+      } else {
+        lane_->open_gate();
+      }
     }
     if (lane_ == nullptr) {
       overflow();
@@ -66,7 +70,7 @@ class Engine<P>::Stay {
   NOINLINE void overflow() {
     SharedCounters& counters = engine_.world_.counters;
     counters.overflow_entries.fetch_add(1, std::memory_order_relaxed);
-    if (gate_ == &busy_gate) counters.nested_entries.fetch_add(1, std::memory_order_relaxed);
+    if (is_busy(gate_)) counters.nested_entries.fetch_add(1, std::memory_order_relaxed);
     lane_ = engine_.world_.lanes.enter_overflow(visit_);
     is_overflow_ = lane_ != nullptr;
   }
@@ -130,7 +134,7 @@ void* Engine<P>::allocate_aligned(Bytes size, Bytes alignment, Slot& slot) {
 
 template <class P>
 void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed) {
-  Visit visit(&slot, gate != &busy_gate);
+  Visit visit(&slot, !is_busy(gate));
   void* p = nullptr;
   if (size < world_.region.bytes() && alignment < world_.region.bytes()) {
     const BlockCount blocks = blocks_for(size);
@@ -151,7 +155,7 @@ void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* g
 template <class P>
 void Engine<P>::publish_large(BlockIndex at, bool moved) {
   large_state(world_.region, at).moved = moved;
-  world_.region.set_entries(at, 1, world_.region.make_entry(Owner::kLarge, SizeClass{0}, at));
+  world_.region.set_entries(at, 1, world_.region.make_entry(Owner::kLarge, at));
 }
 
 // --- Freeing.
@@ -169,8 +173,8 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
     verdict = why_nobody(p);
   } else if (entry.owner() == Owner::kLarge) {
     if (LIKELY(is_start(p, entry))) {
-      Visit visit(&slot, gate != &busy_gate);
-      free_large(p, entry, visit);
+      Visit visit(&slot, !is_busy(gate));
+      free_large(p, visit);
     } else {
       verdict = Verdict::kNotAStart;
     }
@@ -216,11 +220,10 @@ void Engine<P>::free_without_lane(Object* object, MapEntry entry) {
 }
 
 template <class P>
-void Engine<P>::free_large(void* p, MapEntry entry, Visit& visit) {
+void Engine<P>::free_large(void* p, Visit& visit) {
   const BlockIndex at = world_.region.block_of(p);
   const BlockCount blocks = world_.region.state(at).length;
   const bool moved = large_state(world_.region, at).moved;
-  (void)entry;
   world_.region.set_entries(at, 1, MapEntry());
   world_.counters.large_frees.fetch_add(1, std::memory_order_relaxed);
   world_.counters.large_bytes.fetch_sub(bytes_of(blocks), std::memory_order_relaxed);
@@ -250,7 +253,7 @@ Found Engine<P>::find(const void* p) const {
 
 template <class P>
 Bytes Engine<P>::usable_size(const void* p, MapEntry entry) const {
-  if (entry.owner() != Owner::kLarge) return size_of(entry.size_class());
+  if (entry.owner() != Owner::kLarge) return size_of(world_.region.size_class_at(world_.region.distance(p)));
   return bytes_of(world_.region.state(world_.region.block_of(p)).length);
 }
 
@@ -258,10 +261,10 @@ template <class P>
 bool Engine<P>::is_start(const void* p, MapEntry entry) const {
   const Bytes distance = world_.region.distance(p);
   if (entry.owner() == Owner::kLarge) return distance % kBlockSize == 0;
-  const BlockIndex first = world_.region.block_of_state(world_.region.state_of(entry));
-  const auto into = static_cast<uint32_t>(distance - bytes_of(first));
-  const auto size = static_cast<uint32_t>(size_of(entry.size_class()));
-  return into % size == 0 && into / size < capacity_of(entry.size_class());
+  const SizeClass c = world_.region.size_class_at(distance);
+  const auto into = static_cast<uint32_t>(distance - bytes_of(world_.region.block_of_state(entry.state())));
+  const auto size = static_cast<uint32_t>(size_of(c));
+  return into % size == 0 && into / size < capacity_of(c);
 }
 
 // Nobody owns the block: is it outside, inside a large object, or free?
@@ -302,7 +305,7 @@ void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   if (entry.owner() == Owner::kLarge && size > kSlabMax && size < world_.region.bytes()) {
     const BlockCount blocks = blocks_for(size);
     Gate* gate = Owned::enter(slot);
-    Visit visit(&slot, gate != &busy_gate);
+    Visit visit(&slot, !is_busy(gate));
     void* result = resize_large(p, blocks, visit) ? p : move_large(p, size, visit);
     Owned::leave(slot, gate);
     if (result != nullptr) return result;
@@ -416,7 +419,7 @@ bool Engine<P>::tend(Lane<P>& lane, Visit& visit) {
 template <class P>
 void Engine<P>::thread_exits(Slot& slot) {
   Gate* gate = Owned::enter(slot);
-  if (gate == &busy_gate || gate == &no_lane_gate || gate == &exited_gate) return Owned::leave(slot, gate);
+  if (is_busy(gate) || gate == &no_lane_gate || gate == &exited_gate) return Owned::leave(slot, gate);
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
   Visit visit(&slot, true);
   lane->disown(visit);
@@ -442,7 +445,7 @@ typename Engine<P>::Fork* Engine<P>::fork_of(const Slot* who) {
 template <class P>
 void Engine<P>::before_fork(Slot& slot) {
   Gate* gate = Owned::enter(slot);
-  Visit visit(&slot, gate != &busy_gate);
+  Visit visit(&slot, !is_busy(gate));
   // As many threads may fork at once as there are records; one more waits for one of them to be done.
   Fork* fork = &forks_[0];
   for (Slot* nobody = nullptr; !fork->who.compare_exchange_weak(nobody, &slot, std::memory_order_acquire);

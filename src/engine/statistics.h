@@ -44,10 +44,10 @@ void collect(World<P>& world, Statistics& s) {
     if (!is_lane(entry.owner()) && entry.owner() != Owner::kDepot) continue;
     const Slab* slab = world.slabs().at(entry);
     if (world.region.block_of_state(slab) != b) continue;
-    const unsigned c = index_of(entry.size_class());
+    const unsigned c = index_of(slab->size_class);
     used[c] += slab->used();
     ++s.classes[c].slabs;
-    s.slab_bytes += bytes_of(slab_blocks_of(entry.size_class()));
+    s.slab_bytes += bytes_of(slab_blocks_of(slab->size_class));
   }
   // What waits in the lanes.
   world.lanes.for_each([&](Lane<P>& lane) {
@@ -56,11 +56,11 @@ void collect(World<P>& world, Statistics& s) {
     for (unsigned c = 1; c < kClassCount; ++c) {
       const uint64_t waiting = lane.bin_length(c);
       s.classes[c].allocations += read(counters.taken[c]) - waiting;
-      s.classes[c].in_flight += read(counters.in_flight[c]);
+      s.classes[c].in_flight += read(counters.sent[c]) - read(counters.received[c]);
+      s.remote_frees += read(counters.sent[c]);
       used[c] -= waiting;
     }
     s.misses += read(counters.misses);
-    s.remote_frees += read(counters.remote_frees);
     s.remote_batches += read(counters.remote_batches);
     s.inbox_drains += read(counters.inbox_drains);
     s.slabs_made += read(counters.slabs_made);

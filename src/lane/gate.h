@@ -1,5 +1,15 @@
 // Gate: what a thread's slot points at, and all that a hit of malloc or free asks of a lane before it may touch it.
 // Slot: the one thread-local word. Called by: engine (hits), lane, entry.
+//
+//   address      0           8            16           24
+//             +-----------+------------+------------+------------+
+//             | open bins | none: 0    | open owner | none       |
+//             +-----------+------------+------------+------------+
+//   a gate:     ^ [0]                    ^ [16]
+//   the same, busy:         ^ [0]                     ^ [16]
+//
+// Gates lie at multiples of kGateAlignment, so a thread marks its slot busy by storing one byte: from then on the slot
+// points eight bytes into the gate, and whoever goes through it, a signal handler, finds it closed.
 #pragma once
 
 #include <atomic>
@@ -8,18 +18,30 @@
 
 namespace lanemalloc {
 
-struct Gate {
+inline constexpr size_t kGateAlignment = 256;
+inline constexpr uint8_t kBusyByte = 8;
+
+struct alignas(kGateAlignment) Gate {
   // Bins below this index may be hit. 0 while nobody may.
   std::atomic<size_t> open_bins{0};
+  const size_t no_bins = 0;
   // The page-map owner whose objects may be freed by a hit. kClosed while nobody may.
-  std::atomic<uint16_t> open_owner{static_cast<uint16_t>(Owner::kClosed)};
+  alignas(8) std::atomic<uint16_t> open_owner{static_cast<uint16_t>(Owner::kClosed)};
+  alignas(8) const uint16_t no_owner = static_cast<uint16_t>(Owner::kClosed);
 };
+static_assert(offsetof(Gate, no_bins) == offsetof(Gate, open_bins) + kBusyByte);
+static_assert(offsetof(Gate, no_owner) == offsetof(Gate, open_owner) + kBusyByte);
+static_assert(std::endian::native == std::endian::little, "the busy byte is the address's lowest");
 
-// A thread's word: its lane's gate while the thread is outside, or one of the gates below, which nobody passes.
+// A thread's word: its lane's gate while the thread is outside, the same gate marked busy while it is inside, or one of the
+// two gates below, which nobody passes.
 using Slot = std::atomic<Gate*>;
 
 inline constinit Gate no_lane_gate;  // the thread has no lane yet
-inline constinit Gate busy_gate;     // the thread is inside the allocator, or a handler has interrupted it there
 inline constinit Gate exited_gate;   // the thread has given its lane back
+
+inline bool is_busy(const Gate* gate) {
+  return (reinterpret_cast<uintptr_t>(gate) & (kGateAlignment - 1)) == kBusyByte;
+}
 
 }  // namespace lanemalloc

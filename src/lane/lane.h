@@ -10,8 +10,8 @@
 //            [inbox]  batches that others have sent
 //            [lock, owner's slot, revoking]  for entering from outside
 //
-// Counting. `taken` counts objects that went into a bin, `in_flight` those sent away minus those received, slabs know
-// what is in use. So a hit counts nothing, and at rest everything adds up exactly (telemetry/statistics.h).
+// Counting. `taken` counts objects that went into a bin, `sent` and `received` those on their way, slabs know what is in
+// use. So a hit counts nothing, and at rest everything adds up exactly (telemetry/statistics.h).
 #pragma once
 
 #include "lane/gate.h"
@@ -27,16 +27,16 @@ struct World;
 // Counted by the thread inside, read by anybody.
 struct LaneCounters {
   std::atomic<uint64_t> taken[kClassCount]{};      // objects put into a bin
-  std::atomic<int64_t> in_flight[kClassCount]{};   // objects of other lanes sent, minus own ones received
-  std::atomic<uint64_t> remote_frees{0};           // objects of other lanes freed here
-  std::atomic<uint64_t> remote_batches{0};         // batches sent
+  std::atomic<uint64_t> sent[kClassCount]{};      // objects of others freed here
+  std::atomic<uint64_t> received[kClassCount]{};  // own objects freed by others
+  std::atomic<uint64_t> remote_batches{0};        // batches sent
   std::atomic<uint64_t> inbox_drains{0};           // times the inbox was emptied
   std::atomic<uint64_t> misses{0};                 // requests that found their bin empty
   std::atomic<uint64_t> slabs_made{0};             // slabs taken from the run allocator
 };
 
 template <class P>
-class alignas(kNoSharing) Lane : public Gate {
+class Lane : public Gate {
  public:
   static constexpr unsigned kIdleAfter = 16;  // batches that a sleeping owner may leave unanswered
 
@@ -57,10 +57,12 @@ class alignas(kNoSharing) Lane : public Gate {
     Object* object = pop(index_of(c));
     return object != nullptr ? object : refill(c, visit);
   }
+  // Refills the bin from its own slab's free list, the usual miss, and takes one object; null if that does not do.
+  FAST Object* refill_quickly(Bytes index);
+  // Frees an object of another lane into a batch that is there and has room; false if that does not do.
+  FAST bool send_quickly(Object* object, MapEntry entry, SizeClass c);
   // Frees an object whose page-map entry is `entry`.
-  void free(Object* object, MapEntry entry, Visit& visit) {
-    entry.owner() == id_ ? free_here(object, entry, visit) : free_elsewhere(object, entry, visit);
-  }
+  void free(Object* object, MapEntry entry, Visit& visit);
   // After Slab::push() said that somebody must look.
   void look_at(Slab* slab, Visit& visit);
   // Sends every waiting batch.
@@ -98,7 +100,9 @@ class alignas(kNoSharing) Lane : public Gate {
   std::atomic<uint32_t>& overflow_link() { return overflow_link_; }
 
   // Changes whenever the lane leaves its hit paths; the scavenger compares.
-  uint64_t activity() const { return activity_.load(std::memory_order_relaxed); }
+  uint64_t activity() const {
+    return activity_.load(std::memory_order_relaxed) + counters_.misses.load(std::memory_order_relaxed);
+  }
   struct Rest {
     uint64_t activity = 0;
     uint32_t passes = 0;  // of the scavenger, since the activity last changed
@@ -117,22 +121,29 @@ class alignas(kNoSharing) Lane : public Gate {
 
  private:
   static constexpr unsigned kRemotes = 8;
-  static constexpr int32_t kBatchBytes = 32 << 10;
-  static constexpr int32_t kBatchObjects = 64;
+  static constexpr uint32_t kBatchBytes = 32 << 10;
+  static constexpr uint32_t kBatchObjects = 64;
   static constexpr unsigned kSpares = 4;
 
   // Objects of one other owner, on their way there.
   struct Remote {
     Object* first = nullptr;
-    int32_t room = 0;  // bytes
+    int32_t room = 0;  // bytes; at most 0: full
     Owner owner = Owner::kNobody;
   };
 
   // Every object takes its size, and at least its share of the count, out of a batch's room: one subtraction for both.
-  static int32_t charge(SizeClass c) {
-    const int32_t size = static_cast<int32_t>(size_of(c));
-    return size > kBatchBytes / kBatchObjects ? size : kBatchBytes / kBatchObjects;
-  }
+  struct Charges {
+    uint32_t of[kClassCount];
+  };
+  static constexpr Charges kCharges = [] {
+    Charges charges{};
+    for (unsigned c = 1; c < kClassCount; ++c) {
+      const auto size = static_cast<uint32_t>(size_class_tables::size_of(c));
+      charges.of[c] = size > kBatchBytes / kBatchObjects ? size : kBatchBytes / kBatchObjects;
+    }
+    return charges;
+  }();
 
   NOINLINE void* refill(SizeClass c, Visit& visit);
   void* serve(SizeClass c, Object* list, uint64_t taken) {
@@ -140,10 +151,10 @@ class alignas(kNoSharing) Lane : public Gate {
     heads_[index_of(c)] = list->next;
     return list;
   }
+  unsigned index_at(const Object* object) const;
   Slab* fresh_slab(SizeClass c, Visit& visit);
   void retire(Slab* slab, Visit& visit);
   void free_here(Object* object, MapEntry entry, Visit& visit);
-  void free_elsewhere(Object* object, MapEntry entry, Visit& visit);
   void send(Object* object, MapEntry entry, Visit& visit);
   void receive(Object* object, Visit& visit);
   NOINLINE void flush(Remote& remote, Visit& visit);

@@ -12,12 +12,30 @@ Slabs<P> Lane<P>::slabs() const {
 }
 
 template <class P>
+unsigned Lane<P>::index_at(const Object* object) const {
+  return index_of(world_.region.size_class_at(world_.region.distance(object)));
+}
+
+template <class P>
 void Lane<P>::stir(Visit& visit) {
   bump(activity_);
   world_.scavenger.poke(visit);
 }
 
 // --- Allocating.
+
+template <class P>
+FAST Object* Lane<P>::refill_quickly(Bytes index) {
+  Slab* slab = current_[index];
+  if (slab == nullptr || slab->free_list == nullptr) return nullptr;
+  if (UNLIKELY(!slab->free_list_looks_sound())) return nullptr;
+  uint64_t taken = 0;
+  Object* list = slab->take_free_list(taken);
+  bump(counters_.misses);
+  bump(counters_.taken[index], taken);
+  heads_[index] = list->next;
+  return list;
+}
 
 // The bin is empty: its slab's own free list, fresh objects of that slab, another slab of the lane, what others have sent
 // back, a slab from the depot, a fresh slab; in this order. Null without memory.
@@ -32,7 +50,7 @@ void* Lane<P>::refill(SizeClass c, Visit& visit) {
       const Address begin = slabs().begin(slab);
       uint64_t taken = 0;
       if (slab->free_list != nullptr) {
-        if (LIKELY(slab->free_list_is_sound(begin))) {
+        if (LIKELY(slab->free_list_looks_sound())) {
           Object* list = slab->take_free_list(taken);
           return serve(c, list, taken);
         }
@@ -103,7 +121,7 @@ void Lane<P>::look_at(Slab* slab, Visit& visit) {
   const Slab* current = current_[index_of(slab->size_class)];
   const bool only_one = partial.first() == slab && slab->next == nullptr;
   if (only_one && (current == nullptr || !current->has_room())) return;
-  if (UNLIKELY(!slab->free_list_is_sound(slabs().begin(slab)))) return drop_damaged_list(slab);
+  if (UNLIKELY(!slab->free_list_is_whole(slabs().begin(slab)))) return drop_damaged_list(slab);
   partial.remove(slab);
   retire(slab, visit);
 }
@@ -118,39 +136,49 @@ void Lane<P>::retire(Slab* slab, Visit& visit) {
 // --- Sending and receiving.
 
 template <class P>
-void Lane<P>::free_elsewhere(Object* object, MapEntry entry, Visit& visit) {
-  bump(counters_.remote_frees);
-  bump(counters_.in_flight[index_of(entry.size_class())]);
+void Lane<P>::free(Object* object, MapEntry entry, Visit& visit) {
+  if (entry.owner() == id_) return free_here(object, entry, visit);
+  bump(counters_.sent[index_at(object)]);
   send(object, entry, visit);
+}
+
+template <class P>
+FAST bool Lane<P>::send_quickly(Object* object, MapEntry entry, SizeClass c) {
+  Remote& remote = remotes_[static_cast<unsigned>(entry.owner()) % kRemotes];
+  if (UNLIKELY(remote.owner != entry.owner() || remote.room <= 0)) return false;
+  bump(counters_.sent[index_of(c)]);
+  object->next = remote.first;
+  remote.first = object;
+  remote.room -= static_cast<int32_t>(kCharges.of[index_of(c)]);
+  return true;
 }
 
 template <class P>
 void Lane<P>::send(Object* object, MapEntry entry, Visit& visit) {
   Remote& remote = remotes_[static_cast<unsigned>(entry.owner()) % kRemotes];
-  if (UNLIKELY(remote.owner != entry.owner() || remote.first == nullptr)) {
+  if (remote.owner != entry.owner() || remote.room <= 0) {
     if (remote.first != nullptr) flush(remote, visit);
+    // A depot that could not be entered keeps its batch; what is added is sorted out there.
     if (remote.first == nullptr) {
       remote.owner = entry.owner();
       remote.room = kBatchBytes;
       stir(visit);
     }
-    // Else a depot that could not be entered keeps its batch; what is added is sorted out there.
   }
   object->next = remote.first;
   remote.first = object;
-  remote.room -= charge(entry.size_class());
-  if (UNLIKELY(remote.room <= 0)) flush(remote, visit);
+  remote.room -= static_cast<int32_t>(kCharges.of[index_at(object)]);
 }
 
 template <class P>
 void Lane<P>::flush(Remote& remote, Visit& visit) {
   Object* batch = remote.first;
   remote.first = nullptr;
+  remote.room = 0;
   bump(counters_.remote_batches);
   stir(visit);
   if (remote.owner == Owner::kDepot) {
-    const bool done = world_.depot.free(
-        batch, visit, [&](Object* object) { receive(object, visit); });
+    const bool done = world_.depot.free(batch, visit, [&](Object* object) { receive(object, visit); });
     if (!done) remote.first = batch;
     return;
   }
@@ -173,8 +201,9 @@ template <class P>
 void Lane<P>::receive(Object* object, Visit& visit) {
   const MapEntry entry = world_.region.entry_at(world_.region.distance(object));
   if (LIKELY(entry.owner() == id_)) {
-    bump(counters_.in_flight[index_of(entry.size_class())], int64_t{-1});
-    free_here(object, entry, visit);
+    Slab* slab = slabs().at(entry);
+    bump(counters_.received[index_of(slab->size_class)]);
+    if (UNLIKELY(slab->push(object))) look_at(slab, visit);
   } else if (is_lane(entry.owner()) || entry.owner() == Owner::kDepot) {
     send(object, entry, visit);
   } else {

@@ -6,8 +6,8 @@
 //   +----------+----------------+-----------+-----------------------+    +---------------------------+---------- - - -
 //   | page map | block states   | lanes     | object bits (checked) |    | blocks in use or free     | never touched
 //   +----------+----------------+-----------+-----------------------+    +---------------------------+---------- - - -
-//     8 B a      64 B a block                 512 B a block                                       frontier
-//     block
+//     8 + 1 B    64 B a block                 512 B a block                                       frontier
+//     a block
 //
 // The page map is read by every thread that frees and written only when a block changes hands; a block's state belongs
 // to its owner alone. Both lie outside the memory that programs write to. Any address of the body may be looked up:
@@ -26,18 +26,16 @@
 
 namespace lanemalloc {
 
-// What the page map says of one block, in eight bytes:
-//   bits 0-15 owner, 16-23 size class, 32-63 distance in bytes from the page map to the state of the slab's first block
+// What the page map says of one block, in eight bytes: bits 0-15 the owner, 16-63 the address of the state of the slab's
+// first block. (The size class lies in a byte array beside it; a hit does not need it.)
 class MapEntry {
  public:
   constexpr MapEntry() = default;
   constexpr explicit MapEntry(uint64_t bits) : bits_(bits) {}
-  constexpr MapEntry(Owner owner, SizeClass size_class, uint32_t state_distance)
-      : bits_(static_cast<uint64_t>(owner) | uint64_t{index_of(size_class)} << 16 | uint64_t{state_distance} << 32) {}
+  constexpr MapEntry(Owner owner, Address state) : bits_(static_cast<uint64_t>(owner) | uint64_t{state} << 16) {}
 
   Owner owner() const { return static_cast<Owner>(static_cast<uint16_t>(bits_)); }
-  SizeClass size_class() const { return static_cast<SizeClass>(bits_ >> 16); }
-  uint32_t state_distance() const { return static_cast<uint32_t>(bits_ >> 32); }
+  FAST void* state() const { return reinterpret_cast<void*>(bits_ >> 16); }
   uint64_t bits() const { return bits_; }
   bool is_owned_by(uint16_t owner) const { return static_cast<uint16_t>(bits_) == owner; }
 
@@ -79,18 +77,20 @@ class Region {
     for (; body >= kHugePage; body /= 2) {
       const BlockCount blocks = static_cast<BlockCount>(body >> kBlockShift);
       const Bytes map = round_up(blocks * sizeof(uint64_t), kBlockSize);
+      const Bytes classes = round_up(blocks * sizeof(SizeClass), kBlockSize);
       const Bytes states = round_up(blocks * sizeof(BlockState), kBlockSize);
       const Bytes bits = object_bits ? blocks * kBitsPerBlock : 0;
-      const Bytes meta = round_up(map + states + lanes + bits, kHugePage);
+      const Bytes meta = round_up(map + classes + states + lanes + bits + kColours, kHugePage);
       const Address at = P::reserve(meta, body);
       if (at == 0) continue;
-      if (!P::make_readable(at, map)) {
+      if (!P::make_readable(at, map + classes)) {
         P::release(at, meta);
         continue;
       }
       map_ = at;
-      states_ = at + map;
-      lanes_ = states_ + states;
+      classes_ = at + map;
+      states_ = classes_ + classes + kStatesColour;
+      lanes_ = states_ + states + kLanesColour;
       bits_ = object_bits ? lanes_ + lanes : 0;
       block_count_ = blocks;
       base_ = at + meta;
@@ -118,13 +118,19 @@ class Region {
   void set_entries(BlockIndex first, BlockCount count, MapEntry entry) {
     for (BlockIndex b = first; b < first + count; ++b) map()[b].store(entry.bits(), std::memory_order_relaxed);
   }
-  MapEntry make_entry(Owner owner, SizeClass size_class, BlockIndex first) const {
-    return {owner, size_class, static_cast<uint32_t>(states_ - map_ + first * sizeof(BlockState))};
+  MapEntry make_entry(Owner owner, BlockIndex first) const {
+    return {owner, reinterpret_cast<Address>(&state(first))};
+  }
+  // relaxed, both: fixed while the slab has objects.
+  SizeClass size_class_at(Bytes distance) const {
+    return classes()[distance >> kBlockShift].load(std::memory_order_relaxed);
+  }
+  void set_size_class(BlockIndex first, BlockCount count, SizeClass c) {
+    for (BlockIndex b = first; b < first + count; ++b) classes()[b].store(c, std::memory_order_relaxed);
   }
 
   // Block states. Only of blocks below opened().
   BlockState& state(BlockIndex block) const { return reinterpret_cast<BlockState*>(states_)[block]; }
-  FAST void* state_of(MapEntry entry) const { return reinterpret_cast<void*>(map_ + entry.state_distance()); }
   BlockIndex block_of_state(const void* state) const {
     return static_cast<BlockIndex>((reinterpret_cast<Address>(state) - states_) / sizeof(BlockState));
   }
@@ -163,11 +169,17 @@ class Region {
 
  private:
   static constexpr Bytes kSmallestBody = Bytes{256} << 30;
-  static constexpr Bytes kLargestBody = Bytes{2} << 40;  // a slab's state must be 32 bits away from the page map
+  static constexpr Bytes kLargestBody = Bytes{16} << 40;
   static constexpr BlockCount kOpenStep = 1024;
+  // The parts begin at addresses that differ in more than their high bits: a lane, the state of its first slab and that
+  // slab's first page would else look the same to the way predictor of the data cache, at four times the time of a hit.
+  static constexpr Bytes kStatesColour = 9 << 12;
+  static constexpr Bytes kLanesColour = 37 << 12;
+  static constexpr Bytes kColours = kBlockSize * 4;
   static constexpr int kClaimAttempts = 64;
 
   std::atomic<uint64_t>* map() const { return reinterpret_cast<std::atomic<uint64_t>*>(map_); }
+  std::atomic<SizeClass>* classes() const { return reinterpret_cast<std::atomic<SizeClass>*>(classes_); }
 
   bool open_metadata(BlockCount end) {
     const BlockCount before = opened_.load(std::memory_order_relaxed);
@@ -175,6 +187,7 @@ class Region {
     BlockCount after = static_cast<BlockCount>(round_up(end, kOpenStep));
     if (after > block_count_) after = block_count_;
     if (!open_array<uint64_t>(map_, before, after)) return false;
+    if (!open_array<SizeClass>(classes_, before, after)) return false;
     if (!open_array<BlockState>(states_, before, after)) return false;
     if (bits_ != 0 && !open_array<std::byte[kBitsPerBlock]>(bits_, before, after)) return false;
     BlockCount seen = before;
@@ -195,6 +208,7 @@ class Region {
   Address base_ = 0;
   Bytes bytes_ = 0;
   Address map_ = 0;
+  Address classes_ = 0;
   Address states_ = 0;
   Address lanes_ = 0;
   Address bits_ = 0;

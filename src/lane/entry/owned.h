@@ -5,18 +5,20 @@
 //   owner                                     revoker
 //   -----                                     -------
 //   lane = slot                               lock the lane
-//   slot = busy             [enter]           close the gate, revoking = true      [close]
+//   slot = busy             [enter]           revoking = true, close the gate      [close]
 //   (compiler fence)                          membarrier: a full barrier on every thread
 //   look at the gate        [look]            look at the slot                     [peek]
-//     open: work, slot = lane                   busy: open the gate again, give up
-//     closed: slot = lane, go elsewhere         the lane: work, open the gate, unlock
+//     open: work, slot = lane                   busy: give up
+//     closed, revoking: go elsewhere            the lane: work
+//     closed: open it, work, slot = lane        revoking = false, unlock
 //
 // Why they never both work (Dekker's argument, with the owner's fence run by membarrier on its behalf). The barrier falls
 // somewhere in the owner's program order. If it falls after [enter], the store is visible to [peek]: the revoker sees busy
 // and gives up. If it falls before [enter], then [look] comes after the barrier, and [close] before it: the owner sees the
 // gate closed. In between there is nothing.
-// While the lane is held, the owner always finds it closed. [look] is an acquire load that precedes every other load of the
-// lane and of the page map, so an owner that finds it open again sees all that the revoker did (let_go's releases).
+// Only the owner opens its gate again, inside, once it has read revoking == false (acquire, with the revoker's release). So
+// an owner that finds the gate open has seen all that earlier revokers did, and what it read of the page map just before it
+// looked at the gate is right too, in whatever order the CPU did the two loads.
 //
 // Re-entrance. A signal handler that interrupts the owner between [enter] and the last store finds the busy gate in the
 // slot, cannot pass it, and goes to the overflow lanes; at no instruction does it find a lane in the slot whose contents
@@ -33,7 +35,7 @@ struct Owned {
   // Returns what was in the slot; the thread is inside until leave() with it.
   FAST static Gate* enter(Slot& slot) {
     Gate* gate = slot.load(std::memory_order_relaxed);
-    slot.store(&busy_gate, std::memory_order_relaxed);
+    __atomic_store_n(reinterpret_cast<unsigned char*>(&slot), kBusyByte, __ATOMIC_RELAXED);
     compiler_fence();
     return gate;
   }
@@ -41,11 +43,9 @@ struct Owned {
     // release: what was done inside is visible to who holds the lane next. Pairs with [peek] in revoke().
     slot.store(gate, std::memory_order_release);
   }
-  // acquire: pairs with the releases in Lane::open_gate; must come before any other load of the lane or the page map.
-  FAST static bool may_allocate(const Gate* gate, Bytes index) {
-    return index < gate->open_bins.load(std::memory_order_acquire);
-  }
-  FAST static uint16_t may_free(const Gate* gate) { return gate->open_owner.load(std::memory_order_acquire); }
+  // relaxed, both: written by the owner, or by a revoker whom the barrier orders (above).
+  FAST static bool may_allocate(const Gate* gate, Bytes index) { return index < hit_load(gate->open_bins); }
+  FAST static bool may_free(const Gate* gate, MapEntry entry) { return entry.is_owned_by(hit_load(gate->open_owner)); }
 };
 
 template <class P>
@@ -54,13 +54,12 @@ void Lane<P>::close_gate() {
   open_owner.store(static_cast<uint16_t>(Owner::kClosed), std::memory_order_relaxed);
 }
 
+// The owner's, inside, and not being revoked. A revoker that comes at the same time finds it busy and gives up.
 template <class P>
 void Lane<P>::open_gate() {
-  // release, all three: the owner that sees one of them sees what the revoker did [revoking.release].
-  revoking_.store(false, std::memory_order_release);
   if (world_.settings.checked) return;  // every operation then takes the slow path, which checks
-  open_bins.store(kSmallClasses + 1, std::memory_order_release);
-  open_owner.store(static_cast<uint16_t>(id_), std::memory_order_release);
+  open_bins.store(kSmallClasses + 1, std::memory_order_relaxed);
+  open_owner.store(static_cast<uint16_t>(id_), std::memory_order_relaxed);
 }
 
 // --- From outside.
@@ -84,7 +83,8 @@ bool Lane<P>::try_hold(Visit& visit) {
 
 template <class P>
 void Lane<P>::let_go(Visit& visit) {
-  if (owner_slot() != nullptr) open_gate();
+  // release: the owner that reads this sees what was done to its lane [revoking.release].
+  revoking_.store(false, std::memory_order_release);
   lock_.release(visit);
 }
 

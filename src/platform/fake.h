@@ -1,0 +1,262 @@
+// Fake: a platform for tests (platform.h says what each function promises). Its clock, page size, limits and failures are
+// set by the test, and it keeps books: every address range is claimed only when unclaimed, opened only when reserved,
+// emptied, moved and released only when claimed. Real memory lies underneath, inaccessible while not claimed, so that a
+// wild access crashes.
+// Called by: tests/unit. Never part of a library. State belongs to the type; FakeTest resets it. What several threads may
+// touch is a relaxed atomic, so that the fake orders no thread with another where the system would not.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "platform/linux.h"
+
+namespace lanemalloc {
+
+struct Fake {
+  // --- What a test sets.
+  enum class Call { kReserve, kMakeReadable, kOpen, kClaim, kEmpty, kMove, kAnyMemory, kStartThread, kRelease, kCount };
+
+  // Calls number `from` up to, but not including, `until` fail; the first call after arm() is number 1.
+  struct Fault {
+    std::atomic<uint64_t> calls = 0;
+    std::atomic<uint64_t> from = ~uint64_t{0};
+    std::atomic<uint64_t> until = 0;
+
+    Fault() {}
+    void arm(uint64_t first, uint64_t end = ~uint64_t{0}) {
+      calls = 0;
+      from = first;
+      until = end;
+    }
+    void disarm() { from = ~uint64_t{0}; }
+    bool next() {
+      const uint64_t n = calls.fetch_add(1, std::memory_order_relaxed) + 1;
+      return n >= from.load(std::memory_order_relaxed) && n < until.load(std::memory_order_relaxed);
+    }
+  };
+
+  static inline Bytes page = 4096;
+  static inline Bytes memory = Bytes{1} << 30;
+  static inline Bytes limit = Bytes{1} << 30;  // of addresses; keeps the region small
+  static inline bool maps_are_charged = false;
+  static inline bool has_barrier = true;
+  static inline std::atomic<bool> single{false};
+  static inline std::atomic<uint64_t> clock{1};
+  static inline void (*on_sleep)() = nullptr;
+  static inline void (*on_barrier)() = nullptr;  // runs in the middle of a revocation
+  static inline Fault taken;  // claims that find somebody else's mapping
+
+  static void fail(Call call, uint64_t from, uint64_t until = ~uint64_t{0}) { fault(call).arm(from, until); }
+  static void fail_once(Call call, uint64_t nth) { fail(call, nth, nth + 1); }
+  static void fail_never() {
+    for (Fault& f : faults_) f.disarm();
+    taken.disarm();
+  }
+  // Somebody else maps something at blocks of the body that are not claimed.
+  static void take_away(Address a, Bytes n) {
+    each_block(a, n, [](std::atomic<State>& s) { s.store(State::kForeign, std::memory_order_relaxed); });
+  }
+
+  // --- What a test reads.
+  static uint64_t calls(Call call) { return total_[static_cast<size_t>(call)].load(std::memory_order_relaxed); }
+  static uint64_t claimed_blocks() { return claimed_.load(std::memory_order_relaxed); }
+  static uint64_t most_claimed_blocks() { return most_claimed_.load(std::memory_order_relaxed); }
+  // The first breach of the contract by the core; empty if there was none.
+  static std::string misuse() { return misused_.load() ? misuse_ : std::string(); }
+  static inline std::string said;  // by say(); one thread only
+  static inline void (*thread_run)(void*) = nullptr;  // what start_thread was asked to run
+  static inline void* thread_argument = nullptr;
+
+  // Gives the region back, as the end of a process does; settings and counters stay, the books are empty again.
+  static void release_all() {
+    unmap();
+    claimed_ = 0;
+  }
+  static void reset() {
+    release_all();
+    page = 4096;
+    memory = limit = Bytes{1} << 30;
+    maps_are_charged = false;
+    has_barrier = true;
+    single = false;
+    clock = 1;
+    on_sleep = nullptr;
+    on_barrier = nullptr;
+    fail_never();
+    for (auto& n : total_) n = 0;
+    most_claimed_ = 0;
+    misused_ = false;
+    said.clear();
+    thread_run = nullptr;
+    thread_argument = nullptr;
+  }
+
+  // --- The contract.
+  static Bytes page_size() noexcept { return page; }
+  static Bytes physical_memory() noexcept { return memory; }
+  static Bytes address_limit() noexcept { return limit; }
+  static bool charges_by_mapping() noexcept { return maps_are_charged; }
+
+  static Address reserve(Bytes meta, Bytes body) noexcept {
+    if (fails(Call::kReserve)) return 0;
+    if (mapping_ != 0) return misuse("reserve: a region is there already"), 0;
+    if (meta % kHugePage != 0) misuse("reserve: metadata that is no whole number of huge pages");
+    length_ = meta + body + kHugePage;
+    void* p = mmap(nullptr, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return 0;
+    mapping_ = reinterpret_cast<Address>(p);
+    meta_ = round_up(mapping_, kHugePage);
+    body_ = meta_ + meta;
+    end_ = body_ + body;
+    pages_ = std::vector<std::atomic<State>>(meta / page);
+    blocks_ = std::vector<std::atomic<State>>(body / kBlockSize);
+    return meta_;
+  }
+
+  static bool make_readable(Address a, Bytes n) noexcept {
+    if (fails(Call::kMakeReadable)) return false;
+    each_page(a, n, "make_readable", [](std::atomic<State>& s) { s.store(State::kReadable, std::memory_order_relaxed); });
+    return protect(a, n, PROT_READ);
+  }
+
+  static bool open(Address a, Bytes n) noexcept {
+    if (fails(Call::kOpen)) return false;
+    each_page(a, n, "open", [](std::atomic<State>& s) { s.store(State::kOpen, std::memory_order_relaxed); });
+    return protect(a, n, PROT_READ | PROT_WRITE);
+  }
+
+  static void release(Address a, Bytes n) noexcept {
+    count(Call::kRelease);
+    if (a == meta_) return unmap();
+    change(a, n, State::kClaimed, State::kNone, "release of what is not claimed");
+    claimed_.fetch_sub(n / kBlockSize, std::memory_order_relaxed);
+    protect(a, n, PROT_NONE);
+    madvise(reinterpret_cast<void*>(a), n, MADV_DONTNEED);
+  }
+
+  static Claim claim(Address a, Bytes n) noexcept {
+    if (fails(Call::kClaim)) return Claim::kNoMemory;
+    if (taken.next()) {
+      take_away(a, n);
+      return Claim::kTaken;
+    }
+    bool foreign = false;
+    each_block(a, n, [&](std::atomic<State>& s) { foreign |= s.load(std::memory_order_relaxed) == State::kForeign; });
+    if (foreign) return Claim::kTaken;
+    protect(a, n, PROT_READ | PROT_WRITE);
+    change(a, n, State::kNone, State::kClaimed, "claim of what is claimed");
+    const uint64_t now = claimed_.fetch_add(n / kBlockSize, std::memory_order_relaxed) + n / kBlockSize;
+    uint64_t most = most_claimed_.load(std::memory_order_relaxed);
+    while (most < now && !most_claimed_.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+    }
+    return Claim::kDone;
+  }
+
+  static bool empty(Address a, Bytes n) noexcept {
+    if (fails(Call::kEmpty)) return false;
+    change(a, n, State::kClaimed, State::kClaimed, "empty of what is not claimed");
+    return madvise(reinterpret_cast<void*>(a), n, MADV_DONTNEED) == 0;
+  }
+
+  static bool move(Address from, Address to, Bytes n) noexcept {
+    if (fails(Call::kMove)) return false;
+    change(to, n, State::kClaimed, State::kClaimed, "move to what is not claimed");
+    change(from, n, State::kClaimed, State::kNone, "move of what is not claimed");
+    if (from < to + n && to < from + n) misuse("move: the ranges overlap");
+    memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), n);
+    claimed_.fetch_sub(n / kBlockSize, std::memory_order_relaxed);
+    protect(from, n, PROT_NONE);
+    madvise(reinterpret_cast<void*>(from), n, MADV_DONTNEED);
+    return true;
+  }
+
+  static uint64_t now_ms() noexcept { return clock.load(std::memory_order_relaxed); }
+  static bool single_threaded() noexcept { return single.load(std::memory_order_relaxed); }
+  static bool barrier() noexcept {
+    if (!has_barrier) return false;
+    if (on_barrier != nullptr) on_barrier();
+    return Linux::barrier();
+  }
+  static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept { Linux::wait(word, value); }
+  static void wake(std::atomic<uint32_t>& word, int n) noexcept { Linux::wake(word, n); }
+  static void sleep_ms(uint64_t ms) noexcept {
+    clock.fetch_add(ms, std::memory_order_relaxed);
+    if (on_sleep != nullptr) on_sleep();
+  }
+  static void pause() noexcept { Linux::pause(); }
+  // Only notes what is to be run; a test runs it by hand.
+  static bool start_thread(BareThread&, void (*run)(void*), void* argument) noexcept {
+    if (fails(Call::kStartThread)) return false;
+    thread_run = run;
+    thread_argument = argument;
+    return true;
+  }
+  static void say(const char* text, Bytes n) noexcept { said.append(text, n); }
+
+ private:
+  enum class State : uint8_t { kNone, kReadable, kOpen, kClaimed, kForeign };
+  static constexpr size_t kCalls = static_cast<size_t>(Call::kCount);
+
+  static Fault& fault(Call call) { return faults_[static_cast<size_t>(call)]; }
+  static void count(Call call) { total_[static_cast<size_t>(call)].fetch_add(1, std::memory_order_relaxed); }
+  static bool fails(Call call) {
+    count(call);
+    bool any = false;
+    if (call < Call::kAnyMemory) {
+      count(Call::kAnyMemory);
+      any = fault(Call::kAnyMemory).next();
+    }
+    return fault(call).next() || any;
+  }
+
+  static void misuse(const char* what) {
+    if (misused_.exchange(true)) return;
+    misuse_ = what;
+    std::fprintf(stderr, "Fake: the contract is broken: %s\n", what);
+  }
+
+  template <class Visit>
+  static void each_page(Address a, Bytes n, const char* what, Visit visit) {
+    if (a % page != 0 || n % page != 0) misuse("an address or a size that is no whole number of pages");
+    if (a < meta_ || a + n > body_) return misuse(what);
+    for (Address at = a; at < a + n; at += page) visit(pages_[(at - meta_) / page]);
+  }
+  template <class Visit>
+  static void each_block(Address a, Bytes n, Visit visit) {
+    if (a % kBlockSize != 0 || n % kBlockSize != 0 || n == 0) misuse("a range that is no whole number of blocks");
+    if (a < body_ || a + n > end_) return misuse("a range outside the body");
+    for (Address at = a; at < a + n; at += kBlockSize) visit(blocks_[(at - body_) / kBlockSize]);
+  }
+  static void change(Address a, Bytes n, State before, State after, const char* what) {
+    each_block(a, n, [&](std::atomic<State>& s) {
+      if (s.exchange(after, std::memory_order_relaxed) != before) misuse(what);
+    });
+  }
+  static bool protect(Address a, Bytes n, int protection) {
+    return mprotect(reinterpret_cast<void*>(a), n, protection) == 0;
+  }
+  static void unmap() {
+    if (mapping_ != 0) munmap(reinterpret_cast<void*>(mapping_), length_);
+    mapping_ = meta_ = body_ = end_ = 0;
+  }
+
+  static inline Fault faults_[kCalls];
+  static inline std::atomic<uint64_t> total_[kCalls]{};
+  static inline std::atomic<uint64_t> claimed_{0};
+  static inline std::atomic<uint64_t> most_claimed_{0};
+  static inline std::atomic<bool> misused_{false};
+  static inline std::string misuse_;
+  static inline Address mapping_ = 0;  // whole, with what alignment wastes
+  static inline Bytes length_ = 0;
+  static inline Address meta_ = 0, body_ = 0, end_ = 0;
+  static inline std::vector<std::atomic<State>> pages_;   // of the metadata
+  static inline std::vector<std::atomic<State>> blocks_;  // of the body
+};
+static_assert(Platform<Fake>);
+
+}  // namespace lanemalloc

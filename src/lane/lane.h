@@ -156,7 +156,8 @@ class Lane : public Gate {
   void retire(Slab* slab, Visit& visit);
   void free_here(Object* object, MapEntry entry, Visit& visit);
   void send(Object* object, MapEntry entry, Visit& visit);
-  void receive(Object* object, Visit& visit);
+  FAST void receive(Object* object, Visit& visit);
+  NOINLINE void send_after(Object* object, MapEntry entry, Visit& visit);
   NOINLINE void flush(Remote& remote, Visit& visit);
   void drop_damaged_list(Slab* slab);
   void clean_class(unsigned c, Visit& visit);

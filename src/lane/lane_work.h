@@ -198,13 +198,17 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
 
 // An object that was sent here. Its slab may have moved on since: then it is sent after it.
 template <class P>
-void Lane<P>::receive(Object* object, Visit& visit) {
+FAST void Lane<P>::receive(Object* object, Visit& visit) {
   const MapEntry entry = world_.region.entry_at(world_.region.distance(object));
-  if (LIKELY(entry.owner() == id_)) {
-    Slab* slab = slabs().at(entry);
-    bump(counters_.received[index_of(slab->size_class)]);
-    if (UNLIKELY(slab->push(object))) look_at(slab, visit);
-  } else if (is_lane(entry.owner()) || entry.owner() == Owner::kDepot) {
+  if (UNLIKELY(entry.owner() != id_)) return send_after(object, entry, visit);
+  Slab* slab = slabs().at(entry);
+  bump(counters_.received[index_of(slab->size_class)]);
+  if (UNLIKELY(slab->push(object))) look_at(slab, visit);
+}
+
+template <class P>
+void Lane<P>::send_after(Object* object, MapEntry entry, Visit& visit) {
+  if (is_lane(entry.owner()) || entry.owner() == Owner::kDepot) {
     send(object, entry, visit);
   } else {
     world_.report(Verdict::kFreedAlready, object);

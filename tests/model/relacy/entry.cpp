@@ -1,0 +1,114 @@
+// The entry of a lane in C++'s memory model: the shipped entry/owned.h and base/lock.h over relacy/stub/lane/world.h.
+// The owner's compiler fence and the revoker's membarrier are a pair of fences of which one is free and the other full
+// (P1202's asymmetric fences); to each other they behave like two full fences, and so they are modelled.
+// Called by: run.py, with the name of a test. Compiled with the copy of src/ in which std::atomic is model::atomic.
+#include "checked_atomic.h"
+
+namespace model {
+inline void full_fence() { rl::atomic_thread_fence(rl::mo_seq_cst, $); }
+template <class Gate>
+Gate* busy(Gate* gate, unsigned char mark) {
+  return reinterpret_cast<Gate*>(reinterpret_cast<uintptr_t>(gate) | mark);
+}
+}  // namespace model
+
+#include "lane/entry/owned.h"
+
+namespace lanemalloc {
+void check_failed(const char*, const char*, int) { std::abort(); }
+}  // namespace lanemalloc
+
+namespace {
+
+using namespace lanemalloc;
+
+struct Platform {
+  static bool single_threaded() { return false; }
+  static void pause() { rl::yield(1, $); }
+  static bool barrier() {
+    model::full_fence();
+    return true;
+  }
+  static void wait(model::atomic<uint32_t>&, uint32_t) { rl::yield(1, $); }
+  static void wake(model::atomic<uint32_t>&, int) {}
+};
+
+// One way for an owner to make sure that the lane is not being revoked.
+enum class Look { kAllocate, kFree, kMiss };
+
+// An owner that goes in and out, and one who takes the lane away meanwhile: what is in the lane is plain memory, so Relacy
+// stops when they are inside together, or when one does not see what the other has done.
+template <Look kLook>
+struct EntryTest : rl::test_suite<EntryTest<kLook>, 2> {
+  static constexpr uint16_t kId = 7;
+  World<Platform> world;
+  Slot slot{nullptr};
+  Lane<Platform> lane{Owner{kId}, world};
+
+  void before() {
+    Visit visit(&slot, true);
+    lane.adopt_by(slot, visit);
+    slot.store(&lane, std::memory_order_relaxed);
+  }
+  bool may_enter(const Gate* gate) {
+    if (kLook == Look::kAllocate && Owned::may_allocate(gate, 1)) return true;
+    if (kLook == Look::kFree && Owned::may_free(gate, MapEntry(Owner{kId}, 0))) return true;
+    // As a miss does it.
+    if (lane.is_being_revoked()) return false;
+    lane.open_gate();
+    return true;
+  }
+  void thread(unsigned index) {
+    if (index == 0) {
+      for (int round = 0; round < 2; ++round) {
+        Gate* gate = Owned::enter(slot);
+        if (may_enter(gate)) lane.contents.work();
+        Owned::leave(slot, gate);
+      }
+    } else {
+      Visit visit(&index, true);
+      if (!lane.try_hold(visit)) return;
+      lane.contents.work();
+      lane.let_go(visit);
+    }
+  }
+};
+
+// The owner's thread ends, and gives its lane back, while another takes the lane away: the slot is the thread's memory and
+// nobody may look at it any more.
+struct DisownTest : rl::test_suite<DisownTest, 2> {
+  World<Platform> world;
+  Slot slot{nullptr};
+  Lane<Platform> lane{Owner{7}, world};
+  model::Contents thread_memory;  // holds the slot
+
+  void before() {
+    Visit visit(&slot, true);
+    lane.adopt_by(slot, visit);
+    slot.store(&lane, std::memory_order_relaxed);
+  }
+  void thread(unsigned index) {
+    Visit visit(index == 0 ? static_cast<const void*>(&slot) : &lane, true);
+    if (index == 0) {
+      Owned::enter(slot);
+      lane.disown(visit);
+      thread_memory.work();
+    } else {
+      if (!lane.try_hold(visit)) return;
+      if (lane.owner_slot() != nullptr) thread_memory.work();
+      lane.contents.work();
+      lane.let_go(visit);
+    }
+  }
+};
+
+}  // namespace
+
+int main(int, char** arguments) {
+  const std::string_view name = arguments[1];
+  if (name == "entry-allocate") return model::run<EntryTest<Look::kAllocate>>(4);
+  if (name == "entry-free") return model::run<EntryTest<Look::kFree>>(4);
+  if (name == "entry-miss") return model::run<EntryTest<Look::kMiss>>(4);
+  if (name == "disown") return model::run<DisownTest>(4);
+  return 2;
+}

@@ -1,0 +1,106 @@
+// The lock-free lists in C++'s memory model, from the shipped headers through the Atomics policy: Inbox, IdStack.
+// Called by: run.py, with the name of a test.
+#include "checked_atomic.h"
+// After Relacy.
+#include "lane/id_stack.h"
+#include "lane/inbox.h"
+
+namespace lanemalloc {
+void check_failed(const char* expression, const char*, int) {
+  std::fprintf(stderr, "CHECK %s\n", expression);
+  std::abort();
+}
+}  // namespace lanemalloc
+
+namespace {
+
+using lanemalloc::IdStack;
+using lanemalloc::Inbox;
+using model::Relacy;
+
+// Two givers, one of them twice, and the owner, who takes twice and once more at the end. Every batch comes out exactly
+// once, and what its giver wrote before it gave is seen by the owner.
+struct InboxTest : rl::test_suite<InboxTest, 3> {
+  struct Batch : lanemalloc::BasicObject<Relacy> {
+    model::Contents links;  // stands for the plain links of the batch's objects
+    int taken = 0;
+  };
+  Inbox<Relacy> inbox;
+  Batch batches[3];
+
+  void give(Batch& batch) {
+    batch.links.work();
+    inbox.give(&batch);
+  }
+  void take() {
+    inbox.take([](lanemalloc::BasicObject<Relacy>* object) {
+      Batch& batch = *static_cast<Batch*>(object);
+      batch.links.work();
+      ++batch.taken;
+    });
+  }
+  void thread(unsigned index) {
+    if (index == 0) give(batches[0]), give(batches[1]);
+    if (index == 1) give(batches[2]);
+    if (index == 2) take(), take();
+  }
+  void after() {
+    take();
+    if (!inbox.is_empty()) take();  // the first one may have found the rest of an earlier take
+    RL_ASSERT(inbox.is_empty());
+    for (Batch& batch : batches) RL_ASSERT(batch.taken == 1 && batch.links.value() == 2);
+  }
+};
+
+// A pop that is interrupted between its two looks while the other thread pops, pops and pushes (ABA). A number belongs to
+// one thread at a time, none is lost, and its next holder sees what the last one did.
+struct StackTest : rl::test_suite<StackTest, 2> {
+  static constexpr uint32_t kMembers = 3;
+  IdStack<Relacy> stack;
+  IdStack<Relacy>::Link links[kMembers + 1];
+  model::Contents lanes[kMembers + 1];
+  int held[kMembers + 1] = {};
+
+  auto link() {
+    return [this](uint32_t n) -> auto& { return links[n]; };
+  }
+  uint32_t pop() {
+    const uint32_t n = stack.pop(link());
+    if (n == 0) return n;
+    RL_ASSERT(n <= kMembers && held[n] == 0);
+    held[n] = 1;
+    lanes[n].work();
+    return n;
+  }
+  void push(uint32_t n) {
+    if (n == 0) return;
+    held[n] = 0;
+    lanes[n].work();
+    stack.push(n, link());
+  }
+  void before() {
+    for (uint32_t n = kMembers; n > 0; --n) push(n);
+  }
+  void thread(unsigned index) {
+    if (index == 0) {
+      push(pop());
+    } else {
+      const uint32_t first = pop(), second = pop();
+      push(first);
+      push(second);
+    }
+  }
+  void after() {
+    for (uint32_t n = 0; n < kMembers; ++n) RL_ASSERT(pop() != 0);
+    RL_ASSERT(pop() == 0);
+  }
+};
+
+}  // namespace
+
+int main(int, char** arguments) {
+  const std::string_view name = arguments[1];
+  if (name == "inbox") return model::run<InboxTest>(3);
+  if (name == "idle-stack") return model::run<StackTest>(4);
+  return 2;
+}

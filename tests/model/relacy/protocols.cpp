@@ -1,0 +1,139 @@
+// The lock, the scavenger's wake-up and the run allocator's stack of deferred frees in C++'s memory model.
+// Called by: run.py, with the name of a test. Compiled with the copy of src/ in which std::atomic is model::atomic;
+// deferred.inc is Runs::defer() and Runs::take_back_deferred(), cut out of memory/runs.h by run.py.
+#include "checked_atomic.h"
+// After Relacy.
+#include "base/lock.h"
+#include "memory/scavenger.h"
+
+namespace lanemalloc {
+void check_failed(const char*, const char*, int) { std::abort(); }
+}  // namespace lanemalloc
+
+namespace {
+
+using namespace lanemalloc;
+
+struct ScavengerTest;
+ScavengerTest* scavenger_test;
+
+struct Platform {
+  static bool single_threaded() { return false; }
+  static void pause() { rl::yield(1, $); }
+  static void wait(model::atomic<uint32_t>&, uint32_t) { rl::yield(1, $); }
+  static void wake(model::atomic<uint32_t>&, int) {}
+  static void sleep_ms(uint64_t) { rl::yield(1, $); }
+  static bool start_thread(BareThread& thread, void (*run)(void*), void* argument);
+};
+
+// Three threads take the lock, one of them only by trying, and use what it guards.
+struct LockTest : rl::test_suite<LockTest, 3> {
+  Lock<Platform> lock{Rank::kRuns};
+  model::Contents guarded;
+  void thread(unsigned index) {
+    Visit visit(&lock, index != 0);
+    if (!lock.acquire(visit)) return;
+    guarded.work();
+    lock.release(visit);
+  }
+};
+
+// Two threads have work and poke; the third is the scavenger, when it has been started. When everything is at rest, no
+// work may be left.
+struct ScavengerTest : rl::test_suite<ScavengerTest, 3> {
+  Scavenger<Platform> scavenger;
+  model::atomic<uint32_t> work{0};
+  model::atomic<uint32_t> starts{0}, ends{0}, pokers{2};
+  void (*entry)(void*) = nullptr;
+  BareThread* bare = nullptr;
+
+  void before() {
+    scavenger_test = this;
+    bare = nullptr;
+    scavenger.start([](void* test) { return static_cast<ScavengerTest*>(test)->pass(); }, this, 1000);
+  }
+  bool pass() {
+    work.exchange(0, std::memory_order_acq_rel);
+    return false;
+  }
+  void thread(unsigned index) {
+    if (index < 2) {
+      work.fetch_add(1, std::memory_order_acq_rel);  // in the core: a lock is given back
+      scavenger.poke(Visit(this, true));
+      pokers.fetch_add(static_cast<uint32_t>(-1), std::memory_order_acq_rel);
+      return;
+    }
+    // One thread plays all scavengers, one after the other, as the stack that they share makes them be.
+    for (;;) {
+      const bool last = pokers.load(std::memory_order_acquire) == 0;
+      if (ends.load(std::memory_order_relaxed) != starts.load(std::memory_order_acquire)) {
+        entry(&scavenger);
+        bare->alive.store(0, std::memory_order_release);
+        ends.fetch_add(1, std::memory_order_relaxed);
+      } else if (last) {
+        return;
+      } else {
+        rl::yield(1, $);
+      }
+    }
+  }
+  void after() { RL_ASSERT(work.load(std::memory_order_relaxed) == 0); }
+};
+
+bool Platform::start_thread(BareThread& thread, void (*run)(void*), void*) {
+  thread.alive.store(1, std::memory_order_relaxed);
+  scavenger_test->entry = run;
+  scavenger_test->bare = &thread;
+  scavenger_test->starts.fetch_add(1, std::memory_order_release);
+  return true;
+}
+
+// Freed runs that wait for the next holder of the lock: pushed by two threads, taken twice by a third, and at the end.
+struct DeferredTest : rl::test_suite<DeferredTest, 3> {
+  struct RunState {
+    BlockIndex next;
+    model::Contents contents;  // what the freer wrote into the block's state
+    int put = 0;
+  };
+  struct Blocks {
+    struct State {
+      BlockCount length;
+    };
+    State states[3]{{1}, {1}, {1}};
+    State& state(BlockIndex at) { return states[at]; }
+  };
+  Blocks region_;
+  RunState runs_[3];
+  model::atomic<BlockIndex> deferred_{0};
+
+  RunState& run(BlockIndex at) { return runs_[at]; }
+  void mark_used(BlockIndex at, BlockCount) { run(at).contents.work(); }
+  void put(BlockIndex at, BlockCount, int) {
+    run(at).contents.work();
+    ++run(at).put;
+  }
+  struct BlockKind {
+    static constexpr int kDirty = 0;
+  };
+#include "deferred.inc"
+
+  void thread(unsigned index) {
+    if (index == 0) defer(0, 1), defer(1, 1);
+    if (index == 1) defer(2, 1);
+    if (index == 2) take_back_deferred(), take_back_deferred();
+  }
+  void after() {
+    take_back_deferred();
+    for (RunState& run : runs_) RL_ASSERT(run.put == 1 && run.contents.value() == 2);
+  }
+};
+
+}  // namespace
+
+int main(int, char** arguments) {
+  const std::string_view name = arguments[1];
+  if (name == "lock") return model::run<LockTest>(3);
+  if (name == "scavenger") return model::run<ScavengerTest>(2);
+  if (name == "deferred") return model::run<DeferredTest>(3);
+  return 2;
+}

@@ -25,7 +25,8 @@ void judge(size_t peak) {
   double seconds = 0;
   stage("waiting for the memory to go back");
   size_t left = wait_for_resident_below(limit, &seconds);
-  EXPECT(left < limit, "%zu MiB of %zu MiB still resident %.0f s after all was freed", left / kMiB, peak / kMiB, seconds);
+  EXPECT(left < limit, "%zu MiB of %zu MiB still resident %.0f s after all was freed", left / kMiB,
+         peak / kMiB, seconds);
   NOTE("peak %zu MiB, %zu MiB left %.1f s after the last free", peak / kMiB, left / kMiB, seconds);
 }
 

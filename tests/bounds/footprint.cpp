@@ -42,7 +42,8 @@ size_t holders_program(bool with_objects) {
         Owned objects[6];
         size_t sizes[] = {16, 48, 120, 300, 700, 1000};
         if (with_objects)
-          for (size_t i = 0; i < 6; i++) objects[i] = take(sizes[i], static_cast<uint64_t>(index) * 8 + i + 1);
+          for (size_t i = 0; i < 6; i++)
+            objects[i] = take(sizes[i], static_cast<uint64_t>(index) * 8 + i + 1);
         ready.wait();
         end.wait();
         if (with_objects)
@@ -107,11 +108,12 @@ void fork_children() {
           }
           int status = 0;
           char why[64];
-          EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "child %d: %s", i, describe(status, why));
+          EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "child %d: %s", i,
+                 describe(status, why));
         }
         size_t after = resident();
-        EXPECT(after < parent + 4 * kMiB, "the parent has %zu KiB resident after the forks, %zu KiB before", after / kKiB,
-               parent / kKiB);
+        EXPECT(after < parent + 4 * kMiB, "the parent has %zu KiB resident after the forks, %zu KiB before",
+               after / kKiB, parent / kKiB);
         NOTE("parent %zu KiB before and %zu KiB after ten children", parent / kKiB, after / kKiB);
         end.wait();
       });
@@ -126,7 +128,8 @@ void phase_shift() {
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
   int turn = 0;
-  size_t sizes[] = {24, 48, 100, 200, 400, 800, 1600, 3200, 7000, 14000, 30000, 70000, 200000, 600000, 1500000, 64};
+  size_t sizes[] = {24,   48,    100,   200,   400,    800,    1600,    3200,
+                    7000, 14000, 30000, 70000, 200000, 600000, 1500000, 64};
   run_threads(kThreads, [&](int index) {
     for (int round = 0; round < 2; round++) {
       pthread_mutex_lock(&mutex);
@@ -144,7 +147,8 @@ void phase_shift() {
     }
   });
   size_t limit = before + live + live / 2;
-  EXPECT(most < limit, "%zu MiB resident where at most %zu MiB were live at once", (most - before) / kMiB, live / kMiB);
+  EXPECT(most < limit, "%zu MiB resident where at most %zu MiB were live at once", (most - before) / kMiB,
+         live / kMiB);
   NOTE("at most %zu MiB resident where %zu MiB were live at once", (most - before) / kMiB, live / kMiB);
 }
 
@@ -163,7 +167,8 @@ void limited_program() {
     EXPECT(count < std::size(large), "no limit was met");
     EXPECT(errno == ENOMEM, "errno is %d, not ENOMEM, when there is no memory", errno);
     EXPECT(count >= 128, "only %zu MiB of 585 MiB could be had (round %d)", count, round);
-    EXPECT(api::calloc(1, 700 * kMiB) == nullptr && api::realloc(large[0], 700 * kMiB) == nullptr && errno == ENOMEM,
+    EXPECT(api::calloc(1, 700 * kMiB) == nullptr && api::realloc(large[0], 700 * kMiB) == nullptr &&
+               errno == ENOMEM,
            "more than the limit was given");
     for (size_t i = 0; i < count; i++) api::free(large[i]);
     Burst small;

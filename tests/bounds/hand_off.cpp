@@ -72,7 +72,8 @@ void hand_off(const Shape& shape) {
             if (i % 4096 == 0) stage(produces ? "producing" : "consuming", i);
             for (int partner = 0; partner < partners; partner++) {
               Waiting waiting;
-              Ring& ring = g_rings[produces ? self * shape.consumers + partner : partner * shape.consumers + self];
+              Ring& ring =
+                  g_rings[produces ? self * shape.consumers + partner : partner * shape.consumers + self];
               if (produces) {
                 size_t size = random.log_uniform(shape.low, shape.high);
                 auto* p = static_cast<unsigned char*>(api::malloc(size));
@@ -85,8 +86,8 @@ void hand_off(const Shape& shape) {
                 while ((p = ring.try_take(i)) == nullptr) waiting.again();
                 uint64_t serial;
                 memcpy(&serial, p, sizeof serial);
-                EXPECT(serial == i, "object %p of hand-off %llu says %llu", p, static_cast<unsigned long long>(i),
-                       static_cast<unsigned long long>(serial));
+                EXPECT(serial == i, "object %p of hand-off %llu says %llu", p,
+                       static_cast<unsigned long long>(i), static_cast<unsigned long long>(serial));
                 api::free(p);
               }
             }
@@ -103,11 +104,11 @@ void hand_off(const Shape& shape) {
       });
   size_t most = 0;
   for (size_t reading : readings) most = reading > most ? reading : most;
-  EXPECT(most < readings[0] + shape.may_grow, "%zu KiB resident after a tenth of the hand-offs, %zu KiB later",
-         readings[0] / kKiB, most / kKiB);
+  EXPECT(most < readings[0] + shape.may_grow,
+         "%zu KiB resident after a tenth of the hand-offs, %zu KiB later", readings[0] / kKiB, most / kKiB);
   NOTE("%llu hand-offs; resident %zu KiB after a tenth, at most %zu KiB later, %zu KiB at the end",
-       static_cast<unsigned long long>(each) * kParts * static_cast<unsigned>(pairs), readings[0] / kKiB, most / kKiB,
-       readings[kParts - 1] / kKiB);
+       static_cast<unsigned long long>(each) * kParts * static_cast<unsigned>(pairs), readings[0] / kKiB,
+       most / kKiB, readings[kParts - 1] / kKiB);
 }
 
 // The owner allocates 256 MiB, another thread frees all, and again.
@@ -138,7 +139,8 @@ void only_frees() {
           turn.wait();
         }
       });
-  EXPECT(most < first + first / 10, "%zu MiB resident in the first round, %zu MiB later", first / kMiB, most / kMiB);
+  EXPECT(most < first + first / 10, "%zu MiB resident in the first round, %zu MiB later", first / kMiB,
+         most / kMiB);
   NOTE("%zu MiB resident in the first of 5 rounds, at most %zu MiB later", first / kMiB, most / kMiB);
 }
 
@@ -171,12 +173,13 @@ void owner_sleeps() {
           }
           second.free();
         });
-        EXPECT(most < peak + peak / 10, "%zu MiB resident with the owner's objects, %zu MiB when another thread has as many",
+        EXPECT(most < peak + peak / 10,
+               "%zu MiB resident with the owner's objects, %zu MiB when another thread has as many",
                peak / kMiB, most / kMiB);
         size_t left = wait_for_resident_below(peak / 10);
         EXPECT(left < peak / 10, "%zu MiB of %zu MiB resident after all was freed", left / kMiB, peak / kMiB);
-        NOTE("%zu MiB with the owner's objects, at most %zu MiB with another thread's, %zu MiB at the end", peak / kMiB,
-             most / kMiB, left / kMiB);
+        NOTE("%zu MiB with the owner's objects, at most %zu MiB with another thread's, %zu MiB at the end",
+             peak / kMiB, most / kMiB, left / kMiB);
         EXPECT(write(ends[1], "x", 1) == 1, "write: %s", strerror(errno));
       });
 }

@@ -9,7 +9,7 @@ extern char** environ;
 namespace {
 using namespace stress;
 
-constexpr int kWorkers = 4;
+constexpr int kWorkers = 3;
 constexpr size_t kLargest = 256 * kKiB;
 SharedSlot g_shared[256];
 std::atomic<bool> g_stop{false};
@@ -18,9 +18,12 @@ std::atomic<uint64_t> g_operations{0};
 void work(Random& random, Tags& tags, Owned* slots, size_t count, int operations) {
   for (int i = 0; i < operations; i++) {
     Owned& o = slots[random.below(count)];
-    if (o.address == nullptr) o = take(random_size(random, kLargest), tags.next());
-    else if (random.percent(30)) g_shared[random.below(std::size(g_shared))].swap(o);
-    else if (random.percent(60)) give(o, "work");
+    if (o.address == nullptr)
+      o = take(random_size(random, kLargest), tags.next());
+    else if (random.percent(30))
+      g_shared[random.below(std::size(g_shared))].swap(o);
+    else if (random.percent(60))
+      give(o, "work");
     else {
       check(o, "realloc, before");
       size_t size = random_size(random, kLargest);
@@ -129,7 +132,7 @@ void finish() {
 
 void from_main() {
   run_threads(kWorkers, worker, [] {
-    fork_many(scaled(300), 0);
+    fork_many(scaled(150), 0);
     g_stop = true;
   });
   finish();
@@ -140,7 +143,7 @@ void from_threads() {
   std::atomic<int> left{kForkers};
   run_threads(kWorkers + kForkers, [&](int index) {
     if (index < kWorkers) return worker(index);
-    fork_many(scaled(80), static_cast<uint64_t>(index) << 32);
+    fork_many(scaled(50), static_cast<uint64_t>(index) << 32);
     if (left.fetch_sub(1) == 1) g_stop = true;
   });
   finish();
@@ -183,7 +186,7 @@ pid_t vfork_noop(char** arguments) {
 }
 
 void spawn() {
-  uint64_t rounds = scaled(150);
+  uint64_t rounds = scaled(100);
   run_threads(kWorkers, worker, [&] {
     for (uint64_t i = 0; i < rounds; i++) {
       stage("spawning", i);
@@ -228,6 +231,7 @@ void generation(int number, int last, size_t at_start) {
         generation(number + 1, last, at_start);
         _exit(0);
       }
+      g_stop = true;  // here; the next generation has the processors
       int status = 0;
       char why[64];
       EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "generation %d: %s", number + 1,
@@ -235,11 +239,14 @@ void generation(int number, int last, size_t at_start) {
     }
     g_stop = true;
   });
-  // Each generation leaks the objects of three workers and the shared slots, at most about 6 MiB, by itself.
-  size_t limit = at_start + static_cast<size_t>(last) * 8 * kMiB;
-  if (number == last)
-    EXPECT(resident() < limit, "%zu KiB resident in generation 2, %zu KiB in generation %d", at_start / kKiB,
-           resident() / kKiB, number);
+  // Each generation leaks about 2 MiB by itself (objects of three workers, shared slots); the rest is three lanes.
+  size_t end = resident(), limit = at_start + static_cast<size_t>(last) * 16 * kMiB;
+  if (number == last) {
+    EXPECT(end < limit, "%zu KiB resident in generation 2, %zu KiB in generation %d", at_start / kKiB,
+           end / kKiB, number);
+    print(1, "  %zu KiB resident in generation 2, %zu KiB in generation %d\n", at_start / kKiB, end / kKiB,
+          number);
+  }
 }
 void generations() {
   int last = static_cast<int>(scaled(20)) + 3;
@@ -255,11 +262,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   static const Case cases[] = {
-      {"from-main", from_main},
-      {"from-threads", from_threads},
-      {"atfork-handlers", atfork_handlers},
-      {"spawn", spawn},
-      {"generations", generations},
+      {"from-main", from_main}, {"from-threads", from_threads}, {"atfork-handlers", atfork_handlers},
+      {"spawn", spawn},         {"generations", generations},
   };
   return run_cases("fork_load", argc, argv, cases);
 }

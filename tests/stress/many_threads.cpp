@@ -71,8 +71,8 @@ void cost() {
   size_t without = measure_in_new_process("measure", "", environ);
   size_t with = start_all();
   size_t each = with > without ? (with - without) / kThreads : 0;
-  EXPECT(each < kCostLimit, "a thread with %d small objects costs %zu KiB resident beyond its stack", kObjects,
-         each / kKiB);
+  EXPECT(each < kCostLimit, "a thread with %d small objects costs %zu KiB resident beyond its stack",
+         kObjects, each / kKiB);
   free_all();
   join_all();
   NOTE("%zu bytes a thread; %zu KiB with, %zu KiB without objects", each, with / kKiB, without / kKiB);
@@ -89,9 +89,10 @@ void freed_after_exit() {
   size_t again = start_all();
   free_all();
   join_all();
-  EXPECT(again < before + kThreads * kCostLimit, "the second generation takes %zu KiB more", (again - before) / kKiB);
-  NOTE("%zu KiB resident between two generations of %d threads, %zu KiB with the second", before / kKiB, kThreads,
-       again / kKiB);
+  EXPECT(again < before + kThreads * kCostLimit, "the second generation takes %zu KiB more",
+         (again - before) / kKiB);
+  NOTE("%zu KiB resident between two generations of %d threads, %zu KiB with the second", before / kKiB,
+       kThreads, again / kKiB);
 }
 }  // namespace
 

@@ -40,7 +40,8 @@ static void unlock(void) {
 static char* base(void) {
   char* r = atomic_load(&region);
   if (r != NULL) return r;
-  char* fresh = mmap(NULL, kRegion, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  char* fresh =
+      mmap(NULL, kRegion, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (fresh == MAP_FAILED) return NULL;
   if (atomic_compare_exchange_strong(&region, &r, fresh)) return fresh;
   munmap(fresh, kRegion);
@@ -89,7 +90,8 @@ void free(void* p) {
     return;
   }
 #endif
-  uintptr_t first = ((uintptr_t)p + 4095) & ~(uintptr_t)4095, end = ((uintptr_t)p + header->size) & ~(uintptr_t)4095;
+  uintptr_t first = ((uintptr_t)p + 4095) & ~(uintptr_t)4095,
+            end = ((uintptr_t)p + header->size) & ~(uintptr_t)4095;
   int saved = errno;
   if (end > first + 16384) madvise((void*)first, end - first, MADV_DONTNEED);
   errno = saved;

@@ -16,8 +16,8 @@ programs=(storm thread_exit many_threads fork_load signals single_step)
 # The mutants must fail where they are wrong; the plain one must pass, or the programs ask for too much.
 # shellcheck disable=SC2317  # called by self_test
 expect_case() {  # pass|fail, mutant, program, case, scale
-  local status=0 patience=60
-  if [[ $1 == fail ]]; then patience=6; fi
+  local status=0 patience=50
+  if [[ $1 == fail ]]; then patience=5; fi
   run_program "$work/$2.so" "$3" "$4" "$5" "$patience" "" >"$work/self" 2>&1 || status=$?
   if [[ $1 == pass && $status == 0 || $1 == fail && $status != 0 ]]; then
     echo "  $2: $3 $4: $1, as it should: $(head -n 1 "$work/self")"
@@ -39,8 +39,8 @@ self_test() {
   build_program single_step
   expect_case pass plain storm 8-threads 0.05 || wrong=1
   expect_case pass plain signals nested 0.1 || wrong=1
-  expect_case pass plain single_step same-class-handler 0.05 || wrong=1
-  expect_case pass plain fork_load atfork-handlers 0.03 || wrong=1
+  expect_case pass plain single_step same-class-handler 0.02 || wrong=1
+  expect_case pass plain fork_load atfork-handlers 0.02 || wrong=1
   expect_case fail unsafe storm 8-threads 0.2 || wrong=1
   expect_case fail unsafe signals nested 0.3 || wrong=1
   expect_case fail unsafe single_step same-class-handler 0.1 || wrong=1

@@ -89,8 +89,10 @@ void on_signal(int number) {
   }
   SharedSlot& slot = state->slots[random.below(kSlots)];  // an object of the code that this interrupts
   if (slot.try_lock()) {
-    if (slot.object.address != nullptr) give(slot.object, "handler, object of the interrupted thread");
-    else slot.object = allocate(random, tags);
+    if (slot.object.address != nullptr)
+      give(slot.object, "handler, object of the interrupted thread");
+    else
+      slot.object = allocate(random, tags);
     slot.unlock();
   }
   if (random.percent(25)) g_shared[random.below(std::size(g_shared))].swap(held);
@@ -105,10 +107,14 @@ void ordinary_work(ThreadState& state, int operations) {
     SharedSlot& slot = state.slots[random.below(kSlots)];
     if (!slot.try_lock()) FAIL("a handler left a slot busy");
     Owned& o = slot.object;
-    if (o.address == nullptr) o = allocate(random, tags);
-    else if (random.percent(25)) resize(o, random, tags, "realloc");
-    else if (random.percent(40)) g_shared[random.below(std::size(g_shared))].swap(o);
-    else give(o, "free");
+    if (o.address == nullptr)
+      o = allocate(random, tags);
+    else if (random.percent(25))
+      resize(o, random, tags, "realloc");
+    else if (random.percent(40))
+      g_shared[random.below(std::size(g_shared))].swap(o);
+    else
+      give(o, "free");
     slot.unlock();
   }
 }
@@ -139,7 +145,8 @@ class ThreadTimer {
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = SIGUSR1;
     event._sigev_un._tid = thread_id();
-    EXPECT(syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &timer_) == 0, "timer_create: %s", strerror(errno));
+    EXPECT(syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &timer_) == 0, "timer_create: %s",
+           strerror(errno));
     itimerspec when = {{0, 97000}, {0, 97000}};
     syscall(SYS_timer_settime, timer_, 0, &when, nullptr);
   }
@@ -161,7 +168,8 @@ void set_process_timer(bool on) {
 void work_under_signals(const Sources& sources, uint64_t stream, uint64_t target) {
   static std::atomic<int> next_state{0};
   static auto* states = static_cast<unsigned char*>(map_pages(sizeof(ThreadState) * 8192));
-  auto* state = new (states + sizeof(ThreadState) * static_cast<size_t>(next_state.fetch_add(1))) ThreadState();
+  auto* state =
+      new (states + sizeof(ThreadState) * static_cast<size_t>(next_state.fetch_add(1))) ThreadState();
   for (int i = 0; i <= kKinds; i++) state->random[i] = Random(stream * 8 + static_cast<uint64_t>(i));
   stack_t stack = {};
   if (sources.alternate_stack) {
@@ -199,7 +207,8 @@ void finish() {
     if (slot.object.address != nullptr) give(slot.object, "at the end");
   NOTE("%llu handlers (SIGALRM %llu, SIGUSR1 %llu, SIGUSR2 %llu), %llu of them nested",
        static_cast<unsigned long long>(handled()), static_cast<unsigned long long>(g_handled[0].load()),
-       static_cast<unsigned long long>(g_handled[1].load()), static_cast<unsigned long long>(g_handled[2].load()),
+       static_cast<unsigned long long>(g_handled[1].load()),
+       static_cast<unsigned long long>(g_handled[2].load()),
        static_cast<unsigned long long>(g_nested.load()));
 }
 
@@ -246,7 +255,9 @@ void births() {
   for (uint64_t wave = 0; wave < 1500 && handled() < target; wave++) {
     stage("waves", wave);
     before = handled();
-    run_threads(4, [&](int index) { work_under_signals(sources, wave * 4 + static_cast<uint64_t>(index), before + 30); });
+    run_threads(4, [&](int index) {
+      work_under_signals(sources, wave * 4 + static_cast<uint64_t>(index), before + 30);
+    });
   }
   finish();
 }

@@ -16,15 +16,17 @@ constexpr long kTrapFlag = 0x100;
 constexpr uint64_t kMostSteps = 20'000'000;  // in one operation; more is an endless loop
 
 // The jump over 128 bytes spares the red zone.
-#define STEP_BEGIN() \
-  asm volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::: "memory", "cc")
-#define STEP_END() \
-  asm volatile("lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::: "memory", "cc")
+#define STEP_BEGIN()                                                                                      \
+  asm volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" :: \
+                   : "memory", "cc")
+#define STEP_END()                                                                                          \
+  asm volatile("lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" :: \
+                   : "memory", "cc")
 
 using Handler = void (*)(greg_t* registers);
 Handler g_handler;
-uint64_t g_steps = 0;       // in all
-uint64_t g_operation = 0;   // steps of this operation
+uint64_t g_steps = 0;      // in all
+uint64_t g_operation = 0;  // steps of this operation
 uint64_t g_operations = 0;
 uint64_t g_longest = 0;
 uint64_t g_cut = 0;  // operations that started a thread or process: not stepped to their end
@@ -38,7 +40,8 @@ bool at_system_call(greg_t* r, ucontext_t* context) {
   const auto* code = reinterpret_cast<const unsigned char*>(r[REG_RIP]);
   if (code[0] != 0x0f || code[1] != 0x05) return false;
   long number = r[REG_RAX];
-  if (number == SYS_clone || number == SYS_clone3 || number == SYS_fork || number == SYS_vfork || number == SYS_exit) {
+  if (number == SYS_clone || number == SYS_clone3 || number == SYS_fork || number == SYS_vfork ||
+      number == SYS_exit) {
     r[REG_EFL] &= ~kTrapFlag;
     g_cut++;
     return true;
@@ -117,10 +120,10 @@ void stepped(const Operation& operation) {
 
 // ---- handlers ----------------------------------------------------------------------------------------------------
 Random g_random(77);
-Tags g_tags;           // of the code that is stepped
+Tags g_tags;  // of the code that is stepped
 Tags g_handler_tags;
-Owned g_held[64];      // of the handler; live over many steps
-Owned g_victims[64];   // made by the code, freed by the handler
+Owned g_held[64];     // of the handler; live over many steps
+Owned g_victims[64];  // made by the code, freed by the handler
 size_t g_victim_count = 0;
 
 void refill_victims() {
@@ -133,8 +136,10 @@ void refill_victims() {
 
 void hold(size_t size, const char* where) {
   Owned& o = g_held[g_random.below(std::size(g_held))];
-  if (o.address != nullptr) give(o, where);
-  else o = take(size, g_handler_tags.next());
+  if (o.address != nullptr)
+    give(o, where);
+  else
+    o = take(size, g_handler_tags.next());
 }
 
 void allocating_handler(greg_t*) {
@@ -178,7 +183,8 @@ void child_work() {
     give(a, "child");
     give(b, "child");
   }
-  for (int i = 0; i < 4 && g_victim_count > 0; i++) give(g_victims[--g_victim_count], "child, the parent's object");
+  for (int i = 0; i < 4 && g_victim_count > 0; i++)
+    give(g_victims[--g_victim_count], "child, the parent's object");
 }
 void end_child() {  // a child that went on with the interrupted operation and has finished it
   child_work();
@@ -201,13 +207,14 @@ void forking_handler(greg_t* registers) {
   g_forks++;
   int status = 0;
   char why[64];
-  EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "the child forked at step %llu of an operation on %zu bytes (%s): %s",
-         static_cast<unsigned long long>(g_operation), g_size, g_forks % 2 == 1 ? "ended in the handler" : "went on",
-         describe(status, why));
+  EXPECT(waitpid(child, &status, 0) == child && wait_ok(status),
+         "the child forked at step %llu of an operation on %zu bytes (%s): %s",
+         static_cast<unsigned long long>(g_operation), g_size,
+         g_forks % 2 == 1 ? "ended in the handler" : "went on", describe(status, why));
 }
 
 // ---- what is stepped ---------------------------------------------------------------------------------------------
-constexpr size_t kSizes[] = {32, 200, 1000, 2000, 10000, 40000, 100000, 300000, 1200000};
+constexpr size_t kSizes[] = {32, 200, 1000, 2000, 10000, 40000, 100000, 300000, 600000};
 constexpr size_t kMostObjects = 2600;
 Owned g_objects[kMostObjects];
 
@@ -260,7 +267,7 @@ void suite(double part) {
   for (size_t size : kSizes) {
     stage("size", size);
     g_size = size;
-    size_t slab_full = static_cast<size_t>((70000.0 / static_cast<double>(size) + 6) * (size < 100 ? part : 1));
+    size_t slab_full = static_cast<size_t>((70000.0 / static_cast<double>(size) + 6) * part);
     size_t count = slab_full < 3 ? 3 : slab_full > kMostObjects ? kMostObjects : slab_full;
     for (size_t i = 0; i < count; i++) {
       refill_victims();
@@ -269,15 +276,15 @@ void suite(double part) {
     free_all_in_disorder(count);
     size_t few = count / 8 < 4 ? 4 : count / 8;
     if (few > count) few = count;
-    if (size > 1000000) few = 1;  // copies take a step for each 32 bytes
+    if (size > 200000) few = 1;  // copies take a step for each 32 bytes
     for (size_t i = 0; i < few; i++) {
       refill_victims();
       step_calloc(g_objects[i], size);
     }
     for (size_t i = 0; i < few; i++) {
-      step_realloc(g_objects[i], size + size / 2);   // grow, mostly move
+      step_realloc(g_objects[i], size + size / 2);      // grow, mostly move
       step_realloc(g_objects[i], size + size / 2 + 1);  // grow, mostly in place
-      step_realloc(g_objects[i], size / 3 + 1);      // shrink
+      step_realloc(g_objects[i], size / 3 + 1);         // shrink
     }
     free_all_in_disorder(few);
     void* p = nullptr;
@@ -370,7 +377,7 @@ void fork_at_all() {
   g_fork_every = static_cast<uint64_t>(211 / number_from("LANEMALLOC_TEST_SCALE", 1));
   if (g_fork_every < 1) g_fork_every = 1;
   start(forking_handler);
-  suite(0.2);
+  suite(checked_mode() ? 0.05 : 0.2);
   report();
 }
 void fork_at_first() {
@@ -405,8 +412,10 @@ void remote_frees(Handler handler) {
             g_remote_count = size < 200 ? 1000 : size < 2000 ? 200 : 12;
             for (size_t i = 0; i < g_remote_count; i++) {
               refill_victims();
-              if (i % 4 == 0) step_malloc(g_remote[i], size);
-              else g_remote[i] = take(size, g_tags.next());
+              if (i % 4 == 0)
+                step_malloc(g_remote[i], size);
+              else
+                g_remote[i] = take(size, g_tags.next());
             }
             sem_post(&g_to_main);
             wait(g_to_owner);

@@ -97,13 +97,14 @@ class Thread {
 
 void storm(int threads) {
   bool table = g_table.reserve();
-  uint64_t operations = scaled(6e6) / static_cast<uint64_t>(threads) + 1;
+  uint64_t operations = scaled(3e6) / static_cast<uint64_t>(threads) + 1;
   run_threads(threads, [&](int index) { Thread(index).run(operations); });
   Thread last(threads);
   for (SharedSlot& slot : g_shared)
     if (slot.object.address != nullptr) last.release(slot.object);
-  NOTE("%llu operations in %d threads%s", static_cast<unsigned long long>(operations) * static_cast<unsigned>(threads),
-       threads, table ? "" : ", without the table of addresses (no address space for it)");
+  NOTE("%llu operations in %d threads%s",
+       static_cast<unsigned long long>(operations) * static_cast<unsigned>(threads), threads,
+       table ? "" : ", without the table of addresses (no address space for it)");
 }
 }  // namespace
 

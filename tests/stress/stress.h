@@ -98,25 +98,25 @@ inline void print(int fd, const char* format, ...) {
   abort();
 }
 
-#define FAIL(...)                                                                 \
-  do {                                                                            \
-    char stress_text_[700];                                                       \
-    snprintf(stress_text_, sizeof stress_text_, __VA_ARGS__);                     \
+#define FAIL(...)                                                                            \
+  do {                                                                                       \
+    char stress_text_[700];                                                                  \
+    snprintf(stress_text_, sizeof stress_text_, __VA_ARGS__);                                \
     stress::print(1, "FAILED %s %s: %s\n", stress::g_program, stress::g_case, stress_text_); \
-    stress::stop_here();                                                          \
+    stress::stop_here();                                                                     \
   } while (0)
 
-#define EXPECT(condition, ...)        \
-  do {                                \
+#define EXPECT(condition, ...)           \
+  do {                                   \
     if (!(condition)) FAIL(__VA_ARGS__); \
   } while (0)
 
-#define SKIP(...)                                                                 \
-  do {                                                                            \
-    char stress_text_[700];                                                       \
-    snprintf(stress_text_, sizeof stress_text_, __VA_ARGS__);                     \
+#define SKIP(...)                                                                             \
+  do {                                                                                        \
+    char stress_text_[700];                                                                   \
+    snprintf(stress_text_, sizeof stress_text_, __VA_ARGS__);                                 \
     stress::print(1, "skipped %s %s: %s\n", stress::g_program, stress::g_case, stress_text_); \
-    _exit(0);                                                                     \
+    _exit(0);                                                                                 \
   } while (0)
 
 // ---- parameters --------------------------------------------------------------------------------------------------
@@ -128,9 +128,7 @@ inline uint64_t scaled(double count) {
   double n = count * number_from("LANEMALLOC_TEST_SCALE", 1);
   return n < 1 ? 1 : static_cast<uint64_t>(n);
 }
-inline uint64_t base_seed() {
-  return static_cast<uint64_t>(number_from("LANEMALLOC_TEST_SEED", 20240607));
-}
+inline uint64_t base_seed() { return static_cast<uint64_t>(number_from("LANEMALLOC_TEST_SEED", 20240607)); }
 inline bool checked_mode() { return number_from("LANEMALLOC_TEST_CHECKED", 0) != 0; }
 
 inline uint64_t mix(uint64_t x) {  // splitmix64's finalizer
@@ -162,7 +160,7 @@ class Random {
 // Mostly small, some middle, one in a hundred large.
 inline size_t random_size(Random& random, size_t largest) {
   uint64_t r = random.below(1000);
-  size_t n = r < 700 ? 1 + random.below(512)
+  size_t n = r < 700   ? 1 + random.below(512)
              : r < 900 ? random.log_uniform(512, 8192)
              : r < 990 ? random.log_uniform(8192, 64 << 10)
                        : random.log_uniform(64 << 10, largest < (64 << 10) ? 64 << 10 : largest);
@@ -211,7 +209,8 @@ inline void on_watchdog(int) {
   int printed = 0;
   for (Stage& s : g_stages)
     if (int thread = s.thread.load(); thread != 0 && printed++ < 40)
-      print(1, "  thread %d: %s %llu\n", thread, s.text.load(), static_cast<unsigned long long>(s.count.load()));
+      print(1, "  thread %d: %s %llu\n", thread, s.text.load(),
+            static_cast<unsigned long long>(s.count.load()));
   stop_here();
 }
 
@@ -280,12 +279,14 @@ inline void check_prefix(const Owned& o, size_t valid, const char* where) {
       if (word != pattern_word(o.tag, i / 8))
         FAIL("%s: object %p of %zu bytes (owner %llu, serial %llu) damaged at offset %zu: %016llx", where,
              static_cast<void*>(o.address), o.size, static_cast<unsigned long long>(o.tag >> 40),
-             static_cast<unsigned long long>(o.tag & ((1ull << 40) - 1)), i, static_cast<unsigned long long>(word));
+             static_cast<unsigned long long>(o.tag & ((1ull << 40) - 1)), i,
+             static_cast<unsigned long long>(word));
     }
     for (; i < end; i++)
       if (o.address[i] != pattern_byte(o.tag, i))
         FAIL("%s: object %p of %zu bytes (owner %llu) damaged at offset %zu: %02x", where,
-             static_cast<void*>(o.address), o.size, static_cast<unsigned long long>(o.tag >> 40), i, o.address[i]);
+             static_cast<void*>(o.address), o.size, static_cast<unsigned long long>(o.tag >> 40), i,
+             o.address[i]);
   });
 }
 inline void check(const Owned& o, const char* where) { check_prefix(o, o.size, where); }
@@ -295,8 +296,8 @@ inline void check_zero(const unsigned char* p, size_t size, const char* where) {
   for (uint64_t word; i + 8 <= size; i += 8) {
     memcpy(&word, p + i, 8);
     if (word != 0)
-      FAIL("%s: calloc'd object %p of %zu bytes is not zero at %zu: %016llx", where, static_cast<const void*>(p),
-           size, i, static_cast<unsigned long long>(word));
+      FAIL("%s: calloc'd object %p of %zu bytes is not zero at %zu: %016llx", where,
+           static_cast<const void*>(p), size, i, static_cast<unsigned long long>(word));
   }
   for (; i < size; i++)
     if (p[i] != 0) FAIL("%s: calloc'd object of %zu bytes is not zero at %zu", where, size, i);
@@ -329,7 +330,9 @@ inline void give(Owned& o, const char* where) {
 struct alignas(64) SharedSlot {
   std::atomic<bool> busy{false};
   Owned object;
-  bool try_lock() { return !busy.load(std::memory_order_relaxed) && !busy.exchange(true, std::memory_order_acquire); }
+  bool try_lock() {
+    return !busy.load(std::memory_order_relaxed) && !busy.exchange(true, std::memory_order_acquire);
+  }
   void unlock() { busy.store(false, std::memory_order_release); }
   bool swap(Owned& mine) {
     if (!try_lock()) return false;
@@ -346,7 +349,8 @@ struct alignas(64) SharedSlot {
 class OwnershipTable {
  public:
   bool reserve() {
-    void* p = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p =
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return false;
     madvise(p, kBytes, MADV_DONTDUMP);
     madvise(p, kBytes, MADV_NOHUGEPAGE);
@@ -412,7 +416,8 @@ inline double now() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 inline void pause_for(double seconds) {
-  timespec t = {static_cast<time_t>(seconds), static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
+  timespec t = {static_cast<time_t>(seconds),
+                static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
   nanosleep(&t, nullptr);
 }
 
@@ -443,8 +448,10 @@ inline void* map_pages(size_t bytes) {  // memory for the test itself
 
 inline bool wait_ok(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
 inline const char* describe(int status, char (&text)[64]) {
-  if (WIFEXITED(status)) snprintf(text, sizeof text, "exit status %d", WEXITSTATUS(status));
-  else snprintf(text, sizeof text, "signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+  if (WIFEXITED(status))
+    snprintf(text, sizeof text, "exit status %d", WEXITSTATUS(status));
+  else
+    snprintf(text, sizeof text, "signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
   return text;
 }
 
@@ -457,14 +464,16 @@ inline size_t measure_in_new_process(const char* first, const char* second, char
   EXPECT(child >= 0, "fork: %s", strerror(errno));
   if (child == 0) {
     dup2(ends[1], 1);
-    char* arguments[] = {const_cast<char*>(g_program), const_cast<char*>(first), const_cast<char*>(second), nullptr};
+    char* arguments[] = {const_cast<char*>(g_program), const_cast<char*>(first), const_cast<char*>(second),
+                         nullptr};
     execve("/proc/self/exe", arguments, environment);
     _exit(126);
   }
   close(ends[1]);
   char text[1024];
   size_t length = 0;
-  for (ssize_t n; length < sizeof text - 1 && (n = read(ends[0], text + length, sizeof text - 1 - length)) != 0;)
+  for (ssize_t n;
+       length < sizeof text - 1 && (n = read(ends[0], text + length, sizeof text - 1 - length)) != 0;)
     if (n > 0) length += static_cast<size_t>(n);
   close(ends[0]);
   text[length] = 0;

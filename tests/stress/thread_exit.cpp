@@ -8,6 +8,7 @@ using namespace stress;
 
 constexpr int kAlive = 8;  // threads at a time
 constexpr size_t kMayGrow = 16 * kMiB;
+constexpr size_t kMost = 128 * kMiB;  // where less than 12 MiB are live
 
 SharedSlot g_left[1024];  // what threads leave behind
 pthread_key_t g_keys[2];
@@ -30,9 +31,12 @@ void destroy_kept(void* p) {
   kept->rounds++;
   for (int i = 0; i < 40; i++) {
     Owned& o = kept->objects[kept->random.below(std::size(kept->objects))];
-    if (o.address == nullptr) o = take(random_size(kept->random, 64 << 10), kept->tags.next());
-    else if (kept->random.percent(50)) give(o, "destructor");
-    else leave_behind(o, kept->random, "destructor, left behind");
+    if (o.address == nullptr)
+      o = take(random_size(kept->random, 64 << 10), kept->tags.next());
+    else if (kept->random.percent(50))
+      give(o, "destructor");
+    else
+      leave_behind(o, kept->random, "destructor, left behind");
   }
   // Come back in later rounds, after the allocator's own destructor.
   if (kept->rounds < 3) {
@@ -44,9 +48,9 @@ void destroy_kept(void* p) {
 }
 
 struct Churn {
-  bool with_destructors;  // objects are held in thread-specific data until the thread dies
-  bool allocate_in_body;  // otherwise the first allocation of the thread is in its destructor
-  bool keep_nothing_back; // the thread leaves all that it allocated to others
+  bool with_destructors;   // objects are held in thread-specific data until the thread dies
+  bool allocate_in_body;   // otherwise the first allocation of the thread is in its destructor
+  bool keep_nothing_back;  // the thread leaves all that it allocated to others
 };
 
 void thread_body(const Churn& churn, int index, uint64_t serial, Kept* kept) {
@@ -60,14 +64,19 @@ void thread_body(const Churn& churn, int index, uint64_t serial, Kept* kept) {
   Owned objects[64];
   for (int i = 0; i < 400; i++) {
     Owned& o = objects[random.below(std::size(objects))];
-    if (o.address == nullptr) o = take(random_size(random, 128 << 10), tags.next());
-    else if (random.percent(60)) give(o, "thread");
-    else leave_behind(o, random, "thread, left behind");
+    if (o.address == nullptr)
+      o = take(random_size(random, 128 << 10), tags.next());
+    else if (random.percent(60))
+      give(o, "thread");
+    else
+      leave_behind(o, random, "thread, left behind");
   }
   for (Owned& o : objects)
     if (o.address != nullptr) {
-      if (churn.keep_nothing_back) leave_behind(o, random, "end of thread, left behind");
-      else give(o, "end of thread");
+      if (churn.keep_nothing_back)
+        leave_behind(o, random, "end of thread, left behind");
+      else
+        give(o, "end of thread");
     }
 }
 
@@ -76,23 +85,23 @@ void churn_threads(const Churn& churn) {
   pthread_key_create(&g_keys[1], destroy_kept);
   auto* kept = static_cast<Kept*>(map_pages(sizeof(Kept) * kAlive));
   memset(static_cast<void*>(kept), 0, sizeof(Kept) * kAlive);
-  uint64_t waves = scaled(400) + 20;
-  size_t early = 0, most = 0;
+  uint64_t waves = scaled(500) + 30;
+  size_t early = 0, late = 0;  // the most in each half
   for (uint64_t wave = 0; wave < waves; wave++) {
     stage("waves", wave);
     run_threads(kAlive, [&](int index) { thread_body(churn, index, wave, &kept[index]); });
-    if (wave == waves / 10) early = resident();
-    if (wave > waves / 10 && wave % 16 == 0)
-      if (size_t now = resident(); now > most) most = now;
+    if (wave % 4 != 3 && wave + 1 < waves) continue;
+    size_t& most = wave < waves / 2 ? early : late;
+    if (size_t here = resident(); here > most) most = here;
   }
-  size_t last = resident();
-  if (last > most) most = last;
-  EXPECT(most < early + early / 4 + kMayGrow, "memory grows with dead threads: %zu KiB after a tenth, %zu KiB later",
-         early / kKiB, most / kKiB);
+  EXPECT(late < early + early / 4 + kMayGrow && late < kMost,
+         "memory grows with dead threads: at most %zu KiB in the first half, %zu KiB in the second (limit "
+         "%zu KiB)",
+         early / kKiB, late / kKiB, kMost / kKiB);
   for (SharedSlot& slot : g_left)
     if (slot.object.address != nullptr) give(slot.object, "freed at the end");
-  NOTE("%llu threads; resident %zu KiB after a tenth, at most %zu KiB later",
-       static_cast<unsigned long long>(waves * kAlive), early / kKiB, most / kKiB);
+  NOTE("%llu threads; resident at most %zu KiB in the first half, %zu KiB in the second",
+       static_cast<unsigned long long>(waves * kAlive), early / kKiB, late / kKiB);
 }
 
 // An owner that is gone, then all of its objects freed by one other thread, again and again: the slabs come back.
@@ -114,8 +123,8 @@ void freed_after_exit() {
     if (round == rounds / 5) early = resident();
   }
   size_t late = resident();
-  EXPECT(late < early + early / 4 + kMayGrow, "%zu KiB resident after a fifth of the rounds, %zu KiB at the end",
-         early / kKiB, late / kKiB);
+  EXPECT(late < early + early / 4 + kMayGrow,
+         "%zu KiB resident after a fifth of the rounds, %zu KiB at the end", early / kKiB, late / kKiB);
   NOTE("%llu rounds; resident %zu KiB, then %zu KiB", static_cast<unsigned long long>(rounds), early / kKiB,
        late / kKiB);
 }

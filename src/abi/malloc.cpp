@@ -67,7 +67,8 @@ FAST void* allocate(Bytes size) {
 
 FAST void deallocate(void* p) {
   process_engine.free(
-      p, thread_slot, [=](Gate* gate, MapEntry entry) { free_missed(p, gate, entry); }, [](Gate* gate, Slab* slab) { free_look(gate, slab); });
+      p, thread_slot, [=](Gate* gate, MapEntry entry) { free_missed(p, gate, entry); },
+      [](Gate* gate, Slab* slab) { free_look(gate, slab); });
 }
 
 void* allocate_zeroed(Bytes count, Bytes size) {
@@ -78,7 +79,8 @@ void* allocate_zeroed(Bytes count, Bytes size) {
 
 // alignment: a power of two.
 void* allocate_aligned(Bytes size, Bytes alignment) {
-  return checked_allocation(size, [=] { return process_engine.allocate_aligned(size, alignment, thread_slot); });
+  return checked_allocation(size,
+                            [=] { return process_engine.allocate_aligned(size, alignment, thread_slot); });
 }
 
 void* reallocate(void* p, Bytes size) {
@@ -92,7 +94,8 @@ void* reallocate(void* p, Bytes size) {
     report_bad_pointer("realloc", p, found.verdict);
     return no_memory();
   }
-  return checked_allocation(size, [=] { return process_engine.reallocate(p, found.entry, size, thread_slot); });
+  return checked_allocation(size,
+                            [=] { return process_engine.reallocate(p, found.entry, size, thread_slot); });
 }
 
 // memalign's rule: an alignment that is no power of two is rounded up to one.
@@ -150,10 +153,6 @@ EXPORT int LANE_NAME(posix_memalign)(void** result, size_t alignment, size_t siz
 EXPORT void* LANE_NAME(memalign)(size_t alignment, size_t size) { return allocate_rounded(alignment, size); }
 
 EXPORT void* LANE_NAME(aligned_alloc)(size_t alignment, size_t size) {
-  if (!is_power_of_two(alignment)) {
-    errno = EINVAL;
-    return nullptr;
-  }
   return allocate_rounded(alignment, size);
 }
 
@@ -175,7 +174,9 @@ EXPORT size_t LANE_NAME(malloc_usable_size)(void* p) {
   return process_engine.usable_size(p, found.entry);
 }
 
-EXPORT int LANE_NAME(malloc_trim)(size_t) { return start_process() && process_engine.trim(thread_slot) ? 1 : 0; }
+EXPORT int LANE_NAME(malloc_trim)(size_t) {
+  return start_process() && process_engine.trim(thread_slot) ? 1 : 0;
+}
 
 // The parameters of the C library's allocator mean nothing here; setting a known one is not an error.
 EXPORT int LANE_NAME(mallopt)(int parameter, int) {
@@ -188,19 +189,22 @@ EXPORT int LANE_NAME(mallopt)(int parameter, int) {
     case M_CHECK_ACTION:
     case M_PERTURB:
     case M_ARENA_TEST:
-    case M_ARENA_MAX: return 1;
-    default: return 0;
+    case M_ARENA_MAX:
+      return 1;
+    default:
+      return 0;
   }
 }
 
 EXPORT struct mallinfo2 LANE_NAME(mallinfo2)() {
   const Statistics& s = fresh_statistics();
   struct mallinfo2 info = {};
-  info.arena = s.runs.claimed;
-  info.ordblks = s.live_objects;
+  info.arena = s.runs.claimed - s.large_live_bytes;
+  info.ordblks = s.live_objects - s.large_live_objects;
+  info.hblks = s.large_live_objects;
   info.hblkhd = s.large_live_bytes;
-  info.uordblks = s.live_bytes;
-  info.fordblks = s.runs.claimed - s.live_bytes;
+  info.uordblks = s.live_bytes - s.large_live_bytes;
+  info.fordblks = info.arena - info.uordblks;
   info.keepcost = s.runs.dirty;
   return info;
 }
@@ -211,6 +215,7 @@ EXPORT struct mallinfo LANE_NAME(mallinfo)() {
   struct mallinfo info = {};
   info.arena = narrow(wide.arena);
   info.ordblks = narrow(wide.ordblks);
+  info.hblks = narrow(wide.hblks);
   info.hblkhd = narrow(wide.hblkhd);
   info.uordblks = narrow(wide.uordblks);
   info.fordblks = narrow(wide.fordblks);
@@ -227,11 +232,14 @@ EXPORT int LANE_NAME(malloc_info)(int options, FILE* out) {
   for (unsigned c = 1; c < kClassCount; ++c) {
     const ClassStatistics& row = s.classes[c];
     if (row.allocations == 0) continue;
-    fprintf(out, "<size size=\"%" PRIu64 "\" allocations=\"%" PRIu64 "\" live=\"%" PRIu64 "\" slabs=\"%" PRIu64 "\"/>\n",
+    fprintf(out,
+            "<size size=\"%" PRIu64 "\" allocations=\"%" PRIu64 "\" live=\"%" PRIu64 "\" slabs=\"%" PRIu64
+            "\"/>\n",
             row.size, row.allocations, row.live, row.slabs);
   }
   fprintf(out, "</sizes>\n</heap>\n");
-  fprintf(out, "<total type=\"live\" count=\"%" PRIu64 "\" size=\"%" PRIu64 "\"/>\n", s.live_objects, s.live_bytes);
+  fprintf(out, "<total type=\"live\" count=\"%" PRIu64 "\" size=\"%" PRIu64 "\"/>\n", s.live_objects,
+          s.live_bytes);
   fprintf(out, "<total type=\"large\" count=\"%" PRIu64 "\" size=\"%" PRIu64 "\"/>\n", s.large_allocations,
           s.large_live_bytes);
   fprintf(out, "<system type=\"current\" size=\"%" PRIu64 "\"/>\n", s.runs.claimed);

@@ -19,8 +19,8 @@ namespace {
 
 // A function of the C++ runtime that the program has no link to: it was loaded for a plug-in only.
 template <class Function>
-Function* runtime_function(const char* name) {
-  void* found = dlsym(RTLD_DEFAULT, name);
+Function* runtime_function(const char* name, void* where = RTLD_DEFAULT) {
+  void* found = dlsym(where, name);
   if (found == nullptr) {
     void* library = dlopen("libstdc++.so.6", RTLD_NOW | RTLD_NOLOAD);
     if (library != nullptr) found = dlsym(library, name);
@@ -29,8 +29,9 @@ Function* runtime_function(const char* name) {
 }
 
 std::new_handler new_handler() {
-  auto* get = _ZSt15get_new_handlerv != nullptr ? _ZSt15get_new_handlerv
-                                                : runtime_function<std::new_handler()>("_ZSt15get_new_handlerv");
+  auto* get = _ZSt15get_new_handlerv != nullptr
+                  ? _ZSt15get_new_handlerv
+                  : runtime_function<std::new_handler()>("_ZSt15get_new_handlerv");
   return get != nullptr ? get() : nullptr;
 }
 
@@ -38,7 +39,8 @@ std::new_handler new_handler() {
   auto* raise = _ZSt17__throw_bad_allocv != nullptr ? _ZSt17__throw_bad_allocv
                                                     : runtime_function<void()>("_ZSt17__throw_bad_allocv");
   if (raise != nullptr) raise();
-  static constexpr char kLine[] = "lanemalloc: operator new: out of memory, and no C++ runtime to throw bad_alloc\n";
+  static constexpr char kLine[] =
+      "lanemalloc: operator new: out of memory, and no C++ runtime to throw bad_alloc\n";
   Linux::say(kLine, sizeof kLine - 1);
   abort();
 }
@@ -81,7 +83,7 @@ NOINLINE void* new_aligned(Bytes size, std::align_val_t alignment) {
 template <class... Alignment>
 void* new_nothrow(const char* runtime_name, Bytes size, const std::nothrow_t& tag, Alignment... alignment) {
   if (void* p = allocate_once(size, alignment...)) return p;
-  auto* theirs = reinterpret_cast<void* (*)(Bytes, Alignment..., const std::nothrow_t&)>(dlsym(RTLD_NEXT, runtime_name));
+  auto* theirs = runtime_function<void*(Bytes, Alignment..., const std::nothrow_t&)>(runtime_name, RTLD_NEXT);
   if (theirs != nullptr) return theirs(size, alignment..., tag);
   return nullptr;
 }
@@ -97,8 +99,12 @@ EXPORT void* operator new(size_t n) { return new_object(n); }
 EXPORT void* operator new[](size_t n) { return new_object(n); }
 EXPORT void* operator new(size_t n, align_val_t a) { return new_aligned(n, a); }
 EXPORT void* operator new[](size_t n, align_val_t a) { return new_aligned(n, a); }
-EXPORT void* operator new(size_t n, const nothrow_t& t) noexcept { return new_nothrow("_ZnwmRKSt9nothrow_t", n, t); }
-EXPORT void* operator new[](size_t n, const nothrow_t& t) noexcept { return new_nothrow("_ZnamRKSt9nothrow_t", n, t); }
+EXPORT void* operator new(size_t n, const nothrow_t& t) noexcept {
+  return new_nothrow("_ZnwmRKSt9nothrow_t", n, t);
+}
+EXPORT void* operator new[](size_t n, const nothrow_t& t) noexcept {
+  return new_nothrow("_ZnamRKSt9nothrow_t", n, t);
+}
 EXPORT void* operator new(size_t n, align_val_t a, const nothrow_t& t) noexcept {
   return new_nothrow("_ZnwmSt11align_val_tRKSt9nothrow_t", n, t, a);
 }

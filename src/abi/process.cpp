@@ -66,7 +66,8 @@ void after_fork_in_child() { process_engine.after_fork_in_child(thread_slot); }
 [[gnu::constructor(101)]] void library_starts() {
   start_process();
   if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) {
-    static constexpr char kLine[] = "lanemalloc: no memory for fork handlers; a child of fork must not allocate\n";
+    static constexpr char kLine[] =
+        "lanemalloc: no memory for fork handlers; a child of fork must not allocate\n";
     Linux::say(kLine, sizeof kLine - 1);
   }
 }
@@ -112,12 +113,24 @@ void report_bad_pointer(const char* function, const void* pointer, Verdict why) 
   Text line;
   line << "lanemalloc: " << function << '(' << pointer << "): ";
   switch (why) {
-    case Verdict::kGood: line << "good"; break;
-    case Verdict::kNotOurs: line << "not a pointer of this allocator"; break;
-    case Verdict::kNotInUse: line << "the page is not in use"; break;
-    case Verdict::kNotAStart: line << "not the start of an object"; break;
-    case Verdict::kFreedAlready: line << "freed already"; break;
-    case Verdict::kListDamaged: line << "freed already, or written to after it was freed"; break;
+    case Verdict::kGood:
+      line << "good";
+      break;
+    case Verdict::kNotOurs:
+      line << "not a pointer of this allocator";
+      break;
+    case Verdict::kNotInUse:
+      line << "the page is not in use";
+      break;
+    case Verdict::kNotAStart:
+      line << "not the start of an object";
+      break;
+    case Verdict::kFreedAlready:
+      line << "freed already";
+      break;
+    case Verdict::kListDamaged:
+      line << "freed already, or written to after it was freed";
+      break;
   }
   line.end();
   Linux::say(line.data(), line.size());

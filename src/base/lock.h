@@ -36,7 +36,8 @@ class Lock {
     } else {
       uint32_t expected = kFree;
       // acquire: sees what the last holder wrote. Pairs with [unlock.release].
-      if (!state_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire, std::memory_order_relaxed)) {
+      if (!state_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire,
+                                          std::memory_order_relaxed)) {
         failures_.fetch_add(1, std::memory_order_relaxed);
         return false;
       }
@@ -95,7 +96,8 @@ class Lock {
       if (state_.load(std::memory_order_relaxed) == kFree && try_acquire(visit)) return;
     }
     // acquire: as in try_acquire. Whoever slept takes the lock as awaited, since others may still sleep.
-    while (state_.exchange(kHeldAndAwaited, std::memory_order_acquire) != kFree) P::wait(state_, kHeldAndAwaited);
+    while (state_.exchange(kHeldAndAwaited, std::memory_order_acquire) != kFree)
+      P::wait(state_, kHeldAndAwaited);
     entered(visit);
   }
 

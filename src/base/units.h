@@ -26,10 +26,10 @@ constexpr bool is_power_of_two(Bytes n) { return n != 0 && (n & (n - 1)) == 0; }
 
 // Who owns a block: what the page map's owner field holds.
 enum class Owner : uint16_t {
-  kNobody = 0,     // free, or never committed
-  kLarge = 1,      // a large allocation starts here
-  kDepot = 2,      // a slab between two lanes
-  kFirstLane = 3,  // lanes: 3 .. 0xFFFE
+  kNobody = 0,      // free, or never committed
+  kLarge = 1,       // a large allocation starts here
+  kDepot = 2,       // a slab between two lanes
+  kFirstLane = 3,   // lanes: 3 .. 0xFFFE
   kClosed = 0xFFFF  // a gate's id while nobody may hit; owns nothing
 };
 

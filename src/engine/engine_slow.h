@@ -115,7 +115,8 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
 template <class P>
 void* Engine<P>::allocate_zeroed(Bytes size, Slot& slot) {
   bool zeroed = false;
-  void* p = size > kSlabMax ? allocate_large(size, kGranule, slot, Owned::enter(slot), zeroed) : allocate(size, slot);
+  void* p = size > kSlabMax ? allocate_large(size, kGranule, slot, Owned::enter(slot), zeroed)
+                            : allocate(size, slot);
   if (p != nullptr && !zeroed) memset(p, 0, size);
   return p;
 }
@@ -138,7 +139,8 @@ void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* g
   void* p = nullptr;
   if (size < world_.region.bytes() && alignment < world_.region.bytes()) {
     const BlockCount blocks = blocks_for(size);
-    const BlockCount align_blocks = alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
+    const BlockCount align_blocks =
+        alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
     const Run run = world_.runs.allocate(blocks, align_blocks, visit);
     if (run.at != Runs<P>::kNone) {
       publish_large(run.at, false);
@@ -199,7 +201,8 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
     }
   }
   Owned::leave(slot, gate);
-  if (UNLIKELY(verdict != Verdict::kGood)) world_.counters.bad_pointers.fetch_add(1, std::memory_order_relaxed);
+  if (UNLIKELY(verdict != Verdict::kGood))
+    world_.counters.bad_pointers.fetch_add(1, std::memory_order_relaxed);
   return verdict;
 }
 

@@ -70,7 +70,8 @@ class OptionReader {
       choice(key, value, options_.stats_at_exit, {"none", "exit"}, {false, true});
     } else if (key.is("bad_pointer")) {
       using On = Options::OnBadPointer;
-      choice(key, value, options_.bad_pointer, {"abort", "report", "ignore"}, {On::kAbort, On::kReport, On::kIgnore});
+      choice(key, value, options_.bad_pointer, {"abort", "report", "ignore"},
+             {On::kAbort, On::kReport, On::kIgnore});
     } else {
       unknown(key);
     }

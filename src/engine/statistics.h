@@ -19,7 +19,7 @@ struct ClassStatistics {
 struct Statistics {
   ClassStatistics classes[kClassCount];
   uint64_t allocations, frees, live_objects, live_bytes, in_flight_objects;
-  uint64_t large_allocations, large_live_bytes;
+  uint64_t large_allocations, large_live_objects, large_live_bytes;
   uint64_t slab_bytes;
   uint64_t misses, remote_frees, remote_batches, inbox_drains, slabs_made, slabs_moved;
   uint64_t failed_entries, overflow_entries, nested_entries, rescue_entries;
@@ -38,7 +38,8 @@ void collect(World<P>& world, Statistics& s) {
   }
   // What the slabs have handed out.
   uint64_t used[kClassCount]{};
-  const BlockCount known = world.region.frontier() < world.region.opened() ? world.region.frontier() : world.region.opened();
+  const BlockCount known =
+      world.region.frontier() < world.region.opened() ? world.region.frontier() : world.region.opened();
   for (BlockIndex b = 0; b < known; ++b) {
     const MapEntry entry = world.region.entry(b);
     if (!is_lane(entry.owner()) && entry.owner() != Owner::kDepot) continue;
@@ -52,7 +53,9 @@ void collect(World<P>& world, Statistics& s) {
   // What waits in the lanes.
   world.lanes.for_each([&](Lane<P>& lane) {
     const LaneCounters& counters = lane.counters();
-    auto read = [](const auto& counter) { return static_cast<uint64_t>(counter.load(std::memory_order_relaxed)); };
+    auto read = [](const auto& counter) {
+      return static_cast<uint64_t>(counter.load(std::memory_order_relaxed));
+    };
     for (unsigned c = 1; c < kClassCount; ++c) {
       const uint64_t waiting = lane.bin_length(c);
       s.classes[c].allocations += read(counters.taken[c]) - waiting;
@@ -70,9 +73,9 @@ void collect(World<P>& world, Statistics& s) {
   const SharedCounters& shared = world.counters;
   s.large_allocations = shared.large_allocations.load(std::memory_order_relaxed);
   s.large_live_bytes = shared.large_bytes.load(std::memory_order_relaxed);
-  const uint64_t large_frees = shared.large_frees.load(std::memory_order_relaxed);
+  s.large_live_objects = s.large_allocations - shared.large_frees.load(std::memory_order_relaxed);
   s.allocations = s.large_allocations;
-  s.live_objects = s.large_allocations - large_frees;
+  s.live_objects = s.large_live_objects;
   s.live_bytes = s.large_live_bytes;
   for (unsigned c = 1; c < kClassCount; ++c) {
     s.classes[c].live = used[c] - s.classes[c].in_flight;

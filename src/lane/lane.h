@@ -26,13 +26,13 @@ struct World;
 
 // Counted by the thread inside, read by anybody.
 struct LaneCounters {
-  std::atomic<uint64_t> taken[kClassCount]{};      // objects put into a bin
+  std::atomic<uint64_t> taken[kClassCount]{};     // objects put into a bin
   std::atomic<uint64_t> sent[kClassCount]{};      // objects of others freed here
   std::atomic<uint64_t> received[kClassCount]{};  // own objects freed by others
   std::atomic<uint64_t> remote_batches{0};        // batches sent
-  std::atomic<uint64_t> inbox_drains{0};           // times the inbox was emptied
-  std::atomic<uint64_t> misses{0};                 // requests that found their bin empty
-  std::atomic<uint64_t> slabs_made{0};             // slabs taken from the run allocator
+  std::atomic<uint64_t> inbox_drains{0};          // times the inbox was emptied
+  std::atomic<uint64_t> misses{0};                // requests that found their bin empty
+  std::atomic<uint64_t> slabs_made{0};            // slabs taken from the run allocator
 };
 
 template <class P>

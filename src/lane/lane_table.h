@@ -46,7 +46,8 @@ class LaneTable {
     return link != IdStack<>::kNone ? &at(owner(link)) : make();
   }
   void push_idle(Lane<P>& lane) {
-    idle_.push(static_cast<uint32_t>(lane.id()), [this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
+    idle_.push(static_cast<uint32_t>(lane.id()),
+               [this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
   }
 
   // Enters an overflow lane without waiting; its lock is held on return. Null only without memory.
@@ -64,8 +65,8 @@ class LaneTable {
     // The list only grows, so a compare-exchange cannot be fooled. release: publishes the lane to the acquire above.
     uint32_t first = overflow_.load(std::memory_order_relaxed);
     do lane->overflow_link().store(first, std::memory_order_relaxed);
-    while (!overflow_.compare_exchange_weak(first, static_cast<uint32_t>(lane->id()), std::memory_order_release,
-                                            std::memory_order_relaxed));
+    while (!overflow_.compare_exchange_weak(first, static_cast<uint32_t>(lane->id()),
+                                            std::memory_order_release, std::memory_order_relaxed));
     return lane;
   }
 
@@ -75,7 +76,9 @@ class LaneTable {
 
  private:
   static Owner owner(uint32_t n) { return static_cast<Owner>(n); }
-  static uint32_t number(Owner id) { return static_cast<uint32_t>(id) - static_cast<uint32_t>(Owner::kFirstLane); }
+  static uint32_t number(Owner id) {
+    return static_cast<uint32_t>(id) - static_cast<uint32_t>(Owner::kFirstLane);
+  }
 
   // The last word of a lane's place says that the lane has been made.
   std::atomic<uint32_t>& ready_word(uint32_t i) const {

@@ -76,7 +76,8 @@ void* Lane<P>::refill(SizeClass c, Visit& visit) {
 template <class P>
 Slab* Lane<P>::fresh_slab(SizeClass c, Visit& visit) {
   const BlockCount blocks = slab_blocks_of(c);
-  const BlockIndex at = blocks == 1 && spare_count_ > 0 ? spares_[--spare_count_] : world_.runs.allocate(blocks, 1, visit).at;
+  const BlockIndex at =
+      blocks == 1 && spare_count_ > 0 ? spares_[--spare_count_] : world_.runs.allocate(blocks, 1, visit).at;
   if (at == Runs<P>::kNone) return nullptr;
   bump(counters_.slabs_made);
   return slabs().make(at, c, id_);
@@ -284,7 +285,8 @@ void Lane<P>::check_invariants() const {
     }
     for (const Slab* slab = partial_[c].first(); slab != nullptr; slab = slab->next) {
       CHECK(slab->place == Slab::Place::kPartial && index_of(slab->size_class) == c && slab->has_room());
-      CHECK(slab->beyond == 0 && slab->used() <= slab->carved && slab->carved <= capacity_of(slab->size_class));
+      CHECK(slab->beyond == 0 && slab->used() <= slab->carved &&
+            slab->carved <= capacity_of(slab->size_class));
       CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() == id_);
     }
   }

@@ -22,7 +22,7 @@ enum class Verdict : uint8_t {
 };
 
 struct Settings {
-  bool checked = false;    // a bit an object tells whether it is in use; nothing hits
+  bool checked = false;     // a bit an object tells whether it is in use; nothing hits
   int64_t decay_ms = 1000;  // how long freed memory is kept; < 0: for good
 };
 
@@ -34,7 +34,7 @@ struct SharedCounters {
   std::atomic<uint64_t> refused_revocations{0};
   std::atomic<uint64_t> large_allocations{0};
   std::atomic<uint64_t> large_frees{0};
-  std::atomic<uint64_t> large_bytes{0};  // live
+  std::atomic<uint64_t> large_bytes{0};   // live
   std::atomic<uint64_t> direct_frees{0};  // objects sent straight to their owner, for want of a lane
   std::atomic<uint64_t> bad_pointers{0};
 };

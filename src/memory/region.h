@@ -32,7 +32,8 @@ class MapEntry {
  public:
   constexpr MapEntry() = default;
   constexpr explicit MapEntry(uint64_t bits) : bits_(bits) {}
-  constexpr MapEntry(Owner owner, Address state) : bits_(static_cast<uint64_t>(owner) | uint64_t{state} << 16) {}
+  constexpr MapEntry(Owner owner, Address state)
+      : bits_(static_cast<uint64_t>(owner) | uint64_t{state} << 16) {}
 
   Owner owner() const { return static_cast<Owner>(static_cast<uint16_t>(bits_)); }
   FAST void* state() const { return reinterpret_cast<void*>(bits_ >> 16); }
@@ -116,7 +117,8 @@ class Region {
   }
   MapEntry entry(BlockIndex block) const { return entry_at(bytes_of(block)); }
   void set_entries(BlockIndex first, BlockCount count, MapEntry entry) {
-    for (BlockIndex b = first; b < first + count; ++b) map()[b].store(entry.bits(), std::memory_order_relaxed);
+    for (BlockIndex b = first; b < first + count; ++b)
+      map()[b].store(entry.bits(), std::memory_order_relaxed);
   }
   MapEntry make_entry(Owner owner, BlockIndex first) const {
     return {owner, reinterpret_cast<Address>(&state(first))};

@@ -150,7 +150,8 @@ class Runs {
   }
 
   bool has_dirty() const {
-    return dirty_blocks_.load(std::memory_order_relaxed) != 0 || deferred_.load(std::memory_order_relaxed) != 0;
+    return dirty_blocks_.load(std::memory_order_relaxed) != 0 ||
+           deferred_.load(std::memory_order_relaxed) != 0;
   }
 
   uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
@@ -171,7 +172,8 @@ class Runs {
     auto bytes = [](const std::atomic<uint64_t>& blocks) {
       return blocks.load(std::memory_order_relaxed) << kBlockShift;
     };
-    return {bytes(claimed_blocks_), bytes(dirty_blocks_), bytes(clean_blocks_), bytes(purged_), bytes(moved_)};
+    return {bytes(claimed_blocks_), bytes(dirty_blocks_), bytes(clean_blocks_), bytes(purged_),
+            bytes(moved_)};
   }
 
   // Walks all that is known and stops the process if it does not fit together. Only at rest.
@@ -186,7 +188,8 @@ class Runs {
           CHECK(set_of(first.kind.load(std::memory_order_relaxed)) == s);
           CHECK(last.kind.load(std::memory_order_relaxed) == first.kind.load(std::memory_order_relaxed));
           CHECK(last.length == first.length && bin_of(first.length) == b);
-          for (BlockIndex i = at; i < at + first.length; ++i) CHECK(region_.entry(i).owner() == Owner::kNobody);
+          for (BlockIndex i = at; i < at + first.length; ++i)
+            CHECK(region_.entry(i).owner() == Owner::kNobody);
           if (s == 0) dirty += first.length;
           if (s == 1) clean += first.length;
         }
@@ -417,7 +420,8 @@ class Runs {
   // Whole huge pages first: the piece ends where one ends.
   BlockCount purge_piece(BlockIndex at, BlockCount length) const {
     if (length <= kPurgePiece) return length;
-    const BlockCount into = static_cast<BlockCount>((region_.address_of(at) & (kHugePage - 1)) >> kBlockShift);
+    const BlockCount into =
+        static_cast<BlockCount>((region_.address_of(at) & (kHugePage - 1)) >> kBlockShift);
     return kPurgePiece - into;
   }
 
@@ -476,7 +480,8 @@ class Runs {
     BlockIndex head = deferred_.load(std::memory_order_relaxed);
     do run(at).next = head;
     // release: publishes the run's state to [deferred.take].
-    while (!deferred_.compare_exchange_weak(head, at + 1, std::memory_order_release, std::memory_order_relaxed));
+    while (
+        !deferred_.compare_exchange_weak(head, at + 1, std::memory_order_release, std::memory_order_relaxed));
   }
   void take_back_deferred() {
     if (LIKELY(deferred_.load(std::memory_order_relaxed) == 0)) return;

@@ -57,7 +57,8 @@ class Scavenger {
     while (thread_.alive.load(std::memory_order_acquire) != 0) P::pause();
     if (P::start_thread(thread_, &Scavenger::run, this)) return;
     refused_.fetch_add(1, std::memory_order_relaxed);
-    state_.store(State::kIdle, std::memory_order_relaxed);  // wanted_ stays: no new attempt at every slow path
+    state_.store(State::kIdle,
+                 std::memory_order_relaxed);  // wanted_ stays: no new attempt at every slow path
   }
 
   static void run(void* argument) { static_cast<Scavenger*>(argument)->run(); }

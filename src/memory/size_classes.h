@@ -1,8 +1,8 @@
 // Size classes: what sizes slabs are cut into. Called by: slab, lane, engine. Holds no state; all of it is constant.
 //
 //   class   1 ..  64   sizes 16, 32, 48 .. 1024: the index is (size + 15) / 16, so that the hit path needs no table
-//   class  65 .. 128   eight steps a doubling up to 256 KiB: at most 12.5 % of a request is added
-//   larger             runs of whole blocks
+//   class  65 .. 136   eight steps a doubling up to 512 KiB: at most 12.5 % of a request is added
+//   larger             runs of whole blocks, which adds at most 12.5 % too
 //
 // Class 0 is nobody's: its bin is always empty, so a request of 0 bytes (and one so large that the sum wraps) misses.
 #pragma once
@@ -20,8 +20,8 @@ inline constexpr Bytes kGranule = 16;  // every object is aligned to it
 inline constexpr Bytes kSmallMax = 1024;
 inline constexpr unsigned kSmallClasses = kSmallMax / kGranule;  // 1 .. 64
 inline constexpr unsigned kStepShift = 3;                        // 2^3 steps a doubling
-inline constexpr Bytes kSlabMax = Bytes{256} << 10;
-inline constexpr unsigned kClassCount = kSmallClasses + 1 + (8u << kStepShift);  // 129, with class 0
+inline constexpr Bytes kSlabMax = Bytes{512} << 10;
+inline constexpr unsigned kClassCount = kSmallClasses + 1 + (9u << kStepShift);  // 137, with class 0
 
 constexpr unsigned index_of(SizeClass c) { return static_cast<unsigned>(c); }
 
@@ -32,7 +32,8 @@ constexpr Bytes small_index(Bytes size) { return (size + kGranule - 1) / kGranul
 constexpr SizeClass class_of(Bytes size) {
   if (size <= kSmallMax) return static_cast<SizeClass>(small_index(size));
   const unsigned doubling = static_cast<unsigned>(std::bit_width(size - 1)) - 1;  // 2^doubling < size
-  const unsigned step = static_cast<unsigned>((size - 1) >> (doubling - kStepShift)) & ((1u << kStepShift) - 1);
+  const unsigned step =
+      static_cast<unsigned>((size - 1) >> (doubling - kStepShift)) & ((1u << kStepShift) - 1);
   return static_cast<SizeClass>(kSmallClasses + 1 + ((doubling - 10) << kStepShift) + step);
 }
 
@@ -45,11 +46,13 @@ constexpr Bytes size_of(unsigned index) {
   return (Bytes{1} << doubling) + (step + 1) * (Bytes{1} << (doubling - kStepShift));
 }
 
-// A slab is the shortest run of blocks that holds at least four objects and wastes at most a sixteenth at its end.
+// A slab is the shortest run of blocks that holds at least four objects, two of the largest sizes, and wastes at most a
+// sixteenth at its end.
 constexpr BlockCount slab_blocks(Bytes size) {
+  const Bytes least = size > kBlockSize ? 2 : 4;
   for (BlockCount n = 1;; ++n) {
     const Bytes bytes = bytes_of(n);
-    if (bytes / size >= 4 && bytes % size <= bytes / 16) return n;
+    if (bytes / size >= least && bytes % size <= bytes / 16) return n;
   }
 }
 

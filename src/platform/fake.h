@@ -19,7 +19,18 @@ namespace lanemalloc {
 
 struct Fake {
   // --- What a test sets.
-  enum class Call { kReserve, kMakeReadable, kOpen, kClaim, kEmpty, kMove, kAnyMemory, kStartThread, kRelease, kCount };
+  enum class Call {
+    kReserve,
+    kMakeReadable,
+    kOpen,
+    kClaim,
+    kEmpty,
+    kMove,
+    kAnyMemory,
+    kStartThread,
+    kRelease,
+    kCount
+  };
 
   // Calls number `from` up to, but not including, `until` fail; the first call after arm() is number 1.
   struct Fault {
@@ -49,7 +60,7 @@ struct Fake {
   static inline std::atomic<uint64_t> clock{1};
   static inline void (*on_sleep)() = nullptr;
   static inline void (*on_barrier)() = nullptr;  // runs in the middle of a revocation
-  static inline Fault taken;  // claims that find somebody else's mapping
+  static inline Fault taken;                     // claims that find somebody else's mapping
 
   static void fail(Call call, uint64_t from, uint64_t until = ~uint64_t{0}) { fault(call).arm(from, until); }
   static void fail_once(Call call, uint64_t nth) { fail(call, nth, nth + 1); }
@@ -63,12 +74,14 @@ struct Fake {
   }
 
   // --- What a test reads.
-  static uint64_t calls(Call call) { return total_[static_cast<size_t>(call)].load(std::memory_order_relaxed); }
+  static uint64_t calls(Call call) {
+    return total_[static_cast<size_t>(call)].load(std::memory_order_relaxed);
+  }
   static uint64_t claimed_blocks() { return claimed_.load(std::memory_order_relaxed); }
   static uint64_t most_claimed_blocks() { return most_claimed_.load(std::memory_order_relaxed); }
   // The first breach of the contract by the core; empty if there was none.
   static std::string misuse() { return misused_.load() ? misuse_ : std::string(); }
-  static inline std::string said;  // by say(); one thread only
+  static inline std::string said;                     // by say(); one thread only
   static inline void (*thread_run)(void*) = nullptr;  // what start_thread was asked to run
   static inline void* thread_argument = nullptr;
 
@@ -120,7 +133,8 @@ struct Fake {
 
   static bool make_readable(Address a, Bytes n) noexcept {
     if (fails(Call::kMakeReadable)) return false;
-    each_page(a, n, "make_readable", [](std::atomic<State>& s) { s.store(State::kReadable, std::memory_order_relaxed); });
+    each_page(a, n, "make_readable",
+              [](std::atomic<State>& s) { s.store(State::kReadable, std::memory_order_relaxed); });
     return protect(a, n, PROT_READ);
   }
 
@@ -146,7 +160,9 @@ struct Fake {
       return Claim::kTaken;
     }
     bool foreign = false;
-    each_block(a, n, [&](std::atomic<State>& s) { foreign |= s.load(std::memory_order_relaxed) == State::kForeign; });
+    each_block(a, n, [&](std::atomic<State>& s) {
+      foreign |= s.load(std::memory_order_relaxed) == State::kForeign;
+    });
     if (foreign) return Claim::kTaken;
     protect(a, n, PROT_READ | PROT_WRITE);
     change(a, n, State::kNone, State::kClaimed, "claim of what is claimed");
@@ -228,7 +244,8 @@ struct Fake {
   }
   template <class Visit>
   static void each_block(Address a, Bytes n, Visit visit) {
-    if (a % kBlockSize != 0 || n % kBlockSize != 0 || n == 0) misuse("a range that is no whole number of blocks");
+    if (a % kBlockSize != 0 || n % kBlockSize != 0 || n == 0)
+      misuse("a range that is no whole number of blocks");
     if (a < body_ || a + n > end_) return misuse("a range outside the body");
     for (Address at = a; at < a + n; at += kBlockSize) visit(blocks_[(at - body_) / kBlockSize]);
   }

@@ -35,8 +35,8 @@ long as_long(const void* p) { return reinterpret_cast<long>(p); }
 bool failed(long result) { return result < 0 && result > -4096; }
 
 Address map(Address hint, Bytes n, int protection, int flags) {
-  const long result =
-      system_call(SYS_mmap, as_long(hint), as_long(n), protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  const long result = system_call(SYS_mmap, as_long(hint), as_long(n), protection,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
   return failed(result) ? 0 : static_cast<Address>(result);
 }
 
@@ -89,7 +89,8 @@ Bytes Linux::address_limit() noexcept {
 
 bool Linux::charges_by_mapping() noexcept {
   if (address_limit() != ~Bytes{0}) return true;
-  const long fd = system_call(SYS_openat, AT_FDCWD, as_long("/proc/sys/vm/overcommit_memory"), O_RDONLY | O_CLOEXEC);
+  const long fd =
+      system_call(SYS_openat, AT_FDCWD, as_long("/proc/sys/vm/overcommit_memory"), O_RDONLY | O_CLOEXEC);
   if (failed(fd)) return false;
   char mode = '0';
   const long got = system_call(SYS_read, fd, as_long(&mode), 1);
@@ -133,8 +134,8 @@ bool Linux::empty(Address a, Bytes n) noexcept {
 }
 
 bool Linux::move(Address from, Address to, Bytes n) noexcept {
-  return system_call(SYS_mremap, as_long(from), as_long(n), as_long(n), MREMAP_MAYMOVE | MREMAP_FIXED, as_long(to)) ==
-         as_long(to);
+  return system_call(SYS_mremap, as_long(from), as_long(n), as_long(n), MREMAP_MAYMOVE | MREMAP_FIXED,
+                     as_long(to)) == as_long(to);
 }
 
 uint64_t Linux::now_ms() noexcept {
@@ -161,7 +162,8 @@ bool Linux::barrier() noexcept {
   static std::atomic<bool> said{false};
   if (!said.exchange(true, std::memory_order_relaxed)) {
     Text line;
-    line << "lanemalloc: this kernel has no membarrier(PRIVATE_EXPEDITED) for us; memory of idle threads comes back only "
+    line << "lanemalloc: this kernel has no membarrier(PRIVATE_EXPEDITED) for us; memory of idle threads "
+            "comes back only "
             "when they allocate or free again";
     line.end();
     say(line.data(), line.size());
@@ -190,8 +192,8 @@ bool Linux::start_thread(BareThread& thread, void (*run)(void*), void* argument)
   // A thread keeps its creator's signal mask; this one must never run a handler of the program.
   const uint64_t mask = block_signals();
   thread.alive.store(1, std::memory_order_relaxed);
-  constexpr unsigned long kFlags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
-                                   CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
+  constexpr unsigned long kFlags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD |
+                                   CLONE_SYSVSEM | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
   const long tid = arch::clone_thread(kFlags, reinterpret_cast<void*>(thread.stack + kStackSize),
                                       reinterpret_cast<int*>(&thread.alive), run, argument);
   restore_signals(mask);

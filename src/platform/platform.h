@@ -51,28 +51,30 @@ struct BareThread {
 };
 
 template <class P>
-concept Platform = requires(Address a, Bytes n, std::atomic<uint32_t>& word, BareThread& thread, const char* text) {
-  { P::page_size() } noexcept -> std::same_as<Bytes>;
-  { P::physical_memory() } noexcept -> std::same_as<Bytes>;
-  { P::address_limit() } noexcept -> std::same_as<Bytes>;
-  { P::charges_by_mapping() } noexcept -> std::same_as<bool>;
-  { P::reserve(n, n) } noexcept -> std::same_as<Address>;
-  { P::make_readable(a, n) } noexcept -> std::same_as<bool>;
-  { P::open(a, n) } noexcept -> std::same_as<bool>;
-  { P::release(a, n) } noexcept;
-  { P::claim(a, n) } noexcept -> std::same_as<Claim>;
-  { P::empty(a, n) } noexcept -> std::same_as<bool>;
-  { P::move(a, a, n) } noexcept -> std::same_as<bool>;
-  { P::now_ms() } noexcept -> std::same_as<uint64_t>;
-  { P::single_threaded() } noexcept -> std::same_as<bool>;
-  { P::barrier() } noexcept -> std::same_as<bool>;
-  { P::wait(word, uint32_t{}) } noexcept;
-  { P::wake(word, 1) } noexcept;
-  { P::sleep_ms(uint64_t{}) } noexcept;
-  { P::pause() } noexcept;
-  { P::start_thread(thread, static_cast<void (*)(void*)>(nullptr), static_cast<void*>(nullptr)) }
-  noexcept -> std::same_as<bool>;
-  { P::say(text, n) } noexcept;
-};
+concept Platform =
+    requires(Address a, Bytes n, std::atomic<uint32_t>& word, BareThread& thread, const char* text) {
+      { P::page_size() } noexcept -> std::same_as<Bytes>;
+      { P::physical_memory() } noexcept -> std::same_as<Bytes>;
+      { P::address_limit() } noexcept -> std::same_as<Bytes>;
+      { P::charges_by_mapping() } noexcept -> std::same_as<bool>;
+      { P::reserve(n, n) } noexcept -> std::same_as<Address>;
+      { P::make_readable(a, n) } noexcept -> std::same_as<bool>;
+      { P::open(a, n) } noexcept -> std::same_as<bool>;
+      { P::release(a, n) } noexcept;
+      { P::claim(a, n) } noexcept -> std::same_as<Claim>;
+      { P::empty(a, n) } noexcept -> std::same_as<bool>;
+      { P::move(a, a, n) } noexcept -> std::same_as<bool>;
+      { P::now_ms() } noexcept -> std::same_as<uint64_t>;
+      { P::single_threaded() } noexcept -> std::same_as<bool>;
+      { P::barrier() } noexcept -> std::same_as<bool>;
+      { P::wait(word, uint32_t{}) } noexcept;
+      { P::wake(word, 1) } noexcept;
+      { P::sleep_ms(uint64_t{}) } noexcept;
+      { P::pause() } noexcept;
+      {
+        P::start_thread(thread, static_cast<void (*)(void*)>(nullptr), static_cast<void*>(nullptr))
+      } noexcept -> std::same_as<bool>;
+      { P::say(text, n) } noexcept;
+    };
 
 }  // namespace lanemalloc

@@ -258,15 +258,13 @@ CASE(lanemalloc_high_half_pointer) { check_release_and_checked("high_half", kFor
 CASE(lanemalloc_non_canonical_pointer) { check_release_and_checked("no_address", kForeign, NULL); }
 CASE(lanemalloc_highest_pointer) { check_release_and_checked("highest", kForeign, NULL); }
 
-CASE(lanemalloc_release_interior_pointer_small) { check_act("interior_small", "", kInterior, NULL); }
+// The hit of free does not ask whether a pointer into a slab is the start of an object; checked=1 does.
 CASE(lanemalloc_checked_interior_pointer_small) {
   check_act("interior_small", ",checked=1", kInterior, NULL);
 }
-CASE(lanemalloc_release_interior_pointer_medium) { check_act("interior_medium", "", kInterior, NULL); }
 CASE(lanemalloc_checked_interior_pointer_medium) {
   check_act("interior_medium", ",checked=1", kInterior, NULL);
 }
-CASE(lanemalloc_release_misaligned_pointer) { check_act("misaligned", "", kInterior, NULL); }
 CASE(lanemalloc_checked_misaligned_pointer) { check_act("misaligned", ",checked=1", kInterior, NULL); }
 CASE(lanemalloc_release_interior_pointer_large) { check_act("interior_large", "", kInterior, NULL); }
 CASE(lanemalloc_checked_interior_pointer_large) {
@@ -278,7 +276,6 @@ CASE(lanemalloc_release_interior_pointer_large_other_block) {
 CASE(lanemalloc_checked_interior_pointer_large_other_block) {
   check_act("interior_large_block", ",checked=1", kInterior, NULL);
 }
-CASE(lanemalloc_release_interior_pointer_aligned) { check_act("interior_aligned", "", kInterior, NULL); }
 CASE(lanemalloc_checked_interior_pointer_aligned) {
   check_act("interior_aligned", ",checked=1", kInterior, NULL);
 }

@@ -45,7 +45,9 @@ struct Owned {
   }
   // relaxed, both: written by the owner, or by a revoker whom the barrier orders (above).
   FAST static bool may_allocate(const Gate* gate, Bytes index) { return index < hit_load(gate->open_bins); }
-  FAST static bool may_free(const Gate* gate, MapEntry entry) { return entry.is_owned_by(hit_load(gate->open_owner)); }
+  FAST static bool may_free(const Gate* gate, MapEntry entry) {
+    return entry.is_owned_by(hit_load(gate->open_owner));
+  }
 };
 
 template <class P>

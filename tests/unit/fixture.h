@@ -1,0 +1,241 @@
+// What every unit test stands on: FakeTest (a fresh fake platform, a test over every configuration, a broken invariant is
+// a failed test and not the end of all), and EngineTest (an engine whose threads are slots).
+// Called by: *_test.cpp.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <setjmp.h>
+#include <signal.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "platform/fake.h"
+
+namespace lanemalloc {
+
+// Runs `body`; false if a CHECK in it (or in what it calls) stopped. What it left behind must not be used again.
+class Guard {
+ public:
+  static bool survives(const std::function<void()>& body) {
+    Guard guard;
+    sigjmp_buf* const outer = here_;
+    sigjmp_buf mine;
+    bool done = false;
+    if (sigsetjmp(mine, 1) == 0) {
+      here_ = &mine;
+      body();
+      done = true;
+    }
+    here_ = outer;
+    return done;
+  }
+
+ private:
+  // __builtin_trap() is an illegal instruction on x86-64 and a breakpoint on aarch64.
+  Guard() {
+    struct sigaction action = {};
+    action.sa_handler = [](int signal_number) {
+      if (here_ != nullptr) siglongjmp(*here_, 1);
+      signal(signal_number, SIG_DFL);
+    };
+    sigaction(SIGILL, &action, &old_ill_);
+    sigaction(SIGTRAP, &action, &old_trap_);
+  }
+  ~Guard() {
+    sigaction(SIGILL, &old_ill_, nullptr);
+    sigaction(SIGTRAP, &old_trap_, nullptr);
+  }
+
+  struct sigaction old_ill_, old_trap_;
+  static inline thread_local sigjmp_buf* here_ = nullptr;
+};
+
+#define EXPECT_HOLDS(statement) \
+  EXPECT_TRUE(::lanemalloc::Guard::survives([&] { statement; })) << "a CHECK failed in: " #statement
+
+struct Config {
+  Bytes page;
+  bool single;
+};
+
+inline void PrintTo(const Config& c, std::ostream* out) { *out << c.page / 1024 << "K " << (c.single ? "single" : "multi"); }
+
+class FakeTest : public testing::TestWithParam<Config> {
+ public:
+  static Config config() { return GetParam(); }
+
+ protected:
+  void SetUp() override {
+    Fake::reset();
+    Fake::page = config().page;
+    Fake::single = config().single;
+  }
+  void TearDown() override {
+    EXPECT_EQ(Fake::misuse(), "");
+    Fake::reset();
+  }
+  // A second thread starts: one way.
+  static void start_threads() { Fake::single = false; }
+};
+
+inline const Config kConfigs[] = {{4096, false}, {4096, true}, {16384, false}, {16384, true}, {65536, false}, {65536, true}};
+
+// A test of a fixture that derives from FakeTest, over every configuration.
+#define TEST_ALL_CONFIGS(Suite, Name)                                                         \
+  class Suite##Name : public Suite {                                                          \
+   public:                                                                                    \
+    void body();                                                                              \
+  };                                                                                          \
+  using Suite##_of_##Name = Suite##Name;                                                      \
+  TEST_P(Suite##_of_##Name, InEveryConfiguration) {                                           \
+    EXPECT_TRUE(::lanemalloc::Guard::survives([this] { body(); })) << "a CHECK failed";       \
+  }                                                                                           \
+  INSTANTIATE_TEST_SUITE_P(All, Suite##_of_##Name, testing::ValuesIn(kConfigs),               \
+                           [](const auto& test) {                                             \
+                             return std::to_string(test.param.page / 1024) +                  \
+                                    (test.param.single ? "KSingle" : "KMulti");               \
+                           });                                                                \
+  void Suite##Name::body()
+
+// Random numbers that are the same at every run.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(seed) {}
+  uint64_t below(uint64_t n) { return engine_() % n; }
+  uint64_t between(uint64_t least, uint64_t most) { return least + below(most - least + 1); }
+  bool one_in(uint64_t n) { return below(n) == 0; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+using FakeEngine = Engine<Fake>;
+
+// What the core reports of itself, late.
+struct Report {
+  Verdict why;
+  const void* pointer;
+};
+inline std::vector<Report> reports;
+
+// Fills an object with a pattern of its own, and tells whether it is still whole.
+inline void fill(void* p, size_t n, uint64_t seed) {
+  auto* bytes = static_cast<unsigned char*>(p);
+  const size_t step = n > 4096 ? n / 64 : 1;
+  for (size_t i = 0; i < n; i += step) bytes[i] = static_cast<unsigned char>(seed + i / step);
+  if (n > 0) bytes[n - 1] = static_cast<unsigned char>(seed ^ 0x5A);
+}
+inline bool is_whole(const void* p, size_t n, uint64_t seed) {
+  const auto* bytes = static_cast<const unsigned char*>(p);
+  const size_t step = n > 4096 ? n / 64 : 1;
+  if (n > 0 && bytes[n - 1] != static_cast<unsigned char>(seed ^ 0x5A)) return false;
+  for (size_t i = 0; i + 1 < n; i += step)
+    if (bytes[i] != static_cast<unsigned char>(seed + i / step)) return false;
+  return true;
+}
+
+class EngineTest : public FakeTest {
+ protected:
+  void SetUp() override {
+    FakeTest::SetUp();
+    reports.clear();
+    begin({});
+  }
+  void TearDown() override {
+    if (engine_) {
+      EXPECT_HOLDS(engine_->check_invariants());
+    }
+    EXPECT_TRUE(reports.empty()) << reports.size() << " late reports";
+    engine_.reset();
+    FakeTest::TearDown();
+  }
+
+  // A fresh engine over a fresh platform of the same configuration; what the test has set of it stays.
+  void begin(const Settings& settings) {
+    slots_.clear();
+    engine_.reset();
+    if (started_) Fake::release_all();
+    engine_ = std::make_unique<FakeEngine>();
+    started_ = engine_->start(settings, [](Verdict why, const void* p) { reports.push_back({why, p}); });
+    if (started_) engine_->set_exit_watch([](Slot&) { return true; });
+  }
+
+  // A thread: the tests play several on one.
+  Slot& thread() { return slots_.emplace_back(&no_lane_gate); }
+  // A handler that has interrupted the thread inside the allocator.
+  template <class Body>
+  static void in_handler(Slot& slot, Body body) {
+    Gate* gate = Owned::enter(slot);
+    body();
+    EXPECT_TRUE(is_busy(slot.load()));
+    Owned::leave(slot, gate);
+  }
+
+  FakeEngine& engine() { return *engine_; }
+  World<Fake>& world() { return engine_->world(); }
+  static Lane<Fake>* lane_of(const Slot& slot) {
+    Gate* gate = slot.load();
+    EXPECT_TRUE(gate != &no_lane_gate && !is_busy(gate) && gate != &exited_gate);
+    return static_cast<Lane<Fake>*>(gate);
+  }
+  Owner owner_of(const void* p) { return engine_->find(p).entry.owner(); }
+  SizeClass class_at(const void* p) { return world().region.size_class_at(world().region.distance(p)); }
+  Statistics statistics() {
+    auto s = std::make_unique<Statistics>();
+    engine_->statistics(*s);
+    return *s;
+  }
+  void* take(Slot& slot, Bytes size) {
+    void* p = engine_->allocate(size, slot);
+    EXPECT_NE(p, nullptr) << "no memory for " << size << " bytes";
+    return p;
+  }
+  void give(Slot& slot, void* p) { EXPECT_EQ(engine_->free(p, slot), Verdict::kGood); }
+
+  // Runs the scavenger's loop up to the end of `n` passes, as its thread would. Needs one that was started. False if the
+  // scavenger went to rest before.
+  static bool passes(int n) {
+    EXPECT_NE(Fake::thread_run, nullptr) << "no scavenger was started";
+    if (Fake::thread_run == nullptr) return false;
+    passes_left_ = n;
+    Fake::on_sleep = [] {
+      if (passes_left_-- == 0) longjmp(after_passes_, 1);
+    };
+    volatile bool rested = false;
+    if (setjmp(after_passes_) == 0) {
+      Fake::thread_run(Fake::thread_argument);
+      rested = true;
+    }
+    Fake::on_sleep = nullptr;
+    if (rested) Fake::thread_run = nullptr;
+    return !rested;
+  }
+  // Runs the scavenger until it goes to rest.
+  static void all_passes() {
+    for (int i = 0; i < 200; ++i)
+      if (!passes(1)) return;
+    ADD_FAILURE() << "the scavenger does not come to rest";
+  }
+  // Sees to it that there is a scavenger.
+  void start_scavenger(Slot& slot) {
+    start_threads();
+    give(slot, take(slot, kSlabMax + 1));
+    ASSERT_NE(Fake::thread_run, nullptr);
+  }
+
+  bool started_ = false;
+  std::unique_ptr<FakeEngine> engine_;
+  std::deque<Slot> slots_;
+
+ private:
+  static inline jmp_buf after_passes_;
+  static inline int passes_left_ = 0;
+};
+
+}  // namespace lanemalloc

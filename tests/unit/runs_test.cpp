@@ -1,0 +1,557 @@
+// Runs: free runs of blocks against a model of intervals, over a fake platform that keeps books of its own.
+#include "memory/runs.h"
+
+#include <map>
+
+#include "fixture.h"
+
+namespace lanemalloc {
+namespace {
+
+using FakeRuns = Runs<Fake>;
+
+// Two words of each block; enough to see who wrote where.
+constexpr Bytes kSpots[] = {0, kBlockSize - sizeof(uint64_t)};
+
+class RunsTest : public FakeTest {
+ protected:
+  void SetUp() override {
+    FakeTest::SetUp();
+    ASSERT_TRUE(region_.start(1 << 20, false));
+  }
+  void TearDown() override {
+    EXPECT_HOLDS(check());
+    FakeTest::TearDown();
+  }
+
+  void start(bool unmap, int64_t decay_ms) {
+    Fake::maps_are_charged = unmap;
+    runs_.start(unmap, decay_ms);
+  }
+
+  // The core's invariants, and those that a walk over all blocks shows: no two neighbours free in the same condition,
+  // every run has two ends that agree.
+  void check() {
+    runs_.check_invariants();
+    BlockKind before = BlockKind::kUnknown;
+    for (BlockIndex b = 0; b < region_.frontier();) {
+      const BlockState& state = region_.state(b);
+      const BlockKind kind = state.kind;
+      if (kind == BlockKind::kUnknown) {
+        before = kind;
+        ++b;
+        continue;
+      }
+      ASSERT_GT(state.length, 0u);
+      ASSERT_LE(b + state.length, region_.frontier());
+      const BlockState& last = region_.state(b + state.length - 1);
+      ASSERT_EQ(last.kind, kind) << "run at " << b;
+      ASSERT_EQ(last.length, state.length) << "run at " << b;
+      if (kind != BlockKind::kUsed) {
+        ASSERT_NE(kind, before) << "neighbours at " << b << " are not merged";
+      }
+      before = kind;
+      b += state.length;
+    }
+  }
+
+  uint64_t& word(BlockIndex block, Bytes spot) {
+    return *reinterpret_cast<uint64_t*>(region_.address_of(block) + spot);
+  }
+  void stamp(BlockIndex at, BlockCount n, uint64_t mark) {
+    for (BlockIndex b = at; b < at + n; ++b)
+      for (Bytes spot : kSpots) word(b, spot) = mark;
+  }
+  bool is_stamped(BlockIndex at, BlockCount n, uint64_t mark) {
+    for (BlockIndex b = at; b < at + n; ++b)
+      for (Bytes spot : kSpots)
+        if (word(b, spot) != mark) return false;
+    return true;
+  }
+  RunStatistics blocks() {
+    RunStatistics s = runs_.statistics();
+    for (uint64_t* n : {&s.claimed, &s.dirty, &s.clean, &s.purged, &s.moved}) *n >>= kBlockShift;
+    return s;
+  }
+  BlockIndex take(BlockCount n, BlockCount align = 1) {
+    const lanemalloc::Run run = runs_.allocate(n, align, visit_);
+    EXPECT_NE(run.at, FakeRuns::kNone);
+    return run.at;
+  }
+
+  Region<Fake> region_;
+  FakeRuns runs_{region_};
+  int me_ = 0, other_ = 0;
+  Visit visit_{&me_, true};
+  Visit handler_{&me_, false};  // may not wait
+  Visit holder_{&other_, true};
+};
+
+TEST_ALL_CONFIGS(RunsTest, GiveWhatFitsBestAndMergeNeighbours) {
+  start(false, -1);
+  const BlockIndex a = take(3), b = take(5), c = take(2), d = take(1);
+  EXPECT_EQ(b, a + 3);
+  EXPECT_EQ(c, b + 5);
+  runs_.free(a, 3, visit_);
+  runs_.free(c, 2, visit_);
+  EXPECT_EQ(take(2), c);  // exact fit, though the longer one is free too
+  runs_.free(c, 2, visit_);
+  runs_.free(b, 5, visit_);
+  EXPECT_EQ(take(10), a);  // all three are one run again
+  EXPECT_EQ(blocks().dirty, 0u);
+  EXPECT_EQ(d, a + 10);
+}
+
+TEST_ALL_CONFIGS(RunsTest, FreshRunsReadAsZerosAndUsedOnesSaySo) {
+  start(false, -1);
+  const lanemalloc::Run fresh = runs_.allocate(4, 1, visit_);
+  EXPECT_TRUE(fresh.zeroed);
+  EXPECT_TRUE(is_stamped(fresh.at, 4, 0));
+  stamp(fresh.at, 4, 77);
+  runs_.free(fresh.at, 4, visit_);
+  const lanemalloc::Run again = runs_.allocate(4, 1, visit_);
+  EXPECT_EQ(again.at, fresh.at);
+  EXPECT_FALSE(again.zeroed);
+  runs_.free(again.at, 4, visit_);
+  EXPECT_EQ(runs_.purge(~0u, visit_), bytes_of(4));
+  const lanemalloc::Run purged = runs_.allocate(4, 1, visit_);
+  EXPECT_TRUE(purged.zeroed);
+  EXPECT_TRUE(is_stamped(purged.at, 4, 0));
+}
+
+TEST_ALL_CONFIGS(RunsTest, AreAlignedToWhatIsAsked) {
+  start(false, -1);
+  for (BlockCount align = 1; align <= 1024; align *= 2) {
+    const BlockIndex at = take(3, align);
+    EXPECT_EQ(region_.address_of(at) % bytes_of(align), 0u) << align;
+  }
+}
+
+TEST_ALL_CONFIGS(RunsTest, DecayReachesTheOldestFirstAndNothingYounger) {
+  start(false, 1000);
+  std::vector<BlockIndex> at;
+  for (int i = 0; i < 6; ++i) at.push_back(take(2)), take(1);  // used ones between keep them apart
+  std::vector<uint32_t> freed;
+  for (BlockIndex a : at) {
+    freed.push_back(runs_.epoch());
+    runs_.free(a, 2, visit_);
+    runs_.advance_epoch();
+  }
+  for (size_t i = 0; i < at.size(); ++i) {
+    EXPECT_EQ(runs_.purge(freed[i] - 1, visit_), 0u);
+    EXPECT_EQ(blocks().dirty, 2 * (at.size() - i));
+    EXPECT_EQ(runs_.purge(freed[i], visit_), bytes_of(2));
+    EXPECT_EQ(region_.state(at[i]).kind, BlockKind::kClean);
+  }
+  EXPECT_FALSE(runs_.has_dirty());
+}
+
+TEST_ALL_CONFIGS(RunsTest, AMergedRunIsAsOldAsItsOldestPart) {
+  start(false, 1000);
+  const BlockIndex a = take(2), b = take(2);
+  take(1);
+  const uint32_t old = runs_.epoch();
+  runs_.free(a, 2, visit_);
+  for (int i = 0; i < 5; ++i) runs_.advance_epoch();
+  runs_.free(b, 2, visit_);
+  EXPECT_EQ(runs_.purge(old, visit_), bytes_of(4));
+}
+
+TEST_ALL_CONFIGS(RunsTest, WhatExtendLeavesOfARunKeepsItsAge) {
+  start(false, 1000);
+  const BlockIndex a = take(2), b = take(8);
+  take(1);
+  const uint32_t old = runs_.epoch();
+  runs_.free(b, 8, visit_);
+  for (int i = 0; i < 5; ++i) runs_.advance_epoch();
+  ASSERT_TRUE(runs_.extend(a, 2, 4, visit_));
+  EXPECT_EQ(runs_.purge(old, visit_), bytes_of(6)) << "growing step by step keeps what lies behind young for ever";
+}
+
+TEST_ALL_CONFIGS(RunsTest, WhatAllocateLeavesOfARunKeepsItsAge) {
+  start(false, 1000);
+  const BlockIndex a = take(8);
+  take(1);
+  const uint32_t old = runs_.epoch();
+  runs_.free(a, 8, visit_);
+  for (int i = 0; i < 5; ++i) runs_.advance_epoch();
+  EXPECT_EQ(take(3), a);
+  EXPECT_EQ(runs_.purge(old, visit_), bytes_of(5));
+}
+
+TEST_ALL_CONFIGS(RunsTest, ALongRunIsPurgedInPiecesThatEndWithHugePages) {
+  start(false, 1000);
+  const BlockIndex a = take(300);
+  runs_.free(a, 300, visit_);
+  const uint64_t before = Fake::calls(Fake::Call::kEmpty);
+  EXPECT_EQ(runs_.purge(~0u, visit_), bytes_of(300));
+  EXPECT_GE(Fake::calls(Fake::Call::kEmpty) - before, 300u / 64);
+  EXPECT_EQ(blocks().purged, 300u);
+  EXPECT_EQ(take(300), a);  // merged again
+}
+
+TEST_ALL_CONFIGS(RunsTest, WhatCannotBeEmptiedStaysDirtyAndPurgeEnds) {
+  start(false, 1000);
+  const BlockIndex a = take(10);
+  stamp(a, 10, 5);
+  runs_.free(a, 10, visit_);
+  Fake::fail(Fake::Call::kEmpty, 1);
+  EXPECT_EQ(runs_.purge(~0u, visit_), 0u);
+  EXPECT_EQ(blocks().dirty, 10u);
+  Fake::fail_never();
+  EXPECT_EQ(runs_.purge(~0u, visit_), bytes_of(10));
+}
+
+TEST_ALL_CONFIGS(RunsTest, ASingleThreadGivesBackPastALimitByItself) {
+  start(false, 1000);
+  std::vector<BlockIndex> at;
+  for (int i = 0; i < 60; ++i) at.push_back(take(16)), take(1);
+  for (BlockIndex a : at) {
+    runs_.free(a, 16, visit_);
+    if (config().single) {
+      EXPECT_LE(blocks().dirty, 512u);
+    }
+  }
+  if (config().single) {
+    EXPECT_GT(blocks().purged, 0u);
+    EXPECT_GE(blocks().dirty, 128u);  // it does not give back everything at every free
+  } else {
+    EXPECT_EQ(blocks().purged, 0u);
+    EXPECT_EQ(blocks().dirty, 60u * 16);
+  }
+}
+
+TEST_ALL_CONFIGS(RunsTest, WithoutDecayMemoryGoesAtOnceAndWithDecayNeverItStays) {
+  start(false, 0);
+  const BlockIndex a = take(20);
+  runs_.free(a, 20, visit_);
+  EXPECT_EQ(blocks().dirty, 0u);
+  EXPECT_EQ(blocks().purged, 20u);
+  start(false, -1);
+  const BlockIndex b = take(2000);
+  runs_.free(b, 2000, visit_);
+  EXPECT_EQ(blocks().dirty, 2000u);
+}
+
+TEST_ALL_CONFIGS(RunsTest, WhoeverCannotHaveTheLockTakesFreshBlocksAndLeavesFreedOnesToTheNext) {
+  start(false, -1);
+  const BlockIndex a = take(4), b = take(4);
+  runs_.free(a, 4, visit_);
+  ASSERT_TRUE(runs_.lock().try_acquire(holder_));
+  const BlockIndex frontier = region_.frontier();
+  const lanemalloc::Run run = runs_.allocate(4, 8, handler_);
+  EXPECT_GE(run.at, frontier);
+  EXPECT_EQ(region_.address_of(run.at) % bytes_of(8), 0u);
+  EXPECT_TRUE(run.zeroed);
+  runs_.free(run.at, 4, handler_);
+  runs_.free(b, 4, handler_);
+  EXPECT_EQ(blocks().dirty, 4u);
+  EXPECT_TRUE(runs_.has_dirty());
+  EXPECT_FALSE(runs_.extend(a, 4, 5, handler_));
+  EXPECT_FALSE(runs_.shrink(b, 4, 3, handler_));
+  EXPECT_EQ(runs_.purge(~0u, handler_), 0u);
+  runs_.lock().release(holder_);
+  take(1);  // from what was free, or freed
+  EXPECT_EQ(blocks().dirty, 11u);
+}
+
+TEST_ALL_CONFIGS(RunsTest, CountWhatIsClaimedWhenAMovedRunIsFreedWithoutTheLock) {
+  start(false, -1);
+  const BlockIndex from = take(20), to = take(24);
+  ASSERT_TRUE(runs_.move(from, to, 20, false, visit_));
+  EXPECT_EQ(blocks().claimed, Fake::claimed_blocks());
+  ASSERT_TRUE(runs_.lock().try_acquire(holder_));
+  runs_.free_moved(to, 24, handler_);
+  runs_.lock().release(holder_);
+  EXPECT_EQ(blocks().claimed, Fake::claimed_blocks()) << "the addresses are lost, the memory was given back";
+}
+
+TEST_ALL_CONFIGS(RunsTest, MoveTakesThePagesAlongAndItsSourceIsAbsent) {
+  start(false, -1);
+  const BlockIndex from = take(20), to = take(24);
+  stamp(from, 20, 9);
+  ASSERT_TRUE(runs_.move(from, to, 20, false, visit_));
+  EXPECT_TRUE(is_stamped(to, 20, 9));
+  EXPECT_EQ(region_.state(from).kind, BlockKind::kAbsent);
+  EXPECT_EQ(blocks().moved, 20u);
+  runs_.free_moved(to, 24, visit_);
+  EXPECT_EQ(blocks().claimed, Fake::claimed_blocks());
+  const uint64_t claims = Fake::calls(Fake::Call::kClaim);
+  while (take(1) != to) {  // sooner or later absent addresses are used again
+    ASSERT_LT(Fake::calls(Fake::Call::kClaim), claims + 100);
+  }
+}
+
+TEST_ALL_CONFIGS(RunsTest, AFailedMoveChangesNothing) {
+  start(false, -1);
+  const BlockIndex from = take(20), to = take(24);
+  stamp(from, 20, 9);
+  Fake::fail(Fake::Call::kMove, 1);
+  EXPECT_FALSE(runs_.move(from, to, 20, false, visit_));
+  EXPECT_TRUE(is_stamped(from, 20, 9));
+  EXPECT_EQ(blocks().moved, 0u);
+  EXPECT_EQ(blocks().claimed, Fake::claimed_blocks());
+}
+
+TEST_ALL_CONFIGS(RunsTest, AddressesThatSomebodyElseTookAreForgottenAndTheirNeighboursStayWhole) {
+  start(true, -1);
+  const BlockIndex a = take(4), b = take(4), c = take(4);
+  take(1);
+  const BlockIndex d = take(4);
+  take(1);
+  // Two absent runs in one bin, b before d.
+  runs_.free(d, 4, visit_);
+  ASSERT_EQ(runs_.purge(~0u, visit_), bytes_of(4));
+  runs_.free(b, 4, visit_);
+  ASSERT_EQ(runs_.purge(~0u, visit_), bytes_of(4));
+  while (blocks().clean > 0) take(1);
+  Fake::take_away(region_.address_of(b), bytes_of(4));
+  EXPECT_EQ(take(4), d);  // looks at b, and goes past it
+  stamp(d, 4, 6);
+  // Now b's neighbours become absent beside it.
+  for (BlockIndex at : {a, c}) {
+    runs_.free(at, 4, visit_);
+    ASSERT_EQ(runs_.purge(~0u, visit_), bytes_of(4));
+  }
+  runs_.check_invariants();
+  bool a_again = false, c_again = false;
+  for (int i = 0; i < 12; ++i) {
+    const BlockIndex at = take(4);
+    EXPECT_NE(at, d) << "handed out twice";
+    a_again |= at == a;
+    c_again |= at == c;
+  }
+  EXPECT_TRUE(a_again && c_again) << "the neighbours are lost with what was taken";
+  EXPECT_TRUE(is_stamped(d, 4, 6));
+}
+
+TEST_ALL_CONFIGS(RunsTest, WhatWasFreeBeforeAnAbandonIsNeverTouchedAgain) {
+  start(false, -1);
+  const BlockIndex a = take(4), b = take(4), c = take(4);
+  take(1);
+  runs_.free(a, 4, visit_);
+  runs_.free(c, 4, visit_);
+  ASSERT_TRUE(runs_.lock().try_acquire(holder_));  // and its thread is gone after the fork
+  runs_.abandon();
+  EXPECT_EQ(blocks().dirty, 0u);
+  runs_.free(b, 4, visit_);  // lies between two runs that are given up
+  EXPECT_EQ(blocks().dirty, 4u);
+  runs_.check_invariants();
+  for (int i = 0; i < 20; ++i) {
+    const BlockIndex at = take(2);
+    EXPECT_TRUE(at >= c + 4 || (at >= b && at + 2 <= b + 4)) << "what was given up is handed out at " << at;
+  }
+}
+
+TEST_ALL_CONFIGS(RunsTest, WithoutMemoryEverythingFreeIsUnmappedBeforeGivingUp) {
+  start(false, -1);
+  const BlockIndex a = take(40);
+  take(1);
+  runs_.free(a, 40, visit_);
+  const uint64_t before = Fake::claimed_blocks();
+  Fake::fail(Fake::Call::kClaim, 1);
+  EXPECT_EQ(runs_.allocate(1000, 1, visit_).at, FakeRuns::kNone);
+  EXPECT_LE(Fake::claimed_blocks(), before - 40);
+  EXPECT_EQ(blocks().claimed, Fake::claimed_blocks());
+  EXPECT_EQ(blocks().dirty + blocks().clean, 0u);
+  Fake::fail_never();
+  take(1000);
+}
+
+TEST_ALL_CONFIGS(RunsTest, TakeFreshMemoryUpToTheEndOfTheRegionAndNoFurther) {
+  start(false, -1);
+  const BlockCount all = static_cast<BlockCount>(region_.bytes() >> kBlockShift);
+  EXPECT_EQ(runs_.allocate(all + 1, 1, visit_).at, FakeRuns::kNone);
+  const BlockIndex at = take(all);
+  EXPECT_EQ(at, 0u);
+  EXPECT_EQ(runs_.allocate(1, 1, visit_).at, FakeRuns::kNone);
+  runs_.free(at, all, visit_);
+  EXPECT_NE(runs_.allocate(1, 1, visit_).at, FakeRuns::kNone);
+}
+
+// --- Random operations against a model.
+
+struct Piece {
+  BlockCount length;
+  uint64_t mark;
+  bool moved;
+};
+
+class RunsPropertyTest : public RunsTest {
+ protected:
+  static constexpr uint64_t kMostBlocks = 1500;
+
+  void play(uint64_t seed, bool unmap, int64_t decay_ms, bool faults, int steps) {
+    start(unmap, decay_ms);
+    Random random(seed);
+    for (int i = 0; i < steps; ++i) {
+      if (faults && random.one_in(6)) {
+        const Fake::Call kinds[] = {Fake::Call::kClaim, Fake::Call::kEmpty, Fake::Call::kMove, Fake::Call::kOpen};
+        const uint64_t nth = random.between(1, 3);
+        Fake::fail(kinds[random.below(4)], nth, random.one_in(2) ? nth + 1 : ~uint64_t{0});
+      }
+      step(random, faults);
+      Fake::fail_never();
+      ASSERT_FALSE(HasFatalFailure());
+      check();
+      account();
+      if (HasFailure()) FAIL() << "seed " << seed << ", step " << i;
+    }
+    while (!used_.empty()) drop(used_.begin(), visit_);
+    runs_.purge(~0u, visit_);
+    account();
+    EXPECT_EQ(blocks().dirty, 0u);
+    EXPECT_EQ(blocks().claimed, blocks().clean + wasted_);
+  }
+
+ private:
+  using Used = std::map<BlockIndex, Piece>;
+
+  void step(Random& random, bool faults) {
+    const bool no_lock = random.one_in(8);
+    if (no_lock) {
+      ASSERT_TRUE(runs_.lock().try_acquire(holder_));
+    }
+    Visit& visit = no_lock ? handler_ : visit_;
+    switch (random.below(10)) {
+      case 0:
+      case 1:
+      case 2: allocate(random, visit, no_lock, faults); break;
+      case 3:
+      case 4:
+      case 5:
+        if (!used_.empty()) drop(any(random), visit);
+        break;
+      case 6: extend(random, visit); break;
+      case 7: shrink(random, visit); break;
+      case 8: move(random, visit); break;
+      case 9:
+        runs_.advance_epoch();
+        runs_.purge(random.one_in(4) ? ~0u : runs_.epoch() - 2, visit);
+        break;
+    }
+    if (no_lock) runs_.lock().release(holder_);
+    // The next holder takes in what was left.
+    if (no_lock && runs_.has_dirty()) {
+      const lanemalloc::Run run = runs_.allocate(1, 1, visit_);
+      ASSERT_NE(run.at, FakeRuns::kNone);
+      runs_.free(run.at, 1, visit_);
+    }
+  }
+
+  Used::iterator any(Random& random) {
+    auto it = used_.begin();
+    std::advance(it, static_cast<long>(random.below(used_.size())));
+    return it;
+  }
+
+  void allocate(Random& random, Visit& visit, bool no_lock, bool faults) {
+    if (total_ > kMostBlocks) return;
+    const auto n = static_cast<BlockCount>(random.one_in(4) ? random.between(1, 200) : random.between(1, 9));
+    const BlockCount align = random.one_in(3) ? 1u << random.below(7) : 1;
+    const lanemalloc::Run run = runs_.allocate(n, align, visit);
+    if (run.at == FakeRuns::kNone) {
+      EXPECT_TRUE(faults) << "no memory, though nothing was made to fail";
+      return;
+    }
+    EXPECT_EQ(region_.address_of(run.at) % bytes_of(align), 0u);
+    if (run.zeroed) {
+      EXPECT_TRUE(is_stamped(run.at, n, 0)) << "not zero at " << run.at;
+    }
+    if (no_lock) wasted_ += align - 1;
+    add(run.at, n, false);
+  }
+
+  void add(BlockIndex at, BlockCount n, bool moved) {
+    const auto next = used_.lower_bound(at);
+    if (next != used_.end()) {
+      ASSERT_GE(next->first, at + n) << "overlap";
+    }
+    if (next != used_.begin()) {
+      ASSERT_LE(std::prev(next)->first + std::prev(next)->second.length, at) << "overlap";
+    }
+    used_[at] = {n, ++marks_, moved};
+    total_ += n;
+    stamp(at, n, marks_);
+  }
+
+  void drop(Used::iterator it, Visit& visit) {
+    const auto [at, piece] = *it;
+    EXPECT_TRUE(is_stamped(at, piece.length, piece.mark)) << "written to by somebody else";
+    used_.erase(it);
+    total_ -= piece.length;
+    if (piece.moved) {
+      runs_.free_moved(at, piece.length, visit);
+    } else {
+      runs_.free(at, piece.length, visit);
+    }
+  }
+
+  void extend(Random& random, Visit& visit) {
+    if (used_.empty()) return;
+    const auto it = any(random);
+    if (it->second.moved) return;
+    const auto wanted = static_cast<BlockCount>(it->second.length + random.between(1, 6));
+    if (!runs_.extend(it->first, it->second.length, wanted, visit)) return;
+    EXPECT_TRUE(is_stamped(it->first, it->second.length, it->second.mark));
+    const BlockIndex at = it->first;
+    total_ -= it->second.length;
+    used_.erase(it);
+    add(at, wanted, false);
+  }
+
+  void shrink(Random& random, Visit& visit) {
+    if (used_.empty()) return;
+    const auto it = any(random);
+    if (it->second.length < 2 || it->second.moved) return;
+    const auto wanted = static_cast<BlockCount>(random.between(1, it->second.length - 1));
+    if (!runs_.shrink(it->first, it->second.length, wanted, visit)) return;
+    total_ -= it->second.length - wanted;
+    it->second.length = wanted;
+    EXPECT_TRUE(is_stamped(it->first, wanted, it->second.mark));
+  }
+
+  void move(Random& random, Visit& visit) {
+    if (used_.empty() || total_ > kMostBlocks) return;
+    const auto it = any(random);
+    const BlockIndex from = it->first;
+    const Piece piece = it->second;
+    const BlockCount longer = piece.length + static_cast<BlockCount>(random.below(10));
+    const lanemalloc::Run to = runs_.allocate(longer, 1, visit);
+    if (to.at == FakeRuns::kNone) return;
+    if (!runs_.move(from, to.at, piece.length, piece.moved, visit)) {
+      EXPECT_TRUE(is_stamped(from, piece.length, piece.mark));
+      runs_.free(to.at, longer, visit);
+      return;
+    }
+    EXPECT_TRUE(is_stamped(to.at, piece.length, piece.mark));
+    used_.erase(from);
+    total_ -= piece.length;
+    add(to.at, longer, true);
+  }
+
+  // Every claimed block is in use, dirty, clean, or was wasted by aligning without the lock.
+  void account() {
+    const RunStatistics s = blocks();
+    EXPECT_EQ(s.claimed, Fake::claimed_blocks());
+    EXPECT_EQ(s.claimed, total_ + s.dirty + s.clean + wasted_);
+  }
+
+  Used used_;
+  uint64_t total_ = 0;
+  uint64_t wasted_ = 0;
+  uint64_t marks_ = 0;
+};
+
+TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsKeepEveryPromise) { play(1, false, 1000, false, 3000); }
+TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsKeepEveryPromiseWhereMapsAreCharged) {
+  play(2, true, 1000, false, 3000);
+}
+TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsKeepEveryPromiseWithoutDecay) { play(3, false, 0, false, 2000); }
+TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsAndFailuresKeepEveryPromise) { play(4, false, 1000, true, 3000); }
+TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsAndFailuresKeepEveryPromiseWhereMapsAreCharged) {
+  play(5, true, 1000, true, 3000);
+}
+
+}  // namespace
+}  // namespace lanemalloc

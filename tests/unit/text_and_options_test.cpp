@@ -1,0 +1,157 @@
+// Text and options: what the user reads, and what the user may write.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "engine/options.h"
+
+namespace lanemalloc {
+namespace {
+
+std::string string_of(const Text& text) { return {text.data(), text.size()}; }
+
+TEST(TextTest, WritesNumbersOfEverySign) {
+  Text text;
+  text << uint64_t{0} << ' ' << ~uint64_t{0} << ' ' << int64_t{-1} << ' ' << INT64_MIN << ' ' << -7 << ' '
+       << reinterpret_cast<const void*>(0xABC0) << ' ' << static_cast<const void*>(nullptr);
+  EXPECT_EQ(string_of(text), "0 18446744073709551615 -1 -9223372036854775808 -7 0xabc0 0x0");
+}
+
+TEST(TextTest, CutsWhatIsTooLongAndStillEndsTheLine) {
+  Text text;
+  for (int i = 0; i < 100; ++i) text << "0123456789";
+  const size_t full = text.size();
+  EXPECT_LT(full, 1000u);
+  text << "more";
+  EXPECT_EQ(text.size(), full);
+  text.end();
+  EXPECT_EQ(text.size(), full);
+  EXPECT_EQ(string_of(text).back(), '\n');
+  Text brief;
+  EXPECT_EQ(string_of(brief.end()), "\n");
+}
+
+TEST(TextTest, AddsAtMostSoManyCharacters) {
+  Text text;
+  text.add("abcdef", 3).add("xy", 10);
+  EXPECT_EQ(string_of(text), "abcxy");
+}
+
+class OptionsTest : public testing::Test {
+ protected:
+  void SetUp() override { said().clear(); }
+  // What is said while this string is read.
+  std::string read(const char* text, const char* source = "LANEMALLOC_OPTIONS") {
+    said().clear();
+    reader_.read(source, text);
+    return said();
+  }
+  static std::string& said() {
+    static std::string text;
+    return text;
+  }
+
+  Options options_;
+  OptionReader reader_{options_, [](const char* text, Bytes n) { said().append(text, n); }};
+};
+
+TEST_F(OptionsTest, NothingIsSaidOfNothing) {
+  EXPECT_EQ(read(nullptr), "");
+  EXPECT_EQ(read(""), "");
+  EXPECT_EQ(read(",,,"), "");
+  EXPECT_EQ(options_.settings.decay_ms, 1000);
+  EXPECT_FALSE(options_.settings.checked);
+  EXPECT_EQ(options_.bad_pointer, Options::OnBadPointer::kAbort);
+  EXPECT_FALSE(options_.stats_at_exit);
+  EXPECT_FALSE(options_.strict);
+  EXPECT_FALSE(reader_.must_stop());
+}
+
+TEST_F(OptionsTest, EveryKeyIsRead) {
+  EXPECT_EQ(read("decay_ms=0,checked=1,bad_pointer=report,stats=exit,strict=1"), "");
+  EXPECT_EQ(options_.settings.decay_ms, 0);
+  EXPECT_TRUE(options_.settings.checked);
+  EXPECT_EQ(options_.bad_pointer, Options::OnBadPointer::kReport);
+  EXPECT_TRUE(options_.stats_at_exit);
+  EXPECT_TRUE(options_.strict);
+  EXPECT_EQ(read("decay_ms=-1,checked=0,bad_pointer=ignore,stats=none,strict=0"), "");
+  EXPECT_EQ(options_.settings.decay_ms, -1);
+  EXPECT_FALSE(options_.settings.checked);
+  EXPECT_EQ(options_.bad_pointer, Options::OnBadPointer::kIgnore);
+  EXPECT_FALSE(options_.stats_at_exit);
+  EXPECT_FALSE(options_.strict);
+  EXPECT_EQ(read("bad_pointer=abort,decay_ms=86400000"), "");
+  EXPECT_EQ(options_.bad_pointer, Options::OnBadPointer::kAbort);
+  EXPECT_EQ(options_.settings.decay_ms, 86400000);
+}
+
+TEST_F(OptionsTest, TheLaterOneWins) {
+  read("decay_ms=5,decay_ms=7");
+  EXPECT_EQ(options_.settings.decay_ms, 7);
+  read("decay_ms=9", "lanemalloc_options");
+  EXPECT_EQ(options_.settings.decay_ms, 9);
+}
+
+TEST_F(OptionsTest, AnUnknownKeyIsOneLineThatNamesTheNearest) {
+  EXPECT_EQ(read("decoy_ms=5"),
+            "lanemalloc: LANEMALLOC_OPTIONS: unknown option 'decoy_ms' (did you mean 'decay_ms'?), ignored\n");
+  EXPECT_EQ(options_.settings.decay_ms, 1000);
+  EXPECT_NE(read("Checked=1", "lanemalloc_options").find("lanemalloc_options: unknown option 'Checked' (did you mean 'checked'?)"),
+            std::string::npos);
+  EXPECT_NE(read("bad_pionter=abort").find("'bad_pointer'?"), std::string::npos);
+  EXPECT_NE(read("stat=exit").find("'stats'?"), std::string::npos);
+  EXPECT_NE(read("strickt=1").find("'strict'?"), std::string::npos);
+  EXPECT_NE(read("=1").find("unknown option ''"), std::string::npos);
+  EXPECT_NE(read("checkedx=1").find("unknown"), std::string::npos);
+  EXPECT_NE(read("check=1").find("unknown"), std::string::npos);
+  EXPECT_FALSE(options_.settings.checked);
+}
+
+TEST_F(OptionsTest, ABadValueIsOneLineThatSaysWhatIsAllowedAndUsed) {
+  const std::string line = read("decay_ms=x");
+  EXPECT_EQ(line.find("lanemalloc: LANEMALLOC_OPTIONS: bad value 'x' for 'decay_ms' ("), 0u) << line;
+  EXPECT_NE(line.find("), using 1000\n"), std::string::npos) << line;
+  for (const char* bad : {"decay_ms=", "decay_ms", "decay_ms=-2", "decay_ms=-0", "decay_ms=1x", "decay_ms=86400001",
+                          "decay_ms=99999999999999999999999", "decay_ms= 1", "decay_ms=-", "decay_ms=+1"}) {
+    EXPECT_NE(read(bad).find("bad value"), std::string::npos) << bad;
+    EXPECT_EQ(options_.settings.decay_ms, 1000) << bad;
+  }
+  EXPECT_EQ(read("checked=yes"), "lanemalloc: LANEMALLOC_OPTIONS: bad value 'yes' for 'checked' (0 or 1), using 0\n");
+  EXPECT_EQ(read("bad_pointer=abor"),
+            "lanemalloc: LANEMALLOC_OPTIONS: bad value 'abor' for 'bad_pointer' (abort, report or ignore), using abort\n");
+  EXPECT_EQ(read("stats=exits"),
+            "lanemalloc: LANEMALLOC_OPTIONS: bad value 'exits' for 'stats' (none or exit), using none\n");
+  EXPECT_NE(read("checked=1,checked=11").find("using 1\n"), std::string::npos);
+}
+
+TEST_F(OptionsTest, OneBadOptionSpoilsNoOther) {
+  EXPECT_EQ(std::string(read("decoy_ms=1,checked=1,decay_ms=x,stats=exit")).find("stats"), std::string::npos);
+  EXPECT_TRUE(options_.settings.checked);
+  EXPECT_TRUE(options_.stats_at_exit);
+}
+
+TEST_F(OptionsTest, StrictStopsAtAComplaintWhereverItStands) {
+  read("decoy_ms=1");
+  EXPECT_FALSE(reader_.must_stop());
+  read("strict=1");
+  EXPECT_TRUE(reader_.must_stop());
+}
+
+TEST_F(OptionsTest, StrictWithoutAComplaintStopsNothing) {
+  read("strict=1,decay_ms=5");
+  EXPECT_FALSE(reader_.must_stop());
+}
+
+TEST_F(OptionsTest, AnOverlongKeyOrValueIsCutToOneLine) {
+  for (const std::string& text : {std::string(5000, 'k') + "=1", "decay_ms=" + std::string(5000, '9'),
+                                  "bad_pointer=" + std::string(100000, 'z'), std::string(300, 'k')}) {
+    const std::string line = read(text.c_str());
+    EXPECT_LT(line.size(), 500u);
+    EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
+    EXPECT_EQ(line.back(), '\n');
+    EXPECT_NE(line.find(line.find("unknown") != std::string::npos ? "ignored" : "using"), std::string::npos) << line;
+  }
+}
+
+}  // namespace
+}  // namespace lanemalloc

@@ -9,8 +9,11 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/stress/harness.sh
 source "$here/../stress/harness.sh"
 requested_self_test=""
-for argument in "$@"; do if [[ $argument == --self-test ]]; then requested_self_test=1; fi; done
-parse_arguments "$@"
+arguments=()
+for argument in "$@"; do
+  if [[ $argument == --self-test ]]; then requested_self_test=1; else arguments+=("$argument"); fi
+done
+parse_arguments "${arguments[@]}"  # without --self-test: unlike that of the stress tests, this one needs the library
 
 programs=(hand_off burst footprint)
 

@@ -33,8 +33,10 @@ parse_arguments() {
     if [[ -z $sanitize && -z $self_test_only && ! -e $library ]]; then make -C "$root" build >&2; fi
   fi
   if [[ $library != glibc && -z $sanitize && -z $self_test_only ]]; then
-    library=$(realpath "$library")
     [[ -e $library ]] || { echo "no such library: $library" >&2; exit 2; }
+    # A copy, so that a build meanwhile does not change it under running programs.
+    cp "$library" "$work/under-test.so"
+    library=$work/under-test.so
   fi
 }
 
@@ -48,6 +50,7 @@ build_program() {  # NAME; into $work/NAME
     *) echo "unknown sanitizer: $sanitize" >&2; exit 2 ;;
   esac
   if [[ -n $sanitize ]]; then
+    if [[ ! -e $root/build/$sanitize/liblanemalloc_prefixed.a ]]; then "$root/tools/build" "$sanitize" >&2; fi
     flags+=(-DLANEMALLOC_TEST_PREFIXED "-I$root/include")
     link+=("$root/build/$sanitize/liblanemalloc_prefixed.a" -lstdc++)
   fi

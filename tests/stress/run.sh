@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the stress programs and runs every case under the library, then again (at a smaller scale) with checked=1.
-# Called by: tests/run.sh, and by hand. tests/bounds/run.sh is a link of the same shape over the code below.
+# Called by: tests/run.sh, and by hand. What it shares with tests/bounds/run.sh is in harness.sh.
 #   run.sh [--lib PATH|glibc] [--only PROGRAM[/CASE]] [--scale N] [--sanitize asan-ubsan|tsan] [--self-test]
 # --sanitize  links storm and thread_exit with build/PRESET/liblanemalloc_prefixed.a instead of preloading.
 # --self-test only shows that the programs fail with a malloc that is too simple and pass with one that is not.
@@ -53,7 +53,10 @@ self_test() {
 
 if [[ -n $sanitize ]]; then
   programs=(storm thread_exit)
-  for program in "${programs[@]}"; do run_all_cases "$program" "$scale" "" "$sanitize"; done
+  options=""
+  # The scavenger runs on a bare thread that shares its creator's thread-local storage, where TSan keeps its state.
+  if [[ $sanitize == tsan ]]; then options=decay_ms=-1; fi
+  for program in "${programs[@]}"; do run_all_cases "$program" "$scale" "$options" "$sanitize"; done
   finish
 fi
 if [[ -z $only || -n $self_test_only ]]; then count_self_test self_test "mutants fail, the plain malloc passes"; fi

@@ -20,6 +20,16 @@ FAST void bump(std::atomic<T>& counter, T by = 1) {
   arch::add_unlocked(counter, by);
 }
 
+// Adds to a counter that any thread writes, without a locked instruction while the process has one thread.
+template <class P, class T>
+FAST void count(std::atomic<T>& counter, T by = 1) {
+  if (P::single_threaded()) {
+    arch::add_unlocked(counter, by);
+  } else {
+    counter.fetch_add(by, std::memory_order_relaxed);
+  }
+}
+
 // A relaxed load that the compiler may fold into the instruction that uses it, which it does not do with atomics.
 // Where a checker wants to see atomics it is one.
 template <class T>

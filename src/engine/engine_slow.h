@@ -69,8 +69,8 @@ class Engine<P>::Stay {
 
   NOINLINE void overflow() {
     SharedCounters& counters = engine_.world_.counters;
-    counters.overflow_entries.fetch_add(1, std::memory_order_relaxed);
-    if (is_busy(gate_)) counters.nested_entries.fetch_add(1, std::memory_order_relaxed);
+    count<P>(counters.overflow_entries);
+    if (is_busy(gate_)) count<P>(counters.nested_entries);
     lane_ = engine_.world_.lanes.enter_overflow(visit_);
     is_overflow_ = lane_ != nullptr;
   }
@@ -144,8 +144,8 @@ void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* g
     const Run run = world_.runs.allocate(blocks, align_blocks, visit);
     if (run.at != Runs<P>::kNone) {
       publish_large(run.at, false);
-      world_.counters.large_allocations.fetch_add(1, std::memory_order_relaxed);
-      world_.counters.large_bytes.fetch_add(bytes_of(blocks), std::memory_order_relaxed);
+      count<P>(world_.counters.large_allocations);
+      count<P>(world_.counters.large_bytes, bytes_of(blocks));
       zeroed = run.zeroed;
       p = world_.region.pointer_to(run.at);
     }
@@ -201,8 +201,7 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
     }
   }
   Owned::leave(slot, gate);
-  if (UNLIKELY(verdict != Verdict::kGood))
-    world_.counters.bad_pointers.fetch_add(1, std::memory_order_relaxed);
+  if (UNLIKELY(verdict != Verdict::kGood)) count<P>(world_.counters.bad_pointers);
   return verdict;
 }
 
@@ -217,7 +216,7 @@ void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
 template <class P>
 void Engine<P>::free_without_lane(Object* object, MapEntry entry) {
   if (!is_lane(entry.owner())) return;  // the depot's, and no lane to enter it from: lost
-  world_.counters.direct_frees.fetch_add(1, std::memory_order_relaxed);
+  count<P>(world_.counters.direct_frees);
   object->next = nullptr;
   world_.lanes.at(entry.owner()).inbox().give(object);
 }
@@ -228,8 +227,8 @@ void Engine<P>::free_large(void* p, Visit& visit) {
   const BlockCount blocks = world_.region.state(at).length;
   const bool moved = large_state(world_.region, at).moved;
   world_.region.set_entries(at, 1, MapEntry());
-  world_.counters.large_frees.fetch_add(1, std::memory_order_relaxed);
-  world_.counters.large_bytes.fetch_sub(bytes_of(blocks), std::memory_order_relaxed);
+  count<P>(world_.counters.large_frees);
+  count<P>(world_.counters.large_bytes, uint64_t{0} - bytes_of(blocks));
   if (moved) {
     world_.runs.free_moved(at, blocks, visit);
   } else {
@@ -336,7 +335,7 @@ bool Engine<P>::resize_large(void* p, BlockCount blocks, Visit& visit) {
   if (blocks > old_blocks ? !world_.runs.extend(at, old_blocks, blocks, visit)
                           : !world_.runs.shrink(at, old_blocks, blocks, visit))
     return false;
-  world_.counters.large_bytes.fetch_add(bytes_of(blocks) - bytes_of(old_blocks), std::memory_order_relaxed);
+  count<P>(world_.counters.large_bytes, bytes_of(blocks) - bytes_of(old_blocks));
   world_.scavenger.poke(visit);
   return true;
 }
@@ -363,7 +362,7 @@ void* Engine<P>::move_large(void* p, Bytes size, Visit& visit) {
     return nullptr;
   }
   publish_large(to.at, true);
-  world_.counters.large_bytes.fetch_add(bytes_of(blocks) - bytes_of(old_blocks), std::memory_order_relaxed);
+  count<P>(world_.counters.large_bytes, bytes_of(blocks) - bytes_of(old_blocks));
   return world_.region.pointer_to(to.at);
 }
 

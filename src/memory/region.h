@@ -153,7 +153,8 @@ class Region {
   // memory.
   BlockIndex take_fresh(BlockCount n) {
     for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
-      const uint64_t at = frontier_.fetch_add(n, std::memory_order_relaxed);
+      const uint64_t at = P::single_threaded() ? arch::fetch_add_unlocked(frontier_, uint64_t{n})
+                                               : frontier_.fetch_add(n, std::memory_order_relaxed);
       Claim claim = Claim::kNoMemory;
       if (at + n <= block_count_ && open_metadata(static_cast<BlockCount>(at + n)))
         claim = P::claim(address_of(static_cast<BlockIndex>(at)), bytes_of(n));

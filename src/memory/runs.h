@@ -108,14 +108,14 @@ class Runs {
   bool move(BlockIndex from, BlockIndex to, BlockCount n, bool again, Visit& visit) {
     if (!again && moved_alive_.load(std::memory_order_relaxed) >= kMovedAlive) return false;
     if (!P::move(region_.address_of(from), region_.address_of(to), bytes_of(n))) return false;
-    if (!again) moved_alive_.fetch_add(1, std::memory_order_relaxed);
-    moved_.fetch_add(n, std::memory_order_relaxed);
+    if (!again) count<P>(moved_alive_);
+    count<P>(moved_, uint64_t{n});
     give(from, n, BlockKind::kAbsent, visit);
     return true;
   }
   // Frees a run that move() filled. Its pages have a mapping of their own; unmapping them lets it merge again.
   void free_moved(BlockIndex at, BlockCount n, Visit& visit) {
-    moved_alive_.fetch_sub(1, std::memory_order_relaxed);
+    count<P>(moved_alive_, ~uint32_t{0});
     P::release(region_.address_of(at), bytes_of(n));
     give(at, n, BlockKind::kAbsent, visit);
   }
@@ -432,7 +432,7 @@ class Runs {
     } else if (!P::empty(region_.address_of(at), bytes_of(n))) {
       return BlockKind::kDirty;
     }
-    purged_.fetch_add(n, std::memory_order_relaxed);
+    count<P>(purged_, uint64_t{n});
     return unmap_ ? BlockKind::kAbsent : BlockKind::kClean;
   }
 
@@ -464,7 +464,7 @@ class Runs {
           const BlockCount n = region_.state(at).length;
           remove(at);
           P::release(region_.address_of(at), bytes_of(n));
-          if (set == 0) purged_.fetch_add(n, std::memory_order_relaxed);
+          if (set == 0) count<P>(purged_, uint64_t{n});
           put(at, n, BlockKind::kAbsent);
           any = true;
         }
@@ -494,7 +494,7 @@ class Runs {
     }
   }
 
-  void claimed(uint64_t blocks) { claimed_blocks_.fetch_add(blocks, std::memory_order_relaxed); }
+  void claimed(uint64_t blocks) { count<P>(claimed_blocks_, blocks); }
 
   Region<P>& region_;
   bool unmap_ = false;

@@ -82,8 +82,8 @@ struct Fake {
   // The first breach of the contract by the core; empty if there was none.
   static std::string misuse() { return misused_.load() ? misuse_ : std::string(); }
   static inline std::string said;                     // by say(); one thread only
-  static inline void (*thread_run)(void*) = nullptr;  // what start_thread was asked to run
-  static inline void* thread_argument = nullptr;
+  static inline std::atomic<void (*)(void*)> thread_run{nullptr};  // what start_thread was asked to run
+  static inline std::atomic<void*> thread_argument{nullptr};
 
   // Gives the region back, as the end of a process does; settings and counters stay, the books are empty again.
   static void release_all() {
@@ -208,8 +208,8 @@ struct Fake {
   // Only notes what is to be run; a test runs it by hand.
   static bool start_thread(BareThread&, void (*run)(void*), void* argument) noexcept {
     if (fails(Call::kStartThread)) return false;
-    thread_run = run;
-    thread_argument = argument;
+    thread_argument.store(argument, std::memory_order_relaxed);
+    thread_run.store(run, std::memory_order_release);
     return true;
   }
   static void say(const char* text, Bytes n) noexcept { said.append(text, n); }

@@ -111,7 +111,8 @@ struct Slab {
   // Whether the first links make no circle, as a double free of an object on the list does. Costs a miss little; what it
   // does not reach is found when the slab is empty (free_list_is_whole), or with checked=1 at once.
   bool free_list_looks_sound() const {
-    const Object* mark = free_list;  // a circle that begins before the mark and is no longer than the way from it comes back
+    const Object* mark =
+        free_list;  // a circle that begins before the mark and is no longer than the way from it comes back
     const Object* object = free_list;
     for (int turn = 0; turn < 2; ++turn) {
       for (int step = 0; step < kLook; ++step) {

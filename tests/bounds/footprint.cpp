@@ -124,7 +124,7 @@ void fork_children() {
 void phase_shift() {
   constexpr int kThreads = 32;
   size_t live = scaled(96) * kMiB;
-  size_t before = resident(), most = 0;
+  size_t before = resident(), most = 0, size_then = 0;
   pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
   int turn = 0;
@@ -139,7 +139,7 @@ void phase_shift() {
       Random random(static_cast<uint64_t>(index));
       Burst burst;
       burst.allocate(live, size, size, random);
-      if (size_t here = resident(); here > most) most = here;
+      if (size_t here = resident(); here > most) most = here, size_then = size;
       burst.free();
       turn++;
       pthread_cond_broadcast(&condition);
@@ -147,9 +147,10 @@ void phase_shift() {
     }
   });
   size_t limit = before + live + live / 2;
-  EXPECT(most < limit, "%zu MiB resident where at most %zu MiB were live at once", (most - before) / kMiB,
-         live / kMiB);
-  NOTE("at most %zu MiB resident where %zu MiB were live at once", (most - before) / kMiB, live / kMiB);
+  EXPECT(most < limit, "%zu MiB resident where at most %zu MiB were live at once, in objects of %zu bytes",
+         (most - before) / kMiB, live / kMiB, size_then);
+  NOTE("at most %zu MiB resident where %zu MiB were live at once, in objects of %zu bytes",
+       (most - before) / kMiB, live / kMiB, size_then);
 }
 
 // ---- a limited address space -------------------------------------------------------------------------------------

@@ -6,18 +6,18 @@
 namespace {
 using namespace bounds;
 
-// Many producers, many consumers; a slot is empty or holds an object.
+// One producer, one consumer; a slot is empty or holds an object.
 class Ring {
  public:
   static constexpr uint64_t kSlots = 256;
-  bool try_put(uint64_t ticket, void* p) {
-    auto& slot = slots_[ticket % kSlots].object;
+  bool try_put(uint64_t ticket, uint64_t depth, void* p) {
+    auto& slot = slots_[ticket % depth].object;
     if (slot.load(std::memory_order_relaxed) != nullptr) return false;
     slot.store(p, std::memory_order_release);
     return true;
   }
-  void* try_take(uint64_t ticket) {
-    auto& slot = slots_[ticket % kSlots].object;
+  void* try_take(uint64_t ticket, uint64_t depth) {
+    auto& slot = slots_[ticket % depth].object;
     void* p = slot.load(std::memory_order_acquire);
     if (p != nullptr) slot.store(nullptr, std::memory_order_release);
     return p;
@@ -46,6 +46,7 @@ struct Shape {
   size_t low, high;
   double hand_offs;
   size_t may_grow;
+  uint64_t depth = Ring::kSlots;  // objects on the way at most; they are what the allocator may keep
 };
 
 // One ring for each pair, so each slot has one writer and one reader at a time.
@@ -80,10 +81,10 @@ void hand_off(const Shape& shape) {
                 EXPECT(p != nullptr, "malloc(%zu): %s", size, strerror(errno));
                 for (size_t at = 0; at < size; at += 4096) p[at] = 1;
                 memcpy(p, &i, sizeof i);
-                while (!ring.try_put(i, p)) waiting.again();
+                while (!ring.try_put(i, shape.depth, p)) waiting.again();
               } else {
                 void* p;
-                while ((p = ring.try_take(i)) == nullptr) waiting.again();
+                while ((p = ring.try_take(i, shape.depth)) == nullptr) waiting.again();
                 uint64_t serial;
                 memcpy(&serial, p, sizeof serial);
                 EXPECT(serial == i, "object %p of hand-off %llu says %llu", p,
@@ -192,7 +193,7 @@ int main(int argc, char** argv) {
       {"one-to-many", [] { hand_off({1, 4, 16, 4096, 1e7, 4 * kMiB}); }},
       {"many-to-one", [] { hand_off({4, 1, 16, 4096, 1e7, 4 * kMiB}); }},
       {"many-to-many", [] { hand_off({3, 3, 16, 4096, 1e7, 4 * kMiB}); }},
-      {"large", [] { hand_off({1, 1, 128 * kKiB, 128 * kKiB, 2e5, 8 * kMiB}); }},
+      {"large", [] { hand_off({1, 1, 128 * kKiB, 128 * kKiB, 2e5, 8 * kMiB, 16}); }},
       {"only-frees", only_frees},
       {"owner-sleeps", owner_sleeps},
   };

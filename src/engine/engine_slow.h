@@ -377,7 +377,7 @@ bool Engine<P>::trim(Slot& slot) {
   world_.lanes.for_each([&](Lane<P>& lane) {
     if (&lane != stay.lane()) world_.with_idle_lane(lane, visit, [&](Lane<P>& held) { held.clean(visit); });
   });
-  world_.runs.purge(~uint32_t{0}, visit);
+  world_.runs.purge(Runs<P>::kAll, visit);
   return world_.runs.statistics().purged != before;
 }
 

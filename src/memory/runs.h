@@ -60,7 +60,11 @@ class Runs {
       run = take(n, align_blocks);
       if (run.at == kNone) run = grow(n, align_blocks);
     }
+    const bool swap = run.at != kNone && run.zeroed && decay_ms_ >= 0 && dirty() > cache_limit();
     lock_.release(visit);
+    // Much is dirty, and yet none of it would do: give back as much as was taken, so that memory does not grow by the
+    // pieces that do not fit.
+    if (UNLIKELY(swap)) purge(kAll, visit, n);
     return run;
   }
 
@@ -120,15 +124,20 @@ class Runs {
     give(at, n, BlockKind::kAbsent, visit);
   }
 
-  // Gives memory of dirty runs back that have been free since `before` or longer (an epoch); ~0: all. Returns bytes.
+  // Gives memory of dirty runs back that have been free since the epoch `before` or longer, until at least `enough` blocks
+  // are given back. Returns bytes.
   // The lock is not held while the kernel works, and at most kPurgePiece blocks are out of reach meanwhile.
-  Bytes purge(uint32_t before, Visit& visit) {
+  static constexpr uint32_t kAll = ~uint32_t{0};
+  Bytes purge(uint32_t before, Visit& visit, BlockCount enough = kAll) {
     Bytes given = 0;
-    for (;;) {
+    while (given < bytes_of(enough)) {
       if (!lock_.acquire(visit)) return given;
       take_back_deferred();
       const BlockIndex at = oldest_;
-      if (at == kNone || run(at).freed_at > before) break;
+      if (at == kNone || run(at).freed_at > before) {
+        lock_.release(visit);
+        return given;
+      }
       const BlockCount length = region_.state(at).length;
       remove(at);
       const BlockCount n = purge_piece(at, length);
@@ -141,11 +150,10 @@ class Runs {
         return given;
       }
       put(at, n, kind);
-      if (kind != BlockKind::kDirty) given += bytes_of(n);
       lock_.release(visit);
       if (kind == BlockKind::kDirty) return given;  // locked in memory by the program; do not spin on it
+      given += bytes_of(n);
     }
-    lock_.release(visit);
     return given;
   }
 
@@ -209,7 +217,7 @@ class Runs {
   static constexpr unsigned kBins = kExactBins + 4 * 21;  // up to 2^26 blocks
   static constexpr unsigned kSets = 3;                    // dirty, clean, absent
   static constexpr int kScan = 16;
-  static constexpr uint64_t kSingleLimit = (Bytes{32} << 20) >> kBlockShift;
+  static constexpr uint64_t kCacheLimit = (Bytes{32} << 20) >> kBlockShift;
 
   struct Bins {
     BlockIndex head[kBins];
@@ -436,15 +444,20 @@ class Runs {
     return unmap_ ? BlockKind::kAbsent : BlockKind::kClean;
   }
 
+  uint64_t dirty() const { return dirty_blocks_.load(std::memory_order_relaxed); }
+  // How many dirty blocks are kept without asking how old they are.
+  uint64_t cache_limit() const {
+    const uint64_t live = claimed_blocks_.load(std::memory_order_relaxed) - dirty() -
+                          clean_blocks_.load(std::memory_order_relaxed);
+    return decay_ms_ == 0 ? 0 : live / 4 > kCacheLimit ? live / 4 : kCacheLimit;
+  }
+
   // A process with one thread has no scavenger: past a limit its own frees give memory back.
   void keep_single_limit() {
     if (decay_ms_ < 0 || (decay_ms_ > 0 && !P::single_threaded())) return;
-    const uint64_t live = claimed_blocks_.load(std::memory_order_relaxed) -
-                          dirty_blocks_.load(std::memory_order_relaxed) -
-                          clean_blocks_.load(std::memory_order_relaxed);
-    const uint64_t limit = decay_ms_ == 0 ? 0 : live / 4 > kSingleLimit ? live / 4 : kSingleLimit;
-    if (dirty_blocks_.load(std::memory_order_relaxed) <= limit) return;
-    while (dirty_blocks_.load(std::memory_order_relaxed) > limit / 2) {
+    const uint64_t limit = cache_limit();
+    if (dirty() <= limit) return;
+    while (dirty() > limit / 2) {
       const BlockIndex at = oldest_;
       const BlockCount n = region_.state(at).length;
       remove(at);

@@ -201,15 +201,16 @@ class EngineTest : public FakeTest {
   // Runs the scavenger's loop up to the end of `n` passes, as its thread would. Needs one that was started. False if the
   // scavenger went to rest before.
   static bool passes(int n) {
-    EXPECT_NE(Fake::thread_run, nullptr) << "no scavenger was started";
-    if (Fake::thread_run == nullptr) return false;
+    void (*const run)(void*) = Fake::thread_run;
+    EXPECT_TRUE(run != nullptr) << "no scavenger was started";
+    if (run == nullptr) return false;
     passes_left_ = n;
     Fake::on_sleep = [] {
       if (passes_left_-- == 0) longjmp(after_passes_, 1);
     };
     volatile bool rested = false;
     if (setjmp(after_passes_) == 0) {
-      Fake::thread_run(Fake::thread_argument);
+      run(Fake::thread_argument);
       rested = true;
     }
     Fake::on_sleep = nullptr;
@@ -226,7 +227,7 @@ class EngineTest : public FakeTest {
   void start_scavenger(Slot& slot) {
     start_threads();
     give(slot, take(slot, kSlabMax + 1));
-    ASSERT_NE(Fake::thread_run, nullptr);
+    ASSERT_TRUE(Fake::thread_run != nullptr);
   }
 
   bool started_ = false;

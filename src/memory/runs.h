@@ -78,18 +78,20 @@ class Runs {
     const BlockIndex behind = at + n;
     const BlockCount missing = wanted - n;
     if (behind < region_.opened()) {
-      BlockState& next = region_.state(behind);
+      const BlockState& next = region_.state(behind);
       const BlockKind kind = next.kind.load(std::memory_order_relaxed);
-      if (is_free(kind) && next.length >= missing) {
+      const BlockCount length = next.length;
+      if (is_free(kind) && length >= missing) {
+        const uint32_t freed_at = run(behind).freed_at;
         remove(behind);
-        if (kind != BlockKind::kAbsent ||
-            P::claim(region_.address_of(behind), bytes_of(missing)) == Claim::kDone) {
+        done = kind != BlockKind::kAbsent ||
+               P::claim(region_.address_of(behind), bytes_of(missing)) == Claim::kDone;
+        if (done) {
           if (kind == BlockKind::kAbsent) claimed(missing);
-          if (next.length > missing) insert(behind + missing, next.length - missing, kind);
+          return_rest(behind + missing, length - missing, kind, freed_at);
           mark_used(at, wanted);
-          done = true;
         } else {
-          insert(behind, next.length, kind);
+          insert(behind, length, kind);
         }
       }
     }

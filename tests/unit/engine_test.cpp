@@ -154,8 +154,8 @@ TEST_ALL_CONFIGS(ReallocTest, ALargeObjectGrowsIntoWhatIsFreeBehindItAndShrinksI
   EXPECT_EQ(resize(t, p, 5 << 20), p);
   EXPECT_EQ(statistics().large_live_bytes, Bytes{5} << 20);
   EXPECT_TRUE(is_whole(p, 1 << 20, 4));
-  EXPECT_EQ(resize(t, p, 300000), p);
-  EXPECT_EQ(statistics().large_live_bytes, round_up(300000, kBlockSize));
+  EXPECT_EQ(resize(t, p, kSlabMax + 1), p);
+  EXPECT_EQ(statistics().large_live_bytes, kSlabMax + kBlockSize);
   EXPECT_EQ(Fake::calls(Fake::Call::kMove), 0u);
   give(t, p);
 }

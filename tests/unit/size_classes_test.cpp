@@ -56,11 +56,12 @@ TEST(SizeClasses, TheIndexOfASmallSizeIsItsClassAndNothingElsePasses) {
   for (Bytes below = 0; below < 15; ++below) EXPECT_EQ(small_index(~Bytes{0} - below), 0u) << below;
 }
 
-TEST(SizeClasses, SlabsHoldFourObjectsAndWasteASixteenthAtMost) {
+TEST(SizeClasses, SlabsHoldFourObjectsOrTwoLargeOnesAndWasteASixteenthAtMost) {
   for (unsigned c = 1; c < kClassCount; ++c) {
     const auto size_class = static_cast<SizeClass>(c);
     const Bytes bytes = bytes_of(slab_blocks_of(size_class));
-    EXPECT_GE(capacity_of(size_class), 4u) << c;
+    const Bytes least = size_of(size_class) > kBlockSize ? 2 : 4;
+    EXPECT_GE(capacity_of(size_class), least) << c;
     EXPECT_LE(capacity_of(size_class) * size_of(size_class), bytes) << c;
     EXPECT_LE(bytes - capacity_of(size_class) * size_of(size_class), bytes / 16) << c;
     EXPECT_GE(chunk_of(size_class), 1u) << c;
@@ -68,7 +69,7 @@ TEST(SizeClasses, SlabsHoldFourObjectsAndWasteASixteenthAtMost) {
     // The shortest such run.
     for (BlockCount n = 1; n < slab_blocks_of(size_class); ++n) {
       const Bytes shorter = bytes_of(n);
-      const bool serves = shorter / size_of(size_class) >= 4 && shorter % size_of(size_class) <= shorter / 16;
+      const bool serves = shorter / size_of(size_class) >= least && shorter % size_of(size_class) <= shorter / 16;
       EXPECT_FALSE(serves) << c << ' ' << n;
     }
   }

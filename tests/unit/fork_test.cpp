@@ -1,0 +1,225 @@
+// Fork: what the child finds. The test plays it on one thread: before_fork(), then after_fork_in_child() with the other
+// threads' slots, lanes and locks as they would be copied.
+#include "fixture.h"
+
+namespace lanemalloc {
+namespace {
+
+class ForkTest : public EngineTest {
+ protected:
+  // Nothing of what lives, and nothing twice, is handed out in the child.
+  void expect_nothing_is_handed_out_twice(Slot& child, std::vector<void*> live) {
+    const size_t before = live.size();
+    for (size_t i = 0; i < before; ++i) fill(live[i], 48, i);
+    for (int i = 0; i < 3000; ++i) live.push_back(take(child, i % 5 == 0 ? 3000 : 48));
+    Slot& second = thread();  // the child may start threads of its own, which adopt lanes
+    for (int i = 0; i < 3000; ++i) live.push_back(take(second, 48));
+    for (size_t i = before; i < live.size(); ++i) memset(live[i], 0xAA, 48);
+    for (size_t i = 0; i < before; ++i) EXPECT_TRUE(is_whole(live[i], 48, i)) << "an object of the parent was written to";
+    std::sort(live.begin(), live.end());
+    EXPECT_EQ(std::adjacent_find(live.begin(), live.end()), live.end());
+  }
+  void fork_in_child(Slot& slot) {
+    engine().before_fork(slot);
+    engine().after_fork_in_child(slot);
+  }
+};
+
+TEST_ALL_CONFIGS(ForkTest, TheParentGoesOnAsBefore) {
+  Slot &a = thread(), &b = thread();
+  void* p = take(a, 48);
+  take(b, 48);
+  engine().before_fork(a);
+  EXPECT_TRUE(is_busy(a.load()));
+  EXPECT_TRUE(world().depot.lock().is_held());
+  EXPECT_TRUE(world().runs.lock().is_held());
+  engine().after_fork_in_parent(a);
+  EXPECT_FALSE(world().depot.lock().is_held());
+  EXPECT_FALSE(world().runs.lock().is_held());
+  EXPECT_EQ(owner_of(p), lane_of(a)->id());
+  give(a, p);
+  EXPECT_EQ(statistics().live_objects, 1u);
+}
+
+TEST_ALL_CONFIGS(ForkTest, TheForkingThreadKeepsItsLane) {
+  Slot& a = thread();
+  void* p = take(a, 48);
+  Lane<Fake>* lane = lane_of(a);
+  fork_in_child(a);
+  EXPECT_EQ(lane_of(a), lane);
+  give(a, p);
+  EXPECT_EQ(owner_of(take(a, 48)), lane->id());
+  EXPECT_EQ(statistics().lanes, 1u);
+}
+
+TEST_ALL_CONFIGS(ForkTest, IdleLanesAreAdoptedAndBusyOnesAreSetAsideForGood) {
+  Slot &a = thread(), &idle = thread(), &busy = thread(), &held = thread(), &gone = thread(), &revoker = thread();
+  std::vector<void*> live;
+  for (Slot* t : {&a, &idle, &busy, &held, &gone})
+    for (int i = 0; i < 40; ++i) live.push_back(take(*t, 48));
+  Lane<Fake>*lane_a = lane_of(a), *lane_idle = lane_of(idle), *lane_busy = lane_of(busy), *lane_held = lane_of(held),
+  *lane_gone = lane_of(gone);
+  engine().thread_exits(gone);
+  Owned::enter(busy);
+  Visit visit(&revoker, true);
+  ASSERT_TRUE(lane_held->try_hold(visit));
+  fork_in_child(a);
+  EXPECT_EQ(lane_of(a), lane_a);
+  EXPECT_TRUE(lane_busy->is_set_aside());
+  EXPECT_TRUE(lane_held->is_set_aside());
+  EXPECT_FALSE(lane_idle->is_set_aside());
+  // Adopted: the lane of nobody and the idle one, then new ones.
+  std::vector<Lane<Fake>*> adopted;
+  for (int i = 0; i < 4; ++i) {
+    Slot& t = thread();
+    live.push_back(take(t, 48));
+    adopted.push_back(lane_of(t));
+  }
+  for (Lane<Fake>* lane : {lane_idle, lane_gone}) EXPECT_EQ(std::count(adopted.begin(), adopted.end(), lane), 1);
+  for (Lane<Fake>* lane : {lane_a, lane_busy, lane_held}) EXPECT_EQ(std::count(adopted.begin(), adopted.end(), lane), 0);
+  expect_nothing_is_handed_out_twice(a, live);
+}
+
+TEST_ALL_CONFIGS(ForkTest, ObjectsOfLanesThatAreSetAsideCanBeFreed) {
+  Slot &a = thread(), &busy = thread();
+  std::vector<void*> all;
+  for (int i = 0; i < 3000; ++i) all.push_back(take(busy, 48));
+  take(a, 48);
+  Owned::enter(busy);
+  fork_in_child(a);
+  for (void* p : all) give(a, p);
+  engine().trim(a);
+  expect_nothing_is_handed_out_twice(a, {});
+}
+
+TEST_ALL_CONFIGS(ForkTest, AThreadWithoutALaneForksToo) {
+  Slot &a = thread(), &b = thread();
+  void* p = take(b, 48);
+  fork_in_child(a);
+  give(a, p);
+  EXPECT_EQ(statistics().live_objects, 0u);
+  Slot& exited = thread();
+  take(exited, 48);
+  engine().thread_exits(exited);
+  fork_in_child(exited);
+  give(exited, take(exited, 48));
+  EXPECT_EQ(exited.load(), &exited_gate);
+}
+
+TEST_ALL_CONFIGS(ForkTest, TheChildOfAThreadWhoseLaneWasBeingTakenWorksInAnother) {
+  Slot &a = thread(), &revoker = thread();
+  std::vector<void*> live;
+  for (int i = 0; i < 40; ++i) live.push_back(take(a, 48));
+  Lane<Fake>* lane = lane_of(a);
+  Visit visit(&revoker, true);
+  ASSERT_TRUE(lane->try_hold(visit));
+  fork_in_child(a);
+  live.push_back(take(a, 48));
+  EXPECT_NE(lane_of(a), lane);
+  expect_nothing_is_handed_out_twice(a, live);
+  engine().thread_exits(a);
+  EXPECT_EQ(a.load(), &exited_gate);
+}
+
+TEST_ALL_CONFIGS(ForkTest, AHandlerThatForksInsideItsLaneFindsItAgainInTheChild) {
+  Slot& a = thread();
+  std::vector<void*> live;
+  for (int i = 0; i < 40; ++i) live.push_back(take(a, 48));
+  Lane<Fake>* lane = lane_of(a);
+  in_handler(a, [&] {
+    fork_in_child(a);
+    live.push_back(take(a, 48));
+  });
+  EXPECT_EQ(lane_of(a), lane);
+  expect_nothing_is_handed_out_twice(a, live);
+}
+
+TEST_ALL_CONFIGS(ForkTest, AHandlerThatForksInsideALockFindsItHeldInTheChildAndItsThreadReleasesIt) {
+  Slot& a = thread();
+  take(a, 48);
+  Gate* gate = Owned::enter(a);
+  Visit outer(&a, true);
+  ASSERT_TRUE(world().depot.lock().acquire(outer));
+  ASSERT_TRUE(world().runs.lock().acquire(outer));
+  fork_in_child(a);
+  EXPECT_EQ(world().runs.lock().holder(), &a);
+  EXPECT_EQ(world().depot.lock().holder(), &a);
+  world().runs.lock().release(outer);
+  world().depot.lock().release(outer);
+  Owned::leave(a, gate);
+  expect_nothing_is_handed_out_twice(a, {});
+}
+
+TEST_ALL_CONFIGS(ForkTest, WhenAnotherThreadHeldTheRunsOnlyWhatTheyGuardIsGivenUp) {
+  Slot &a = thread(), &other = thread();
+  std::vector<void*> large, live;
+  for (int i = 0; i < 30; ++i) large.push_back(take(a, 500000));
+  for (int i = 0; i < 40; ++i) live.push_back(take(a, 48));
+  for (int i = 0; i < 30; i += 2) give(a, large[static_cast<size_t>(i)]);
+  Visit holder(&other, true);
+  ASSERT_TRUE(world().runs.lock().acquire(holder));
+  in_handler(a, [&] { fork_in_child(a); });
+  EXPECT_FALSE(world().runs.lock().is_held());
+  for (int i = 1; i < 30; i += 2) give(a, large[static_cast<size_t>(i)]);  // between runs that are given up
+  engine().check_invariants();
+  for (int i = 0; i < 40; ++i) live.push_back(take(a, 300000 + 10000 * i));
+  expect_nothing_is_handed_out_twice(a, live);
+}
+
+TEST_ALL_CONFIGS(ForkTest, WhenAnotherThreadHeldTheDepotOnlyWhatItGuardsIsGivenUp) {
+  Slot &a = thread(), &other = thread();
+  std::vector<void*> all;
+  for (int i = 0; i < 500; ++i) all.push_back(take(a, 2000));
+  for (size_t i = 0; i < all.size(); i += 2) give(a, all[i]);
+  engine().trim(a);
+  ASSERT_EQ(owner_of(all[1]), Owner::kDepot);
+  give(a, take(a, 48));
+  Visit holder(&other, true);
+  ASSERT_TRUE(world().depot.lock().acquire(holder));
+  in_handler(a, [&] { fork_in_child(a); });
+  EXPECT_FALSE(world().depot.lock().is_held());
+  for (size_t i = 1; i < all.size(); i += 2) give(a, all[i]);
+  engine().trim(a);
+  engine().check_invariants();
+  expect_nothing_is_handed_out_twice(a, {});
+}
+
+TEST_ALL_CONFIGS(ForkTest, ABatchWhoseGiverIsGoneIsTakenInTheChild) {
+  Slot &a = thread(), &b = thread();
+  void* p = take(a, 100);
+  give(b, p);
+  engine().thread_exits(b);  // sends it
+  static_cast<Object*>(p)->earlier.store(reinterpret_cast<Object*>(1));  // and stops before it wrote its link
+  fork_in_child(a);
+  engine().trim(a);
+  EXPECT_EQ(statistics().in_flight_objects, 0u);
+  EXPECT_EQ(statistics().slab_bytes, 0u);
+}
+
+TEST_ALL_CONFIGS(ForkTest, TheChildHasNoScavengerAndStartsItsOwn) {
+  start_threads();
+  Slot& a = thread();
+  start_scavenger(a);
+  EXPECT_TRUE(world().scavenger.is_running());
+  fork_in_child(a);
+  EXPECT_FALSE(world().scavenger.is_running());
+  Fake::thread_run = nullptr;
+  give(a, take(a, 10 << 20));
+  EXPECT_TRUE(Fake::thread_run != nullptr);
+}
+
+TEST_ALL_CONFIGS(ForkTest, AChildForksAgainAndAgain) {
+  Slot& a = thread();
+  std::vector<void*> live;
+  for (int i = 0; i < 50; ++i) {
+    live.push_back(take(a, 48));
+    Slot& other = thread();
+    live.push_back(take(other, 48));
+    if (i % 3 == 0) Owned::enter(other);
+    fork_in_child(a);
+  }
+  expect_nothing_is_handed_out_twice(a, live);
+}
+
+}  // namespace
+}  // namespace lanemalloc

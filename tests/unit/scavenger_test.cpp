@@ -1,0 +1,216 @@
+// Scavenger: its passes, run by hand over a clock that the test moves.
+#include "fixture.h"
+
+namespace lanemalloc {
+namespace {
+
+class ScavengerTest : public EngineTest {
+ protected:
+  void SetUp() override {
+    EngineTest::SetUp();
+    start_threads();
+  }
+  // Objects of one thread, freed by itself; it does nothing more.
+  void use_and_free(Slot& t, int n, Bytes size) {
+    std::vector<void*> all;
+    for (int i = 0; i < n; ++i) all.push_back(take(t, size));
+    for (void* p : all) give(t, p);
+  }
+};
+
+TEST_ALL_CONFIGS(ScavengerTest, MemoryOfAnIdleThreadReturnsAndTheScavengerComesToRest) {
+  Slot& t = thread();
+  use_and_free(t, 20000, 200);
+  ASSERT_TRUE(Fake::thread_run != nullptr);
+  EXPECT_GT(statistics().slab_bytes, 0u);
+  all_passes();
+  const Statistics s = statistics();
+  EXPECT_EQ(s.slab_bytes, 0u);
+  EXPECT_EQ(s.runs.dirty, 0u);
+  EXPECT_GT(s.revocations, 0u);
+  EXPECT_FALSE(world().scavenger.is_running());
+  give(t, take(t, 200));
+  EXPECT_TRUE(Fake::thread_run != nullptr) << "new work starts it again";
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, FreedMemoryIsKeptForTheDecayTimeAndNotMuchLonger) {
+  Slot& t = thread();
+  give(t, take(t, 10 << 20));
+  ASSERT_TRUE(Fake::thread_run != nullptr);
+  const uint64_t before = Fake::clock;
+  uint64_t elapsed = 0;
+  while (statistics().runs.dirty != 0 && elapsed < 10000) {
+    if (!passes(1)) break;
+    elapsed = Fake::clock - before;
+  }
+  EXPECT_GE(elapsed, 1000u);
+  EXPECT_LE(elapsed, 2000u);
+  EXPECT_EQ(statistics().runs.dirty, 0u);
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, ABusyLaneIsLeftAloneAndLaterCleaned) {
+  Slot& t = thread();
+  use_and_free(t, 2000, 200);
+  in_handler(t, [&] {
+    passes(10);
+    EXPECT_GT(statistics().slab_bytes, 0u);
+    EXPECT_GT(statistics().refused_revocations, 0u);
+  });
+  all_passes();
+  EXPECT_EQ(statistics().slab_bytes, 0u);
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, AThreadThatWorksKeepsItsMemory) {
+  Slot& t = thread();
+  void* p = take(t, 200);
+  use_and_free(t, 1000, 200);
+  for (int i = 0; i < 20; ++i) {
+    use_and_free(t, 500, 200);
+    passes(1);
+    EXPECT_EQ(owner_of(p), lane_of(t)->id());
+  }
+  EXPECT_EQ(statistics().revocations, 0u);
+  give(t, p);
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, ALaneOfAnExitedThreadIsCleanedToo) {
+  Slot& t = thread();
+  use_and_free(t, 5000, 200);
+  engine().thread_exits(t);
+  all_passes();
+  EXPECT_EQ(statistics().slab_bytes, 0u);
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, MailToACleanedLaneIsTakenIn) {
+  Slot &a = thread(), &b = thread();
+  std::vector<void*> all;
+  for (int i = 0; i < 640; ++i) all.push_back(take(a, 100));
+  all_passes();
+  take(b, 100);  // has a lane, and a slab
+  std::vector<void*> of_a;
+  for (void* p : all)
+    if (owner_of(p) != lane_of(b)->id()) of_a.push_back(p);
+  for (void* p : all) give(b, p);
+  start_scavenger(b);
+  all_passes();
+  EXPECT_EQ(statistics().in_flight_objects, 0u);
+  EXPECT_EQ(statistics().live_objects, 1u);
+  EXPECT_EQ(statistics().slab_bytes, bytes_of(slab_blocks_of(class_of(100))));
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, AThreadThatOnlyFreesHoldsNothingBack) {
+  Slot &a = thread(), &b = thread();
+  std::vector<void*> all;
+  for (int i = 0; i < 30; ++i) all.push_back(take(a, 100));
+  for (void* p : all) give(b, p);
+  EXPECT_EQ(statistics().in_flight_objects, 30u);
+  all_passes();
+  EXPECT_EQ(statistics().in_flight_objects, 0u);
+  EXPECT_EQ(statistics().slab_bytes, 0u);
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, WhatAStoppedGiverHidIsTakenInWhenItHasGoneOn) {
+  Slot &a = thread(), &b = thread();
+  void* p = take(a, 100);
+  give(b, p);
+  engine().thread_exits(b);  // sends it
+  auto* batch = static_cast<Object*>(p);
+  Object* const linked = batch->earlier.load();
+  batch->earlier.store(reinterpret_cast<Object*>(1));  // as if the giver had not written its link yet
+  ASSERT_TRUE(Fake::thread_run != nullptr);
+  passes(8);
+  EXPECT_EQ(statistics().in_flight_objects, 1u);
+  batch->earlier.store(linked);
+  if (Fake::thread_run == nullptr) start_scavenger(thread());
+  all_passes();
+  EXPECT_EQ(statistics().in_flight_objects, 0u) << "nobody looks at the rest of an inbox again";
+  EXPECT_EQ(statistics().slab_bytes, 0u);
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, AnObjectWhoseSlabMovedOnWhileItWaitedIsSentAllTheWay) {
+  // The third lane collects objects of the depot; meanwhile another lane takes their slab.
+  for (unsigned taker = 0; taker < 10; ++taker) {
+    begin({});
+    start_threads();
+    std::vector<Slot*> threads;
+    for (int i = 0; i < 10; ++i) threads.push_back(&thread());
+    for (Slot* t : threads) give(*t, take(*t, 16));
+    const unsigned freer = taker == 3 ? 4 : 3;
+    void* p = take(*threads[0], 4000);
+    void* kept = take(*threads[0], 4000);
+    for (int i = 0; i < 5; ++i) engine().trim(*threads[0]);
+    ASSERT_EQ(owner_of(p), Owner::kDepot);
+    give(*threads[freer], p);
+    void* q = take(*threads[taker], 4000);
+    ASSERT_EQ(owner_of(kept), lane_of(*threads[taker])->id());
+    give(*threads[taker], q);
+    give(*threads[taker], kept);
+    start_scavenger(*threads[9]);
+    all_passes();
+    EXPECT_EQ(statistics().in_flight_objects, 0u) << "taken by lane " << taker;
+    EXPECT_EQ(statistics().slab_bytes, 0u) << "taken by lane " << taker;
+  }
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, ARefusedThreadIsCountedAndNotAskedForAtEveryMiss) {
+  Fake::fail(Fake::Call::kStartThread, 1);
+  Slot& t = thread();
+  use_and_free(t, 20000, 200);
+  EXPECT_EQ(world().scavenger.refused(), 1u);
+  EXPECT_EQ(Fake::calls(Fake::Call::kStartThread), 1u);
+  EXPECT_FALSE(world().scavenger.is_running());
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, WhereMemoryIsNeverGivenBackThereIsNoScavenger) {
+  Settings never;
+  never.decay_ms = -1;
+  begin(never);
+  Slot& t = thread();
+  use_and_free(t, 20000, 200);
+  give(t, take(t, 10 << 20));
+  EXPECT_EQ(Fake::calls(Fake::Call::kStartThread), 0u);
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, AProcessWithOneThreadStartsNone) {
+  Fake::single = true;
+  Slot& t = thread();
+  use_and_free(t, 20000, 200);
+  EXPECT_EQ(Fake::calls(Fake::Call::kStartThread), 0u);
+  start_threads();
+  use_and_free(t, 2000, 300);
+  EXPECT_EQ(Fake::calls(Fake::Call::kStartThread), 1u);
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, AHandlerStartsNone) {
+  Slot& t = thread();
+  Fake::single = true;
+  give(t, take(t, 16));
+  start_threads();
+  in_handler(t, [&] { use_and_free(t, 2000, 200); });
+  EXPECT_EQ(Fake::calls(Fake::Call::kStartThread), 0u);
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, WithoutABarrierOwnersAreAskedAndItStillComesToRest) {
+  Fake::has_barrier = false;
+  Slot& t = thread();
+  use_and_free(t, 5000, 200);
+  all_passes();
+  EXPECT_GT(statistics().slab_bytes, 0u);
+  EXPECT_EQ(statistics().revocations, 0u);
+  give(t, take(t, 9000));
+  EXPECT_EQ(statistics().classes[index_of(class_of(200))].slabs, 0u);
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, MemoryThatCannotBeEmptiedDoesNotKeepAPassFromEnding) {
+  Slot& t = thread();
+  give(t, take(t, 10 << 20));
+  Fake::fail(Fake::Call::kEmpty, 1);
+  EXPECT_TRUE(passes(20));
+  EXPECT_GT(statistics().runs.dirty, 0u);
+  Fake::fail_never();
+  all_passes();
+  EXPECT_EQ(statistics().runs.dirty, 0u);
+}
+
+}  // namespace
+}  // namespace lanemalloc

@@ -4,26 +4,32 @@
 Called by run.sh. Two checkers:
   relacy/    C++'s memory model on the small algorithms. The headers are used as they are where they take the Atomics
              policy; of the others a copy is made in which std::atomic is model::atomic.
-  explorer/  all schedules, with at most so many preemptions, of the real lanes on x86's store buffers.
+  explorer/  all schedules, with at most so many preemptions, of the real lanes on x86's store buffers. The sources are
+             compiled as they are, with -fsanitize=thread; the explorer stands in for ThreadSanitizer's runtime.
 A mutant is a copy of src/ in which one text is replaced by another; the text must occur exactly once.
+LANEMALLOC_TEST_SCALE above 1 allows the explorer one preemption more.
 """
 
 import argparse
 import concurrent.futures
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parent.parent / "src"
+SOURCE = Path(os.environ.get("LANEMALLOC_MODEL_SOURCE", HERE.parent.parent / "src"))
 CXX = os.environ.get("CXX", "g++")
-COMPILE = [CXX, "-std=c++20", "-O0", "-w"]  # compiling takes longer than running
-WATCHDOG = 600  # seconds; no bound on speed
+RELACY = [CXX, "-std=c++20", "-O0", "-w"]  # compiling takes longer than running
+EXPLORER = [CXX, "-std=c++20", "-O1", "-g", "-w"]
+SCALE = int(os.environ.get("LANEMALLOC_TEST_SCALE", "1"))
+DEEPER = 1 if SCALE > 1 else 0
+WATCHDOG = 900 * SCALE  # seconds; no bound on speed
 
 
 @dataclass(frozen=True)
@@ -42,28 +48,30 @@ def change(program: str, name: str, tests: str, file: str, *texts: str, caught: 
 
 @dataclass(frozen=True)
 class Program:
-    sources: tuple[str, ...]
-    tests: dict[str, str]  # name: what it shows
-    prepare: tuple[str, ...] = field(default=())  # headers in which std::atomic becomes model::atomic
-    includes: tuple[str, ...] = field(default=())
-    substitutes: tuple[tuple[str, str, str], ...] = field(default=())  # file, text, what stands for it in the model
+    source: str
+    tests: dict[str, str]  # name: what it shows; empty: the program tells
+    prepare: tuple[str, ...] = ()  # headers in which std::atomic becomes model::atomic
+    includes: tuple[str, ...] = ()
+    substitutes: tuple[tuple[str, str, str], ...] = ()  # file, text, what stands for it in the model
 
 
 RELAXED, RELEASE, ACQUIRE = (f"std::memory_order_{order}" for order in ("relaxed", "release", "acquire"))
 
 INBOX, STACK, OWNED, LOCK = "lane/inbox.h", "lane/id_stack.h", "lane/entry/owned.h", "base/lock.h"
-RUNS, SCAVENGER = "memory/runs.h", "memory/scavenger.h"
+RUNS, SCAVENGER, ENGINE = "memory/runs.h", "memory/scavenger.h", "engine/engine.h"
+ENGINE_SLOW = "engine/engine_slow.h"
+STORE_BUSY = "__atomic_store_n(reinterpret_cast<unsigned char*>(&slot), kBusyByte, __ATOMIC_RELAXED);"
 
 PROGRAMS = {
     "lists": Program(
-        ("relacy/lists.cpp",),
+        "relacy/lists.cpp",
         {
             "inbox": "Inbox: two givers and the owner lose no batch, take none twice, see its links",
             "idle-stack": "IdStack: an interrupted pop against pop, pop, push, push (ABA)",
         },
     ),
     "protocols": Program(
-        ("relacy/protocols.cpp",),
+        "relacy/protocols.cpp",
         {
             "lock": "Lock: two holders never meet, and see what the other did",
             "scavenger": "Scavenger: no wake-up is lost",
@@ -73,7 +81,7 @@ PROGRAMS = {
         substitutes=((LOCK, "kSpins = 64", "kSpins = 1"),),  # so that a waiter comes to sleep
     ),
     "entry": Program(
-        ("relacy/entry.cpp",),
+        "relacy/entry.cpp",
         {
             "entry-allocate": "Owned: owner (malloc's look) and revoker never meet, and see what the other did",
             "entry-free": "Owned: the same with free's look",
@@ -85,10 +93,10 @@ PROGRAMS = {
         substitutes=(
             (OWNED, "compiler_fence();", "model::full_fence();"),
             # One byte of a pointer: Relacy's variables have no bytes.
-            (OWNED, "__atomic_store_n(reinterpret_cast<unsigned char*>(&slot), kBusyByte, __ATOMIC_RELAXED);",
-             "slot.store(model::busy(gate, kBusyByte), std::memory_order_relaxed);"),
+            (OWNED, STORE_BUSY, "slot.store(model::busy(gate, kBusyByte), std::memory_order_relaxed);"),
         ),
     ),
+    "explorer": Program("explorer/scenarios.cpp", {}),
 }
 
 MUTANTS = [
@@ -110,7 +118,7 @@ MUTANTS = [
            f"below, {ACQUIRE},\n                                      {ACQUIRE})",
            f"below, {RELAXED},\n                                      {RELAXED})"),
     change("protocols", "release relaxed", "lock", LOCK, f"exchange(kFree, {RELEASE})", f"exchange(kFree, {RELAXED})"),
-    change("protocols", "try_acquire relaxed", "lock", LOCK, f"kHeld, {ACQUIRE}, {RELAXED}", f"kHeld, {RELAXED}, {RELAXED}"),
+    change("protocols", "try_acquire relaxed", "lock", LOCK, f"kHeld, {ACQUIRE},", f"kHeld, {RELAXED},"),
     change("protocols", "a waiter's acquire relaxed", "lock", LOCK,
            f"exchange(kHeldAndAwaited, {ACQUIRE})", f"exchange(kHeldAndAwaited, {RELAXED})"),
     change("protocols", "wanted_ cleared after the pass", "scavenger", SCAVENGER,
@@ -145,16 +153,62 @@ MUTANTS = [
            "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();"),
 ]
 
+# The explorer's copies of some, on the real lanes, and its own.
+MUTANTS += [
+    change("explorer", "no tag", "stack stack-3", STACK, "((head >> 32) + 1) << 32", "(head >> 32) << 32"),
+    change("explorer", "take does not wait for a half-given batch", "inbox inbox-3", INBOX,
+           "if (earlier == unlinked()) break;", "if (earlier == unlinked()) earlier = nullptr;"),
+    change("explorer", "release wakes nobody", "lock", LOCK, "P::wake(state_, 1);", "(void)0;"),
+    change("explorer", "who has slept takes the lock as if nobody else slept", "lock-3", LOCK,
+           f"while (state_.exchange(kHeldAndAwaited, {ACQUIRE}) != kFree)\n      P::wait(state_, kHeldAndAwaited);",
+           f"for (uint32_t s = kFree; !state_.compare_exchange_strong(s, kHeld, {ACQUIRE}); s = kFree) "
+           f"if (s == kHeldAndAwaited || state_.compare_exchange_strong(s, kHeldAndAwaited, {ACQUIRE})) "
+           "P::wait(state_, kHeldAndAwaited);"),
+    change("explorer", "wanted_ cleared after the pass", "scavenger", SCAVENGER,
+           "      wanted_.store(false, std::memory_order_seq_cst);\n      if (pass_(context_)) wanted_.store(true, ",
+           "      const bool more = pass_(context_);\n      wanted_.store(false, std::memory_order_seq_cst);\n"
+           "      if (more) wanted_.store(true, "),
+    change("explorer", "idle and wanted_ not in one order", "scavenger", SCAVENGER,
+           "state_.store(State::kIdle, std::memory_order_seq_cst)", f"state_.store(State::kIdle, {RELEASE})"),
+    change("explorer", "a new scavenger does not wait for the last one", "scavenger", SCAVENGER,
+           f"while (thread_.alive.load({ACQUIRE}) != 0) P::pause();", ""),
+    change("explorer", "deferred runs taken by a load and a store", "runs-3", RUNS,
+           f"BlockIndex head = deferred_.exchange(0, {ACQUIRE});",
+           f"BlockIndex head = deferred_.load({ACQUIRE}); deferred_.store(0, {RELAXED});"),
+    change("explorer", "no membarrier", "entry miss", OWNED, "if (P::barrier()) {", "if (true) {"),
+    change("explorer", "the gate is looked at before the busy store", "entry", ENGINE,
+           "    Gate* gate = Owned::enter(slot);\n    const Bytes index = small_index(size);\n"
+           "    if (UNLIKELY(!Owned::may_allocate(gate, index))) return miss(gate);",
+           f"    Gate* gate = slot.load({RELAXED});\n    const Bytes index = small_index(size);\n"
+           "    const bool open = Owned::may_allocate(gate, index);\n    Owned::enter(slot);\n"
+           "    if (UNLIKELY(!open)) return miss(gate);"),
+    change("explorer", "leave relaxed", "entry", OWNED, f"slot.store(gate, {RELEASE})", f"slot.store(gate, {RELAXED})"),
+    Mutant("a revocation ends without a release", "explorer", "entry miss",
+           ((OWNED, f"revoking_.store(false, {RELEASE})", f"revoking_.store(false, {RELAXED})"),
+            (LOCK, f"exchange(kFree, {RELEASE})", f"exchange(kFree, {RELAXED})"))),
+    change("explorer", "not marked busy", "handler", OWNED, STORE_BUSY, ""),
+    change("explorer", "a handler waits for locks", "handler", LOCK, "if (!visit.may_block) return false;", ""),
+    change("explorer", "disown does not wait", "exit", OWNED,
+           "  lock_.acquire(visit);  // waits for a revoker: afterwards nobody looks at the slot, which may go away\n"
+           "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();\n  lock_.release(visit);",
+           "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();"),
+    change("explorer", "the child takes over busy lanes", "fork fork-3", ENGINE_SLOW,
+           f"if (owner->load({ACQUIRE}) != &lane) return lane.set_aside();", ""),
+]
+
 
 class Broken(Exception):
     """A test that could not be made."""
 
 
 def replace_once(path: Path, text: str, replacement: str) -> None:
+    """Replaces a text, however its lines are broken."""
     old = path.read_text()
-    if old.count(text) != 1:
-        raise Broken(f"{path.name} has this text {old.count(text)} times, not once: {text}")
-    path.write_text(old.replace(text, replacement))
+    pattern = r"\s+".join(re.escape(word) for word in text.split())
+    new, count = re.subn(pattern, lambda _: replacement, old)
+    if count != 1:
+        raise Broken(f"{path.name} has this text {count} times, not once: {text}")
+    path.write_text(new)
 
 
 def cut_deferred(runs: Path, out: Path) -> None:
@@ -180,38 +234,74 @@ def prepare(tree: Path, program: Program) -> None:
         cut_deferred(tree / "memory/runs.h", tree / "deferred.inc")
 
 
-def build(program: Program, edits: tuple[tuple[str, str, str], ...], sources: Path, place: Path) -> Path:
+def compile(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG)
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if "error" in line or "undefined" in line]
+        raise Broken("does not compile:\n" + "\n".join(errors[:5]))
+
+
+def precompile(place: Path) -> Path:
+    """Copies the tests' sources and compiles what does not depend on src/. Returns where they lie."""
+    sources = place / "model"
+    shutil.copytree(HERE, sources)
+    header = sources / "relacy/checked_atomic.h"
+    compile([*RELACY, "-x", "c++-header", str(header), "-o", f"{header}.gch"])
+    compile([*EXPLORER, "-O2", "-c", str(sources / "explorer/explorer.cpp"), "-o", str(sources / "explorer.o")])
+    return sources
+
+
+def build(name: str, edits: tuple[tuple[str, str, str], ...], sources: Path, place: Path) -> Path:
     """Compiles a program over a copy of src/ with the edits. Returns the executable."""
-    tree = place / "src"
+    program = PROGRAMS[name]
+    tree, executable = place / "src", place / "test"
     shutil.copytree(SOURCE, tree)
     for file, text, replacement in edits:
         replace_once(tree / file, text, replacement)
     prepare(tree, program)
-    executable = place / "test"
-    command = [*COMPILE, *(f"-I{sources / i}" for i in program.includes), f"-I{tree}"]
-    if program.includes:  # a stub hides the header of the same name only if the includer does not lie beside it
-        for name in ("world.h",):
-            (tree / "lane" / name).unlink()
-    command += [str(sources / source) for source in program.sources] + ["-o", str(executable)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG)
-    if done.returncode != 0:
-        errors = [line for line in done.stderr.splitlines() if "error" in line]
-        raise Broken("does not compile:\n" + "\n".join(errors[:5]))
+    source = str(sources / program.source)
+    if name == "explorer":
+        scenarios = str(place / "scenarios.o")
+        compile([*EXPLORER, "-fsanitize=thread", f"-I{tree}", "-c", source, "-o", scenarios])
+        compile([CXX, "-no-pie", str(sources / "explorer.o"), scenarios, "-o", str(executable)])
+        return executable
+    for include in program.includes:  # a header beside its includer would be preferred to the stub
+        for stub in (sources / include).rglob("*.h"):
+            (tree / stub.relative_to(sources / include)).unlink()
+    includes = [f"-I{sources / include}" for include in program.includes]
+    compile([*RELACY, *includes, f"-I{tree}", source, "-o", str(executable)])
     return executable
 
 
-def precompile(place: Path) -> Path:
-    """Copies the tests' sources and compiles the header that takes long. Returns where they lie."""
-    sources = place / "model"
-    shutil.copytree(HERE, sources)
-    header = sources / "relacy/checked_atomic.h"
-    subprocess.run([*COMPILE, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True, timeout=WATCHDOG)
-    return sources
+def run_test(executable: Path, test: str, *choices: str) -> tuple[int, str]:
+    command = [str(executable), test, str(DEEPER), *choices]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG)
+    return done.returncode, with_lines(executable, done.stdout + done.stderr)
 
 
-def run_test(executable: Path, test: str) -> tuple[int, str]:
-    done = subprocess.run([executable, test], capture_output=True, text=True, timeout=WATCHDOG)
-    return done.returncode, done.stdout + done.stderr
+def with_lines(executable: Path, output: str) -> str:
+    """Writes functions and lines for the addresses in the explorer's output."""
+    addresses = sorted(set(re.findall(r"@(0x[0-9a-f]+)", output)))
+    if not addresses:
+        return output
+    places = {}
+    for address in addresses:
+        # The call stands before the address that it returns to.
+        command = ["addr2line", "-e", str(executable), "-f", "-C", "-i", "-s", hex(int(address, 16) - 1)]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        frames = list(zip(lines[::2], lines[1::2]))
+        frames = [f for f in frames if not f[1].startswith("atomic")] or frames
+        places[address] = " < ".join(f"{bare(function)} {line.split(' ')[0]}" for function, line in frames[:2])
+    return re.sub(r"@(0x[0-9a-f]+)", lambda found: places[found.group(1)], output)
+
+
+def bare(function: str) -> str:
+    """A demangled name without template arguments, parameters and namespaces of no interest."""
+    function = re.sub(r"\(anonymous namespace\)::|lanemalloc::|explorer::", "", function)
+    before = None
+    while before != function:
+        before, function = function, re.sub(r"<[^<>]*>|\([^()]*\)", "", function)
+    return function.split(" ")[-1]
 
 
 @dataclass
@@ -230,51 +320,88 @@ def indented(text: str, most: int) -> str:
     return "\n".join("    " + line for line in text.splitlines()[:most])
 
 
-def check_program(name: str, sources: Path) -> list[Outcome]:
-    program = PROGRAMS[name]
+def tests_of(name: str, executable: Path) -> dict[str, str]:
+    if PROGRAMS[name].tests:
+        return PROGRAMS[name].tests
+    listing = subprocess.run([executable], capture_output=True, text=True, check=True).stdout
+    return dict(line.split("\t", 1) for line in listing.splitlines())
+
+
+def check_program(name: str, sources: Path, pool: concurrent.futures.Executor) -> list[Outcome]:
+    """Runs all tests of a program. The pool is for those that take long."""
     outcomes = []
     with tempfile.TemporaryDirectory() as place:
         try:
-            executable = build(program, (), sources, Path(place))
+            executable = build(name, (), sources, Path(place))
         except Broken as why:
             return [Outcome(False, f"{name}: {why}")]
-        for test, what in program.tests.items():
-            status, output = run_test(executable, test)
-            outcomes.append(Outcome(status == 0, f"{what} [{schedules(output)} schedules]", "" if status == 0 else indented(output, 80)))
+        tests = tests_of(name, executable)
+        results = {test: pool.submit(run_test, executable, test) for test in tests}
+        for test, what in tests.items():
+            status, output = results[test].result()
+            title = f"{name} {test}: {what} [{schedules(output)} schedules]"
+            outcomes.append(Outcome(status == 0, title, "" if status == 0 else indented(output, 300)))
     return outcomes
 
 
 def check_mutant(mutant: Mutant, sources: Path) -> list[Outcome]:
     verb = "is caught" if mutant.caught else "is as good as the original"
+    title, detail = f"{mutant.program}: mutant '{mutant.name}' {verb}", ""
     with tempfile.TemporaryDirectory() as place:
         try:
-            executable = build(PROGRAMS[mutant.program], mutant.edits, sources, Path(place))
+            executable = build(mutant.program, mutant.edits, sources, Path(place))
         except Broken as why:
-            return [Outcome(False, f"mutant '{mutant.name}': {why}")]
-        title = f"mutant '{mutant.name}' {verb}"
+            return [Outcome(False, f"{title}: {why}")]
         for test in mutant.tests.split():
             status, output = run_test(executable, test)
             # 1 is the checker's own verdict; anything else is a crash.
-            if (status == 1) != mutant.caught or status not in (0, 1):
-                return [Outcome(False, f"{title}: {test} ended with {status}", indented(output, 40))]
-            if mutant.caught:
-                verdict = next((line for line in output.splitlines() if line.isupper()), "")
-                title += f" by {test} [{schedules(output)} schedules: {verdict.lower()}]"
-    return [Outcome(True, title)]
+            if status != int(mutant.caught):
+                return [Outcome(False, f"{title}: {test} ended with {status}", indented(output, 60))]
+            title += f" by {test} [{schedules(output)} schedules{verdict(output)}]"
+            if mutant.program == "explorer":
+                detail = indented("..\n" + "\n".join(output.splitlines()[-12:]), 13)
+    return [Outcome(True, title, detail)]
+
+
+def verdict(output: str) -> str:
+    for line in output.splitlines():
+        if line.startswith("failed: "):
+            return ": " + line.removeprefix("failed: ")
+        if line.isupper():
+            return ": " + line.lower()
+    return ""
+
+
+def replay(test: str, file: Path) -> int:
+    """Runs one schedule of a scenario again, step by step."""
+    choices = shlex.split(file.read_text().removeprefix("choices:"))
+    with tempfile.TemporaryDirectory() as place:
+        executable = build("explorer", (), precompile(Path(place) / "sources"), Path(place))
+        status, output = run_test(executable, test, *choices)
+    print(output)
+    return status
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="programs, and mutants of programs, whose name contains this")
-    parser.add_argument("--mutant", default=None, help="only mutants whose name contains this")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help=f"programs whose name contains this: {', '.join(PROGRAMS)}")
+    parser.add_argument("--mutant", help="only mutants whose name contains this; 'none': no mutants")
+    parser.add_argument("--replay", nargs=2, metavar=("SCENARIO", "FILE"),
+                        help="run the schedule of the explorer whose `choices:` line FILE holds")
     arguments = parser.parse_args()
-    passed = failed = 0
-    jobs = [(check_program, name) for name in PROGRAMS if arguments.only in name and arguments.mutant is None]
+    if arguments.replay:
+        return replay(arguments.replay[0], Path(arguments.replay[1]))
+    programs = [name for name in PROGRAMS if arguments.only in name and arguments.mutant in (None, "none")]
     mutants = [m for m in MUTANTS if arguments.only in m.program and (arguments.mutant or "") in m.name]
-    with tempfile.TemporaryDirectory() as place, concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+    passed = failed = 0
+    with (
+        tempfile.TemporaryDirectory() as place,
+        concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool,
+        concurrent.futures.ThreadPoolExecutor(max_workers=len(PROGRAMS)) as programs_pool,
+    ):
         sources = precompile(Path(place))
-        futures = [pool.submit(check, job, sources) for check, job in jobs]
-        futures += [pool.submit(check_mutant, m, sources) for m in mutants]
+        futures = [programs_pool.submit(check_program, name, sources, pool) for name in programs]
+        futures += [pool.submit(check_mutant, mutant, sources) for mutant in mutants]
         for future in futures:
             for outcome in future.result():
                 print(f"{'ok' if outcome.good else 'FAILED'} {outcome.title}", flush=True)

@@ -46,19 +46,26 @@ struct Where {
 
 inline rl::memory_order order_of(std::memory_order order) {
   switch (order) {
-    case std::memory_order_relaxed: return rl::mo_relaxed;
-    case std::memory_order_consume: return rl::mo_consume;
-    case std::memory_order_acquire: return rl::mo_acquire;
-    case std::memory_order_release: return rl::mo_release;
-    case std::memory_order_acq_rel: return rl::mo_acq_rel;
-    default: return rl::mo_seq_cst;
+    case std::memory_order_relaxed:
+      return rl::mo_relaxed;
+    case std::memory_order_consume:
+      return rl::mo_consume;
+    case std::memory_order_acquire:
+      return rl::mo_acquire;
+    case std::memory_order_release:
+      return rl::mo_release;
+    case std::memory_order_acq_rel:
+      return rl::mo_acq_rel;
+    default:
+      return rl::mo_seq_cst;
   }
 }
 
 template <class T>
 class atomic {
   // Relacy prints values, and cannot print every type.
-  using Raw = std::conditional_t<sizeof(T) <= 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+  using Raw =
+      std::conditional_t<sizeof(T) <= 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
   static Raw raw(T value) { return (Raw)value; }
   static T cooked(Raw value) { return (T)value; }
   using Order = std::memory_order;
@@ -68,7 +75,9 @@ class atomic {
   atomic() = default;
   atomic(T value) : impl_(raw(value)) {}  // implicit, as in std
 
-  T load(Order order = kSeqCst, Where at = Where::here()) const { return cooked(impl_.load(order_of(order), at.info)); }
+  T load(Order order = kSeqCst, Where at = Where::here()) const {
+    return cooked(impl_.load(order_of(order), at.info));
+  }
   void store(T value, Order order = kSeqCst, Where at = Where::here()) {
     impl_.store(raw(value), order_of(order), at.info);
   }
@@ -93,8 +102,8 @@ class atomic {
   template <bool kMayFail>
   bool compare_exchange(T& expected, T value, Order order, Order failed, const Where& at) {
     Raw seen = raw(expected);
-    const bool done = impl_.compare_exchange(rl::bool_t<kMayFail>(), seen, raw(value), order_of(order), order_of(failed),
-                                             at.info);
+    const bool done = impl_.compare_exchange(rl::bool_t<kMayFail>(), seen, raw(value), order_of(order),
+                                             order_of(failed), at.info);
     expected = cooked(seen);
     return done;
   }

@@ -1,0 +1,74 @@
+// Explorer: runs a small concurrent program under every schedule with at most so many preemptions.
+// Called by: scenarios.cpp (what is run), platform.h (what the threads ask of the system). How it works: explorer.cpp.
+//
+// A scenario is a struct: its constructor sets up, thread(i) is what thread i does, check() looks at the end. It lies in
+// memory that is put back before every schedule, so it may hold nothing that points elsewhere (no std::string, no vector).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+namespace explorer {
+
+inline constexpr int kMostThreads = 4;
+
+struct Bounds {
+  int threads;
+  int preemptions;        // a thread is stopped although it could go on, at most so often
+  int signals = 0;        // S::handler(0) interrupts thread 0, at most so often
+  bool at_plain = false;  // handlers also come between plain accesses, not only before atomic ones
+  bool spare = false;     // one more thread, for start_thread()
+};
+
+struct Scenario {
+  const char* name;
+  const char* what;
+  Bounds bounds;
+  size_t size;
+  void (*construct)(void* place);
+  void (*thread)(void* scenario, int thread);
+  void (*handler)(void* scenario, int thread);
+  void (*check)(void* scenario);
+};
+
+template <class S>
+Scenario scenario(const char* name, const char* what, Bounds bounds) {
+  void (*handler)(void*, int) = nullptr;
+  if constexpr (requires(S& s) { s.handler(0); })
+    handler = [](void* s, int i) { static_cast<S*>(s)->handler(i); };
+  return {name,
+          what,
+          bounds,
+          sizeof(S),
+          [](void* place) { new (place) S; },
+          [](void* s, int i) { static_cast<S*>(s)->thread(i); },
+          handler,
+          [](void* s) { static_cast<S*>(s)->check(); }};
+}
+
+// scenarios.cpp.
+extern const Scenario kScenarios[];
+extern const size_t kScenarioCount;
+
+// --- For scenarios.
+// Fails this schedule.
+void check(bool good, const char* what);
+int current_thread();
+// Stands for fork: one branch goes on as before; in the other (true) all other threads are gone. What they did without a
+// release that the child acquires is a race with what the child does: it may find it half done.
+bool fork_here();
+
+// --- For the platform.
+inline constexpr size_t kArenaSize = size_t{24} << 20;
+extern std::byte arena[kArenaSize];  // put back before every schedule
+void touched(void* from, size_t bytes);
+void barrier();
+void wait(const void* word, uint32_t value);
+void wake(const void* word, int count);
+void pause();
+void sleep();
+// False where the scenario has no spare thread. When it ends, *alive becomes 0.
+bool start_thread(int* alive, void (*run)(void*), void* argument);
+
+}  // namespace explorer

@@ -1,0 +1,50 @@
+// Model: the platform contract (src/platform/platform.h) over the explorer. Memory is a static arena, a thread is a fiber,
+// a futex is a list of fibers, and the barrier empties every thread's store buffer.
+// Called by: scenarios.cpp.
+#pragma once
+
+#include <cstring>
+
+#include "explorer.h"
+#include "platform/platform.h"
+
+namespace explorer {
+
+struct Model {
+  static lanemalloc::Bytes page_size() noexcept { return 4096; }
+  static lanemalloc::Bytes physical_memory() noexcept { return 8 << 20; }
+  static lanemalloc::Bytes address_limit() noexcept { return 4 << 20; }  // keeps the region small
+  static bool charges_by_mapping() noexcept { return false; }
+  static lanemalloc::Address reserve(lanemalloc::Bytes meta, lanemalloc::Bytes body) noexcept {
+    return meta + body <= kArenaSize ? reinterpret_cast<lanemalloc::Address>(arena) : 0;
+  }
+  static bool make_readable(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
+  static bool open(lanemalloc::Address a, lanemalloc::Bytes n) noexcept {
+    touched(reinterpret_cast<void*>(a), n);
+    return true;
+  }
+  static void release(lanemalloc::Address, lanemalloc::Bytes) noexcept {}
+  static lanemalloc::Claim claim(lanemalloc::Address, lanemalloc::Bytes) noexcept {
+    return lanemalloc::Claim::kDone;
+  }
+  // What the memory holds is not looked at.
+  static bool empty(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
+  static bool move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
+  static uint64_t now_ms() noexcept { return 0; }
+  static bool single_threaded() noexcept { return false; }
+  static bool barrier() noexcept {
+    explorer::barrier();
+    return true;
+  }
+  static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept { explorer::wait(&word, value); }
+  static void wake(std::atomic<uint32_t>& word, int count) noexcept { explorer::wake(&word, count); }
+  static void sleep_ms(uint64_t) noexcept { explorer::sleep(); }
+  static void pause() noexcept { explorer::pause(); }
+  static bool start_thread(lanemalloc::BareThread& thread, void (*run)(void*), void* argument) noexcept {
+    return explorer::start_thread(reinterpret_cast<int*>(&thread.alive), run, argument);
+  }
+  static void say(const char*, lanemalloc::Bytes) noexcept {}
+};
+static_assert(lanemalloc::Platform<Model>);
+
+}  // namespace explorer

@@ -1,0 +1,373 @@
+// What the explorer runs: the real lists, locks, lanes and engine over the Model platform.
+// Called by: explorer.cpp. Each scenario says what must hold; run.py says which mutants must break it.
+#include "engine/engine.h"
+#include "platform.h"
+
+namespace {
+
+using namespace lanemalloc;
+using explorer::check;
+using explorer::Model;
+
+// Plain memory: two threads that touch it must be in an order, or the explorer stops.
+struct Plain {
+  int value = 0;
+  void work() { ++value; }
+};
+
+// --- The lists.
+
+struct InboxScenario {
+  struct Batch : Object {
+    Plain links;
+    int taken = 0;
+  };
+  Inbox<> inbox;
+  Batch batches[4];
+
+  void give(Batch& batch) {
+    batch.links.work();
+    inbox.give(&batch);
+  }
+  void take() {
+    inbox.take([](Object* object) {
+      Batch& batch = *static_cast<Batch*>(object);
+      batch.links.work();
+      ++batch.taken;
+    });
+  }
+  void thread(int i) {
+    if (i == 0) return take(), take();
+    give(batches[2 * i - 2]);
+    give(batches[2 * i - 1]);
+  }
+  void check() {
+    take();
+    if (!inbox.is_empty()) take();
+    explorer::check(inbox.is_empty(), "something stays in the inbox");
+    for (Batch& batch : batches) {
+      const bool given = batch.links.value != 0;
+      explorer::check(batch.taken == (given ? 1 : 0), "a batch is lost, or comes twice");
+    }
+  }
+};
+
+struct StackScenario {
+  static constexpr uint32_t kMembers = 3;
+  IdStack<> stack;
+  IdStack<>::Link links[kMembers + 1]{};
+  Plain lanes[kMembers + 1];
+  bool held[kMembers + 1]{};
+
+  auto link() {
+    return [this](uint32_t n) -> auto& { return links[n]; };
+  }
+  StackScenario() {
+    for (uint32_t n = kMembers; n > 0; --n) stack.push(n, link());
+  }
+  uint32_t pop() {
+    const uint32_t n = stack.pop(link());
+    if (n == 0) return n;
+    explorer::check(n <= kMembers && !held[n], "two hold the same lane");
+    held[n] = true;
+    lanes[n].work();
+    return n;
+  }
+  void push(uint32_t n) {
+    if (n == 0) return;
+    held[n] = false;
+    stack.push(n, link());
+  }
+  void thread(int i) {
+    if (i != 1) return push(pop());
+    const uint32_t first = pop(), second = pop();
+    push(first);
+    push(second);
+  }
+  void check() {
+    for (uint32_t n = 0; n < kMembers; ++n) explorer::check(pop() != 0, "a lane is lost");
+    explorer::check(pop() == 0, "a lane comes twice");
+  }
+};
+
+// --- Waiting and waking.
+
+struct LockScenario {
+  Lock<Model> lock{Rank::kRuns};
+  Plain guarded;
+  void thread(int) {
+    Visit visit(this, true);
+    lock.acquire(visit);
+    guarded.work();
+    lock.release(visit);
+  }
+  void check() {
+    explorer::check(!lock.is_held(), "the lock stays held");
+    explorer::check(guarded.value >= 2, "somebody did not come in");
+  }
+};
+
+// Work is there and poked for, and the scavenger may be on its way out.
+struct ScavengerScenario {
+  Scavenger<Model> scavenger;
+  std::atomic<uint32_t> work{0};
+  ScavengerScenario() {
+    scavenger.start([](void* s) { return static_cast<ScavengerScenario*>(s)->pass(); }, this, 1000);
+  }
+  bool pass() {
+    work.exchange(0, std::memory_order_acquire);
+    return false;
+  }
+  void thread(int) {
+    work.fetch_add(1, std::memory_order_release);  // in the core: a lock is given back
+    scavenger.poke(Visit(this, true));
+  }
+  void check() {
+    explorer::check(work.load() == 0, "work is left and nobody will come");
+    explorer::check(!scavenger.is_running(), "it does not run and says that it does");
+  }
+};
+
+// Runs, with threads that may not wait (signal handlers): their frees are deferred when the lock is held.
+struct RunsScenario {
+  Region<Model> region;
+  Runs<Model> runs{region};
+  BlockIndex mine[explorer::kMostThreads];
+  bool is_free[explorer::kMostThreads]{};
+  RunsScenario() {
+    check_that(region.start(kBlockSize, false));
+    runs.start(false, 1000);
+    Visit visit(this, true);
+    for (BlockIndex& at : mine) at = runs.allocate(1, 1, visit).at;
+  }
+  static void check_that(bool good) {
+    if (!good) __builtin_trap();
+  }
+  void thread(int i) {
+    Visit visit(&mine[i], i == 0);
+    runs.free(mine[i], 1, visit);
+    is_free[i] = i != 0;
+    if (i == 0) mine[0] = runs.allocate(1, 1, visit).at;
+  }
+  void check() {
+    Visit visit(this, true);
+    const BlockIndex more = runs.allocate(1, 1, visit).at;  // takes the deferred ones back
+    runs.check_invariants();
+    explorer::check(more != mine[0], "a block comes twice");
+    runs.free(more, 1, visit);
+    Bytes in_use = 0;
+    for (bool free : is_free) in_use += free ? 0 : kBlockSize;
+    const RunStatistics s = runs.statistics();
+    explorer::check(s.claimed == s.dirty + s.clean + in_use, "a deferred block is lost");
+  }
+};
+
+// --- Lanes.
+
+// An engine in which some threads have a lane already, with a few objects in each.
+struct Threads {
+  Engine<Model> engine;
+  Slot slots[explorer::kMostThreads]{&no_lane_gate, &no_lane_gate, &no_lane_gate, &no_lane_gate};
+  void* object[explorer::kMostThreads]{};
+
+  explicit Threads(int with_lane) {
+    Settings settings;
+    if (!engine.start(settings, [](Verdict, const void*) { check(false, "an object was reported as bad"); }))
+      __builtin_trap();
+    engine.set_exit_watch([](Slot&) { return true; });
+    // An overflow lane, so that the threads need not make one.
+    Slot without_lane{&exited_gate};
+    engine.free(engine.allocate(16, without_lane), without_lane);
+    for (int i = 0; i < with_lane; ++i) {
+      object[i] = engine.allocate(16, slots[i]);
+      void* other = engine.allocate(16, slots[i]);
+      engine.free(other, slots[i]);
+    }
+  }
+  Lane<Model>& lane(int i) { return *static_cast<Lane<Model>*>(slots[i].load(std::memory_order_relaxed)); }
+  // Writes to it: an object belongs to one thread at a time.
+  void* allocate(int i) {
+    void* p = engine.allocate(16, slots[i]);
+    check(p != nullptr, "no memory");
+    *static_cast<int*>(p) = i;
+    return p;
+  }
+  void free(void* p, int i) {
+    check(engine.free(p, slots[i]) == Verdict::kGood, "a good pointer is refused");
+  }
+  // Takes somebody's lane away and cleans it, as trim and the scavenger do.
+  void revoke(Lane<Model>& lane, int i) {
+    Visit visit(&slots[i], true);
+    engine.world().with_idle_lane(lane, visit, [&](Lane<Model>& held) { held.clean(visit); });
+  }
+  void check_all() {
+    engine.check_invariants();
+    Statistics s;
+    engine.statistics(s);
+  }
+};
+
+// The owner hits; another takes the lane away. They never meet inside.
+struct EntryScenario : Threads {
+  Lane<Model>* target;
+  EntryScenario() : Threads(1), target(&lane(0)) {}
+  void thread(int i) {
+    if (i != 0) return revoke(*target, i);
+    void* p = allocate(0);
+    free(p, 0);
+  }
+  void check() { check_all(); }
+};
+
+// The owner frees a hit first, and misses.
+struct MissScenario : Threads {
+  Lane<Model>* target;
+  MissScenario() : Threads(1), target(&lane(0)) {}
+  void thread(int i) {
+    if (i != 0) return revoke(*target, i);
+    free(object[0], 0);
+    object[0] = engine.allocate(48, slots[0]);  // a class that has no slab yet
+    free(object[0], 0);
+  }
+  void check() { check_all(); }
+};
+
+// A handler that allocates and frees interrupts a thread anywhere: in hits, in misses, and when it ends.
+struct HandlerScenario : Threads {
+  void* kept = nullptr;  // by the handler
+  HandlerScenario() : Threads(1) {}
+  void thread(int) {
+    void* p = allocate(0);
+    free(object[0], 0);
+    explorer::check(p != kept && *static_cast<int*>(p) == 0, "an object was given away twice");
+    object[0] = engine.allocate(48, slots[0]);  // a class that has no slab yet
+    free(object[0], 0);
+    engine.thread_exits(slots[0]);
+    free(p, 0);
+  }
+  void handler(int) {
+    engine.free(engine.allocate(kSlabMax + 1, slots[0]), slots[0]);
+    void* p = engine.allocate(16, slots[0]);
+    *static_cast<int*>(p) = 77;
+    if (kept != nullptr) free(kept, 0);
+    kept = p;
+  }
+  void check() { check_all(); }
+};
+
+// The same, while another thread takes the lane away.
+struct HandlerAndRevokerScenario : HandlerScenario {
+  Lane<Model>* target = &lane(0);
+  void thread(int i) {
+    if (i != 0) return revoke(*target, i);
+    void* p = allocate(0);
+    free(p, 0);
+  }
+};
+
+// A thread ends and gives its lane back; another, new, takes one; a third takes lanes away. The first thread's slot is
+// its own memory, gone afterwards.
+struct ExitScenario : Threads {
+  Lane<Model>* target;
+  ExitScenario() : Threads(1), target(&lane(0)) {}
+  void thread(int i) {
+    if (i == 0) {
+      free(object[0], 0);
+      engine.thread_exits(slots[0]);
+      *reinterpret_cast<uint64_t*>(&slots[0]) = 0;  // unmapped
+    } else if (i == 1) {
+      object[1] = allocate(1);
+    } else {
+      revoke(*target, i);
+    }
+  }
+  void check() {
+    free(object[1], 1);
+    check_all();
+  }
+};
+
+// One thread frees what another has allocated, and ends, so that its batch is sent; the owner empties its inbox.
+struct RemoteScenario : Threads {
+  RemoteScenario() : Threads(2) {}
+  void thread(int i) {
+    if (i == 1) {
+      free(object[0], 1);
+      engine.thread_exits(slots[1]);
+      return;
+    }
+    Visit visit(&slots[0], true);
+    Gate* gate = Owned::enter(slots[0]);
+    Lane<Model>* lane = static_cast<Lane<Model>*>(gate);
+    lane->drain_inbox(visit);
+    lane->drain_inbox(visit);
+    Owned::leave(slots[0], gate);
+    object[2] = allocate(0);
+  }
+  void check() { check_all(); }
+};
+
+// A process forks while another thread works, and a third takes that one's lane away: the child goes on with what is whole.
+struct ForkScenario : Threads {
+  bool in_child = false;
+  void* kept;
+  Lane<Model>* target = &lane(0);
+  ForkScenario() : Threads(2) {
+    kept = object[1];
+    *static_cast<int*>(kept) = 1234;
+  }
+  void thread(int i) {
+    if (i == 0) {
+      void* p = allocate(0);
+      free(p, 0);
+      free(object[0], 0);
+      return;
+    }
+    if (i == 2) return revoke(*target, 2);
+    engine.before_fork(slots[1]);
+    in_child = explorer::fork_here();
+    if (!in_child) return engine.after_fork_in_parent(slots[1]);
+    engine.after_fork_in_child(slots[1]);
+    void* p = allocate(1);
+    void* q = allocate(3);  // a new thread's, which adopts what is whole
+    explorer::check(p != q && p != kept && q != kept, "an object was given away twice");
+    explorer::check(*static_cast<int*>(kept) == 1234, "an object of the parent's is overwritten");
+    free(p, 1);
+    free(q, 3);
+    free(kept, 1);
+  }
+  void check() {
+    if (!in_child) check_all();
+  }
+};
+
+}  // namespace
+
+namespace explorer {
+
+const Scenario kScenarios[] = {
+    scenario<InboxScenario>("inbox", "Inbox: no batch is lost or comes twice", {2, 6}),
+    scenario<InboxScenario>("inbox-3", "Inbox: the same with two givers", {3, 4}),
+    scenario<StackScenario>("stack", "IdStack: no lane is lost or held by two", {2, 5}),
+    scenario<StackScenario>("stack-3", "IdStack: the same with three threads", {3, 3}),
+    scenario<LockScenario>("lock", "Lock: one holder at a time, and no sleeper is forgotten", {2, 6}),
+    scenario<LockScenario>("lock-3", "Lock: the same with three threads", {3, 3}),
+    scenario<ScavengerScenario>("scavenger", "Scavenger: no wake-up is lost, and no two run at once",
+                                {2, 5, 0, false, true}),
+    scenario<RunsScenario>("runs", "Runs: what could not be freed at once comes back once", {2, 3}),
+    scenario<RunsScenario>("runs-3", "Runs: the same with two deferring threads", {3, 2}),
+    scenario<EntryScenario>("entry", "Owned: an owner that hits and a revoker never meet", {2, 3}),
+    scenario<MissScenario>("miss", "Owned: an owner that misses and a revoker never meet", {2, 3}),
+    scenario<EntryScenario>("entry-3", "Owned: an owner and two revokers never meet", {3, 2}),
+    scenario<HandlerScenario>("handler", "re-entrance: a handler between any two accesses to memory",
+                              {1, 0, 2, true}),
+    scenario<HandlerAndRevokerScenario>("handler-2", "re-entrance: a handler anywhere, and a revoker",
+                                        {2, 2, 1}),
+    scenario<RemoteScenario>("remote", "remote frees: a batch is sent and received, whole", {2, 3}),
+    scenario<ExitScenario>("exit", "thread exit: a lane is given back, revoked and adopted", {3, 2}),
+    scenario<ForkScenario>("fork", "fork: the child finds no lane half done", {2, 3}),
+    scenario<ForkScenario>("fork-3", "fork: the same while the other's lane is taken away", {3, 2}),
+};
+const size_t kScenarioCount = sizeof kScenarios / sizeof *kScenarios;
+
+}  // namespace explorer

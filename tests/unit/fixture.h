@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -90,7 +91,7 @@ inline const Config kConfigs[] = {{4096, false}, {4096, true}, {16384, false}, {
 #define TEST_ALL_CONFIGS(Suite, Name)                                                         \
   class Suite##Name : public Suite {                                                          \
    public:                                                                                    \
-    void body();                                                                              \
+    NOINLINE void body();                                                                     \
   };                                                                                          \
   using Suite##_of_##Name = Suite##Name;                                                      \
   TEST_P(Suite##_of_##Name, InEveryConfiguration) {                                           \
@@ -140,6 +141,15 @@ inline bool is_whole(const void* p, size_t n, uint64_t seed) {
   return true;
 }
 
+// Both edges of every size class, and some large ones.
+inline std::vector<Bytes> telling_sizes() {
+  std::vector<Bytes> sizes = {0, 1};
+  for (unsigned c = 1; c < kClassCount; ++c)
+    for (Bytes s : {size_of(static_cast<SizeClass>(c)) - 1, size_of(static_cast<SizeClass>(c))}) sizes.push_back(s);
+  for (Bytes s : {kSlabMax + 1, Bytes{300000}, Bytes{1} << 20, (Bytes{3} << 20) + 17}) sizes.push_back(s);
+  return sizes;
+}
+
 class EngineTest : public FakeTest {
  protected:
   void SetUp() override {
@@ -186,17 +196,17 @@ class EngineTest : public FakeTest {
   }
   Owner owner_of(const void* p) { return engine_->find(p).entry.owner(); }
   SizeClass class_at(const void* p) { return world().region.size_class_at(world().region.distance(p)); }
-  Statistics statistics() {
+  NOINLINE Statistics statistics() {
     auto s = std::make_unique<Statistics>();
     engine_->statistics(*s);
     return *s;
   }
-  void* take(Slot& slot, Bytes size) {
+  NOINLINE void* take(Slot& slot, Bytes size) {
     void* p = engine_->allocate(size, slot);
     EXPECT_NE(p, nullptr) << "no memory for " << size << " bytes";
     return p;
   }
-  void give(Slot& slot, void* p) { EXPECT_EQ(engine_->free(p, slot), Verdict::kGood); }
+  NOINLINE void give(Slot& slot, void* p) { EXPECT_EQ(engine_->free(p, slot), Verdict::kGood); }
 
   // Runs the scavenger's loop up to the end of `n` passes, as its thread would. Needs one that was started. False if the
   // scavenger went to rest before.

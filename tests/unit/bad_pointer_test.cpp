@@ -1,0 +1,163 @@
+// Engine: pointers that should not have been freed, and what is told of them.
+#include "fixture.h"
+
+namespace lanemalloc {
+namespace {
+
+class BadPointerTest : public EngineTest {
+ protected:
+  Verdict free(Slot& t, void* p) { return engine().free(p, t); }
+  static void* beyond(void* p, Bytes n) { return static_cast<char*>(p) + n; }
+};
+
+TEST_ALL_CONFIGS(BadPointerTest, WhatIsNotOursIsToldAndChangesNothing) {
+  Slot& t = thread();
+  int local = 0;
+  EXPECT_EQ(free(t, &local), Verdict::kNotOurs);
+  EXPECT_EQ(t.load(), &no_lane_gate);
+  take(t, 10);
+  EXPECT_EQ(free(t, &local), Verdict::kNotOurs);
+  EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() - 16)), Verdict::kNotOurs);
+  EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() + world().region.bytes())), Verdict::kNotOurs);
+  EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() + world().region.bytes() - 16)), Verdict::kNotInUse);
+  EXPECT_EQ(free(t, reinterpret_cast<void*>(16)), Verdict::kNotOurs);
+  EXPECT_EQ(statistics().bad_pointers, 6u);
+  EXPECT_EQ(statistics().live_objects, 1u);
+}
+
+TEST_ALL_CONFIGS(BadPointerTest, InsideAndFreedLargeObjectsAreToldApart) {
+  Slot& t = thread();
+  void* p = take(t, 1 << 20);
+  for (Bytes n : {Bytes{16}, Bytes{65536}, Bytes{(1 << 20) - 16}}) EXPECT_EQ(free(t, beyond(p, n)), Verdict::kNotAStart) << n;
+  EXPECT_EQ(free(t, p), Verdict::kGood);
+  EXPECT_EQ(free(t, p), Verdict::kFreedAlready);
+  EXPECT_EQ(engine().find(p).verdict, Verdict::kFreedAlready);
+  EXPECT_EQ(statistics().live_objects, 0u);
+}
+
+TEST_ALL_CONFIGS(BadPointerTest, CheckedTellsEveryDoubleFreeAndInteriorPointer) {
+  Settings checked;
+  checked.checked = true;
+  begin(checked);
+  Slot &t = thread(), &other = thread();
+  for (Bytes size : telling_sizes()) {
+    void* p = take(t, size);
+    take(other, size);
+    EXPECT_EQ(engine().find(p).verdict, Verdict::kGood);
+    if (size > 8) {
+      EXPECT_EQ(free(t, beyond(p, 8)), Verdict::kNotAStart) << size;
+    }
+    if (size > 16) {
+      EXPECT_EQ(free(other, beyond(p, 16)), Verdict::kNotAStart) << size;
+    }
+    EXPECT_EQ(free(t, p), Verdict::kGood) << size;
+    EXPECT_EQ(free(t, p), Verdict::kFreedAlready) << size;
+    EXPECT_EQ(free(other, p), Verdict::kFreedAlready) << size;
+    EXPECT_EQ(engine().find(p).verdict, Verdict::kFreedAlready) << size;
+  }
+  EXPECT_EQ(statistics().live_objects, telling_sizes().size());
+}
+
+TEST_ALL_CONFIGS(BadPointerTest, CheckedTellsADoubleFreeOfAnotherThreadsObject) {
+  Settings checked;
+  checked.checked = true;
+  begin(checked);
+  Slot &a = thread(), &b = thread();
+  void* p = take(a, 64);
+  take(b, 64);
+  EXPECT_EQ(free(b, p), Verdict::kGood);
+  EXPECT_EQ(free(b, p), Verdict::kFreedAlready);  // still on its way
+  EXPECT_EQ(free(a, p), Verdict::kFreedAlready);
+}
+
+TEST_ALL_CONFIGS(BadPointerTest, CheckedServesAlignedZeroedAndResizedObjectsToo) {
+  Settings checked;
+  checked.checked = true;
+  begin(checked);
+  Slot& t = thread();
+  void* p = engine().allocate_aligned(100, 256, t);
+  EXPECT_EQ(free(t, p), Verdict::kGood);
+  EXPECT_EQ(free(t, p), Verdict::kFreedAlready);
+  void* z = engine().allocate_zeroed(40, t);
+  void* r = engine().reallocate(z, engine().find(z).entry, 4000, t);
+  EXPECT_EQ(free(t, z), Verdict::kFreedAlready);
+  EXPECT_EQ(free(t, r), Verdict::kGood);
+  EXPECT_EQ(statistics().live_objects, 0u);
+}
+
+TEST_ALL_CONFIGS(BadPointerTest, UncheckedADoubleFreeOnTheSlabsListIsToldBeforeAnythingIsHandedOutTwice) {
+  Slot& t = thread();
+  std::vector<void*> all;
+  const unsigned n = capacity_of(class_of(64));
+  for (unsigned i = 0; i < n; ++i) all.push_back(take(t, 64));
+  take(t, 64);  // the next slab is current now
+  for (int i = 0; i < 3; ++i) give(t, all[static_cast<size_t>(i)]);
+  EXPECT_EQ(free(t, all[2]), Verdict::kGood);  // a hit looks at nothing
+  std::vector<void*> got;
+  for (unsigned i = 0; i < 4 * n && reports.empty(); ++i) {
+    void* p = take(t, 64);
+    EXPECT_EQ(std::count(got.begin(), got.end(), p), 0) << "handed out twice";
+    got.push_back(p);
+    give(t, all[3 + i % (n - 3)]);
+    all[3 + i % (n - 3)] = p;
+    got.erase(std::remove(got.begin(), got.end(), p), got.end());
+  }
+  ASSERT_FALSE(reports.empty());
+  EXPECT_TRUE(reports[0].why == Verdict::kListDamaged || reports[0].why == Verdict::kFreedAlready);
+  reports.clear();
+}
+
+TEST_ALL_CONFIGS(BadPointerTest, MoreFreesThanObjectsAreToldAndNothingIsHandedOutTwice) {
+  Slot& t = thread();
+  void* in_use = take(t, 64);
+  void* p = take(t, 64);
+  for (int i = 0; i < 100 && reports.empty(); ++i) (void)free(t, p);
+  ASSERT_FALSE(reports.empty());
+  EXPECT_EQ(reports[0].why, Verdict::kFreedAlready);
+  std::vector<void*> got = {in_use};
+  for (int i = 0; i < 300; ++i) got.push_back(take(t, 64));
+  std::sort(got.begin(), got.end());
+  EXPECT_EQ(std::unique(got.begin(), got.end()), got.end());
+  reports.clear();
+}
+
+// Fills slabs of 4 KiB objects, and frees as many objects of the first one as it has, but one of them twice and one never.
+class DamagedSlabTest : public BadPointerTest {
+ protected:
+  void damage(Slot& t, bool second_partial) {
+    const unsigned n = capacity_of(class_of(4096));
+    std::vector<void*> all;
+    for (unsigned i = 0; i < 3 * n; ++i) all.push_back(take(t, 4096));
+    for (unsigned i = n; second_partial && i < n + n / 2; ++i) give(t, all[i]);
+    in_use_ = all[0];
+    fill(in_use_, 4096, 9);
+    for (unsigned i = 1; i < n; ++i) (void)free(t, all[i]);
+    (void)free(t, all[1]);
+  }
+  void TearDown() override {
+    reports.clear();
+    BadPointerTest::TearDown();
+  }
+  void* in_use_ = nullptr;
+};
+
+TEST_ALL_CONFIGS(DamagedSlabTest, IsToldWhenItLooksEmptyAndTheLaneStaysWhole) {
+  Slot& t = thread();
+  damage(t, true);
+  ASSERT_FALSE(reports.empty());
+  EXPECT_EQ(reports[0].why, Verdict::kListDamaged);
+  engine().check_invariants();
+}
+
+TEST_ALL_CONFIGS(DamagedSlabTest, IsNotGivenBackWithAnObjectInUse) {
+  Slot& t = thread();
+  damage(t, false);
+  engine().trim(t);
+  engine().check_invariants();
+  ASSERT_EQ(engine().find(in_use_).verdict, Verdict::kGood) << "its memory was given back";
+  EXPECT_TRUE(is_whole(in_use_, 4096, 9));
+  EXPECT_FALSE(reports.empty());
+}
+
+}  // namespace
+}  // namespace lanemalloc

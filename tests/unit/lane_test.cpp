@@ -1,0 +1,306 @@
+// Lanes: how threads enter them, lose them, send each other what they free, and leave them behind.
+#include "fixture.h"
+
+namespace lanemalloc {
+namespace {
+
+TEST_ALL_CONFIGS(EngineTest, EachThreadHasItsOwnLaneAndItsOwnSlabs) {
+  Slot &a = thread(), &b = thread();
+  void* pa = take(a, 64);
+  void* pb = take(b, 64);
+  EXPECT_NE(lane_of(a), lane_of(b));
+  EXPECT_EQ(owner_of(pa), lane_of(a)->id());
+  EXPECT_EQ(owner_of(pb), lane_of(b)->id());
+  EXPECT_NE(reinterpret_cast<Address>(pa) / kBlockSize, reinterpret_cast<Address>(pb) / kBlockSize);
+  give(a, pa);
+  give(b, pb);
+}
+
+TEST_ALL_CONFIGS(EngineTest, AHandlerThatFindsItsThreadInsideWorksInAnOverflowLane) {
+  Slot& t = thread();
+  void* mine = take(t, 48);
+  Lane<Fake>* lane = lane_of(t);
+  in_handler(t, [&] {
+    void* p = take(t, 48);
+    EXPECT_NE(owner_of(p), lane->id());
+    void* large = take(t, 1 << 20);
+    give(t, p);
+    give(t, large);
+    give(t, mine);  // of the lane that was interrupted: sent there
+  });
+  EXPECT_EQ(lane_of(t), lane);
+  const Statistics s = statistics();
+  EXPECT_GE(s.nested_entries, 3u);
+  EXPECT_EQ(s.rescue_entries, 1u);
+  EXPECT_EQ(s.live_objects, 0u);
+}
+
+TEST_ALL_CONFIGS(EngineTest, AHandlerInAHandlerGetsALaneOfItsOwn) {
+  Slot& t = thread();
+  take(t, 48);
+  const Owner mine = lane_of(t)->id();
+  // The first handler is inside an overflow lane when the second one comes.
+  Visit first(&t, false);
+  Lane<Fake>* overflow = world().lanes.enter_overflow(first);
+  ASSERT_NE(overflow, nullptr);
+  in_handler(t, [&] {
+    void* p = take(t, 48);
+    EXPECT_NE(owner_of(p), overflow->id());
+    EXPECT_NE(owner_of(p), mine);
+    give(t, p);
+  });
+  overflow->lock().release(first);
+  EXPECT_EQ(statistics().rescue_entries, 2u);
+}
+
+TEST_ALL_CONFIGS(EngineTest, AHandlerNeverWaitsForALockThatItsThreadHolds) {
+  Slot& t = thread();
+  std::vector<void*> all;
+  take(t, 48);
+  Visit outside(&t, true);
+  ASSERT_TRUE(world().depot.lock().acquire(outside));
+  ASSERT_TRUE(world().runs.lock().acquire(outside));
+  in_handler(t, [&] {
+    for (Bytes size : telling_sizes()) all.push_back(take(t, size));
+    for (void* p : all) give(t, p);
+    engine().trim(t);
+  });
+  world().runs.lock().release(outside);
+  world().depot.lock().release(outside);
+  engine().trim(t);
+  EXPECT_EQ(statistics().live_objects, 1u);
+  EXPECT_EQ(statistics().runs_waits + statistics().depot_waits, 0u);
+}
+
+TEST_ALL_CONFIGS(EngineTest, AnOwnerFindsItsHeldLaneClosedAndGoesElsewhere) {
+  Slot &t = thread(), &other = thread();
+  void* p = take(t, 64);
+  Lane<Fake>* lane = lane_of(t);
+  Visit visit(&other, true);
+  ASSERT_TRUE(lane->try_hold(visit));
+  void* q = take(t, 64);
+  EXPECT_NE(owner_of(q), lane->id());
+  give(t, p);
+  EXPECT_EQ(lane_of(t), lane);
+  lane->let_go(visit);
+  void* r = take(t, 64);
+  EXPECT_EQ(owner_of(r), lane->id());
+  give(t, q);
+  give(t, r);
+  EXPECT_EQ(statistics().overflow_entries, 2u);
+  EXPECT_EQ(statistics().live_objects, 0u);
+}
+
+TEST_ALL_CONFIGS(EngineTest, ABusyLaneRefusesToBeHeldAndStaysOpenToItsOwner) {
+  Slot &t = thread(), &other = thread();
+  give(t, take(t, 64));
+  Lane<Fake>* lane = lane_of(t);
+  Visit visit(&other, true);
+  in_handler(t, [&] { EXPECT_FALSE(lane->try_hold(visit)); });
+  EXPECT_FALSE(lane->is_being_revoked());
+  EXPECT_FALSE(lane->lock().is_held());
+  void* p = take(t, 64);
+  EXPECT_EQ(owner_of(p), lane->id());
+  give(t, p);
+}
+
+TEST_ALL_CONFIGS(EngineTest, AnOwnerThatEntersDuringARevocationIsSeenOrSeesIt) {
+  Slot &t = thread(), &other = thread();
+  give(t, take(t, 64));
+  Lane<Fake>* lane = lane_of(t);
+  static Slot* owner;
+  static Gate* gate;
+  owner = &t;
+  Fake::on_barrier = [] {  // between [close] and [peek]
+    Fake::on_barrier = nullptr;
+    gate = Owned::enter(*owner);
+  };
+  Visit visit(&other, true);
+  EXPECT_FALSE(lane->try_hold(visit));
+  Owned::leave(t, gate);
+  EXPECT_TRUE(lane->try_hold(visit));
+  // [look] comes after [close]: the gate is closed.
+  Gate* seen = Owned::enter(t);
+  EXPECT_FALSE(Owned::may_allocate(seen, 1));
+  EXPECT_FALSE(Owned::may_free(seen, MapEntry(lane->id(), 0)));
+  Owned::leave(t, seen);
+  lane->let_go(visit);
+}
+
+TEST_ALL_CONFIGS(EngineTest, AHeldLaneIsClosedEvenIfItsOwnerOpenedItDuringTheRevocation) {
+  Slot &t = thread(), &other = thread();
+  give(t, take(t, 64));
+  static Lane<Fake>* lane;
+  static Slot* owner;
+  static Gate* gate;
+  lane = lane_of(t);
+  owner = &t;
+  // The owner is inside and has just read revoking == false; it goes on after [close], and leaves before [peek].
+  gate = Owned::enter(t);
+  ASSERT_FALSE(lane->is_being_revoked());
+  Fake::on_barrier = [] {
+    Fake::on_barrier = nullptr;
+    lane->open_gate();
+    Owned::leave(*owner, gate);
+  };
+  Visit visit(&other, true);
+  const bool held = lane->try_hold(visit);
+  EXPECT_FALSE(held && Owned::may_allocate(lane, 1)) << "owner and revoker are both inside";
+  if (held) lane->let_go(visit);
+  give(t, take(t, 64));
+}
+
+TEST_ALL_CONFIGS(EngineTest, WithoutABarrierTheOwnerIsAskedAndCleansItself) {
+  Fake::has_barrier = false;
+  Slot &t = thread(), &other = thread();
+  std::vector<void*> all;
+  for (int i = 0; i < 5000; ++i) all.push_back(take(t, 256));
+  for (void* p : all) give(t, p);
+  Visit visit(&other, true);
+  EXPECT_FALSE(lane_of(t)->try_hold(visit));
+  const unsigned c = index_of(class_of(256));
+  EXPECT_GT(statistics().classes[c].slabs, 0u);
+  give(t, take(t, 5000));  // a miss: it looks
+  EXPECT_EQ(statistics().classes[c].slabs, 0u);
+  EXPECT_FALSE(lane_of(t)->take_asked());
+}
+
+TEST_ALL_CONFIGS(EngineTest, FreesOfAnotherThreadArriveAndAreUsedAgain) {
+  Slot &a = thread(), &b = thread();
+  std::vector<void*> all;
+  for (int i = 0; i < 3000; ++i) all.push_back(take(a, 64));
+  const uint64_t claimed = statistics().runs.claimed;
+  for (void* p : all) give(b, p);
+  const Statistics s = statistics();
+  EXPECT_EQ(s.remote_frees, 3000u);
+  EXPECT_EQ(s.live_objects, 0u);
+  EXPECT_GE(s.in_flight_objects, 1u);
+  for (int i = 0; i < 2900; ++i) take(a, 64);
+  EXPECT_EQ(statistics().runs.claimed, claimed);
+  EXPECT_GT(statistics().inbox_drains, 0u);
+}
+
+TEST_ALL_CONFIGS(EngineTest, ABatchIsSentAfter64ObjectsOr32KiB) {
+  Slot &a = thread(), &b = thread();
+  std::vector<void*> small, big;
+  for (int i = 0; i < 200; ++i) small.push_back(take(a, 16));
+  for (int i = 0; i < 20; ++i) big.push_back(take(a, 16384));
+  take(b, 16);
+  Inbox<>& inbox = lane_of(a)->inbox();
+  for (int i = 0; i < 64; ++i) {
+    EXPECT_FALSE(inbox.has_mail()) << i;
+    give(b, small[static_cast<size_t>(i)]);
+  }
+  give(b, small[64]);  // at the latest
+  EXPECT_TRUE(inbox.has_mail());
+  EXPECT_EQ(statistics().remote_batches, 1u);
+  give(b, big[0]);
+  EXPECT_EQ(statistics().remote_batches, 1u);
+  give(b, big[1]);
+  give(b, big[2]);
+  EXPECT_EQ(statistics().remote_batches, 2u);
+}
+
+TEST_ALL_CONFIGS(EngineTest, ASleepingOwnerIsDrainedByWhoSends) {
+  Slot &a = thread(), &b = thread();
+  std::vector<void*> all;
+  for (int i = 0; i < 40000; ++i) all.push_back(take(a, 128));
+  const uint64_t slabs = statistics().slab_bytes;
+  for (void* p : all) give(b, p);  // a does nothing all the while
+  const Statistics s = statistics();
+  EXPECT_GT(s.revocations, 0u);
+  EXPECT_LT(s.slab_bytes, slabs / 4) << "what was freed is held back";
+  EXPECT_LT(s.in_flight_objects, 64u * 20);
+  EXPECT_EQ(s.live_objects, 0u);
+}
+
+TEST_ALL_CONFIGS(EngineTest, ASleepingOwnerThatIsInsideIsNotTouched) {
+  Slot &a = thread(), &b = thread();
+  std::vector<void*> all;
+  for (int i = 0; i < 10000; ++i) all.push_back(take(a, 128));
+  in_handler(a, [&] {
+    for (void* p : all) give(b, p);
+    EXPECT_EQ(statistics().inbox_drains, 0u);
+  });
+  EXPECT_GT(statistics().refused_revocations, 0u);
+  EXPECT_EQ(statistics().live_objects, 0u);
+}
+
+// --- Thread exit.
+
+TEST_ALL_CONFIGS(EngineTest, ALaneIsAdoptedWithItsContents) {
+  Slot& a = thread();
+  void* kept = take(a, 64);
+  fill(kept, 64, 8);
+  Lane<Fake>* lane = lane_of(a);
+  for (int i = 0; i < 100; ++i) take(a, 64);
+  const uint64_t claimed = statistics().runs.claimed;
+  engine().thread_exits(a);
+  EXPECT_EQ(a.load(), &exited_gate);
+  EXPECT_EQ(lane->owner_slot(), nullptr);
+  Slot& b = thread();
+  void* p = take(b, 64);
+  EXPECT_EQ(lane_of(b), lane);
+  EXPECT_EQ(owner_of(p), lane->id());
+  EXPECT_EQ(statistics().runs.claimed, claimed);
+  EXPECT_TRUE(is_whole(kept, 64, 8));
+  give(b, kept);
+  EXPECT_EQ(statistics().live_objects, 101u);
+}
+
+TEST_ALL_CONFIGS(EngineTest, FreesAndAllocationsAfterTheExitStillWork) {
+  Slot& a = thread();
+  void* p = take(a, 64);
+  engine().thread_exits(a);
+  void* late = take(a, 64);
+  EXPECT_EQ(a.load(), &exited_gate);
+  give(a, p);
+  give(a, late);
+  engine().thread_exits(a);  // twice does no harm
+  EXPECT_EQ(a.load(), &exited_gate);
+  EXPECT_EQ(statistics().live_objects, 0u);
+}
+
+TEST_ALL_CONFIGS(EngineTest, AThreadThatExitsSendsWhatItHasCollected) {
+  Slot &a = thread(), &b = thread();
+  std::vector<void*> all;
+  for (int i = 0; i < 10; ++i) all.push_back(take(a, 64));
+  for (void* p : all) give(b, p);
+  EXPECT_FALSE(lane_of(a)->inbox().has_mail());
+  engine().thread_exits(b);
+  EXPECT_TRUE(lane_of(a)->inbox().has_mail());
+}
+
+TEST_ALL_CONFIGS(EngineTest, AThreadThatNeverAllocatedExitsWithoutALane) {
+  Slot& a = thread();
+  engine().thread_exits(a);
+  EXPECT_EQ(a.load(), &no_lane_gate);
+  EXPECT_EQ(statistics().lanes, 0u);
+}
+
+TEST_ALL_CONFIGS(EngineTest, WhereNobodyTellsOfAThreadsExitItWorksInOverflowLanes) {
+  engine().set_exit_watch([](Slot&) { return false; });
+  Slot &a = thread(), &b = thread();
+  void* p = take(a, 64);
+  EXPECT_EQ(a.load(), &exited_gate);
+  void* q = take(b, 64);
+  give(b, p);
+  give(a, q);
+  EXPECT_EQ(statistics().live_objects, 0u);
+  EXPECT_LE(statistics().lanes, 2u);
+}
+
+TEST_ALL_CONFIGS(EngineTest, AThousandThreadsOneAfterTheOtherShareOneLane) {
+  for (int i = 0; i < 1000; ++i) {
+    Slot& t = thread();
+    void* p = take(t, 200);
+    fill(p, 200, 1);
+    give(t, p);
+    engine().thread_exits(t);
+  }
+  EXPECT_EQ(statistics().lanes, 1u);
+  EXPECT_EQ(statistics().live_objects, 0u);
+}
+
+}  // namespace
+}  // namespace lanemalloc

@@ -136,15 +136,17 @@ MUTANTS = [
     change("protocols", "taken by a load and a store", "deferred", RUNS,
            f"BlockIndex head = deferred_.exchange(0, {ACQUIRE});",
            f"BlockIndex head = deferred_.load({ACQUIRE}); deferred_.store(0, {RELAXED});"),
-    change("entry", "no membarrier", "entry-allocate entry-free entry-miss", OWNED, "if (P::barrier()) {", "if (true) {"),
+    change("entry", "no membarrier", "entry-allocate entry-free entry-miss", OWNED, "if (!P::barrier()) {", "if (false) {"),
     change("entry", "the gate is looked at before the busy store", "entry-allocate", OWNED, "compiler_fence();",
            "__atomic_signal_fence(0); if (false) compiler_fence();"),
     change("entry", "leave relaxed", "entry-allocate", OWNED, f"slot.store(gate, {RELEASE})", f"slot.store(gate, {RELAXED})"),
     change("entry", "the look at the slot relaxed", "entry-allocate", OWNED,
-           f"slot->load({ACQUIRE}) == this", f"slot->load({RELAXED}) == this"),
+           f"slot->load({ACQUIRE}) != this", f"slot->load({RELAXED}) != this"),
     change("entry", "the revocation ended relaxed", "entry-miss", OWNED,
            f"revoking_.store(false, {RELEASE})", f"revoking_.store(false, {RELAXED})"),
     change("entry", "the bins stay open", "entry-allocate", OWNED, f"open_bins.store(0, {RELAXED});", ""),
+    change("entry", "the revoker does not look at the bins again", "entry-allocate", OWNED,
+           f"open_bins.load({RELAXED}) == 0", "true"),
     change("entry", "let_go opens the gate itself", "entry-allocate", OWNED, f"  revoking_.store(false, {RELEASE});",
            f"  open_gate();\n  revoking_.store(false, {RELEASE});"),
     change("entry", "disown does not wait", "disown", OWNED,
@@ -175,7 +177,7 @@ MUTANTS += [
     change("explorer", "deferred runs taken by a load and a store", "runs-3", RUNS,
            f"BlockIndex head = deferred_.exchange(0, {ACQUIRE});",
            f"BlockIndex head = deferred_.load({ACQUIRE}); deferred_.store(0, {RELAXED});"),
-    change("explorer", "no membarrier", "entry miss", OWNED, "if (P::barrier()) {", "if (true) {"),
+    change("explorer", "no membarrier", "entry miss", OWNED, "if (!P::barrier()) {", "if (false) {"),
     change("explorer", "the gate is looked at before the busy store", "entry", ENGINE,
            "    Gate* gate = Owned::enter(slot);\n    const Bytes index = small_index(size);\n"
            "    if (UNLIKELY(!Owned::may_allocate(gate, index))) return miss(gate);",
@@ -214,7 +216,7 @@ def replace_once(path: Path, text: str, replacement: str) -> None:
 def cut_deferred(runs: Path, out: Path) -> None:
     """Writes two functions of Runs to a file of their own."""
     text = runs.read_text()
-    functions = [re.search(rf"^  void {name}\(.*?^  }}$", text, re.M | re.S) for name in ("defer", "take_back_deferred")]
+    functions = [re.search(rf"^  void {name}\(.*?^  }}$", text, re.MULTILINE | re.DOTALL) for name in ("defer", "take_back_deferred")]
     if None in functions:
         raise Broken("runs.h has no defer() or take_back_deferred()")
     out.write_text("\n".join(f.group(0) for f in functions if f))
@@ -235,7 +237,7 @@ def prepare(tree: Path, program: Program) -> None:
 
 
 def compile(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG, check=False)
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if "error" in line or "undefined" in line]
         raise Broken("does not compile:\n" + "\n".join(errors[:5]))
@@ -275,7 +277,7 @@ def build(name: str, edits: tuple[tuple[str, str, str], ...], sources: Path, pla
 
 def run_test(executable: Path, test: str, *choices: str) -> tuple[int, str]:
     command = [str(executable), test, str(DEEPER), *choices]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG, check=False)
     return done.returncode, with_lines(executable, done.stdout + done.stderr)
 
 
@@ -312,7 +314,7 @@ class Outcome:
 
 
 def schedules(output: str) -> str:
-    found = re.search(r"^schedules: (\d+)$", output, re.M)
+    found = re.search(r"^schedules: (\d+)$", output, re.MULTILINE)
     return found.group(1) if found else "?"
 
 

@@ -218,6 +218,7 @@ void Engine<P>::free_without_lane(Object* object, MapEntry entry) {
   if (!is_lane(entry.owner())) return;  // the depot's, and no lane to enter it from: lost
   count<P>(world_.counters.direct_frees);
   object->next = nullptr;
+  std::atomic_thread_fence(std::memory_order_acquire);  // as in Lane::flush
   world_.lanes.at(entry.owner()).inbox().give(object);
 }
 
@@ -373,10 +374,12 @@ bool Engine<P>::trim(Slot& slot) {
   Stay stay(*this, slot, Owned::enter(slot));
   Visit& visit = stay.visit();
   const uint64_t before = world_.runs.statistics().purged;
-  if (stay.lane() != nullptr) stay.lane()->clean(visit);
-  world_.lanes.for_each([&](Lane<P>& lane) {
-    if (&lane != stay.lane()) world_.with_idle_lane(lane, visit, [&](Lane<P>& held) { held.clean(visit); });
-  });
+  for (int round = 0; round < 2; ++round) {  // the second takes in what the first has sent
+    if (stay.lane() != nullptr) stay.lane()->clean(visit);
+    world_.lanes.for_each([&](Lane<P>& lane) {
+      if (&lane != stay.lane()) world_.with_idle_lane(lane, visit, [&](Lane<P>& held) { held.clean(visit); });
+    });
+  }
   world_.runs.purge(Runs<P>::kAll, visit);
   return world_.runs.statistics().purged != before;
 }

@@ -21,6 +21,16 @@
 
 namespace lanemalloc {
 
+// What is to be said of a pointer that a program hands in.
+enum class Verdict : uint8_t {
+  kGood,
+  kNotOurs,       // no address of ours
+  kNotInUse,      // nothing lives there
+  kNotAStart,     // inside an object
+  kFreedAlready,  // the object is free
+  kListDamaged,   // a free list has a circle or a stray link
+};
+
 template <class P>
 struct World;
 
@@ -85,6 +95,7 @@ class Lane : public Gate {
   bool is_being_revoked() const { return revoking_.load(std::memory_order_acquire); }
   void open_gate();
   void close_gate();
+  bool is_closed() const;
   bool take_asked() {
     return asked_.load(std::memory_order_relaxed) && asked_.exchange(false, std::memory_order_relaxed);
   }
@@ -159,7 +170,7 @@ class Lane : public Gate {
   FAST void receive(Object* object, Visit& visit);
   NOINLINE void send_after(Object* object, MapEntry entry, Visit& visit);
   NOINLINE void flush(Remote& remote, Visit& visit);
-  void drop_damaged_list(Slab* slab);
+  void drop_damaged_list(Slab* slab, Verdict why);
   void clean_class(unsigned c, Visit& visit);
   void stir(Visit& visit);
   Slabs<P> slabs() const;

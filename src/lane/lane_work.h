@@ -54,7 +54,7 @@ void* Lane<P>::refill(SizeClass c, Visit& visit) {
           Object* list = slab->take_free_list(taken);
           return serve(c, list, taken);
         }
-        drop_damaged_list(slab);
+        drop_damaged_list(slab, Verdict::kListDamaged);
       }
       if (slab->carved < capacity_of(c)) {
         Object* list = slab->carve(begin, taken);
@@ -83,14 +83,16 @@ Slab* Lane<P>::fresh_slab(SizeClass c, Visit& visit) {
   return slabs().make(at, c, id_);
 }
 
-// What is on the list counts as in use from now on: lost, but never handed out twice.
+// After a double free: tells, and goes on without the list.
 template <class P>
-void Lane<P>::drop_damaged_list(Slab* slab) {
+void Lane<P>::drop_damaged_list(Slab* slab, Verdict why) {
   const void* object = slab->free_list;
-  slab->free_list = nullptr;
-  slab->countdown = static_cast<int32_t>(slab->carved);
-  slab->beyond = 0;
-  world_.report(Verdict::kListDamaged, object);
+  slab->give_up_free_list();
+  if (slab->place == Slab::Place::kPartial && !slab->has_room()) {
+    partial_[index_of(slab->size_class)].remove(slab);
+    slab->wait_for_frees();
+  }
+  world_.report(why, object);
 }
 
 // --- Freeing.
@@ -104,12 +106,7 @@ void Lane<P>::free_here(Object* object, MapEntry entry, Visit& visit) {
 template <class P>
 void Lane<P>::look_at(Slab* slab, Visit& visit) {
   stir(visit);
-  if (UNLIKELY(slab->countdown < 0)) {
-    const void* object = slab->free_list;
-    slab->rebuild_free_list(slabs().begin(slab));
-    world_.report(Verdict::kFreedAlready, object);
-    return;
-  }
+  if (UNLIKELY(slab->countdown < 0)) return drop_damaged_list(slab, Verdict::kFreedAlready);
   SlabList& partial = partial_[index_of(slab->size_class)];
   if (slab->place == Slab::Place::kFull) {
     slab->settle(Slab::Place::kPartial);
@@ -122,7 +119,8 @@ void Lane<P>::look_at(Slab* slab, Visit& visit) {
   const Slab* current = current_[index_of(slab->size_class)];
   const bool only_one = partial.first() == slab && slab->next == nullptr;
   if (only_one && (current == nullptr || !current->has_room())) return;
-  if (UNLIKELY(!slab->free_list_is_whole(slabs().begin(slab)))) return drop_damaged_list(slab);
+  if (UNLIKELY(!slab->free_list_is_whole(slabs().begin(slab))))
+    return drop_damaged_list(slab, Verdict::kListDamaged);
   partial.remove(slab);
   retire(slab, visit);
 }
@@ -179,10 +177,14 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
   bump(counters_.remote_batches);
   stir(visit);
   if (remote.owner == Owner::kDepot) {
-    const bool done = world_.depot.free(batch, visit, [&](Object* object) { receive(object, visit); });
+    const bool done = world_.depot.free(
+        batch, visit, [&](Object* object) { receive(object, visit); },
+        [&](Object* object) { world_.report(Verdict::kListDamaged, object); });
     if (!done) remote.first = batch;
     return;
   }
+  // acquire: whoever read the owner's number from the page map sees its lane made. Pairs with [entries.release].
+  std::atomic_thread_fence(std::memory_order_acquire);
   Lane& owner = world_.lanes.at(remote.owner);
   uint8_t& unanswered = unanswered_[static_cast<unsigned>(remote.owner) % sizeof unanswered_];
   if (!owner.inbox_.give(batch)) {
@@ -265,7 +267,10 @@ void Lane<P>::clean_class(unsigned c, Visit& visit) {
     }
   }
   while (Slab* slab = partial_[c].pop()) {
-    if (slab->used() == 0) {
+    if (slab->used() == 0 && !slab->free_list_is_whole(slabs().begin(slab))) {
+      partial_[c].push(slab);
+      drop_damaged_list(slab, Verdict::kListDamaged);
+    } else if (slab->used() == 0) {
       slabs().destroy(slab, visit);
     } else if (!world_.depot.give(slab, visit)) {
       partial_[c].push(slab);

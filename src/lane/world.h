@@ -11,16 +11,6 @@
 
 namespace lanemalloc {
 
-// What is to be said of a pointer that a program hands in.
-enum class Verdict : uint8_t {
-  kGood,
-  kNotOurs,       // no address of ours
-  kNotInUse,      // nothing lives there
-  kNotAStart,     // inside an object
-  kFreedAlready,  // the object is free
-  kListDamaged,   // a free list has a circle or a stray link
-};
-
 struct Settings {
   bool checked = false;     // a bit an object tells whether it is in use; nothing hits
   int64_t decay_ms = 1000;  // how long freed memory is kept; < 0: for good

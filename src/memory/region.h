@@ -117,8 +117,9 @@ class Region {
   }
   MapEntry entry(BlockIndex block) const { return entry_at(bytes_of(block)); }
   void set_entries(BlockIndex first, BlockCount count, MapEntry entry) {
+    // release: whoever reads an owner here may go to its lane [entries.release].
     for (BlockIndex b = first; b < first + count; ++b)
-      map()[b].store(entry.bits(), std::memory_order_relaxed);
+      map()[b].store(entry.bits(), std::memory_order_release);
   }
   MapEntry make_entry(Owner owner, BlockIndex first) const {
     return {owner, reinterpret_cast<Address>(&state(first))};

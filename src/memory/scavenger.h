@@ -4,7 +4,8 @@
 // Called by: lanes, at slow paths (poke); engine (fork). Locking: none of its own.
 //
 // No wake-up is lost: poke() sets wanted_ and then looks at the state; the thread sets the state to idle and then looks at
-// wanted_. Both are sequentially consistent, so at least one of them sees the other.
+// wanted_. Both are sequentially consistent, so at least one of them sees the other. A poke that finds wanted_ set already is
+// cheaper and weaker: a pass that begins at this instant may miss that caller's last few stores; the next poke makes up for it.
 #pragma once
 
 #include "base/lock.h"

@@ -81,7 +81,7 @@ struct Fake {
   static uint64_t most_claimed_blocks() { return most_claimed_.load(std::memory_order_relaxed); }
   // The first breach of the contract by the core; empty if there was none.
   static std::string misuse() { return misused_.load() ? misuse_ : std::string(); }
-  static inline std::string said;                     // by say(); one thread only
+  static inline std::string said;                                  // by say(); one thread only
   static inline std::atomic<void (*)(void*)> thread_run{nullptr};  // what start_thread was asked to run
   static inline std::atomic<void*> thread_argument{nullptr};
 

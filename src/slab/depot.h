@@ -39,11 +39,13 @@ class Depot {
   }
 
   // Frees a batch of objects whose slabs are here, or were when they were freed: those whose slabs have moved on since
-  // are handed to `moved_on(object)`. False if the lock cannot be had; then nothing changed.
-  template <class MovedOn>
-  bool free(Object* batch, Visit& visit, MovedOn moved_on) {
+  // are handed to `moved_on(object)`. After a double free `damaged(object)` is told. False if the lock cannot be had; then
+  // nothing changed.
+  template <class MovedOn, class Damaged>
+  bool free(Object* batch, Visit& visit, MovedOn moved_on, Damaged damaged) {
     if (!lock_.acquire(visit)) return false;
     Object* others = nullptr;
+    Object* bad = nullptr;
     while (batch != nullptr) {
       Object* object = batch;
       batch = batch->next;
@@ -56,12 +58,18 @@ class Depot {
       Slab* slab = slabs_.at(entry);
       bump(freed_[index_of(slab->size_class)]);
       if (!slab->push(object)) continue;
-      CHECK(slab->countdown == 0);
       lists_[index_of(slab->size_class)].remove(slab);
       bump(counts_[index_of(slab->size_class)], ~uint32_t{0});
-      slabs_.destroy(slab, visit);
+      if (LIKELY(slab->free_list_is_whole(slabs_.begin(slab)))) {
+        slabs_.destroy(slab, visit);
+      } else {
+        bad = object;  // the slab is lost: listed nowhere, never empty again
+        slab->give_up_free_list();
+        slab->wait_for_frees();
+      }
     }
     lock_.release(visit);
+    if (UNLIKELY(bad != nullptr)) damaged(bad);
     while (others != nullptr) {
       Object* object = others;
       others = object->next;

@@ -136,16 +136,10 @@ struct Slab {
     return object == nullptr;
   }
 
-  // Links every object that was ever handed out into the free list again; none is in use.
-  void rebuild_free_list(Address begin) {
-    const Bytes size = size_of(size_class);
+  // The list cannot be trusted: what was handed out counts as in use from now on, lost, but never handed out twice.
+  void give_up_free_list() {
     free_list = nullptr;
-    for (uint32_t i = carved; i-- > 0;) {
-      Object* object = reinterpret_cast<Object*>(begin + i * size);
-      object->next = free_list;
-      free_list = object;
-    }
-    countdown = 0;
+    countdown = static_cast<int32_t>(carved);
     beyond = 0;
   }
 

@@ -31,7 +31,8 @@ class SlabTest : public FakeTest {
     while (slab->carved < capacity_of(slab->size_class)) {
       uint64_t taken = 0;
       size_t n = 0;
-      for (Object* o = slab->carve(slabs_.begin(slab), taken); o != nullptr; o = o->next, ++n) all.push_back(o);
+      for (Object* o = slab->carve(slabs_.begin(slab), taken); o != nullptr; o = o->next, ++n)
+        all.push_back(o);
       EXPECT_EQ(n, taken);
     }
     return all;
@@ -120,8 +121,7 @@ TEST_ALL_CONFIGS(SlabTest, AnObjectFreedTwiceAmongTheFirstIsSeenAtAMiss) {
   EXPECT_TRUE((slab->push(all[2]), slab->free_list_looks_sound()));
   EXPECT_TRUE((slab->push(all[3]), slab->free_list_looks_sound()));
   for (size_t again = 1; again < 4; ++again) {
-    slab->rebuild_free_list(slabs_.begin(slab));
-    slab->free_list = nullptr;
+    slab->give_up_free_list();
     for (size_t i = 0; i < 4; ++i) slab->push(all[i]);
     slab->push(all[again]);
     EXPECT_FALSE(slab->free_list_looks_sound()) << again;
@@ -132,21 +132,25 @@ TEST_ALL_CONFIGS(SlabTest, AWholeListHoldsEveryObjectOnceAndNothingElse) {
   Slab* slab = make(class_of(4096));
   const Address begin = slabs_.begin(slab);
   const std::vector<Object*> all = carve_all(slab);
-  slab->rebuild_free_list(begin);
+  const auto free_all = [&] {
+    slab->give_up_free_list();
+    for (size_t i = all.size(); i-- > 0;) slab->push(all[i]);
+  };
+  free_all();
   EXPECT_TRUE(slab->free_list_is_whole(begin));
   EXPECT_EQ(slab->used(), 0u);
   EXPECT_EQ(list_length(slab), all.size());
   all[3]->next = all[2];  // a circle
   EXPECT_FALSE(slab->free_list_is_whole(begin));
-  slab->rebuild_free_list(begin);
+  free_all();
   all[5]->next = nullptr;  // too short
   EXPECT_FALSE(slab->free_list_is_whole(begin));
-  slab->rebuild_free_list(begin);
+  free_all();
   alignas(16) Object stray = {};
   all[5]->next = &stray;  // out of the slab
   stray.next = all[7];
   EXPECT_FALSE(slab->free_list_is_whole(begin));
-  slab->rebuild_free_list(begin);
+  free_all();
   all[all.size() - 1]->next = all[0];  // never ends
   EXPECT_FALSE(slab->free_list_is_whole(begin));
 }
@@ -222,7 +226,7 @@ TEST_ALL_CONFIGS(SlabTest, WhoCannotHaveTheDepotsLockChangesNothing) {
   EXPECT_EQ(depot_.take(class_of(256), kOther, handler_), nullptr);
   EXPECT_FALSE(depot_.give(second, handler_));
   all[1]->next = nullptr;
-  EXPECT_FALSE(depot_.free(all[1], handler_, [](Object*) { ADD_FAILURE(); }));
+  EXPECT_FALSE(depot_.free(all[1], handler_, [](Object*) { ADD_FAILURE(); }, [](Object*) {}));
   depot_.lock().release(holder_);
   EXPECT_EQ(region_.entry(region_.block_of_state(second)).owner(), kMe);
   EXPECT_EQ(slab->used(), all.size() - 1);
@@ -240,7 +244,8 @@ TEST_ALL_CONFIGS(SlabTest, TheDepotSendsOnWhatHasMovedAndDestroysWhatIsEmpty) {
   for (Object* o : {more[0], more[1]}) o->next = batch, batch = o;
   std::vector<Object*> sent_on;
   const uint64_t dirty = runs_.statistics().dirty;
-  ASSERT_TRUE(depot_.free(batch, visit_, [&](Object* o) { sent_on.push_back(o); }));
+  ASSERT_TRUE(
+      depot_.free(batch, visit_, [&](Object* o) { sent_on.push_back(o); }, [](Object*) { ADD_FAILURE(); }));
   std::sort(sent_on.begin(), sent_on.end());
   EXPECT_EQ(sent_on, (std::vector<Object*>{more[0], more[1]}));
   EXPECT_EQ(depot_.freed(index_of(class_of(8192))), all.size() - 1);
@@ -260,7 +265,7 @@ TEST_ALL_CONFIGS(SlabTest, WhatLayInAnAbandonedDepotIsLeftAlone) {
   depot_.abandon();
   Object* batch = nullptr;
   for (size_t i = 1; i < all.size(); ++i) all[i]->next = batch, batch = all[i];
-  EXPECT_TRUE(depot_.free(batch, visit_, [](Object*) {}));
+  EXPECT_TRUE(depot_.free(batch, visit_, [](Object*) {}, [](Object*) { ADD_FAILURE(); }));
   EXPECT_EQ(depot_.take(class_of(8192), kMe, visit_), nullptr) << "what was given up is handed out";
   depot_.check_invariants();
 }

@@ -9,13 +9,17 @@
 //   (compiler fence)                          membarrier: a full barrier on every thread
 //   look at the gate        [look]            look at the slot                     [peek]
 //     open: work, slot = lane                   busy: give up
-//     closed, revoking: go elsewhere            the lane: work
+//     closed, revoking: go elsewhere            the lane, gate open: once more from [close]
+//                                               the lane, gate closed: work
 //     closed: open it, work, slot = lane        revoking = false, unlock
 //
 // Why they never both work (Dekker's argument, with the owner's fence run by membarrier on its behalf). The barrier falls
 // somewhere in the owner's program order. If it falls after [enter], the store is visible to [peek]: the revoker sees busy
 // and gives up. If it falls before [enter], then [look] comes after the barrier, and [close] before it: the owner sees the
 // gate closed. In between there is nothing.
+// Once more from [close]: an owner that was inside when the revoker began, and had read revoking == false before, may open its
+// gate after [close] and leave before [peek]. The revoker then finds the gate open. The owner cannot do that twice, since from
+// now on it reads revoking == true.
 // Only the owner opens its gate again, inside, once it has read revoking == false (acquire, with the revoker's release). So
 // an owner that finds the gate open has seen all that earlier revokers did, and what it read of the page map just before it
 // looked at the gate is right too, in whatever order the CPU did the two loads.
@@ -64,6 +68,12 @@ void Lane<P>::open_gate() {
   open_owner.store(static_cast<uint16_t>(id_), std::memory_order_relaxed);
 }
 
+template <class P>
+bool Lane<P>::is_closed() const {
+  return open_bins.load(std::memory_order_relaxed) == 0 &&
+         open_owner.load(std::memory_order_relaxed) == static_cast<uint16_t>(Owner::kClosed);
+}
+
 // --- From outside.
 
 template <class P>
@@ -72,12 +82,17 @@ bool Lane<P>::try_hold(Visit& visit) {
   Slot* slot = owner_slot();
   if (slot == nullptr) return true;  // nobody's: the lock is enough
   revoking_.store(true, std::memory_order_relaxed);
-  close_gate();
-  // acquire at [peek]: sees what the owner did before it left.
-  if (P::barrier()) {
-    if (slot->load(std::memory_order_acquire) == this) return true;
-  } else {
-    asked_.store(true, std::memory_order_relaxed);
+  for (int round = 0; round < 2; ++round) {
+    close_gate();
+    if (!P::barrier()) {
+      asked_.store(true, std::memory_order_relaxed);
+      break;
+    }
+    // acquire at [peek]: sees what the owner did before it left.
+    if (slot->load(std::memory_order_acquire) != this) break;
+    if (is_closed()) return true;
+    // The owner was inside when we began, had read revoking == false already, opened its gate and left. It cannot do
+    // that again: close the gate once more.
   }
   let_go(visit);
   return false;

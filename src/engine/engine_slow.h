@@ -212,14 +212,15 @@ void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
   Owned::leave(slot, gate);
 }
 
-// There is no memory for a lane of our own: a batch of one, straight to the owner.
+// There is no memory for a lane of our own: a batch of one, straight to the owner. What lies in the depot goes to some lane,
+// which sends it on.
 template <class P>
 void Engine<P>::free_without_lane(Object* object, MapEntry entry) {
-  if (!is_lane(entry.owner())) return;  // the depot's, and no lane to enter it from: lost
-  count<P>(world_.counters.direct_frees);
+  count<P>(
+      world_.counters.direct_frees[index_of(world_.region.size_class_at(world_.region.distance(object)))]);
   object->next = nullptr;
   std::atomic_thread_fence(std::memory_order_acquire);  // as in Lane::flush
-  world_.lanes.at(entry.owner()).inbox().give(object);
+  world_.lanes.at(is_lane(entry.owner()) ? entry.owner() : Owner::kFirstLane).inbox().give(object);
 }
 
 template <class P>

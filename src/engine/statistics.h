@@ -78,6 +78,9 @@ void collect(World<P>& world, Statistics& s) {
   s.live_objects = s.large_live_objects;
   s.live_bytes = s.large_live_bytes;
   for (unsigned c = 1; c < kClassCount; ++c) {
+    const uint64_t direct = shared.direct_frees[c].load(std::memory_order_relaxed);
+    s.direct_frees += direct;
+    s.classes[c].in_flight += direct;
     s.classes[c].live = used[c] - s.classes[c].in_flight;
     s.allocations += s.classes[c].allocations;
     s.live_objects += s.classes[c].live;
@@ -90,7 +93,6 @@ void collect(World<P>& world, Statistics& s) {
   s.rescue_entries = world.lanes.rescues();
   s.revocations = shared.revocations.load(std::memory_order_relaxed);
   s.refused_revocations = shared.refused_revocations.load(std::memory_order_relaxed);
-  s.direct_frees = shared.direct_frees.load(std::memory_order_relaxed);
   s.bad_pointers = shared.bad_pointers.load(std::memory_order_relaxed);
   s.idle_stack_failures = world.lanes.idle_failures();
   s.slabs_moved = world.depot.moved();

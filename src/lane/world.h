@@ -24,8 +24,9 @@ struct SharedCounters {
   std::atomic<uint64_t> refused_revocations{0};
   std::atomic<uint64_t> large_allocations{0};
   std::atomic<uint64_t> large_frees{0};
-  std::atomic<uint64_t> large_bytes{0};   // live
-  std::atomic<uint64_t> direct_frees{0};  // objects sent straight to their owner, for want of a lane
+  std::atomic<uint64_t> large_bytes{0};  // live
+  std::atomic<uint64_t>
+      direct_frees[kClassCount]{};  // objects sent straight to their owner, for want of a lane
   std::atomic<uint64_t> bad_pointers{0};
 };
 

@@ -334,7 +334,10 @@ class Runs {
         const BlockIndex begin = aligned_in(at, align_blocks);
         if (kind == BlockKind::kAbsent) {
           const Claim claim = P::claim(region_.address_of(begin), bytes_of(n));
-          if (claim == Claim::kTaken) continue;  // somebody else's now: forget these addresses
+          if (claim == Claim::kTaken) {  // somebody else's now: forget these addresses
+            mark_used(at, length);
+            continue;
+          }
           if (claim == Claim::kNoMemory) {
             insert(at, length, kind);
             return {kNone, false};
@@ -391,7 +394,8 @@ class Runs {
 
   void give(BlockIndex at, BlockCount n, BlockKind kind, Visit& visit) {
     if (!lock_.acquire(visit)) {
-      if (kind == BlockKind::kDirty) defer(at, n);  // an absent run's addresses are lost, which costs nothing
+      if (kind == BlockKind::kDirty) return defer(at, n);
+      claimed(-uint64_t{n});  // an absent run's addresses are lost, which costs nothing
       return;
     }
     take_back_deferred();

@@ -120,9 +120,9 @@ struct Fake {
     if (mapping_ != 0) return misuse("reserve: a region is there already"), 0;
     if (meta % kHugePage != 0) misuse("reserve: metadata that is no whole number of huge pages");
     length_ = meta + body + kHugePage;
-    void* p = mmap(nullptr, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) return 0;
-    mapping_ = reinterpret_cast<Address>(p);
+    const long at = call_system(SYS_mmap, 0, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+    if (at < 0) return 0;
+    mapping_ = static_cast<Address>(at);
     meta_ = round_up(mapping_, kHugePage);
     body_ = meta_ + meta;
     end_ = body_ + body;
@@ -150,7 +150,7 @@ struct Fake {
     change(a, n, State::kClaimed, State::kNone, "release of what is not claimed");
     claimed_.fetch_sub(n / kBlockSize, std::memory_order_relaxed);
     protect(a, n, PROT_NONE);
-    madvise(reinterpret_cast<void*>(a), n, MADV_DONTNEED);
+    call_system(SYS_madvise, a, n, MADV_DONTNEED);
   }
 
   static Claim claim(Address a, Bytes n) noexcept {
@@ -176,7 +176,7 @@ struct Fake {
   static bool empty(Address a, Bytes n) noexcept {
     if (fails(Call::kEmpty)) return false;
     change(a, n, State::kClaimed, State::kClaimed, "empty of what is not claimed");
-    return madvise(reinterpret_cast<void*>(a), n, MADV_DONTNEED) == 0;
+    return call_system(SYS_madvise, a, n, MADV_DONTNEED) == 0;
   }
 
   static bool move(Address from, Address to, Bytes n) noexcept {
@@ -187,7 +187,7 @@ struct Fake {
     memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), n);
     claimed_.fetch_sub(n / kBlockSize, std::memory_order_relaxed);
     protect(from, n, PROT_NONE);
-    madvise(reinterpret_cast<void*>(from), n, MADV_DONTNEED);
+    call_system(SYS_madvise, from, n, MADV_DONTNEED);
     return true;
   }
 
@@ -254,11 +254,15 @@ struct Fake {
       if (s.exchange(after, std::memory_order_relaxed) != before) misuse(what);
     });
   }
+  // Directly: what the sanitizers would do about gigabytes of addresses takes most of a test's time.
+  static long call_system(long number, Address a, Bytes n, int c = 0, int d = 0, int e = 0) {
+    return arch::system_call(number, static_cast<long>(a), static_cast<long>(n), c, d, e);
+  }
   static bool protect(Address a, Bytes n, int protection) {
-    return mprotect(reinterpret_cast<void*>(a), n, protection) == 0;
+    return call_system(SYS_mprotect, a, n, protection) == 0;
   }
   static void unmap() {
-    if (mapping_ != 0) munmap(reinterpret_cast<void*>(mapping_), length_);
+    if (mapping_ != 0) call_system(SYS_munmap, mapping_, length_);
     mapping_ = meta_ = body_ = end_ = 0;
   }
 

@@ -30,6 +30,7 @@ class Depot {
   bool give(Slab* slab, Visit& visit) {
     if (!lock_.acquire(visit)) return false;
     slab->settle(Slab::Place::kPartial);
+    slab->depot_life = life_;
     slabs_.give_to(slab, Owner::kDepot);
     lists_[index_of(slab->size_class)].push(slab);
     bump(counts_[index_of(slab->size_class)]);
@@ -57,7 +58,7 @@ class Depot {
       }
       Slab* slab = slabs_.at(entry);
       bump(freed_[index_of(slab->size_class)]);
-      if (!slab->push(object)) continue;
+      if (slab->depot_life != life_ || !slab->push(object)) continue;
       lists_[index_of(slab->size_class)].remove(slab);
       bump(counts_[index_of(slab->size_class)], ~uint32_t{0});
       if (LIKELY(slab->free_list_is_whole(slabs_.begin(slab)))) {
@@ -84,6 +85,7 @@ class Depot {
   void abandon() {
     for (SlabList& list : lists_) list = SlabList();
     for (auto& count : counts_) count.store(0, std::memory_order_relaxed);
+    ++life_;  // slabs of the life before are in no list: what is freed into them stays there
     lock_.forget_holder();
   }
 
@@ -107,6 +109,7 @@ class Depot {
   Slabs<P> slabs_;
   alignas(kNoSharing) Lock<P> lock_{Rank::kDepot};
   SlabList lists_[kClassCount];
+  uint8_t life_ = 0;
   std::atomic<uint64_t> freed_[kClassCount]{};
   std::atomic<uint64_t> moved_{0};
   // Read by every lane at a miss: apart from what the holder of the lock writes.

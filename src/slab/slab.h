@@ -37,6 +37,7 @@ struct Slab {
   uint32_t beyond;  // objects in use that the countdown leaves out
   SizeClass size_class;
   Place place;
+  uint8_t depot_life;  // of the depot, when it was given there
   // What a hit writes. At 32 bytes from the start of a cache line, where no gate has its words: a store and a later load
   // that agree in the lowest 12 bits of their addresses hold each other up.
   Object* free_list;

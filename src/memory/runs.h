@@ -170,6 +170,10 @@ class Runs {
   Lock<P>& lock() { return lock_; }
   // In a fork child whose parent's lock holder is gone: what was free is left alone for good; nothing is shared with it.
   void abandon() {
+    const BlockCount known = region_.frontier() < region_.opened() ? region_.frontier() : region_.opened();
+    for (BlockIndex b = 0; b < known; ++b)
+      if (is_free(region_.state(b).kind.load(std::memory_order_relaxed)))
+        region_.state(b).kind.store(BlockKind::kUsed, std::memory_order_relaxed);
     for (Bins& bins : sets_) bins = Bins{};
     oldest_ = newest_ = kNone;
     dirty_blocks_.store(0, std::memory_order_relaxed);

@@ -78,9 +78,7 @@ TEST_ALL_CONFIGS(EngineTest, ZeroedObjectsAreZero) {
     for (int round = 0; round < 2; ++round) {  // the second time the memory was used
       auto* p = static_cast<unsigned char*>(engine().allocate_zeroed(size, t));
       ASSERT_NE(p, nullptr);
-      Bytes bad = 0;
-      for (Bytes i = 0; i < size; ++i) bad += p[i] != 0;
-      EXPECT_EQ(bad, 0u) << size;
+      EXPECT_TRUE(size == 0 || (p[0] == 0 && memcmp(p, p + 1, size - 1) == 0)) << size;
       memset(p, 0xFF, size);
       give(t, p);
     }

@@ -414,9 +414,13 @@ bool Engine<P>::tend(Lane<P>& lane, Visit& visit) {
   }
   if (rest.cleaned && !lane.inbox().has_mail()) return false;
   if (++rest.passes < Scavenger<P>::kPassesToDecay) return true;
-  if (!world_.with_idle_lane(lane, visit, [&](Lane<P>& held) { held.clean(visit); }))
-    return rest.passes < Scavenger<P>::kPassesToDecay + kAttempts;
-  rest = {lane.activity(), 0, true};
+  bool whole = false;
+  const bool held = world_.with_idle_lane(lane, visit, [&](Lane<P>& l) {
+    l.clean(visit);
+    whole = l.inbox().is_empty();  // else a giver has stopped half-way
+  });
+  if (!held) return rest.passes < Scavenger<P>::kPassesToDecay + kAttempts;
+  rest = {lane.activity(), 0, whole};
   return true;
 }
 

@@ -232,10 +232,18 @@ bool Lane<P>::drain_inbox(Visit& visit) {
   return true;
 }
 
+// Some rounds, since what the depot no longer has is sent on, into a batch that may have been flushed already.
 template <class P>
 void Lane<P>::flush_all(Visit& visit) {
-  for (Remote& remote : remotes_)
-    if (remote.first != nullptr) flush(remote, visit);
+  bool any = true;
+  for (int round = 0; any && round < 4; ++round) {
+    any = false;
+    for (Remote& remote : remotes_) {
+      if (remote.first == nullptr) continue;
+      flush(remote, visit);
+      any = true;
+    }
+  }
 }
 
 // --- Cleaning.

@@ -120,7 +120,8 @@ struct Fake {
     if (mapping_ != 0) return misuse("reserve: a region is there already"), 0;
     if (meta % kHugePage != 0) misuse("reserve: metadata that is no whole number of huge pages");
     length_ = meta + body + kHugePage;
-    const long at = call_system(SYS_mmap, 0, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+    const long at =
+        call_system(SYS_mmap, 0, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
     if (at < 0) return 0;
     mapping_ = static_cast<Address>(at);
     meta_ = round_up(mapping_, kHugePage);

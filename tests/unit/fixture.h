@@ -104,6 +104,13 @@ inline const Config kConfigs[] = {{4096, false}, {4096, true}, {16384, false}, {
                            });                                                                \
   void Suite##Name::body()
 
+// The sanitizers take several times as long; long random walks are that much shorter under them.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr int kShorter = 4;
+#else
+inline constexpr int kShorter = 1;
+#endif
+
 // Random numbers that are the same at every run.
 class Random {
  public:

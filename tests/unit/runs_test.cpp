@@ -384,7 +384,7 @@ class RunsPropertyTest : public RunsTest {
   void play(uint64_t seed, bool unmap, int64_t decay_ms, bool faults, int steps) {
     start(unmap, decay_ms);
     Random random(seed);
-    for (int i = 0; i < steps; ++i) {
+    for (int i = 0; i < steps / kShorter; ++i) {
       if (faults && random.one_in(6)) {
         const Fake::Call kinds[] = {Fake::Call::kClaim, Fake::Call::kEmpty, Fake::Call::kMove, Fake::Call::kOpen};
         const uint64_t nth = random.between(1, 3);

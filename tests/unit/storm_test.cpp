@@ -15,7 +15,7 @@ class StormTest : public EngineTest {
   void storm(uint64_t seed, int threads, int steps) {
     Random random(seed);
     for (int i = 0; i < threads; ++i) alive_.push_back(&thread());
-    for (int i = 0; i < steps; ++i) {
+    for (int i = 0; i < steps / kShorter; ++i) {
       Slot*& t = alive_[random.below(alive_.size())];
       switch (random.below(40)) {
         case 0:

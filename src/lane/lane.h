@@ -48,7 +48,7 @@ struct LaneCounters {
 template <class P>
 class Lane : public Gate {
  public:
-  static constexpr unsigned kIdleAfter = 16;  // batches that a sleeping owner may leave unanswered
+  static constexpr unsigned kIdleAfter = 32;  // batches that a sleeping owner may leave unanswered
 
   Lane(Owner id, World<P>& world) : id_(id), world_(world) {}
   Lane(const Lane&) = delete;
@@ -131,8 +131,8 @@ class Lane : public Gate {
   void check_invariants() const;
 
  private:
-  static constexpr unsigned kRemotes = 8;
-  static constexpr uint32_t kBatchBytes = 32 << 10;
+  static constexpr unsigned kRemotes = 32;
+  static constexpr uint32_t kBatchBytes = 16 << 10;
   static constexpr uint32_t kBatchObjects = 64;
   static constexpr unsigned kSpares = 4;
 

@@ -18,8 +18,10 @@ TEST_ALL_CONFIGS(BadPointerTest, WhatIsNotOursIsToldAndChangesNothing) {
   take(t, 10);
   EXPECT_EQ(free(t, &local), Verdict::kNotOurs);
   EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() - 16)), Verdict::kNotOurs);
-  EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() + world().region.bytes())), Verdict::kNotOurs);
-  EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() + world().region.bytes() - 16)), Verdict::kNotInUse);
+  EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() + world().region.bytes())),
+            Verdict::kNotOurs);
+  EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() + world().region.bytes() - 16)),
+            Verdict::kNotInUse);
   EXPECT_EQ(free(t, reinterpret_cast<void*>(16)), Verdict::kNotOurs);
   EXPECT_EQ(statistics().bad_pointers, 6u);
   EXPECT_EQ(statistics().live_objects, 1u);
@@ -28,7 +30,8 @@ TEST_ALL_CONFIGS(BadPointerTest, WhatIsNotOursIsToldAndChangesNothing) {
 TEST_ALL_CONFIGS(BadPointerTest, InsideAndFreedLargeObjectsAreToldApart) {
   Slot& t = thread();
   void* p = take(t, 1 << 20);
-  for (Bytes n : {Bytes{16}, Bytes{65536}, Bytes{(1 << 20) - 16}}) EXPECT_EQ(free(t, beyond(p, n)), Verdict::kNotAStart) << n;
+  for (Bytes n : {Bytes{16}, Bytes{65536}, Bytes{(1 << 20) - 16}})
+    EXPECT_EQ(free(t, beyond(p, n)), Verdict::kNotAStart) << n;
   EXPECT_EQ(free(t, p), Verdict::kGood);
   EXPECT_EQ(free(t, p), Verdict::kFreedAlready);
   EXPECT_EQ(engine().find(p).verdict, Verdict::kFreedAlready);

@@ -58,7 +58,8 @@ TEST_ALL_CONFIGS(EngineTest, AlignedObjectsAreAligned) {
   Slot& t = thread();
   std::vector<void*> all;
   for (Bytes alignment = 1; alignment <= (Bytes{16} << 20); alignment *= 2) {
-    for (Bytes size : {Bytes{0}, Bytes{1}, Bytes{24}, Bytes{100}, Bytes{1025}, Bytes{5000}, Bytes{70000}, Bytes{300000}}) {
+    for (Bytes size :
+         {Bytes{0}, Bytes{1}, Bytes{24}, Bytes{100}, Bytes{1025}, Bytes{5000}, Bytes{70000}, Bytes{300000}}) {
       void* p = engine().allocate_aligned(size, alignment, t);
       ASSERT_NE(p, nullptr) << size << " at " << alignment;
       EXPECT_EQ(reinterpret_cast<Address>(p) % alignment, 0u) << size;
@@ -122,7 +123,8 @@ TEST_ALL_CONFIGS(EngineTest, TrimGivesBackWhatThreadsHaveCollectedForEachOther) 
   give(a, pb);
   engine().trim(c);
   EXPECT_EQ(statistics().in_flight_objects, 0u);
-  EXPECT_EQ(statistics().slab_bytes, 0u) << "one round of cleaning leaves what the later lanes sent to the earlier ones";
+  EXPECT_EQ(statistics().slab_bytes, 0u)
+      << "one round of cleaning leaves what the later lanes sent to the earlier ones";
 }
 
 TEST_ALL_CONFIGS(EngineTest, ACleanedLanesSlabsFeedOtherLanes) {

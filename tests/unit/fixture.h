@@ -65,7 +65,9 @@ struct Config {
   bool single;
 };
 
-inline void PrintTo(const Config& c, std::ostream* out) { *out << c.page / 1024 << "K " << (c.single ? "single" : "multi"); }
+inline void PrintTo(const Config& c, std::ostream* out) {
+  *out << c.page / 1024 << "K " << (c.single ? "single" : "multi");
+}
 
 class FakeTest : public testing::TestWithParam<Config> {
  public:
@@ -85,23 +87,22 @@ class FakeTest : public testing::TestWithParam<Config> {
   static void start_threads() { Fake::single = false; }
 };
 
-inline const Config kConfigs[] = {{4096, false}, {4096, true}, {16384, false}, {16384, true}, {65536, false}, {65536, true}};
+inline const Config kConfigs[] = {{4096, false}, {4096, true},   {16384, false},
+                                  {16384, true}, {65536, false}, {65536, true}};
 
 // A test of a fixture that derives from FakeTest, over every configuration.
-#define TEST_ALL_CONFIGS(Suite, Name)                                                         \
-  class Suite##Name : public Suite {                                                          \
-   public:                                                                                    \
-    NOINLINE void body();                                                                     \
-  };                                                                                          \
-  using Suite##_of_##Name = Suite##Name;                                                      \
-  TEST_P(Suite##_of_##Name, InEveryConfiguration) {                                           \
-    EXPECT_TRUE(::lanemalloc::Guard::survives([this] { body(); })) << "a CHECK failed";       \
-  }                                                                                           \
-  INSTANTIATE_TEST_SUITE_P(All, Suite##_of_##Name, testing::ValuesIn(kConfigs),               \
-                           [](const auto& test) {                                             \
-                             return std::to_string(test.param.page / 1024) +                  \
-                                    (test.param.single ? "KSingle" : "KMulti");               \
-                           });                                                                \
+#define TEST_ALL_CONFIGS(Suite, Name)                                                                  \
+  class Suite##Name : public Suite {                                                                   \
+   public:                                                                                             \
+    NOINLINE void body();                                                                              \
+  };                                                                                                   \
+  using Suite##_of_##Name = Suite##Name;                                                               \
+  TEST_P(Suite##_of_##Name, InEveryConfiguration) {                                                    \
+    EXPECT_TRUE(::lanemalloc::Guard::survives([this] { body(); })) << "a CHECK failed";                \
+  }                                                                                                    \
+  INSTANTIATE_TEST_SUITE_P(All, Suite##_of_##Name, testing::ValuesIn(kConfigs), [](const auto& test) { \
+    return std::to_string(test.param.page / 1024) + (test.param.single ? "KSingle" : "KMulti");        \
+  });                                                                                                  \
   void Suite##Name::body()
 
 // The sanitizers take several times as long; long random walks are that much shorter under them.
@@ -152,7 +153,8 @@ inline bool is_whole(const void* p, size_t n, uint64_t seed) {
 inline std::vector<Bytes> telling_sizes() {
   std::vector<Bytes> sizes = {0, 1};
   for (unsigned c = 1; c < kClassCount; ++c)
-    for (Bytes s : {size_of(static_cast<SizeClass>(c)) - 1, size_of(static_cast<SizeClass>(c))}) sizes.push_back(s);
+    for (Bytes s : {size_of(static_cast<SizeClass>(c)) - 1, size_of(static_cast<SizeClass>(c))})
+      sizes.push_back(s);
   for (Bytes s : {kSlabMax + 1, Bytes{300000}, Bytes{1} << 20, (Bytes{3} << 20) + 17}) sizes.push_back(s);
   return sizes;
 }

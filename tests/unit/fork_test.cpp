@@ -15,7 +15,8 @@ class ForkTest : public EngineTest {
     Slot& second = thread();  // the child may start threads of its own, which adopt lanes
     for (int i = 0; i < 3000; ++i) live.push_back(take(second, 48));
     for (size_t i = before; i < live.size(); ++i) memset(live[i], 0xAA, 48);
-    for (size_t i = 0; i < before; ++i) EXPECT_TRUE(is_whole(live[i], 48, i)) << "an object of the parent was written to";
+    for (size_t i = 0; i < before; ++i)
+      EXPECT_TRUE(is_whole(live[i], 48, i)) << "an object of the parent was written to";
     std::sort(live.begin(), live.end());
     EXPECT_EQ(std::adjacent_find(live.begin(), live.end()), live.end());
   }
@@ -53,12 +54,13 @@ TEST_ALL_CONFIGS(ForkTest, TheForkingThreadKeepsItsLane) {
 }
 
 TEST_ALL_CONFIGS(ForkTest, IdleLanesAreAdoptedAndBusyOnesAreSetAsideForGood) {
-  Slot &a = thread(), &idle = thread(), &busy = thread(), &held = thread(), &gone = thread(), &revoker = thread();
+  Slot &a = thread(), &idle = thread(), &busy = thread(), &held = thread(), &gone = thread(),
+       &revoker = thread();
   std::vector<void*> live;
   for (Slot* t : {&a, &idle, &busy, &held, &gone})
     for (int i = 0; i < 40; ++i) live.push_back(take(*t, 48));
-  Lane<Fake>*lane_a = lane_of(a), *lane_idle = lane_of(idle), *lane_busy = lane_of(busy), *lane_held = lane_of(held),
-  *lane_gone = lane_of(gone);
+  Lane<Fake>*lane_a = lane_of(a), *lane_idle = lane_of(idle), *lane_busy = lane_of(busy),
+  *lane_held = lane_of(held), *lane_gone = lane_of(gone);
   engine().thread_exits(gone);
   Owned::enter(busy);
   Visit visit(&revoker, true);
@@ -75,8 +77,10 @@ TEST_ALL_CONFIGS(ForkTest, IdleLanesAreAdoptedAndBusyOnesAreSetAsideForGood) {
     live.push_back(take(t, 48));
     adopted.push_back(lane_of(t));
   }
-  for (Lane<Fake>* lane : {lane_idle, lane_gone}) EXPECT_EQ(std::count(adopted.begin(), adopted.end(), lane), 1);
-  for (Lane<Fake>* lane : {lane_a, lane_busy, lane_held}) EXPECT_EQ(std::count(adopted.begin(), adopted.end(), lane), 0);
+  for (Lane<Fake>* lane : {lane_idle, lane_gone})
+    EXPECT_EQ(std::count(adopted.begin(), adopted.end(), lane), 1);
+  for (Lane<Fake>* lane : {lane_a, lane_busy, lane_held})
+    EXPECT_EQ(std::count(adopted.begin(), adopted.end(), lane), 0);
   expect_nothing_is_handed_out_twice(a, live);
 }
 
@@ -188,7 +192,7 @@ TEST_ALL_CONFIGS(ForkTest, ABatchWhoseGiverIsGoneIsTakenInTheChild) {
   Slot &a = thread(), &b = thread();
   void* p = take(a, 100);
   give(b, p);
-  engine().thread_exits(b);  // sends it
+  engine().thread_exits(b);                                              // sends it
   static_cast<Object*>(p)->earlier.store(reinterpret_cast<Object*>(1));  // and stops before it wrote its link
   fork_in_child(a);
   engine().trim(a);

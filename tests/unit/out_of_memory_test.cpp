@@ -105,7 +105,8 @@ class OutOfMemoryTest : public EngineTest {
       refused_ = 0;
       Fake::thread_run = nullptr;
       Fake::single = config().single;
-      SCOPED_TRACE("call " + std::to_string(nth) + " of " + std::to_string(calls) + (for_ever ? " and all later" : "") + " fails");
+      SCOPED_TRACE("call " + std::to_string(nth) + " of " + std::to_string(calls) +
+                   (for_ever ? " and all later" : "") + " fails");
       for_ever ? Fake::fail(call, nth) : Fake::fail_once(call, nth);
       script();
       expect_all_is_well("while it fails");
@@ -113,7 +114,8 @@ class OutOfMemoryTest : public EngineTest {
       refused += refused_;
       refused_ = 0;
       Slot& t = thread();
-      for (Bytes size : {Bytes{16}, Bytes{5000}, Bytes{200000}, Bytes{3} << 20, Bytes{80} << 20}) try_allocate(t, size);
+      for (Bytes size : {Bytes{16}, Bytes{5000}, Bytes{200000}, Bytes{3} << 20, Bytes{80} << 20})
+        try_allocate(t, size);
       EXPECT_EQ(refused_, 0u) << "memory is there again, and yet";
       expect_all_is_well("afterwards");
       while (!live_.empty()) drop(t, 0);
@@ -136,8 +138,12 @@ class OutOfMemoryTest : public EngineTest {
 };
 
 TEST_ALL_CONFIGS(OutOfMemoryTest, AnyCallFailsOnce) { fail_everywhere(Fake::Call::kAnyMemory, false, {}); }
-TEST_ALL_CONFIGS(OutOfMemoryTest, AnyCallAndAllLaterOnesFail) { fail_everywhere(Fake::Call::kAnyMemory, true, {}); }
-TEST_ALL_CONFIGS(OutOfMemoryTest, AnyClaimAndAllLaterOnesFail) { fail_everywhere(Fake::Call::kClaim, true, {}); }
+TEST_ALL_CONFIGS(OutOfMemoryTest, AnyCallAndAllLaterOnesFail) {
+  fail_everywhere(Fake::Call::kAnyMemory, true, {});
+}
+TEST_ALL_CONFIGS(OutOfMemoryTest, AnyClaimAndAllLaterOnesFail) {
+  fail_everywhere(Fake::Call::kClaim, true, {});
+}
 TEST_ALL_CONFIGS(OutOfMemoryTest, AnyOpeningOfMetadataAndAllLaterOnesFail) {
   fail_everywhere(Fake::Call::kOpen, true, {});
 }

@@ -62,7 +62,8 @@ TEST_ALL_CONFIGS(RegionTest, TheObjectBitsOfTwoGranulesAreTwoBits) {
   ASSERT_EQ(region_.take_fresh(2), 0u);
   EXPECT_EQ(&region_.object_bits(0), &region_.object_bits(63 * kGranule));
   EXPECT_NE(&region_.object_bits(0), &region_.object_bits(64 * kGranule));
-  EXPECT_EQ(reinterpret_cast<Address>(&region_.object_bits(kBlockSize)) - reinterpret_cast<Address>(&region_.object_bits(0)),
+  EXPECT_EQ(reinterpret_cast<Address>(&region_.object_bits(kBlockSize)) -
+                reinterpret_cast<Address>(&region_.object_bits(0)),
             FakeRegion::kBitsPerBlock);
 }
 
@@ -134,7 +135,8 @@ TEST_ALL_CONFIGS(RegionTest, WithoutAddressesItDoesNotStartAndMayBeAskedAgain) {
 }
 
 TEST_ALL_CONFIGS(RegionTest, AnyAddressLimitGivesABodyOfWholeBlocks) {
-  for (Bytes limit : {Bytes{64} << 20, (Bytes{100} << 20) + 12345, (Bytes{33} << 20) + 4096, Bytes{777} << 20}) {
+  for (Bytes limit :
+       {Bytes{64} << 20, (Bytes{100} << 20) + 12345, (Bytes{33} << 20) + 4096, Bytes{777} << 20}) {
     for (uint64_t failures = 0; failures < 5; ++failures) {
       Fake::release_all();
       Fake::limit = limit;

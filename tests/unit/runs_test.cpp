@@ -165,7 +165,8 @@ TEST_ALL_CONFIGS(RunsTest, WhatExtendLeavesOfARunKeepsItsAge) {
   runs_.free(b, 8, visit_);
   for (int i = 0; i < 5; ++i) runs_.advance_epoch();
   ASSERT_TRUE(runs_.extend(a, 2, 4, visit_));
-  EXPECT_EQ(runs_.purge(old, visit_), bytes_of(6)) << "growing step by step keeps what lies behind young for ever";
+  EXPECT_EQ(runs_.purge(old, visit_), bytes_of(6))
+      << "growing step by step keeps what lies behind young for ever";
 }
 
 TEST_ALL_CONFIGS(RunsTest, WhatAllocateLeavesOfARunKeepsItsAge) {
@@ -386,7 +387,8 @@ class RunsPropertyTest : public RunsTest {
     Random random(seed);
     for (int i = 0; i < steps / kShorter; ++i) {
       if (faults && random.one_in(6)) {
-        const Fake::Call kinds[] = {Fake::Call::kClaim, Fake::Call::kEmpty, Fake::Call::kMove, Fake::Call::kOpen};
+        const Fake::Call kinds[] = {Fake::Call::kClaim, Fake::Call::kEmpty, Fake::Call::kMove,
+                                    Fake::Call::kOpen};
         const uint64_t nth = random.between(1, 3);
         Fake::fail(kinds[random.below(4)], nth, random.one_in(2) ? nth + 1 : ~uint64_t{0});
       }
@@ -416,15 +418,23 @@ class RunsPropertyTest : public RunsTest {
     switch (random.below(10)) {
       case 0:
       case 1:
-      case 2: allocate(random, visit, no_lock, faults); break;
+      case 2:
+        allocate(random, visit, no_lock, faults);
+        break;
       case 3:
       case 4:
       case 5:
         if (!used_.empty()) drop(any(random), visit);
         break;
-      case 6: extend(random, visit); break;
-      case 7: shrink(random, visit); break;
-      case 8: move(random, visit); break;
+      case 6:
+        extend(random, visit);
+        break;
+      case 7:
+        shrink(random, visit);
+        break;
+      case 8:
+        move(random, visit);
+        break;
       case 9:
         runs_.advance_epoch();
         runs_.purge(random.one_in(4) ? ~0u : runs_.epoch() - 2, visit);
@@ -547,8 +557,12 @@ TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsKeepEveryPromise) { play(1, f
 TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsKeepEveryPromiseWhereMapsAreCharged) {
   play(2, true, 1000, false, 3000);
 }
-TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsKeepEveryPromiseWithoutDecay) { play(3, false, 0, false, 2000); }
-TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsAndFailuresKeepEveryPromise) { play(4, false, 1000, true, 3000); }
+TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsKeepEveryPromiseWithoutDecay) {
+  play(3, false, 0, false, 2000);
+}
+TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsAndFailuresKeepEveryPromise) {
+  play(4, false, 1000, true, 3000);
+}
 TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsAndFailuresKeepEveryPromiseWhereMapsAreCharged) {
   play(5, true, 1000, true, 3000);
 }

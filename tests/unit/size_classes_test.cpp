@@ -44,12 +44,14 @@ TEST(SizeClasses, AddAtMostAnEighthAbove128Bytes) {
 }
 
 TEST(SizeClasses, AreAlignedToTheGranule) {
-  for (unsigned c = 1; c < kClassCount; ++c) EXPECT_EQ(size_of(static_cast<SizeClass>(c)) % kGranule, 0u) << c;
+  for (unsigned c = 1; c < kClassCount; ++c)
+    EXPECT_EQ(size_of(static_cast<SizeClass>(c)) % kGranule, 0u) << c;
 }
 
 TEST(SizeClasses, TheIndexOfASmallSizeIsItsClassAndNothingElsePasses) {
   EXPECT_EQ(small_index(0), 0u);
-  for (Bytes size = 1; size <= kSmallMax; ++size) ASSERT_EQ(small_index(size), index_of(class_of(size))) << size;
+  for (Bytes size = 1; size <= kSmallMax; ++size)
+    ASSERT_EQ(small_index(size), index_of(class_of(size))) << size;
   for (Bytes size : {kSmallMax + 1, Bytes{1} << 40, Bytes{1} << 63, ~Bytes{0} - 15})
     EXPECT_GT(small_index(size), kSmallClasses) << size;
   // The sum wraps: class 0, whose bin is always empty.
@@ -69,7 +71,8 @@ TEST(SizeClasses, SlabsHoldFourObjectsOrTwoLargeOnesAndWasteASixteenthAtMost) {
     // The shortest such run.
     for (BlockCount n = 1; n < slab_blocks_of(size_class); ++n) {
       const Bytes shorter = bytes_of(n);
-      const bool serves = shorter / size_of(size_class) >= least && shorter % size_of(size_class) <= shorter / 16;
+      const bool serves =
+          shorter / size_of(size_class) >= least && shorter % size_of(size_class) <= shorter / 16;
       EXPECT_FALSE(serves) << c << ' ' << n;
     }
   }

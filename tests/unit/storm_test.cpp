@@ -28,7 +28,9 @@ class StormTest : public EngineTest {
         case 2:
           if (!objects_.empty()) in_handler(*t, [&] { free_any(random, *t); });
           break;
-        case 3: in_handler(*t, [&] { allocate(random, *t); }); break;
+        case 3:
+          in_handler(*t, [&] { allocate(random, *t); });
+          break;
         case 4:
           if (Fake::thread_run != nullptr) passes(1);
           break;
@@ -58,9 +60,9 @@ class StormTest : public EngineTest {
     const Bytes size = random.one_in(50)  ? random.between(1, 1 << 20)
                        : random.one_in(5) ? random.between(1, 40000)
                                           : random.between(0, 1200);
-    void* p = random.one_in(9)    ? engine().allocate_aligned(size, Bytes{16} << random.below(9), t)
-              : random.one_in(9)  ? engine().allocate_zeroed(size, t)
-                                  : engine().allocate(size, t);
+    void* p = random.one_in(9)   ? engine().allocate_aligned(size, Bytes{16} << random.below(9), t)
+              : random.one_in(9) ? engine().allocate_zeroed(size, t)
+                                 : engine().allocate(size, t);
     ASSERT_NE(p, nullptr);
     fill(p, size, ++seeds_);
     objects_.push_back({p, size, seeds_});

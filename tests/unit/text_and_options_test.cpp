@@ -93,10 +93,12 @@ TEST_F(OptionsTest, TheLaterOneWins) {
 }
 
 TEST_F(OptionsTest, AnUnknownKeyIsOneLineThatNamesTheNearest) {
-  EXPECT_EQ(read("decoy_ms=5"),
-            "lanemalloc: LANEMALLOC_OPTIONS: unknown option 'decoy_ms' (did you mean 'decay_ms'?), ignored\n");
+  EXPECT_EQ(
+      read("decoy_ms=5"),
+      "lanemalloc: LANEMALLOC_OPTIONS: unknown option 'decoy_ms' (did you mean 'decay_ms'?), ignored\n");
   EXPECT_EQ(options_.settings.decay_ms, 1000);
-  EXPECT_NE(read("Checked=1", "lanemalloc_options").find("lanemalloc_options: unknown option 'Checked' (did you mean 'checked'?)"),
+  EXPECT_NE(read("Checked=1", "lanemalloc_options")
+                .find("lanemalloc_options: unknown option 'Checked' (did you mean 'checked'?)"),
             std::string::npos);
   EXPECT_NE(read("bad_pionter=abort").find("'bad_pointer'?"), std::string::npos);
   EXPECT_NE(read("stat=exit").find("'stats'?"), std::string::npos);
@@ -111,14 +113,17 @@ TEST_F(OptionsTest, ABadValueIsOneLineThatSaysWhatIsAllowedAndUsed) {
   const std::string line = read("decay_ms=x");
   EXPECT_EQ(line.find("lanemalloc: LANEMALLOC_OPTIONS: bad value 'x' for 'decay_ms' ("), 0u) << line;
   EXPECT_NE(line.find("), using 1000\n"), std::string::npos) << line;
-  for (const char* bad : {"decay_ms=", "decay_ms", "decay_ms=-2", "decay_ms=-0", "decay_ms=1x", "decay_ms=86400001",
-                          "decay_ms=99999999999999999999999", "decay_ms= 1", "decay_ms=-", "decay_ms=+1"}) {
+  for (const char* bad :
+       {"decay_ms=", "decay_ms", "decay_ms=-2", "decay_ms=-0", "decay_ms=1x", "decay_ms=86400001",
+        "decay_ms=99999999999999999999999", "decay_ms= 1", "decay_ms=-", "decay_ms=+1"}) {
     EXPECT_NE(read(bad).find("bad value"), std::string::npos) << bad;
     EXPECT_EQ(options_.settings.decay_ms, 1000) << bad;
   }
-  EXPECT_EQ(read("checked=yes"), "lanemalloc: LANEMALLOC_OPTIONS: bad value 'yes' for 'checked' (0 or 1), using 0\n");
+  EXPECT_EQ(read("checked=yes"),
+            "lanemalloc: LANEMALLOC_OPTIONS: bad value 'yes' for 'checked' (0 or 1), using 0\n");
   EXPECT_EQ(read("bad_pointer=abor"),
-            "lanemalloc: LANEMALLOC_OPTIONS: bad value 'abor' for 'bad_pointer' (abort, report or ignore), using abort\n");
+            "lanemalloc: LANEMALLOC_OPTIONS: bad value 'abor' for 'bad_pointer' (abort, report or ignore), "
+            "using abort\n");
   EXPECT_EQ(read("stats=exits"),
             "lanemalloc: LANEMALLOC_OPTIONS: bad value 'exits' for 'stats' (none or exit), using none\n");
   EXPECT_NE(read("checked=1,checked=11").find("using 1\n"), std::string::npos);
@@ -149,7 +154,8 @@ TEST_F(OptionsTest, AnOverlongKeyOrValueIsCutToOneLine) {
     EXPECT_LT(line.size(), 500u);
     EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
     EXPECT_EQ(line.back(), '\n');
-    EXPECT_NE(line.find(line.find("unknown") != std::string::npos ? "ignored" : "using"), std::string::npos) << line;
+    EXPECT_NE(line.find(line.find("unknown") != std::string::npos ? "ignored" : "using"), std::string::npos)
+        << line;
   }
 }
 

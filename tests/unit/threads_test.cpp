@@ -25,7 +25,6 @@ const char* lane_lanemalloc_options = "decay_ms=40";
 namespace lanemalloc {
 namespace {
 
-
 // Works on objects of its own and on those that others leave in the mailboxes, over any malloc.
 template <class Allocator>
 class Worker {
@@ -33,7 +32,8 @@ class Worker {
   static constexpr size_t kBoxes = 64;
   using Boxes = std::atomic<unsigned char*>[kBoxes];
 
-  Worker(Allocator allocator, Boxes& boxes, uint64_t seed) : allocator_(allocator), boxes_(boxes), random_(seed) {}
+  Worker(Allocator allocator, Boxes& boxes, uint64_t seed)
+      : allocator_(allocator), boxes_(boxes), random_(seed) {}
 
   void work(int steps) {
     for (int i = 0; i < steps; ++i) {
@@ -53,7 +53,8 @@ class Worker {
     if (p == nullptr) return;
     size_t size;
     memcpy(&size, p, sizeof size);
-    EXPECT_TRUE(is_whole(p + kHead, size - kHead, size)) << "an object of " << size << " bytes was written to";
+    EXPECT_TRUE(is_whole(p + kHead, size - kHead, size))
+        << "an object of " << size << " bytes was written to";
     allocator_.free(p);
     p = nullptr;
   }
@@ -210,10 +211,14 @@ TEST_ALL_CONFIGS(ThreadsTest, TwoThreadsThatFreeEachOthersObjectsStayBounded) {
 struct Library {
   void* allocate(size_t n) const {
     switch (n % 4) {
-      case 0: return lane_calloc(1, n);
-      case 1: return lane_realloc(lane_malloc(n / 2), n);
-      case 2: return lane_memalign(64, n);
-      default: return lane_malloc(n);
+      case 0:
+        return lane_calloc(1, n);
+      case 1:
+        return lane_realloc(lane_malloc(n / 2), n);
+      case 2:
+        return lane_memalign(64, n);
+      default:
+        return lane_malloc(n);
     }
   }
   void free(void* p) const { lane_free(p); }

@@ -43,7 +43,7 @@ class LaneTable {
   // An idle lane, or a new one; null without memory or numbers. Belongs to nobody else.
   Lane<P>* pop_idle_or_make() {
     const uint32_t link = idle_.pop([this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
-    return link != IdStack<>::kNone ? &at(owner(link)) : make();
+    return link != IdStack<>::kNone ? &at(owner(link)) : make(nullptr);
   }
   void push_idle(Lane<P>& lane) {
     idle_.push(static_cast<uint32_t>(lane.id()),
@@ -57,11 +57,9 @@ class LaneTable {
       if (lane.lock().try_acquire(visit)) return &lane;
       n = lane.overflow_link().load(std::memory_order_relaxed);
     }
-    Lane<P>* lane = make();
+    Lane<P>* lane = make(&visit);
     if (lane == nullptr) return nullptr;
     rescues_.fetch_add(1, std::memory_order_relaxed);
-    const bool mine = lane->lock().try_acquire(visit);
-    CHECK(mine);
     // The list only grows, so a compare-exchange cannot be fooled. release: publishes the lane to the acquire above.
     uint32_t first = overflow_.load(std::memory_order_relaxed);
     do lane->overflow_link().store(first, std::memory_order_relaxed);
@@ -86,7 +84,8 @@ class LaneTable {
   }
   static_assert(sizeof(Lane<P>) <= kStride - sizeof(uint32_t));
 
-  Lane<P>* make() {
+  // With a visit: its lock is held from before anybody else can see it.
+  Lane<P>* make(Visit* visit) {
     uint32_t i = count_.load(std::memory_order_relaxed);
     Address place;
     do {
@@ -98,6 +97,7 @@ class LaneTable {
     } while (!count_.compare_exchange_weak(i, i + 1, std::memory_order_acq_rel, std::memory_order_relaxed));
     Lane<P>* lane = new (reinterpret_cast<void*>(place))
         Lane<P>(owner(i + static_cast<uint32_t>(Owner::kFirstLane)), world_);
+    if (visit != nullptr) lane->lock().try_acquire(*visit);
     // release: whoever sees the lane ready sees it whole. Pairs with the acquire in for_each().
     ready_word(i).store(1, std::memory_order_release);
     return lane;

@@ -48,9 +48,18 @@ struct Owned {
     slot.store(gate, std::memory_order_release);
   }
   // relaxed, both: written by the owner, or by a revoker whom the barrier orders (above).
-  FAST static bool may_allocate(const Gate* gate, Bytes index) { return index < hit_load(gate->open_bins); }
+  FAST static bool may_allocate(const Gate* gate, Bytes index) {
+    return index < hit_load(*word<size_t, offsetof(Gate, open_bins)>(gate));
+  }
   FAST static bool may_free(const Gate* gate, MapEntry entry) {
-    return entry.is_owned_by(hit_load(gate->open_owner));
+    return entry.is_owned_by(hit_load(*word<uint16_t, offsetof(Gate, open_owner)>(gate)));
+  }
+
+ private:
+  // A gate's word, by its distance: a busy gate is no whole Gate, its address is eight bytes off.
+  template <class T, size_t kDistance>
+  FAST static const std::atomic<T>* word(const Gate* gate) {
+    return reinterpret_cast<const std::atomic<T>*>(reinterpret_cast<uintptr_t>(gate) + kDistance);
   }
 };
 

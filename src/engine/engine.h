@@ -64,7 +64,7 @@ class Engine {
     return object;
   }
   FAST bool free_quickly(void* p, Slot& slot, Gate* gate, MapEntry entry) {
-    if (!is_lane(entry.owner()) || !Owned::may_allocate(gate, 0)) return false;
+    if (!Owned::may_allocate(gate, 0)) return false;
     const SizeClass c = world_.region.size_class_at(world_.region.distance(p));
     if (!static_cast<Lane<P>*>(gate)->send_quickly(static_cast<Object*>(p), entry, c)) return false;
     Owned::leave(slot, gate);

@@ -112,11 +112,11 @@ struct Slab {
   // Whether the first links make no circle, as a double free of an object on the list does. Costs a miss little; what it
   // does not reach is found when the slab is empty (free_list_is_whole), or with checked=1 at once.
   bool free_list_looks_sound() const {
-    const Object* mark =
-        free_list;  // a circle that begins before the mark and is no longer than the way from it comes back
+    // A circle that begins before the mark and is no longer than the way from it comes back to it.
+    const Object* mark = free_list;
     const Object* object = free_list;
-    for (int turn = 0; turn < 2; ++turn) {
-      for (int step = 0; step < kLook; ++step) {
+    for (const int steps : {4, 6}) {
+      for (int step = 0; step < steps; ++step) {
         object = object->next;
         if (object == nullptr) return true;
         if (UNLIKELY(object == mark)) return false;
@@ -143,9 +143,6 @@ struct Slab {
     countdown = static_cast<int32_t>(carved);
     beyond = 0;
   }
-
- private:
-  static constexpr int kLook = 8;
 };
 static_assert(sizeof(Slab) <= BlockState::kOwnerPart);
 static_assert(offsetof(Slab, free_list) == 32);

@@ -65,8 +65,10 @@ class Engine {
   }
   FAST bool free_quickly(void* p, Slot& slot, Gate* gate, MapEntry entry) {
     if (!Owned::may_allocate(gate, 0)) return false;
-    const SizeClass c = world_.region.size_class_at(world_.region.distance(p));
-    if (!static_cast<Lane<P>*>(gate)->send_quickly(static_cast<Object*>(p), entry, c)) return false;
+    const bool sent = static_cast<Lane<P>*>(gate)->send_quickly(static_cast<Object*>(p), entry, [&] {
+      return world_.region.size_class_at(world_.region.distance(p));
+    });
+    if (!sent) return false;
     Owned::leave(slot, gate);
     return true;
   }

@@ -70,7 +70,8 @@ class Lane : public Gate {
   // Refills the bin from its own slab's free list, the usual miss, and takes one object; null if that does not do.
   FAST Object* refill_quickly(Bytes index);
   // Frees an object of another lane into a batch that is there and has room; false if that does not do.
-  FAST bool send_quickly(Object* object, MapEntry entry, SizeClass c);
+  template <class ClassOf>
+  FAST bool send_quickly(Object* object, MapEntry entry, ClassOf class_of_object);
   // Frees an object whose page-map entry is `entry`.
   void free(Object* object, MapEntry entry, Visit& visit);
   // After Slab::push() said that somebody must look.

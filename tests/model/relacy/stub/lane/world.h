@@ -31,6 +31,7 @@ class Lane : public Gate {
   void set_aside();
   void forget_owner() { owner_slot_.store(nullptr, std::memory_order_relaxed); }
   bool is_set_aside() const { return set_aside_; }
+  bool is_closed() const;
   bool is_being_revoked() const { return revoking_.load(std::memory_order_acquire); }
   Slot* owner_slot() const { return owner_slot_.load(std::memory_order_relaxed); }
 

@@ -75,7 +75,7 @@ class Region {
     if (body < kSmallestBody) body = kSmallestBody;
     if (limit < body / 2) body = round_up(limit * 2, kHugePage);
     if (body > kLargestBody) body = kLargestBody;
-    for (; body >= kHugePage; body /= 2) {
+    for (; body >= kHugePage; body = round_down(body / 2, kBlockSize)) {
       const BlockCount blocks = static_cast<BlockCount>(body >> kBlockShift);
       const Bytes map = round_up(blocks * sizeof(uint64_t), kBlockSize);
       const Bytes classes = round_up(blocks * sizeof(SizeClass), kBlockSize);

@@ -11,7 +11,7 @@
 //            [lock, owner's slot, revoking]  for entering from outside
 //
 // Counting. `taken` counts objects that went into a bin, `sent` and `received` those on their way, slabs know what is in
-// use. So a hit counts nothing, and at rest everything adds up exactly (telemetry/statistics.h).
+// use. So a hit counts nothing, and at rest everything adds up exactly (engine/statistics.h).
 #pragma once
 
 #include "lane/gate.h"

@@ -18,7 +18,6 @@ class LaneTable {
  public:
   static constexpr Bytes kStride = 8192;
   static constexpr uint32_t kMostLanes = 32768;
-  static_assert(sizeof(Lane<P>) <= kStride);
 
   explicit constexpr LaneTable(World<P>& world) : world_(world) {}
 
@@ -35,7 +34,7 @@ class LaneTable {
     const uint32_t n = count_.load(std::memory_order_acquire);
     for (uint32_t i = 0; i < n && i < most_; ++i) {
       Lane<P>& lane = at(static_cast<Owner>(i + static_cast<uint32_t>(Owner::kFirstLane)));
-      // relaxed: a lane that is just being made is not ready to be visited.
+      // acquire: sees the lane whole. One that is just being made is not ready to be visited.
       if (ready_word(i).load(std::memory_order_acquire) != 0) visit(lane);
     }
   }
@@ -70,7 +69,6 @@ class LaneTable {
 
   uint64_t rescues() const { return rescues_.load(std::memory_order_relaxed); }
   uint64_t idle_failures() const { return idle_.failures(); }
-  uint32_t count() const { return count_.load(std::memory_order_relaxed); }
 
  private:
   static Owner owner(uint32_t n) { return static_cast<Owner>(n); }

@@ -64,9 +64,9 @@ class Depot {
       if (LIKELY(slab->free_list_is_whole(slabs_.begin(slab)))) {
         slabs_.destroy(slab, visit);
       } else {
-        bad = object;  // the slab is lost: listed nowhere, never empty again
-        slab->give_up_free_list();
-        slab->wait_for_frees();
+        bad = object;
+        slab->depot_life =
+            static_cast<uint8_t>(life_ - 1);  // lost, as after abandon(): in no list, and never looked at
       }
     }
     lock_.release(visit);

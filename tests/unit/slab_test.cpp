@@ -270,5 +270,28 @@ TEST_ALL_CONFIGS(SlabTest, WhatLayInAnAbandonedDepotIsLeftAlone) {
   depot_.check_invariants();
 }
 
+TEST_ALL_CONFIGS(SlabTest, ADamagedSlabInTheDepotIsToldOnceAndLeftAloneAfterwards) {
+  Slab* slab = make(class_of(8192));
+  Slab* sound = make(class_of(8192));
+  const std::vector<Object*> all = carve_all(slab), more = carve_all(sound);
+  slab->push(all[0]);
+  sound->push(more[0]);
+  ASSERT_TRUE(depot_.give(sound, visit_));
+  ASSERT_TRUE(depot_.give(slab, visit_));
+  unsigned told = 0;
+  const auto free_one = [&](Object* o) {
+    o->next = nullptr;
+    EXPECT_TRUE(depot_.free(o, visit_, [](Object*) { ADD_FAILURE(); }, [&](Object*) { ++told; }));
+  };
+  for (size_t i = 2; i < all.size(); ++i) free_one(all[i]);
+  free_one(all[2]);  // instead of all[1], which is in use
+  EXPECT_EQ(told, 1u);
+  EXPECT_EQ(depot_.take(class_of(8192), kMe, visit_), sound);
+  free_one(all[1]);
+  EXPECT_EQ(told, 1u);
+  depot_.check_invariants();
+  EXPECT_EQ(depot_.take(class_of(8192), kMe, visit_), nullptr);
+}
+
 }  // namespace
 }  // namespace lanemalloc

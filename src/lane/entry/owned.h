@@ -44,7 +44,7 @@ struct Owned {
     return gate;
   }
   FAST static void leave(Slot& slot, Gate* gate) {
-    // release: what was done inside is visible to who holds the lane next. Pairs with [peek] in revoke().
+    // release: what was done inside is visible to who holds the lane next. Pairs with [peek] in try_hold().
     slot.store(gate, std::memory_order_release);
   }
   // relaxed, both: written by the owner, or by a revoker whom the barrier orders (above).

@@ -6,7 +6,7 @@ library := $(CURDIR)/build/release/liblanemalloc.so
 export LANEMALLOC_RUN_CMD := $(value CMD)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test run bench verify install lint clean
+.PHONY: help demo build test run bench seeds verify install lint clean
 
 help: ## list the targets
 	@echo 'usage: make TARGET'
@@ -30,6 +30,9 @@ run: ## run CMD='program arguments' with lanemalloc preloaded
 
 bench: build ## measure against other allocators
 	@bench/run.sh
+
+seeds: build ## run the source systems' experiments: their figures beside ours
+	@bench/seeds.sh
 
 verify: ## the long tests, and the linters
 	@tests/verify.sh

@@ -1,0 +1,147 @@
+// Arena blocks: THREADS threads take ITEMS blocks of 1 KiB each and give them all back, TIMES times; and all of it SAMPLES times.
+//   global   one free list for all, popped and pushed by a 128-bit CAS of head and version, in a loop
+//   malloc   malloc and free, so that the blocks come from the lane of the thread
+// A sample lasts from the first thread's first call to the last thread's last; the threads start together. One more sample comes
+// first and is not counted.
+// Usage: arena MODE THREADS ITEMS TIMES SAMPLES. Prints each sample's nanoseconds and failed CAS, for all TIMES.
+// Called by: bench/seeds/experiments.py.
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "../measure.h"
+
+namespace {
+
+constexpr size_t kBlock = 1024;
+constexpr size_t kChunk = 64;  // blocks that are made at once when the global list is empty
+
+struct Block {
+  std::atomic<Block*> next;
+  char* water_level;
+  char* end;
+};
+
+class GlobalList {
+ public:
+  Block* take(uint64_t& failed) {
+    for (;;) {
+      Head seen = look();
+      if (seen.first == nullptr) {
+        make(failed);
+        continue;
+      }
+      // The block may be in use by now; then the version has changed and the exchange fails.
+      Head wanted = {seen.first->next.load(std::memory_order_relaxed), seen.version + 1};
+      if (exchange(seen, wanted)) return seen.first;
+      failed++;
+    }
+  }
+
+  void give(Block* block, uint64_t& failed) {
+    for (;;) {
+      Head seen = look();
+      block->next.store(seen.first, std::memory_order_relaxed);
+      Head wanted = {block, seen.version + 1};
+      if (exchange(seen, wanted)) return;
+      failed++;
+    }
+  }
+
+ private:
+  struct alignas(16) Head {
+    Block* first;
+    uint64_t version;
+  };
+
+  // The halves may be of two moments; the exchange then fails.
+  Head look() const {
+    uint64_t version = __atomic_load_n(&head_.version, __ATOMIC_ACQUIRE);
+    return {__atomic_load_n(&head_.first, __ATOMIC_ACQUIRE), version};
+  }
+
+  bool exchange(Head seen, Head wanted) {
+    return __atomic_compare_exchange(&head_, &seen, &wanted, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+  }
+
+  void make(uint64_t& failed) {
+    char* chunk = static_cast<char*>(std::malloc(kBlock * kChunk));
+    if (chunk == nullptr) std::abort();
+    for (size_t i = 0; i < kChunk; i++) give(reinterpret_cast<Block*>(chunk + i * kBlock), failed);
+  }
+
+  alignas(128) Head head_ = {nullptr, 0};
+  char padding_[112];
+};
+
+GlobalList global_list;
+bool from_malloc;
+size_t items, times;
+pthread_barrier_t barrier;
+
+struct Result {
+  uint64_t start, end, failed;
+};
+
+void write_header(Block* block) {
+  block->water_level = reinterpret_cast<char*>(block + 1);
+  block->end = reinterpret_cast<char*>(block) + kBlock;
+}
+
+void run(Result& result) {
+  std::vector<Block*> held(items);
+  pthread_barrier_wait(&barrier);
+  uint64_t failed = 0;
+  result.start = wall_ns();
+  for (size_t i = 0; i < times; i++) {
+    if (from_malloc) {
+      for (Block*& block : held) write_header(block = static_cast<Block*>(std::malloc(kBlock)));
+      for (Block* block : held) std::free(block);
+    } else {
+      for (Block*& block : held) write_header(block = global_list.take(failed));
+      for (Block* block : held) global_list.give(block, failed);
+    }
+  }
+  result.end = wall_ns();
+  result.failed = failed;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 6) {
+    std::fprintf(stderr, "usage: arena global|malloc THREADS ITEMS TIMES SAMPLES\n");
+    return 2;
+  }
+  from_malloc = std::strcmp(argv[1], "malloc") == 0;
+  unsigned threads = static_cast<unsigned>(std::strtoul(argv[2], nullptr, 10));
+  items = std::strtoul(argv[3], nullptr, 10);
+  times = std::strtoul(argv[4], nullptr, 10);
+  size_t samples = std::strtoul(argv[5], nullptr, 10);
+  pthread_barrier_init(&barrier, nullptr, threads);
+  std::printf("library=%s samples=", malloc_file(nullptr));
+  for (size_t s = 0; s < samples + 1; s++) {
+    std::vector<Result> results(threads);
+    std::vector<std::thread> all;
+    for (Result& result : results) all.emplace_back([&result] { run(result); });
+    for (std::thread& thread : all) thread.join();
+    uint64_t start = UINT64_MAX, end = 0, failed = 0;
+    for (const Result& result : results) {
+      start = std::min(start, result.start);
+      end = std::max(end, result.end);
+      failed += result.failed;
+    }
+    if (s == 0) continue;
+    std::printf("%s%llu:%llu", s == 1 ? "" : ",", static_cast<unsigned long long>(end - start),
+                static_cast<unsigned long long>(failed));
+  }
+  std::printf("\n");
+  return 0;
+}

@@ -102,10 +102,10 @@ def shown(row: Row, ratio: bool) -> tuple[float, float, float, float | None]:
     return value["median"], value["low"], value["high"], original
 
 
-def logarithmic(axes: Axes) -> None:
+def logarithmic(axes: Axes, wide: bool) -> None:
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=8))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
@@ -125,14 +125,15 @@ def dots(axes: Axes, rows: Sequence[Row], names: Sequence[str], ratio: bool) -> 
     axes.grid(axis="x", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(axis="both", length=0, which="both")
+    axes.tick_params(axis="y", pad=10)
     axes.spines["left"].set_visible(False)
 
 
-def set_limits(axes: Axes, rows: Sequence[Row], ratio: bool) -> None:
+def set_limits(axes: Axes, rows: Sequence[Row], ratio: bool, panels: int) -> None:
     everything = [v for row in rows for v in shown(row, ratio) if v is not None]
     least, most = min(everything), max(everything)
     if least > 0 and most / least > WIDE:
-        logarithmic(axes)
+        logarithmic(axes, most / least > 10 ** (4 / panels))
         axes.set_xlim(least / 1.15, most * 1.15)
         return
     room = 0.05 * (most - least or most or 1)
@@ -153,7 +154,7 @@ def dot_plot(figure: Row) -> str:
     for axes, case in zip(panels[0], cases):
         dots(axes, [row for row in rows if row["case"] == case], names, ratio)
         axes.set_title(case)
-    set_limits(panels[0][0], rows, ratio)
+    set_limits(panels[0][0], rows, ratio, len(cases))
     unit = f"ratio to {figure['base']}" if ratio else figure["unit"]
     better = "less is better" if figure["less_is_better"] else "more is better"
     drawing.text(LABEL_INCHES / WIDTH_INCHES, 0.06 / height, f"{unit} ({better})", fontsize=9, color="#66727f")
@@ -163,22 +164,30 @@ def dot_plot(figure: Row) -> str:
 class Labels:
     """Puts a label beside each point of a plot, where no earlier label lies. Widths are estimated: the browser sets the text."""
 
-    OFFSETS = ((8, 4), (8, -13), (8, 19), (8, -28), (8, 34), (8, -43))
-    LETTER, HEIGHT = 5.6, 13
+    # Of the label's near end; a negative step to the side puts the label on the left.
+    OFFSETS = ((8, 4), (8, -13), (-8, 4), (-8, -13), (8, 19), (-8, 19), (8, -28), (-8, -28))
+    LETTER, HEIGHT, MARKER = 5.6, 13, 5
 
-    def __init__(self, axes: Axes) -> None:
+    def __init__(self, axes: Axes, points: Sequence[tuple[float, float]]) -> None:
         self._axes = axes
-        self._taken: list[tuple[float, float, float, float]] = []
+        places = [self._place(x, y) for x, y in points]
+        self._taken = [(x - self.MARKER, y - self.MARKER, x + self.MARKER, y + self.MARKER) for x, y in places]
+
+    def _place(self, x: float, y: float) -> tuple[float, float]:
+        at_x, at_y = self._axes.transData.transform((x, y)) * (72 / self._axes.figure.dpi)
+        return at_x, at_y
 
     def put(self, text: str, x: float, y: float, color: str) -> None:
-        points = 72 / self._axes.figure.dpi
-        at_x, at_y = self._axes.transData.transform((x, y)) * points
+        at_x, at_y = self._place(x, y)
+        width = self.LETTER * len(text)
         for dx, dy in self.OFFSETS:
-            box = (at_x + dx, at_y + dy, at_x + dx + self.LETTER * len(text), at_y + dy + self.HEIGHT)
+            left, below = at_x + dx - (width if dx < 0 else 0), at_y + dy
+            box = (left, below, left + width, below + self.HEIGHT)
             if not any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in self._taken):
                 break
         self._taken.append(box)
-        self._axes.annotate(text, (x, y), xytext=(dx, dy), textcoords="offset points", color=color)
+        side = "right" if dx < 0 else "left"
+        self._axes.annotate(text, (x, y), xytext=(dx, dy), textcoords="offset points", color=color, ha=side)
 
 
 def two_axes_plot(rate: Row, peak: Row) -> str:
@@ -210,7 +219,7 @@ def two_axes_plot(rate: Row, peak: Row) -> str:
     axes.set_ylim(min(heights) - 0.08, max(heights) + 0.1)
     axes.fill_between([0, 0.6], 0.97, axes.get_ylim()[1], color=HERE, alpha=0.07, linewidth=0)
     axes.text(0.012, 0.975, "sought", color=HERE, fontsize=9, va="bottom")
-    labels = Labels(axes)
+    labels = Labels(axes, [(x, y) for _, x, y, _ in points])
     for point in points:
         labels.put(*point)
     axes.set_xlabel("peak memory, ratio to exclusive")

@@ -6,6 +6,7 @@ Called by: bench/seeds.sh. Writes build/seeds/seeds.json and build/seeds/seeds.h
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -28,11 +29,17 @@ def main() -> int:
         raise SystemExit("seeds: build/release/liblanemalloc.so is not there (make build)")
     harness = Harness(arguments.quick, arguments.tolerate)
     result: dict[str, object] = {"machine": common.machine(), "quick": arguments.quick}
-    done = []
+    done: list[dict[str, object]] = []
+    failed = False
     started = time.monotonic()
     for name in arguments.experiment or experiments.ALL:
         began = time.monotonic()
-        experiment = experiments.ALL[name](harness)
+        try:
+            experiment = experiments.ALL[name](harness)
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            failed = True
+            print(f"seeds: {name} failed: {error}", file=sys.stderr)
+            continue
         done.append(as_json(experiment))
         print(text(experiment), flush=True)
         print(f"  {name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
@@ -42,12 +49,8 @@ def main() -> int:
     file.write_text(json.dumps(result, indent=1) + "\n")
     page.write(file, arguments.output / "seeds.html")
     print(f"Figures: {file}\nPage:    {arguments.output / 'seeds.html'}")
-    return 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except RuntimeError as error:
-        print(f"seeds: {error}", file=sys.stderr)
-        sys.exit(1)
+    sys.exit(main())

@@ -358,7 +358,7 @@ def phases(h: Harness) -> Experiment:
     ]
     spent = Figure("Time of a pair", "ns", base=C_LIBRARY)
     saved = Figure("Time never threaded as a part of the time after a thread", "ratio")
-    instructions = Figure("Instructions of a pair", "instructions", base=C_LIBRARY)
+    instructions = Figure("Instructions of a pair", "instructions")
     program = h.program("phases")
     usable = [*h.usable(ENTRIES, experiment), LIBC]
 

@@ -104,7 +104,7 @@ def shown(row: Row, ratio: bool) -> tuple[float, float, float, float | None]:
 
 def logarithmic(axes: Axes, wide: bool) -> None:
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=12))
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 3.0) if wide else (1.0, 2.0, 5.0), numticks=12))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
@@ -242,6 +242,7 @@ def line_plot(figure: Row) -> str:
     axes.set_xscale("log", base=2)
     axes.set_xticks(cores, [str(c) for c in cores])
     axes.set_yscale("symlog", linthresh=0.01)
+    axes.set_ylim(bottom=-0.001)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     axes.set_xlabel("cores")
     axes.set_ylabel(figure["unit"])

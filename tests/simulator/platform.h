@@ -1,0 +1,79 @@
+// Simulated: the platform contract (src/platform/platform.h) over the simulator. Memory is its arena, a thread is a core, and a
+// futex is a list of cores.
+// Called by: workloads.cpp.
+#pragma once
+
+#include "platform/platform.h"
+#include "simulator.h"
+
+namespace simulator {
+
+struct Simulated {
+  static constexpr lanemalloc::Bytes kRootSize =
+      lanemalloc::kHugePage;  // of the arena, for what lies outside the region
+
+  static lanemalloc::Bytes page_size() noexcept { return 4096; }
+  static lanemalloc::Bytes physical_memory() noexcept { return lanemalloc::Bytes{1} << 30; }
+  static lanemalloc::Bytes address_limit() noexcept {
+    return lanemalloc::Bytes{2} << 30;
+  }  // the region takes twice that
+  static bool charges_by_mapping() noexcept { return false; }
+  static lanemalloc::Address reserve(lanemalloc::Bytes meta, lanemalloc::Bytes body) noexcept {
+    if (kRootSize + meta + body > kArenaSize) return 0;
+    objects_begin_at(arena + kRootSize + meta);
+    return reinterpret_cast<lanemalloc::Address>(arena + kRootSize);
+  }
+  static bool make_readable(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
+  static bool open(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
+  static void release(lanemalloc::Address, lanemalloc::Bytes) noexcept {}
+  static lanemalloc::Claim claim(lanemalloc::Address, lanemalloc::Bytes) noexcept {
+    return lanemalloc::Claim::kDone;
+  }
+  static bool empty(lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
+  static bool move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
+  static uint64_t now_ms() noexcept { return 0; }
+  static uint64_t now_ns() noexcept { return now() + 1; }
+  static uint32_t cpus() noexcept { return static_cast<uint32_t>(core_count()); }
+  // A core has one thread, which never leaves it: a restartable sequence is one step.
+  static uint32_t lane_number() noexcept { return static_cast<uint32_t>(current_core()); }
+  static lanemalloc::Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                                           uint32_t& before) noexcept {
+    const Step step;
+    const uint32_t here = word.load(std::memory_order_relaxed);
+    if (here != (lane_number() << 16 | lower)) return lanemalloc::Restartable::kElsewhere;
+    before = here;
+    word.store(mark, std::memory_order_relaxed);
+    return lanemalloc::Restartable::kDone;
+  }
+  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                                               uint32_t& before) noexcept {
+    return take_here(word, lower, mark, before);
+  }
+  static lanemalloc::Restartable hit_pop_here(const std::atomic<uint32_t>& word, void** head,
+                                              void*& object) noexcept {
+    const Step step;
+    if (word.load(std::memory_order_relaxed) >> 16 != lane_number())
+      return lanemalloc::Restartable::kElsewhere;
+    if (*head == nullptr) return lanemalloc::Restartable::kEmpty;
+    object = *head;
+    *head = *static_cast<void**>(object);
+    return lanemalloc::Restartable::kDone;
+  }
+  static bool numbers_for_hits() noexcept { return true; }
+  static bool restart_here() noexcept { return barrier(); }
+  static bool single_threaded() noexcept { return false; }
+  static bool barrier() noexcept {
+    idle(500);
+    return true;
+  }
+  static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept { simulator::wait(&word, value); }
+  static void wake(std::atomic<uint32_t>& word, int count) noexcept { simulator::wake(&word, count); }
+  static void sleep_ms(uint64_t) noexcept {}
+  static void pause() noexcept { idle(40); }
+  // A run is over before the scavenger's first pass.
+  static bool start_thread(lanemalloc::BareThread&, void (*)(void*), void*) noexcept { return false; }
+  static void say(const char*, lanemalloc::Bytes) noexcept {}
+};
+static_assert(lanemalloc::Platform<Simulated>);
+
+}  // namespace simulator

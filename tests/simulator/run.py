@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""Simulates the shipped engine on many cores and counts the cache lines that go from one core to another.
+
+Called by run.sh; by bench/ as `run.py --json FILE`; and by hand. How it works: simulator.cpp and workloads.cpp, compiled with
+a copy of src/ by -fsanitize=thread and linked without ThreadSanitizer.
+
+What is counted, in transfers an operation (a malloc or a free), for lines of 64 bytes and for pairs of lines:
+  metadata  of lines outside the objects: lanes, slab states, the page map, the root, the threads' slots
+  links     of lines of objects, because the allocator writes its links there: all transfers of these lines less `program`
+  program   of lines of objects, that the program would make by itself if the allocator touched nothing
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+SOURCE = Path(os.environ.get("LANEMALLOC_SIMULATOR_SOURCE", HERE.parent.parent / "src"))
+CXX = os.environ.get("CXX", "g++")
+COMPILE = [CXX, "-std=c++20", "-O2", "-g", "-w"]
+WATCHDOG = 900  # seconds; no bound on speed
+
+ENTRIES = ("owned", "shared", "percpu")
+MODELS = ("locked-list", "treiber-stack", "one-lock-arena")
+WORKLOADS = ("local", "producer-consumer", "producer-consumer-mixed")
+CORES = (2, 4, 8, 16, 32, 64, 128)
+MUTANT_CORES = 32  # see enough
+SEED = 1
+
+MOST_LOCAL = 0.05  # transfers an operation, metadata and links
+# Of metadata, times the objects of a batch: one transfer a batch of B allocations and B frees. Four (2 / B) are few enough to
+# scale, but would let a lane pass whose shared words lie together.
+MOST_A_BATCH = 0.5
+MOST_LINKS = 1.1  # an object's line goes over when it is linked and comes back when it is unlinked: 2 an object, 1 an operation
+LEAST_BATCH = 16.0  # objects
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    allocator: str
+    workload: str
+    edits: tuple[tuple[str, str, str], ...]  # file, text (once), replacement
+
+
+MUTANTS = (
+    Mutant("shared words packed together", "shared", "producer-consumer",
+           (("base/compiler.h", "kNoSharing = 128", "kNoSharing = 8"),)),
+    Mutant("one set of counters for all lanes", "owned", "local",
+           (("lane/lane.h", "  LaneCounters counters_;", "  static inline LaneCounters counters_;"),)),
+    Mutant("a free elsewhere reads the slab's state", "owned", "producer-consumer",
+           (("lane/lane_work.h", "index_of(class_of_object())",
+             "index_of(static_cast<Slab*>(entry.state())->size_class)"),)),
+    Mutant("every object is sent by itself", "owned", "producer-consumer",
+           (("lane/lane.h", "kBatchObjects = 64", "kBatchObjects = 1"),)),
+)
+
+
+class Broken(Exception):
+    """What could not be built or run."""
+
+
+def execute(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG, check=False)
+    if done.returncode != 0:
+        raise Broken(f"{Path(command[0]).name} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def precompile(place: Path) -> Path:
+    """Compiles what does not depend on src/."""
+    runtime = place / "runtime.o"
+    execute([*COMPILE, "-c", str(HERE / "simulator.cpp"), "-o", str(runtime)])
+    return runtime
+
+
+def build(place: Path, runtime: Path, edits: tuple[tuple[str, str, str], ...] = ()) -> Path:
+    """Compiles the simulator over a copy of src/ with the edits. Returns the executable."""
+    tree, program, executable = (place / name for name in ("src", "program.o", "simulator"))
+    shutil.copytree(SOURCE, tree)
+    for file, text, replacement in edits:
+        content = (tree / file).read_text()
+        if content.count(text) != 1:
+            raise Broken(f"{file} has {content.count(text)} times: {text}")
+        (tree / file).write_text(content.replace(text, replacement))
+    execute([*COMPILE, "-fsanitize=thread", f"-I{HERE / 'shim'}", f"-I{tree}",
+             "-c", str(HERE / "workloads.cpp"), "-o", str(program)])
+    execute([CXX, "-no-pie", str(runtime), str(program), "-o", str(executable)])
+    return executable
+
+
+def simulate(executable: Path, allocator: str, workload: str, cores: int) -> Figures:
+    figures: Figures = json.loads(execute([str(executable), allocator, workload, str(cores), str(SEED)]))
+    return figures
+
+
+def judge(figures: Figures) -> list[tuple[bool, str]]:
+    """Holds one entry's figures against the bars."""
+    title = f"{figures['allocator']} {figures['workload']} on {figures['cores']} cores"
+    judged: list[tuple[bool, str]] = []
+
+    def bar(what: str, value: float, most: float) -> None:
+        judged.append((value <= most, f"{title}: {what} {value:.4f} transfers an operation, at most {most:.4f}"))
+
+    for unit, name in (("lines", "64-byte lines"), ("pairs", "128-byte pairs")):
+        metadata, links = figures[unit]["metadata"], figures[unit]["links"]
+        if figures["workload"] == "local":
+            bar(f"{name}: metadata and links", metadata + links, MOST_LOCAL)
+        else:
+            bar(f"{name}: metadata", metadata, MOST_A_BATCH / figures["batch"])
+            if figures["workload"] == "producer-consumer":  # the mixed one returns in waves longer than a run
+                bar(f"{name}: links", links, MOST_LINKS)
+    if figures["workload"] != "local":
+        batch = figures["batch"]
+        judged.append((batch >= LEAST_BATCH, f"{title}: {batch:.1f} objects a batch, at least {LEAST_BATCH:.0f}"))
+    return judged
+
+
+def sum_of(figures: Figures) -> float:
+    return float(figures["lines"]["metadata"] + figures["lines"]["links"])
+
+
+def check_entry(executable: Path, allocator: str, workload: str) -> list[tuple[bool, str]]:
+    try:
+        return judge(simulate(executable, allocator, workload, CORES[-1]))
+    except Broken as why:
+        return [(False, f"{allocator} {workload}: {why}")]
+
+
+def check_model(executable: Path, model: str) -> list[tuple[bool, str]]:
+    """A simulator that does not see threads meet would pass everything."""
+    try:
+        few, many = (simulate(executable, model, "local", cores) for cores in (2, 32))
+    except Broken as why:
+        return [(False, f"{model}: {why}")]
+    text = f"{model} local: {sum_of(few):.2f} transfers an operation on 2 cores, {sum_of(many):.2f} on 32"
+    return [(sum_of(many) > max(1.0, sum_of(few)), text)]
+
+
+def check_mutant(mutant: Mutant, runtime: Path) -> list[tuple[bool, str]]:
+    title = f"mutant '{mutant.name}'"
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            executable = build(Path(place), runtime, mutant.edits)
+            judged = judge(simulate(executable, mutant.allocator, mutant.workload, MUTANT_CORES))
+        except Broken as why:
+            return [(False, f"{title}: {why}")]
+    missed = [text for good, text in judged if not good]
+    return [(bool(missed), f"{title} is caught: {missed[0]}" if missed else f"{title} is not caught: {judged[0][1]}")]
+
+
+def test() -> int:
+    passed = failed = 0
+    with tempfile.TemporaryDirectory() as place, concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        runtime = precompile(Path(place))
+        executable = build(Path(place), runtime)
+        futures = [pool.submit(check_entry, executable, e, w) for e in ENTRIES for w in WORKLOADS]
+        futures += [pool.submit(check_model, executable, m) for m in MODELS]
+        futures += [pool.submit(check_mutant, m, runtime) for m in MUTANTS]
+        for future in futures:
+            for good, text in future.result():
+                print(f"{'ok' if good else 'FAILED'} {text}", flush=True)
+                passed, failed = passed + good, failed + (not good)
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    return 0 if failed == 0 and passed > 0 else 1
+
+
+def write_figures(file: Path) -> int:
+    """All figures, one record an allocator, workload and number of cores."""
+    with tempfile.TemporaryDirectory() as place, concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
+        executable = build(Path(place), precompile(Path(place)))
+        # To the models all sizes are alike, or nearly.
+        runs = [(e, w) for e in ENTRIES for w in WORKLOADS] + [(m, w) for m in MODELS for w in WORKLOADS[:2]]
+        plans = [(allocator, workload, cores) for allocator, workload in runs for cores in CORES]
+        records = list(pool.map(lambda plan: simulate(executable, *plan), plans))
+    for record in records:
+        lines, pairs = record["lines"], record["pairs"]
+        print(f"{record['allocator']:15} {record['workload']:24} {record['cores']:4} "
+              f"lines {lines['metadata']:9.4f} {lines['links']:9.4f} pairs {pairs['metadata']:9.4f} {pairs['links']:9.4f}")
+    file.write_text(json.dumps({"unit": "transfers an operation", "figures": records}, indent=1) + "\n")
+    return 0
+
+
+def print_places(allocator: str, workload: str, cores: str) -> int:
+    """Which lines of the sources made the transfers."""
+    with tempfile.TemporaryDirectory() as place:
+        executable = build(Path(place), precompile(Path(place)))
+        output = execute([str(executable), allocator, workload, cores, str(SEED), "where"]).splitlines()
+        print(output[0])
+        print("metadata   (pairs)   objects   (pairs)  place")
+        rows = [line.split() for line in output[1:]]
+        for address, *counts in sorted(rows, key=lambda row: -max(map(int, row[1:])))[:40]:
+            print("".join(f"{int(count):8}  " for count in counts), name_place(executable, address))
+    return 0
+
+
+def name_place(executable: Path, address: str) -> str:
+    found = re.fullmatch(r"@(0x[0-9a-f]+)", address)
+    if found is None:
+        return "the program"
+    # The call stands before the address that it returns to.
+    where = hex(int(found.group(1), 16) - 1)
+    lines = execute(["addr2line", "-e", str(executable), "-i", "-s", where]).splitlines()
+    places = [line.split(" ")[0] for line in lines]
+    return " < ".join([p for p in places if not p.startswith("atomic")][:4])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="simulate everything on 2 .. 128 cores and write FILE")
+    parser.add_argument("--where", nargs=3, metavar=("ALLOCATOR", "WORKLOAD", "CORES"),
+                        help="print which lines of the sources make the transfers")
+    arguments = parser.parse_args()
+    try:
+        if arguments.json:
+            return write_figures(arguments.json)
+        if arguments.where:
+            return print_places(*arguments.where)
+        return test()
+    except Broken as why:
+        print(f"FAILED: {why}\n0 passed, 1 failed, 0 skipped")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

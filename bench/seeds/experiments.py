@@ -368,7 +368,7 @@ def phases(h: Harness) -> Experiment:
         spent.add(cases[phase], configuration.name, (float(seen["ns"]) - float(empty["ns"])) / pairs)
 
     jobs = [partial(job, p, c) for p in cases for c in usable]
-    alternate(3 if h.quick else 11, "phases", jobs)
+    alternate(1 if h.quick else 11, "phases", jobs)
     for c in usable:
         for with_, without in zip(spent.samples[never][c.name], spent.samples[after][c.name]):
             saved.add(elision, c.name, with_ / without)

@@ -60,6 +60,17 @@ int lane_malloc_trim(size_t pad);
 /* Prints what was counted, a line a figure, on standard error. */
 void lane_malloc_stats(void);
 
+/* How threads enter lanes: "owned", "shared:N" or "percpu". Writes what is in use now, which differs from what was asked for
+ * where the system has no restartable sequences, as text of at most size bytes with its final zero. Returns the length that
+ * the whole text has. No errors. */
+size_t lane_entry(char* text, size_t size);
+
+/* Sets how threads enter lanes from now on: the value of the option lanes ("owned", "shared", "shared:N", "percpu" or "auto").
+ * Another N enlarges or shrinks the pool. Each thread follows at its next miss; what lanes that are left behind still hold is
+ * given back by and by. Returns 0; EINVAL if the text is no such value; ENOTSUP where "percpu" cannot be had: then nothing
+ * has changed; ENOMEM before the allocator could start. One caller at a time; not in signal handlers. */
+int lane_set_entry(const char* lanes);
+
 /* A program may define this to compile in its options, such as "decay_ms=200"; the environment wins over it. */
 extern const char* lane_lanemalloc_options;
 

@@ -57,6 +57,19 @@ void read_options() {
   if (reader.must_stop()) abort();
 }
 
+// Tells whoever asked for an entry that cannot be had.
+void tell_entry() {
+  const Entry entry = process_engine.entry();
+  if (options.settings.choose_entry || entry == options.settings.entry) return;
+  Text line;
+  line
+      << "lanemalloc: lanes=percpu: no restartable sequences here (rseq of the kernel and the C library, and "
+         "membarrier's restart), using ";
+  OptionReader::write_entry(line, entry, process_engine.world().lanes.orders().lanes());
+  line.end();
+  Linux::say(line.data(), line.size());
+}
+
 void report_late(Verdict why, const void* pointer) { report_bad_pointer("free", pointer, why); }
 
 void before_fork() { process_engine.before_fork(thread_slot); }
@@ -94,6 +107,7 @@ bool start_process() {
         Linux::restore_signals(mask);
         return false;
       }
+      if (good) tell_entry();
       // From here on the engine serves; making the key may allocate.
       if (pthread_key_create(&exit_key, thread_ends) == 0) {
         process_engine.set_exit_watch(watch_exit);

@@ -1,6 +1,17 @@
 // A lock that knows its holder and its place in the lock order, sleeps on a futex, and counts its waits.
 // While the process has one thread it is taken and given back by plain stores.
 //
+// A lane's lock is given back by a plain store always, so that a shared lane costs one locked instruction an entry:
+//
+//   holder                                    waiter
+//   state = free, a plain store  [give]       sleepers + 1                    [announce]
+//   sleepers?                    [look]       membarrier: a full barrier on every thread
+//     some: wake one                          while the lock is not to be had: sleep while state is held   [sleep]
+//
+// No sleeper is forgotten (Dekker's argument, as in lane/entry/owned.h): if the barrier falls before the holder's [look], that
+// sees [announce]. If it falls after, [give] came before it, and the waiter sees the lock free. Later holders all look after
+// the barrier. Where there is no barrier, waiters look again every millisecond.
+//
 // A lock is only ever taken by code that has marked its thread's lane slot busy, so a signal handler that interrupts
 // a holder knows that it is nested and only tries (Visit::may_block is false): it can never wait for its own thread.
 #pragma once
@@ -62,8 +73,14 @@ class Lock {
       state_.store(kFree, std::memory_order_relaxed);
       return;
     }
-    // release: publishes the holder's writes [unlock.release].
-    if (state_.exchange(kFree, std::memory_order_release) == kHeldAndAwaited) P::wake(state_, 1);
+    // release, both: publishes the holder's writes [unlock.release].
+    if (rank_ == Rank::kLane) {
+      state_.store(kFree, std::memory_order_release);  // [give]
+      compiler_fence();
+      if (UNLIKELY(sleepers_.load(std::memory_order_relaxed) != 0)) P::wake(state_, 1);  // [look]
+    } else if (state_.exchange(kFree, std::memory_order_release) == kHeldAndAwaited) {
+      P::wake(state_, 1);
+    }
   }
 
   const void* holder() const { return holder_.load(std::memory_order_relaxed); }
@@ -77,6 +94,7 @@ class Lock {
 
   uint64_t failures() const { return failures_.load(std::memory_order_relaxed); }
   uint64_t waits() const { return waits_.load(std::memory_order_relaxed); }
+  uint64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr uint32_t kFree = 0;
@@ -91,21 +109,43 @@ class Lock {
 
   NOINLINE void wait(Visit& visit) {
     waits_.fetch_add(1, std::memory_order_relaxed);
+    const uint64_t since = P::now_ns();
+    take_turn(visit);
+    waited_ns_.fetch_add(P::now_ns() - since, std::memory_order_relaxed);
+  }
+
+  void take_turn(Visit& visit) {
     for (int spin = 0; spin < kSpins; ++spin) {
       P::pause();
       if (state_.load(std::memory_order_relaxed) == kFree && try_acquire(visit)) return;
     }
+    if (rank_ == Rank::kLane) return sleep_for_lane(visit);
     // acquire: as in try_acquire. Whoever slept takes the lock as awaited, since others may still sleep.
     while (state_.exchange(kHeldAndAwaited, std::memory_order_acquire) != kFree)
       P::wait(state_, kHeldAndAwaited);
     entered(visit);
   }
 
+  void sleep_for_lane(Visit& visit) {
+    sleepers_.fetch_add(1, std::memory_order_relaxed);  // [announce]
+    const bool will_be_woken = P::barrier();
+    while (!try_acquire(visit)) {
+      if (will_be_woken) {
+        P::wait(state_, kHeld);  // [sleep]
+      } else {
+        P::sleep_ms(1);
+      }
+    }
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
   std::atomic<uint32_t> state_{kFree};
+  std::atomic<uint32_t> sleepers_{0};
   const Rank rank_;
   std::atomic<const void*> holder_{nullptr};
   std::atomic<uint64_t> failures_{0};
   std::atomic<uint64_t> waits_{0};
+  std::atomic<uint64_t> waited_ns_{0};
 };
 
 }  // namespace lanemalloc

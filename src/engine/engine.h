@@ -28,12 +28,18 @@ class Engine {
   // Called when a thread adopts a lane; must see to it that thread_exits() is called. False: it cannot.
   void set_exit_watch(bool (*watch)(Slot& slot)) { watch_exit_ = watch; }
 
-  // --- Hits.
+  // --- Hits. First as the owner of a lane (entry/owned.h), which costs nothing that the other entries need; then by the CPU
+  // (entry/percpu.h); shared lanes are entered in misses.
   template <class Miss>
   FAST void* allocate(Bytes size, Slot& slot, Miss miss) {
     Gate* gate = Owned::enter(slot);
     const Bytes index = small_index(size);
-    if (UNLIKELY(!Owned::may_allocate(gate, index))) return miss(gate);
+    if (UNLIKELY(!Owned::may_allocate(gate, index))) {
+      void* object;
+      if (UNLIKELY(!PerCpu::pop<P>(gate, index, object))) return miss(gate);
+      Owned::leave(slot, gate);
+      return object;
+    }
     void* object = static_cast<Lane<P>*>(gate)->pop(index);
     if (UNLIKELY(object == nullptr)) return miss(gate);
     Owned::leave(slot, gate);
@@ -45,7 +51,8 @@ class Engine {
   FAST void free(void* p, Slot& slot, Miss miss, Look look) {
     Gate* gate = Owned::enter(slot);
     const Bytes distance = world_.region.distance(p);
-    if (UNLIKELY(distance >= world_.region.bytes())) return miss(gate, MapEntry());
+    if (UNLIKELY(distance >= world_.region.hit_bytes()))
+      return free_here(p, distance, slot, gate, miss, look);
     const MapEntry entry = world_.region.entry_at(distance);
     if (UNLIKELY(!Owned::may_free(gate, entry))) return miss(gate, entry);
     Slab* slab = static_cast<Slab*>(entry.state());
@@ -96,6 +103,10 @@ class Engine {
   Found find(const void* p) const;
   Bytes usable_size(const void* p, MapEntry entry) const;
 
+  // How threads enter lanes from now on, as the settings say; a thread follows at its next miss. False, and nothing changed,
+  // where the system cannot do that. One caller at a time.
+  bool choose_entry(const Settings& settings);
+  Entry entry() const { return world_.lanes.entry(); }
   // Gives back what can be given back now. True if anything was.
   bool trim(Slot& slot);
   void thread_exits(Slot& slot);
@@ -108,6 +119,7 @@ class Engine {
   World<P>& world() { return world_; }
 
  private:
+  class Inside;
   // One stay of a thread in a lane; see engine_slow.h.
   class Stay;
 
@@ -119,6 +131,22 @@ class Engine {
     bool runs = false;
   };
   static constexpr unsigned kForks = 16;
+
+  template <class Miss, class Look>
+  FAST void free_here(void* p, Bytes distance, Slot& slot, Gate* gate, Miss miss, Look look) {
+    if (UNLIKELY(!PerCpu::may_free(gate, distance))) return miss(gate, MapEntry());
+    const MapEntry entry = world_.region.entry_at(distance);
+    uint32_t free;
+    if (UNLIKELY(!PerCpu::enter_for<P>(gate, entry, free))) return miss(gate, entry);
+    Slab* slab = static_cast<Slab*>(entry.state());
+    if (UNLIKELY(slab->push(static_cast<Object*>(p)))) return look(gate, slab);
+    PerCpu::leave(gate, free);
+    Owned::leave(slot, gate);
+  }
+  void give_up_lane(Lane<P>& lane, Visit& visit);
+  bool can_enter_by_cpu();
+  void set_entry(Entry entry, uint32_t shared_lanes);
+  void count_owner();
 
   void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
   void free_large(void* p, Visit& visit);
@@ -137,7 +165,10 @@ class Engine {
   Fork* fork_of(const Slot* who);
   void sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate);
 
+  static constexpr uint32_t kThreadsPerCpu = 4;  // more than these: lanes=auto takes the entry by CPU
+
   World<P> world_;
+  std::atomic<uint32_t> many_threads_{~uint32_t{0}};
   bool (*watch_exit_)(Slot& slot) = nullptr;
   Fork forks_[kForks];
 };

@@ -16,71 +16,144 @@ LargeState& large_state(const Region<P>& region, BlockIndex at) {
   return *reinterpret_cast<LargeState*>(region.state(at).owner_part);
 }
 
-// Stay: from a miss to leaving. The thread's slot says busy already; `gate` is what was in it:
+// Inside: from a miss to leaving, wherever the thread works. Its slot says busy already; `gate` is what was in it.
+template <class P>
+class Engine<P>::Inside {
+ public:
+  Inside(Slot& slot, Gate* gate) : slot_(slot), gate_(gate), visit_(&slot, !is_busy(gate)) {}
+  Inside(const Inside&) = delete;
+  ~Inside() { Owned::leave(slot_, gate_); }
+
+  Visit& visit() { return visit_; }
+
+ protected:
+  Slot& slot_;
+  Gate* gate_;
+  Visit visit_;
+};
+
+// Stay: the same, in a lane. What was in the slot, and which entry is in use, say in which; while the process has one thread,
+// that has a lane of its own whatever the entry, by plain stores alone:
 //
-//   a lane         -> that lane; if it is being revoked: an overflow lane
-//   no_lane_gate   -> adopts an idle lane or a new one; without memory: an overflow lane
 //   a busy gate    -> an overflow lane, and no waiting for any lock: this thread may hold it further down its stack
 //   exited_gate    -> an overflow lane
+//   owned          -> the thread's lane; it adopts an idle one or a new one if it has none
+//   shared         -> a lane of the pool, the one in its slot if it can be
+//   by CPU         -> the lane of the CPU that it runs on
+//   and where that one is revoked or taken, or there is no memory for it -> an overflow lane
+//
+// A thread that comes with a lane of another entry leaves it: the entry in use has changed.
 template <class P>
-class Engine<P>::Stay {
+class Engine<P>::Stay : public Inside {
  public:
-  Stay(Engine& engine, Slot& slot, Gate* gate)
-      : engine_(engine), slot_(slot), gate_(gate), visit_(&slot, !is_busy(gate)) {
-    if (gate == &no_lane_gate) {
-      lane_ = adopt();
-    } else if (!is_busy(gate) && gate != &exited_gate) {
-      lane_ = static_cast<Lane<P>*>(gate);
-      if (UNLIKELY(lane_->is_being_revoked())) {
-        lane_ = nullptr;
-      } else {
-        lane_->open_gate();
-      }
-    }
+  Stay(Engine& engine, Slot& slot, Gate* gate) : Inside(slot, gate), engine_(engine) {
+    if (!is_busy(gate) && gate != &exited_gate) enter(gate);
     if (lane_ == nullptr) {
-      overflow();
-      return;
+      overflow(is_busy(gate));
+    } else if (UNLIKELY(lane_->take_asked())) {
+      lane_->clean(visit_);
     }
-    if (UNLIKELY(lane_->take_asked())) lane_->clean(visit_);
   }
-  Stay(const Stay&) = delete;
   ~Stay() {
-    if (is_overflow_) lane_->lock().release(visit_);
-    Owned::leave(slot_, gate_);
+    if (how_ == How::kLocked) lane_->lock().release(visit_);
+    if (how_ == How::kByCpu) lane_->leave_here();
   }
 
   Lane<P>* lane() const { return lane_; }  // null: no memory
-  Visit& visit() { return visit_; }
+  using Inside::visit;
 
  private:
+  enum class How : uint8_t { kOwned, kLocked, kByCpu };
+  using Inside::gate_, Inside::slot_, Inside::visit_;
+
+  World<P>& world() { return engine_.world_; }
+
+  void enter(Gate* gate) {
+    Lane<P>* lane = gate == &no_lane_gate ? nullptr : static_cast<Lane<P>*>(gate);
+    const Entry entry = world().lanes.entry();
+    if (LIKELY(entry == Entry::kOwned) || P::single_threaded()) {
+      lane_ = LIKELY(lane != nullptr && lane->how == Entry::kOwned) ? enter_own(lane) : adopt();
+      return;
+    }
+    if (UNLIKELY(lane != nullptr && lane->how == Entry::kOwned)) {
+      if (lane->is_set_aside()) return;
+      engine_.give_up_lane(*lane, visit_);
+      gate_ = &no_lane_gate;
+    }
+    if (entry == Entry::kShared) {
+      enter_shared(lane);
+    } else {
+      enter_by_cpu();
+    }
+  }
+
+  Lane<P>* enter_own(Lane<P>* lane) {
+    if (UNLIKELY(lane->is_being_revoked())) return nullptr;
+    lane->open_gate();
+    return lane;
+  }
+
   NOINLINE Lane<P>* adopt() {
-    World<P>& world = engine_.world_;
-    Lane<P>* lane = world.lanes.pop_idle_or_make();
+    Lane<P>* lane = world().lanes.pop_idle_or_make();
     if (lane == nullptr) return nullptr;
     lane->adopt_by(slot_, visit_);
     gate_ = lane;
-    if (engine_.watch_exit_ == nullptr || engine_.watch_exit_(slot_)) return lane;
+    if (engine_.watch_exit_ == nullptr || engine_.watch_exit_(slot_)) {
+      engine_.count_owner();
+      return lane;
+    }
     // Nobody would tell us that the thread has gone: it works in overflow lanes.
     lane->disown(visit_);
-    world.lanes.push_idle(*lane);
+    world().lanes.push_idle(*lane);
     gate_ = &exited_gate;
     return nullptr;
   }
 
-  NOINLINE void overflow() {
-    SharedCounters& counters = engine_.world_.counters;
+  void enter_shared(Lane<P>* lane) {
+    LaneTable<P>& lanes = world().lanes;
+    if (lane == nullptr || lane->how != Entry::kShared || lane->number() >= lanes.orders().lanes())
+      lane = lanes.shared(lanes.next_shared());
+    if (lane == nullptr) return;
+    lane_ = Shared<P>(world(), visit_).enter(*lane);
+    gate_ = lane_;
+    how_ = How::kLocked;
+  }
+
+  void enter_by_cpu() {
+    world().region.set_hits(!P::numbers_for_hits());
+    constexpr int kAttempts = 4;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      Lane<P>* lane = world().lanes.here(P::lane_number());
+      if (lane == nullptr) return;
+      uint32_t before;
+      const Restartable result =
+          P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before);
+      if (LIKELY(result == Restartable::kDone)) {
+        if (gate_ != lane && gate_ != &no_lane_gate) count<P>(world().counters.rebinds);
+        lane_ = lane;
+        gate_ = lane;
+        how_ = How::kByCpu;
+        return;
+      }
+      if (result == Restartable::kInterrupted) count<P>(world().counters.interruptions);
+      // Taken or revoked; else the thread has moved to another CPU meanwhile.
+      if (result == Restartable::kElsewhere &&
+          lane->here.load(std::memory_order_relaxed) != lane->free_here())
+        return;
+    }
+  }
+
+  NOINLINE void overflow(bool nested) {
+    SharedCounters& counters = world().counters;
     count<P>(counters.overflow_entries);
-    if (is_busy(gate_)) count<P>(counters.nested_entries);
-    lane_ = engine_.world_.lanes.enter_overflow(visit_);
-    is_overflow_ = lane_ != nullptr;
+    if (nested) count<P>(counters.nested_entries);
+    lane_ = world().lanes.enter_overflow(visit_);
+    if (lane_ != nullptr) how_ = How::kLocked;
   }
 
   Engine& engine_;
-  Slot& slot_;
-  Gate* gate_;
-  Visit visit_;
   Lane<P>* lane_ = nullptr;
-  bool is_overflow_ = false;
+  How how_ = How::kOwned;
 };
 
 template <class P>
@@ -94,7 +167,40 @@ bool Engine<P>::start(const Settings& settings, void (*report)(Verdict, const vo
   world_.lanes.start(world_.region.lanes(), lanes);
   world_.runs.start(P::charges_by_mapping(), settings.decay_ms);
   world_.scavenger.start(&Engine::pass, this, settings.decay_ms);
+  if (!choose_entry(settings)) set_entry(Entry::kShared, 0);
   return true;
+}
+
+// --- Choosing how lanes are entered.
+
+template <class P>
+bool Engine<P>::choose_entry(const Settings& settings) {
+  if (settings.entry == Entry::kPerCpu && !can_enter_by_cpu()) return false;
+  many_threads_.store(settings.choose_entry ? kThreadsPerCpu * P::cpus() : ~uint32_t{0},
+                      std::memory_order_relaxed);
+  set_entry(settings.entry, settings.shared_lanes);
+  return true;
+}
+
+template <class P>
+bool Engine<P>::can_enter_by_cpu() {
+  return P::lane_number() < kMostNumbers && P::restart_here();
+}
+
+template <class P>
+void Engine<P>::set_entry(Entry entry, uint32_t shared_lanes) {
+  world_.lanes.set_entry(entry, shared_lanes != 0 ? shared_lanes : P::cpus());
+  if (entry != Entry::kPerCpu) world_.region.set_hits(true);
+}
+
+template <class P>
+void Engine<P>::count_owner() {
+  if (world_.lanes.owners().fetch_add(1, std::memory_order_relaxed) <
+      many_threads_.load(std::memory_order_relaxed))
+    return;
+  // More threads than CPUs can serve: lanes of their own would keep much and gain nothing.
+  many_threads_.store(~uint32_t{0}, std::memory_order_relaxed);
+  set_entry(can_enter_by_cpu() ? Entry::kPerCpu : Entry::kShared, 0);
 }
 
 // --- Allocating.
@@ -135,13 +241,13 @@ void* Engine<P>::allocate_aligned(Bytes size, Bytes alignment, Slot& slot) {
 
 template <class P>
 void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed) {
-  Visit visit(&slot, !is_busy(gate));
+  Inside inside(slot, gate);
   void* p = nullptr;
   if (size < world_.region.bytes() && alignment < world_.region.bytes()) {
     const BlockCount blocks = blocks_for(size);
     const BlockCount align_blocks =
         alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
-    const Run run = world_.runs.allocate(blocks, align_blocks, visit);
+    const Run run = world_.runs.allocate(blocks, align_blocks, inside.visit());
     if (run.at != Runs<P>::kNone) {
       publish_large(run.at, false);
       count<P>(world_.counters.large_allocations);
@@ -150,7 +256,6 @@ void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* g
       p = world_.region.pointer_to(run.at);
     }
   }
-  Owned::leave(slot, gate);
   return p;
 }
 
@@ -175,8 +280,8 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
     verdict = why_nobody(p);
   } else if (entry.owner() == Owner::kLarge) {
     if (LIKELY(is_start(p, entry))) {
-      Visit visit(&slot, !is_busy(gate));
-      free_large(p, visit);
+      Inside inside(slot, gate);
+      free_large(p, inside.visit());
     } else {
       verdict = Verdict::kNotAStart;
     }
@@ -207,9 +312,10 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
 
 template <class P>
 void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
-  Visit visit(&slot, true);
-  static_cast<Lane<P>*>(gate)->look_at(slab, visit);
-  Owned::leave(slot, gate);
+  Inside inside(slot, gate);
+  Lane<P>* lane = static_cast<Lane<P>*>(gate);
+  lane->look_at(slab, inside.visit());
+  if (lane->how == Entry::kPerCpu) lane->leave_here();
 }
 
 // There is no memory for a lane of our own: a batch of one, straight to the owner. What lies in the depot goes to some lane,
@@ -308,11 +414,10 @@ void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   const Bytes old_size = usable_size(p, entry);
   if (entry.owner() == Owner::kLarge && size > kSlabMax && size < world_.region.bytes()) {
     const BlockCount blocks = blocks_for(size);
-    Gate* gate = Owned::enter(slot);
-    Visit visit(&slot, !is_busy(gate));
-    void* result = resize_large(p, blocks, visit) ? p : move_large(p, size, visit);
-    Owned::leave(slot, gate);
-    if (result != nullptr) return result;
+    Inside inside(slot, Owned::enter(slot));
+    Visit& visit = inside.visit();
+    if (resize_large(p, blocks, visit)) return p;
+    if (void* moved = move_large(p, size, visit)) return moved;
   } else if (size <= old_size && (size >= old_size / 2 || old_size == kGranule)) {
     return p;  // at most half of it stays unused
   }
@@ -432,14 +537,23 @@ void Engine<P>::thread_exits(Slot& slot) {
   if (is_busy(gate) || gate == &no_lane_gate || gate == &exited_gate) return Owned::leave(slot, gate);
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
   Visit visit(&slot, true);
-  lane->disown(visit);
-  if (!lane->is_set_aside()) {
-    lane->lock().acquire(visit);
-    lane->flush_all(visit);
-    lane->lock().release(visit);
-    world_.lanes.push_idle(*lane);
+  if (lane->how == Entry::kOwned) {
+    give_up_lane(*lane, visit);
+    gate = &exited_gate;
   }
-  Owned::leave(slot, &exited_gate);
+  Owned::leave(slot, gate);
+}
+
+// The thread's own lane goes to the idle ones, with its contents.
+template <class P>
+void Engine<P>::give_up_lane(Lane<P>& lane, Visit& visit) {
+  lane.disown(visit);
+  if (lane.is_set_aside()) return;  // after a fork
+  lane.lock().acquire(visit);
+  lane.flush_all(visit);
+  lane.lock().release(visit);
+  world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
+  world_.lanes.push_idle(lane);
 }
 
 template <class P>
@@ -502,6 +616,7 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   }
   Gate* gate = fork->gate;
   world_.lanes.for_each([&](Lane<P>& lane) { sort_out_lane(lane, slot, gate); });
+  world_.lanes.forget_makers();
   for (Fork& other : forks_) other.who.store(nullptr, std::memory_order_relaxed);
   Owned::leave(slot, gate);
 }
@@ -515,9 +630,13 @@ void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate) {
   if (lane.lock().is_held() && !held_by_me) {
     // Somebody who is not here worked in it, or was about to.
     if (gate == &lane) gate = &no_lane_gate;
+    world_.lanes.forget_number(lane);
     return lane.set_aside();
   }
+  // Whoever is inside, if it was this thread, further down its stack, will finish and leave.
+  if (lane.is_taken_here()) return world_.lanes.forget_number(lane);
   if (owner == nullptr || owner == &slot || held_by_me) return;
+  world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
   if (owner->load(std::memory_order_acquire) != &lane) return lane.set_aside();
   lane.close_gate();
   lane.forget_owner();

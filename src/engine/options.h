@@ -21,6 +21,45 @@ struct Options {
 // Reads option strings one after the other; later ones win.
 class OptionReader {
  public:
+  // The value of `lanes`. False, and nothing changed, if it is none.
+  static bool read_lanes(const char* text, size_t length, Settings& settings) {
+    const Word value{text, length};
+    constexpr size_t kPrefix = 7;  // of "shared:"
+    int64_t n = 0;
+    bool choose = false;
+    Entry entry = Entry::kOwned;
+    if (value.is("percpu")) {
+      entry = Entry::kPerCpu;
+    } else if (value.is("auto")) {
+      choose = true;
+    } else if (length > kPrefix && Word{text, kPrefix}.is("shared:")) {
+      n = number({text + kPrefix, length - kPrefix}, ProbeOrders::kMostLanes);
+      if (n <= 0) return false;
+      entry = Entry::kShared;
+    } else if (value.is("shared")) {
+      entry = Entry::kShared;
+    } else if (!value.is("owned")) {
+      return false;
+    }
+    settings.entry = entry;
+    settings.choose_entry = choose;
+    settings.shared_lanes = static_cast<uint32_t>(n);
+    return true;
+  }
+
+  static void write_lanes(Text& text, const Settings& settings) {
+    if (settings.choose_entry) {
+      text << "auto";
+    } else {
+      write_entry(text, settings.entry, settings.shared_lanes);
+    }
+  }
+  // lanes: of the pool; 0 if it has not been counted yet.
+  static void write_entry(Text& text, Entry entry, uint32_t lanes) {
+    text << (entry == Entry::kOwned ? "owned" : entry == Entry::kPerCpu ? "percpu" : "shared");
+    if (entry == Entry::kShared && lanes != 0) text << ':' << uint64_t{lanes};
+  }
+
   using Say = void (*)(const char* text, Bytes n);
 
   OptionReader(Options& options, Say say) : options_(options), say_(say) {}
@@ -52,7 +91,8 @@ class OptionReader {
     }
   };
 
-  static constexpr const char* kKeys[] = {"decay_ms", "checked", "bad_pointer", "stats", "strict"};
+  static constexpr const char* kKeys[] = {"lanes",    "probes",  "scan",        "precedence", "wait_on",
+                                          "decay_ms", "checked", "bad_pointer", "stats",      "strict"};
   static constexpr int64_t kLongestDecay = int64_t{1000} * 3600 * 24;
 
   void read_one(const char* text, size_t length) {
@@ -60,8 +100,19 @@ class OptionReader {
     while (equals < length && text[equals] != '=') ++equals;
     const Word key{text, equals};
     const Word value{text + equals + 1, equals < length ? length - equals - 1 : 0};
-    if (key.is("decay_ms")) {
-      number(key, value, options_.settings.decay_ms);
+    SharedSettings& shared = options_.settings.shared;
+    if (key.is("lanes")) {
+      lanes(key, value);
+    } else if (key.is("probes")) {
+      probes(key, value, shared.probes);
+    } else if (key.is("scan")) {
+      choice(key, value, shared.scan_from_first, {"coprime", "first"}, {false, true});
+    } else if (key.is("precedence")) {
+      flag(key, value, shared.use_precedence);
+    } else if (key.is("wait_on")) {
+      choice(key, value, shared.wait_on_random, {"current", "random"}, {false, true});
+    } else if (key.is("decay_ms")) {
+      milliseconds(key, value, options_.settings.decay_ms);
     } else if (key.is("checked")) {
       flag(key, value, options_.settings.checked);
     } else if (key.is("strict")) {
@@ -94,22 +145,45 @@ class OptionReader {
     bad_value(key, value, allowed, [&](Text& line) { line << in_use; });
   }
 
-  void number(Word key, Word value, int64_t& setting) {
-    const bool negative = value.length > 0 && value.text[0] == '-';
-    int64_t result = 0;
-    bool good = value.length > (negative ? 1u : 0u);
-    for (size_t i = negative ? 1 : 0; good && i < value.length; ++i) {
-      good = value.text[i] >= '0' && value.text[i] <= '9';
-      if (good) result = result * 10 + (value.text[i] - '0');
-      good = good && result <= kLongestDecay;
+  // Decimal digits alone, at most `most`; else -1.
+  static int64_t number(Word word, int64_t most) {
+    int64_t result = word.length > 0 ? 0 : -1;
+    for (size_t i = 0; i < word.length && result >= 0; ++i) {
+      const char digit = word.text[i];
+      result = digit >= '0' && digit <= '9' ? result * 10 + (digit - '0') : -1;
+      if (result > most) result = -1;
     }
-    if (good && (!negative || result == 1)) {
-      setting = negative ? -1 : result;
+    return result;
+  }
+
+  void milliseconds(Word key, Word value, int64_t& setting) {
+    const int64_t n = number(value, kLongestDecay);
+    if (n >= 0 || value.is("-1")) {
+      setting = n;
       return;
     }
     Text allowed;
     allowed << "milliseconds up to " << kLongestDecay << ", or -1 for never";
     bad_value(key, value, allowed, [&](Text& line) { line << setting; });
+  }
+
+  void probes(Word key, Word value, uint32_t& setting) {
+    const int64_t n = value.is("all") ? ProbeOrders::kMostLanes : number(value, ProbeOrders::kMostLanes);
+    if (n > 0) {
+      setting = static_cast<uint32_t>(n);
+      return;
+    }
+    Text allowed;
+    allowed << "1 to " << uint64_t{ProbeOrders::kMostLanes} << ", or all";
+    bad_value(key, value, allowed, [&](Text& line) { line << uint64_t{setting}; });
+  }
+
+  void lanes(Word key, Word value) {
+    if (read_lanes(value.text, value.length, options_.settings)) return;
+    Text allowed;
+    allowed << "owned, shared, shared:N with N up to " << uint64_t{ProbeOrders::kMostLanes}
+            << ", percpu or auto";
+    bad_value(key, value, allowed, [&](Text& line) { write_lanes(line, options_.settings); });
   }
 
   template <class InUse>

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "base/text.h"
+#include "engine/options.h"
 #include "lane/lane_work.h"
 
 namespace lanemalloc {
@@ -25,7 +26,11 @@ struct Statistics {
   uint64_t failed_entries, overflow_entries, nested_entries, rescue_entries;
   uint64_t revocations, refused_revocations, direct_frees, idle_stack_failures;
   uint64_t depot_failures, depot_waits, runs_failures, runs_waits;
+  uint64_t lane_waits, lane_waited_us, rebinds, interruptions;
+  uint64_t probes[kProbesRows];
   uint64_t lanes, bad_pointers;
+  Entry entry;
+  uint32_t shared_lanes;
   RunStatistics runs;
 };
 
@@ -68,6 +73,8 @@ void collect(World<P>& world, Statistics& s) {
     s.inbox_drains += read(counters.inbox_drains);
     s.slabs_made += read(counters.slabs_made);
     s.failed_entries += lane.lock().failures();
+    s.lane_waits += lane.lock().waits();
+    s.lane_waited_us += lane.lock().waited_ns() / 1000;
     ++s.lanes;
   });
   const SharedCounters& shared = world.counters;
@@ -90,6 +97,12 @@ void collect(World<P>& world, Statistics& s) {
   s.frees = s.allocations - s.live_objects;
   s.overflow_entries = shared.overflow_entries.load(std::memory_order_relaxed);
   s.nested_entries = shared.nested_entries.load(std::memory_order_relaxed);
+  s.rebinds = shared.rebinds.load(std::memory_order_relaxed);
+  s.interruptions = shared.interruptions.load(std::memory_order_relaxed);
+  for (unsigned row = 0; row < kProbesRows; ++row)
+    s.probes[row] = shared.probes[row].load(std::memory_order_relaxed);
+  s.entry = world.lanes.entry();
+  s.shared_lanes = world.lanes.orders().lanes();
   s.rescue_entries = world.lanes.rescues();
   s.revocations = shared.revocations.load(std::memory_order_relaxed);
   s.refused_revocations = shared.refused_revocations.load(std::memory_order_relaxed);
@@ -106,6 +119,11 @@ void collect(World<P>& world, Statistics& s) {
 // One line a figure: "lanemalloc: name: value".
 template <class P>
 void print(const Statistics& s) {
+  Text entry;
+  entry << "lanemalloc: entry: ";
+  OptionReader::write_entry(entry, s.entry, s.shared_lanes);
+  entry.end();
+  P::say(entry.data(), entry.size());
   struct Line {
     const char* name;
     uint64_t value;
@@ -123,6 +141,10 @@ void print(const Statistics& s) {
       {"inbox drains", s.inbox_drains},
       {"lanes", s.lanes},
       {"failed lane entries", s.failed_entries},
+      {"waits for a lane", s.lane_waits},
+      {"microseconds waited for lanes", s.lane_waited_us},
+      {"rebinds to another lane", s.rebinds},
+      {"restarted sequences", s.interruptions},
       {"overflow entries", s.overflow_entries},
       {"nested entries", s.nested_entries},
       {"rescue entries", s.rescue_entries},
@@ -145,6 +167,14 @@ void print(const Statistics& s) {
   for (const Line& line : lines) {
     Text text;
     text << "lanemalloc: " << line.name << ": " << line.value;
+    text.end();
+    P::say(text.data(), text.size());
+  }
+  for (unsigned row = 1; row < kProbesRows; ++row) {
+    if (s.probes[row] == 0) continue;
+    Text text;
+    text << "lanemalloc: searches of " << (row <= 4 ? "" : "up to ") << uint64_t{most_probes_of(row)}
+         << (row == 1 ? " lane: " : " lanes: ") << s.probes[row];
     text.end();
     P::say(text.data(), text.size());
   }

@@ -1,10 +1,10 @@
 // Gate: what a thread's slot points at, and all that a hit of malloc or free asks of a lane before it may touch it.
-// Slot: the one thread-local word. Called by: engine (hits), lane, entry.
+// Slot: the one thread-local word. Called by: engine (hits), lane, entries.
 //
-//   address      0           8            16           24
-//             +-----------+------------+------------+------------+
-//             | open bins | none: 0    | open owner | none       |
-//             +-----------+------------+------------+------------+
+//   address      0           8            16           24            32
+//             +-----------+------------+------------+------------+------+-------------------------------+
+//             | open bins | none: 0    | open owner | none       | bins | what hits by CPU ask, and none |
+//             +-----------+------------+------------+------------+------+-------------------------------+
 //   a gate:     ^ [0]                    ^ [16]
 //   the same, busy:         ^ [0]                     ^ [16]
 //
@@ -14,12 +14,20 @@
 
 #include <atomic>
 
-#include "memory/size_classes.h"
+#include "slab/slab.h"
 
 namespace lanemalloc {
 
 inline constexpr size_t kGateAlignment = 256;
 inline constexpr uint8_t kBusyByte = 8;
+
+enum class Entry : uint8_t { kOwned, kShared, kPerCpu };
+
+// What Gate::here may say, besides a CPU's number and the lane's id. See entry/percpu.h.
+inline constexpr uint32_t kTakenHere = 0xFFFF0000;
+inline constexpr uint32_t kRevokedHere = 0xFFFF0001;
+inline constexpr uint32_t kNotHere = 0xFFFF0002;
+static_assert(kMostNumbers < 0xFFFF);
 
 struct alignas(kGateAlignment) Gate {
   // Bins below this index may be hit. 0 while nobody may.
@@ -28,7 +36,20 @@ struct alignas(kGateAlignment) Gate {
   // The page-map owner whose objects may be freed by a hit. kClosed while nobody may.
   alignas(8) std::atomic<uint16_t> open_owner{static_cast<uint16_t>(Owner::kClosed)};
   alignas(8) const uint16_t no_owner = static_cast<uint16_t>(Owner::kClosed);
+
+  Object* heads[kClassCount]{};  // free objects a class, for a hit to pop
+
+  // What hits by CPU may ask for (entry/percpu.h): bins below this index, pointers below this distance. 0 where nobody may.
+  size_t here_bins = 0;
+  const size_t no_bins_here = 0;
+  Bytes here_bytes = 0;
+  const Bytes no_bytes_here = 0;
+  // Of a lane that is entered by its CPU: the CPU's number << 16 | the lane's id, while it is free.
+  std::atomic<uint32_t> here{kNotHere};
+  Entry how = Entry::kOwned;  // it is entered
 };
+static_assert(offsetof(Gate, no_bins_here) == offsetof(Gate, here_bins) + kBusyByte);
+static_assert(offsetof(Gate, no_bytes_here) == offsetof(Gate, here_bytes) + kBusyByte);
 static_assert(offsetof(Gate, no_bins) == offsetof(Gate, open_bins) + kBusyByte);
 static_assert(offsetof(Gate, no_owner) == offsetof(Gate, open_owner) + kBusyByte);
 static_assert(std::endian::native == std::endian::little, "the busy byte is the address's lowest");

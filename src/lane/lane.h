@@ -1,6 +1,7 @@
 // Lane: a complete little allocator, used by at most one thread at any instant, so everything inside is plain loads and
 // stores. Called by: engine (its owner, or who has entered it), scavenger and other lanes (who hold it from outside).
-// Locking: see entry/owned.h for how a thread enters; the lock (rank kLane) is for entering from outside.
+// Locking: see entry/ for how a thread enters; the lock (rank kLane) is for entering from outside, and for lanes that many
+// threads share.
 //
 //   slot --> [gate | bin heads]  one list of free objects a class, popped by a hit
 //            [current slab a class]  where the bin's objects come from; local frees go to the slab's own list
@@ -50,15 +51,17 @@ class Lane : public Gate {
  public:
   static constexpr unsigned kIdleAfter = 32;  // batches that a sleeping owner may leave unanswered
 
-  Lane(Owner id, World<P>& world) : id_(id), world_(world) {}
+  // number: the lane's among those of its entry; kNoNumber if it has none.
+  Lane(Owner id, World<P>& world, Entry entry, uint32_t number);
   Lane(const Lane&) = delete;
 
   Owner id() const { return id_; }
+  uint32_t number() const { return number_; }
 
   // --- The hit paths. The caller is inside and has passed the gate.
   FAST Object* pop(Bytes index) {
-    Object* object = heads_[index];
-    if (LIKELY(object != nullptr)) heads_[index] = object->next;
+    Object* object = heads[index];
+    if (LIKELY(object != nullptr)) heads[index] = object->next;
     return object;
   }
 
@@ -84,10 +87,24 @@ class Lane : public Gate {
   void clean(Visit& visit);
 
   // --- From outside.
-  // Takes the lane away from its owner, if the owner is not inside. Never waits.
+  // Takes the lane away from its owner or its CPU, if nobody is inside. Never waits.
   bool try_hold(Visit& visit);
   void let_go(Visit& visit);
   Inbox<>& inbox() { return inbox_; }
+
+  // --- Entered by the CPU (entry/percpu.h).
+  // The thread that took the lane, on whichever CPU it runs now.
+  void leave_here() {
+    // release: what was done inside is visible to who takes the lane next. Pairs with [take.here].
+    here.store(free_here(), std::memory_order_release);
+  }
+  uint32_t free_here() const { return number_ << 16 | static_cast<uint32_t>(id_); }
+  // Somebody is inside: not the one who holds the lane from outside.
+  bool is_taken_here() const { return here.load(std::memory_order_relaxed) == kTakenHere; }
+
+  // --- Entered by its lock (entry/shared.h).
+  // When an entry first failed since the last that did not: nanoseconds; 0 for none.
+  std::atomic<uint64_t>& precedence() { return precedence_; }
 
   // --- The owner's side of the entry (entry/owned.h).
   void adopt_by(Slot& slot, Visit& visit);
@@ -126,7 +143,7 @@ class Lane : public Gate {
   const LaneCounters& counters() const { return counters_; }
   uint64_t bin_length(unsigned c) const {
     uint64_t n = 0;
-    for (const Object* object = heads_[c]; object != nullptr; object = object->next) ++n;
+    for (const Object* object = heads[c]; object != nullptr; object = object->next) ++n;
     return n;
   }
   void check_invariants() const;
@@ -160,7 +177,7 @@ class Lane : public Gate {
   NOINLINE void* refill(SizeClass c, Visit& visit);
   void* serve(SizeClass c, Object* list, uint64_t taken) {
     bump(counters_.taken[index_of(c)], taken);
-    heads_[index_of(c)] = list->next;
+    heads[index_of(c)] = list->next;
     return list;
   }
   unsigned index_at(const Object* object) const;
@@ -171,13 +188,15 @@ class Lane : public Gate {
   FAST void receive(Object* object, Visit& visit);
   NOINLINE void send_after(Object* object, MapEntry entry, Visit& visit);
   NOINLINE void flush(Remote& remote, Visit& visit);
+  bool take_from_owner();
+  void give_to_owner();
+  bool take_from_cpu();
   void drop_damaged_list(Slab* slab, Verdict why);
   void clean_class(unsigned c, Visit& visit);
   void stir(Visit& visit);
   Slabs<P> slabs() const;
 
   // The owner's words.
-  Object* heads_[kClassCount]{};
   Slab* current_[kClassCount]{};
   SlabList partial_[kClassCount];
   Remote remotes_[kRemotes];
@@ -186,6 +205,7 @@ class Lane : public Gate {
   uint8_t unanswered_[64]{};
   LaneCounters counters_;
   const Owner id_;
+  const uint32_t number_;
   World<P>& world_;
   std::atomic<uint64_t> activity_{1};
   std::atomic<uint32_t> overflow_link_{0};
@@ -195,6 +215,7 @@ class Lane : public Gate {
   // Others' words.
   alignas(kNoSharing) Inbox<> inbox_;
   alignas(kNoSharing) Lock<P> lock_{Rank::kLane};
+  std::atomic<uint64_t> precedence_{0};
   std::atomic<Slot*> owner_slot_{nullptr};  // whose lane it is; under the lock
   std::atomic<bool> revoking_{false};
   bool set_aside_ = false;

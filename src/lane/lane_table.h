@@ -3,6 +3,8 @@
 //
 //   owned     belongs to a thread: the thread's slot holds its gate
 //   idle      on the stack: its thread has exited; the next new thread adopts it
+//   shared    one of N, entered by try-lock by whoever comes (entry/shared.h); made when it is first asked for
+//   here      one a CPU, entered by who runs there (entry/percpu.h); the same
 //   overflow  in a list that only grows: entered by try-lock, by whoever finds his own lane busy (a signal handler),
 //             revoked, or given back (late thread exit). One more is made whenever all are taken: a rescue lane.
 #pragma once
@@ -10,6 +12,7 @@
 #include <new>
 
 #include "lane/lane.h"
+#include "lane/probe_orders.h"
 
 namespace lanemalloc {
 
@@ -18,6 +21,7 @@ class LaneTable {
  public:
   static constexpr Bytes kStride = 8192;
   static constexpr uint32_t kMostLanes = 32768;
+  static constexpr uint32_t kMostShared = ProbeOrders::kMostLanes;
 
   explicit constexpr LaneTable(World<P>& world) : world_(world) {}
 
@@ -42,12 +46,50 @@ class LaneTable {
   // An idle lane, or a new one; null without memory or numbers. Belongs to nobody else.
   Lane<P>* pop_idle_or_make() {
     const uint32_t link = idle_.pop([this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
-    return link != IdStack<>::kNone ? &at(owner(link)) : make(nullptr);
+    return link != IdStack<>::kNone ? &at(owner(link)) : make(nullptr, Entry::kOwned, kNoNumber);
   }
   void push_idle(Lane<P>& lane) {
     idle_.push(static_cast<uint32_t>(lane.id()),
                [this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
   }
+
+  // How threads enter lanes from now on. One caller at a time; a thread follows at its next miss.
+  void set_entry(Entry entry, uint32_t shared_lanes) {
+    if (shared_lanes != orders_.lanes()) orders_.set(shared_lanes);
+    entry_.store(entry, std::memory_order_relaxed);
+  }
+  Entry entry() const { return entry_.load(std::memory_order_relaxed); }
+  const ProbeOrders& orders() const { return orders_; }
+
+  // Null: no memory, or another thread is just making it.
+  Lane<P>* shared(uint32_t i) {
+    return i < orders_.lanes() ? numbered(shared_[i], Entry::kShared, i) : nullptr;
+  }
+  Lane<P>* here(uint32_t i) { return i < kMostNumbers ? numbered(here_[i], Entry::kPerCpu, i) : nullptr; }
+  // Whoever comes next.
+  uint32_t next_shared() {
+    return P::single_threaded() ? 0 : orders_.start(turn_.fetch_add(1, std::memory_order_relaxed));
+  }
+
+  // In a fork child: the lane keeps what it has; its number goes to a new one.
+  void forget_number(const Lane<P>& lane) {
+    if (lane.number() == kNoNumber) return;
+    auto& entry = lane.how == Entry::kPerCpu ? here_[lane.number()] : shared_[lane.number()];
+    if (entry.load(std::memory_order_relaxed) == static_cast<uint16_t>(lane.id()))
+      entry.store(0, std::memory_order_relaxed);
+  }
+  // In a fork child: who was making a lane is not here.
+  void forget_makers() {
+    auto forget = [](auto& table) {
+      for (auto& entry : table)
+        if (entry.load(std::memory_order_relaxed) == kBeingMade) entry.store(0, std::memory_order_relaxed);
+    };
+    forget(shared_);
+    forget(here_);
+  }
+
+  // Threads that have a lane of their own.
+  std::atomic<uint32_t>& owners() { return owners_; }
 
   // Enters an overflow lane without waiting; its lock is held on return. Null only without memory.
   Lane<P>* enter_overflow(Visit& visit) {
@@ -56,7 +98,7 @@ class LaneTable {
       if (lane.lock().try_acquire(visit)) return &lane;
       n = lane.overflow_link().load(std::memory_order_relaxed);
     }
-    Lane<P>* lane = make(&visit);
+    Lane<P>* lane = make(&visit, Entry::kShared, kNoNumber);
     if (lane == nullptr) return nullptr;
     rescues_.fetch_add(1, std::memory_order_relaxed);
     // The list only grows, so a compare-exchange cannot be fooled. release: publishes the lane to the acquire above.
@@ -82,8 +124,18 @@ class LaneTable {
   }
   static_assert(sizeof(Lane<P>) <= kStride - sizeof(uint32_t));
 
+  Lane<P>* numbered(std::atomic<uint16_t>& entry, Entry how, uint32_t number) {
+    // acquire: sees the lane made. Pairs with the release below.
+    uint16_t id = entry.load(std::memory_order_acquire);
+    if (LIKELY(id != 0)) return id != kBeingMade ? &at(owner(id)) : nullptr;
+    if (!entry.compare_exchange_strong(id, kBeingMade, std::memory_order_relaxed)) return nullptr;
+    Lane<P>* lane = make(nullptr, how, number);
+    entry.store(lane != nullptr ? static_cast<uint16_t>(lane->id()) : 0, std::memory_order_release);
+    return lane;
+  }
+
   // With a visit: its lock is held from before anybody else can see it.
-  Lane<P>* make(Visit* visit) {
+  Lane<P>* make(Visit* visit, Entry how, uint32_t lane_number) {
     uint32_t i = count_.load(std::memory_order_relaxed);
     Address place;
     do {
@@ -94,17 +146,25 @@ class LaneTable {
       if (!P::open(begin, round_up(place + kStride, page) - begin)) return nullptr;
     } while (!count_.compare_exchange_weak(i, i + 1, std::memory_order_acq_rel, std::memory_order_relaxed));
     Lane<P>* lane = new (reinterpret_cast<void*>(place))
-        Lane<P>(owner(i + static_cast<uint32_t>(Owner::kFirstLane)), world_);
+        Lane<P>(owner(i + static_cast<uint32_t>(Owner::kFirstLane)), world_, how, lane_number);
     if (visit != nullptr) lane->lock().try_acquire(*visit);
     // release: whoever sees the lane ready sees it whole. Pairs with the acquire in for_each().
     ready_word(i).store(1, std::memory_order_release);
     return lane;
   }
 
+  static constexpr uint16_t kBeingMade = 0xFFFF;
+
   World<P>& world_;
   Address lanes_ = 0;
   uint32_t most_ = 0;
+  std::atomic<Entry> entry_{Entry::kOwned};
+  ProbeOrders orders_;
+  std::atomic<uint16_t> shared_[kMostShared]{};
+  std::atomic<uint16_t> here_[kMostNumbers]{};
   alignas(kNoSharing) std::atomic<uint32_t> count_{0};
+  std::atomic<uint32_t> owners_{0};
+  std::atomic<uint32_t> turn_{0};
   alignas(kNoSharing) IdStack<> idle_;
   alignas(kNoSharing) std::atomic<uint32_t> overflow_{0};
   std::atomic<uint64_t> rescues_{0};

@@ -3,8 +3,55 @@
 #pragma once
 
 #include "lane/entry/owned.h"
+#include "lane/entry/percpu.h"
+#include "lane/entry/shared.h"
 
 namespace lanemalloc {
+
+template <class P>
+Lane<P>::Lane(Owner id, World<P>& world, Entry entry, uint32_t number)
+    : id_(id), number_(number), world_(world) {
+  how = entry;
+  if (how != Entry::kPerCpu) return;
+  if (!world.settings.checked && P::numbers_for_hits()) {
+    here_bins = kSmallClasses + 1;
+    here_bytes = world.region.bytes();
+  }
+  here.store(free_here(), std::memory_order_relaxed);
+}
+
+template <class P>
+bool Lane<P>::try_hold(Visit& visit) {
+  if (!lock_.try_acquire(visit)) return false;
+  if (how == Entry::kPerCpu ? take_from_cpu() : take_from_owner()) return true;
+  lock_.release(visit);
+  return false;
+}
+
+template <class P>
+void Lane<P>::let_go(Visit& visit) {
+  if (how == Entry::kPerCpu) {
+    leave_here();
+  } else {
+    give_to_owner();
+  }
+  lock_.release(visit);
+}
+
+// The lock stays held for good; a thread that still has the lane in its slot finds it revoked, or taken, for good.
+template <class P>
+void Lane<P>::set_aside() {
+  Visit nobody(this, false);
+  lock_.try_acquire(nobody);
+  set_aside_ = true;
+  if (how == Entry::kPerCpu) {
+    here.store(kTakenHere, std::memory_order_relaxed);
+    return;
+  }
+  revoking_.store(true, std::memory_order_relaxed);
+  close_gate();
+  forget_owner();
+}
 
 template <class P>
 Slabs<P> Lane<P>::slabs() const {
@@ -33,7 +80,7 @@ FAST Object* Lane<P>::refill_quickly(Bytes index) {
   Object* list = slab->take_free_list(taken);
   bump(counters_.misses);
   bump(counters_.taken[index], taken);
-  heads_[index] = list->next;
+  heads[index] = list->next;
   return list;
 }
 
@@ -263,9 +310,9 @@ template <class P>
 void Lane<P>::clean_class(unsigned c, Visit& visit) {
   if (Slab* slab = current_[c]; slab != nullptr) {
     uint64_t returned = 0;
-    for (; heads_[c] != nullptr; ++returned) {
-      Object* object = heads_[c];
-      heads_[c] = object->next;
+    for (; heads[c] != nullptr; ++returned) {
+      Object* object = heads[c];
+      heads[c] = object->next;
       slab->push(object);
     }
     bump(counters_.taken[c], -returned);
@@ -294,7 +341,7 @@ template <class P>
 void Lane<P>::check_invariants() const {
   for (unsigned c = 1; c < kClassCount; ++c) {
     const Slab* current = current_[c];
-    CHECK(heads_[c] == nullptr || current != nullptr);
+    CHECK(heads[c] == nullptr || current != nullptr);
     if (current != nullptr) {
       CHECK(current->place == Slab::Place::kCurrent && index_of(current->size_class) == c);
       CHECK(bin_length(c) <= current->used());

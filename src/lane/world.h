@@ -11,10 +11,29 @@
 
 namespace lanemalloc {
 
+// How threads share lanes (entry/shared.h).
+struct SharedSettings {
+  uint32_t probes = 4;           // lanes tried before a thread waits; at most all
+  bool scan_from_first = false;  // in order, from the first lane, rather than in orders of their own
+  bool use_precedence = true;    // wait at the lane that has been contended longest
+  bool wait_on_random = false;   // where none has: at the one tried last, rather than at the thread's own
+};
+
 struct Settings {
+  Entry entry = Entry::kOwned;
+  bool choose_entry = false;  // from what is seen while the process runs (engine/engine_slow.h)
+  uint32_t shared_lanes = 0;  // 0: as many as there are CPUs
+  SharedSettings shared;
   bool checked = false;     // a bit an object tells whether it is in use; nothing hits
   int64_t decay_ms = 1000;  // how long freed memory is kept; < 0: for good
 };
+
+// How many lanes were tried until one could be entered, or none: up to 4 each by itself, then by doublings.
+inline constexpr unsigned kProbesRows = 15;
+inline unsigned probes_row(uint32_t probes) {
+  return probes <= 4 ? probes : static_cast<unsigned>(std::bit_width(probes - 1)) + 2;
+}
+inline uint32_t most_probes_of(unsigned row) { return row <= 4 ? row : uint32_t{1} << (row - 2); }
 
 // What happened outside any lane, or to a lane from outside. Anybody adds.
 struct SharedCounters {
@@ -28,6 +47,9 @@ struct SharedCounters {
   std::atomic<uint64_t>
       direct_frees[kClassCount]{};  // objects sent straight to their owner, for want of a lane
   std::atomic<uint64_t> bad_pointers{0};
+  std::atomic<uint64_t> probes[kProbesRows]{};
+  std::atomic<uint64_t> rebinds{0};        // threads that went over to another lane
+  std::atomic<uint64_t> interruptions{0};  // restartable sequences that were started again, off the hit path
 };
 
 template <class P>
@@ -37,7 +59,7 @@ struct World {
   Depot<P> depot{Slabs<P>{region, runs}};
   LaneTable<P> lanes{*this};
   Scavenger<P> scavenger;
-  Settings settings;
+  Settings settings{};
   alignas(kNoSharing) SharedCounters counters;
   // Tells the user of a bad pointer that was found late; may abort, or return.
   void (*report)(Verdict why, const void* pointer) = nullptr;

@@ -96,6 +96,7 @@ class Region {
       block_count_ = blocks;
       base_ = at + meta;
       bytes_ = body;
+      set_hits(true);
       return true;
     }
     return false;
@@ -104,6 +105,9 @@ class Region {
   // The body.
   Address base() const { return base_; }
   Bytes bytes() const { return bytes_; }
+  // bytes(), as a hit of free() asks for it; 0 while lanes are entered by the CPU's number, so that hits go there.
+  FAST Bytes hit_bytes() const { return hit_load(hit_bytes_); }
+  void set_hits(bool on) { hit_bytes_.store(on ? bytes_ : 0, std::memory_order_relaxed); }
   // Distance of an address from the base; at least bytes() for addresses that are not of the body.
   FAST Bytes distance(const void* p) const { return reinterpret_cast<Address>(p) - base_; }
   BlockIndex block_of(const void* p) const { return static_cast<BlockIndex>(distance(p) >> kBlockShift); }
@@ -210,6 +214,7 @@ class Region {
   }
 
   Address base_ = 0;
+  std::atomic<Bytes> hit_bytes_{0};
   Bytes bytes_ = 0;
   Address map_ = 0;
   Address classes_ = 0;

@@ -60,7 +60,14 @@ struct Fake {
   static inline std::atomic<uint64_t> clock{1};
   static inline void (*on_sleep)() = nullptr;
   static inline void (*on_barrier)() = nullptr;  // runs in the middle of a revocation
-  static inline Fault taken;                     // claims that find somebody else's mapping
+  static inline void (*on_restart)() = nullptr;  // the same, of a lane that is entered by its CPU
+  static inline uint32_t cpu_count = 2;
+  static inline thread_local uint32_t number =
+      0;  // of the CPU that the thread runs on; kNoNumber: none to be had
+  static inline thread_local uint32_t interruptions =
+      0;  // so many of the next restartable sequences are interrupted
+  static inline bool number_hits = true;
+  static inline Fault taken;  // claims that find somebody else's mapping
 
   static void fail(Call call, uint64_t from, uint64_t until = ~uint64_t{0}) { fault(call).arm(from, until); }
   static void fail_once(Call call, uint64_t nth) { fail(call, nth, nth + 1); }
@@ -100,6 +107,10 @@ struct Fake {
     clock = 1;
     on_sleep = nullptr;
     on_barrier = nullptr;
+    on_restart = nullptr;
+    cpu_count = 2;
+    number = interruptions = 0;
+    number_hits = true;
     fail_never();
     for (auto& n : total_) n = 0;
     most_claimed_ = 0;
@@ -193,6 +204,38 @@ struct Fake {
   }
 
   static uint64_t now_ms() noexcept { return clock.load(std::memory_order_relaxed); }
+  static uint64_t now_ns() noexcept { return Linux::now_ns(); }
+  static uint32_t cpus() noexcept { return cpu_count; }
+  static uint32_t lane_number() noexcept { return number; }
+  // A compare-exchange: the steps of all threads come one after the other, also of those with other numbers.
+  static Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                               uint32_t& before) noexcept {
+    if (interruptions > 0) return --interruptions, Restartable::kInterrupted;
+    before = number << 16 | lower;
+    return word.compare_exchange_strong(before, mark, std::memory_order_acquire, std::memory_order_relaxed)
+               ? Restartable::kDone
+               : Restartable::kElsewhere;
+  }
+  static Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                                   uint32_t& before) noexcept {
+    return take_here(word, lower, mark, before);
+  }
+  static Restartable hit_pop_here(std::atomic<uint32_t>& word, void** head, void*& object) noexcept {
+    constexpr uint32_t kBusy = 0xFFFFFFFF;
+    uint32_t before = word.load(std::memory_order_relaxed);
+    if (before >> 16 != number) return Restartable::kElsewhere;
+    const Restartable taken = take_here(word, static_cast<uint16_t>(before), kBusy, before);
+    if (taken != Restartable::kDone) return taken;
+    object = *head;
+    if (object != nullptr) *head = *static_cast<void**>(object);
+    word.store(before, std::memory_order_release);
+    return object != nullptr ? Restartable::kDone : Restartable::kEmpty;
+  }
+  static bool numbers_for_hits() noexcept { return number_hits && number != kNoNumber; }
+  static bool restart_here() noexcept {
+    if (on_restart != nullptr) on_restart();
+    return has_barrier && Linux::barrier();
+  }
   static bool single_threaded() noexcept { return single.load(std::memory_order_relaxed); }
   static bool barrier() noexcept {
     if (!has_barrier) return false;

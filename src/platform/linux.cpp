@@ -19,7 +19,15 @@
 #include "base/check.h"
 #include "base/text.h"
 
+// Of the C library, from 2.35 on; its size is 0 if the kernel refused, or the user (glibc.pthread.rseq=0).
+extern "C" {
+extern const ptrdiff_t __rseq_offset __attribute__((weak));
+extern const unsigned int __rseq_size __attribute__((weak));
+}
+
 namespace lanemalloc {
+
+constinit ptrdiff_t Linux::rseq_area = 0;
 
 namespace {
 
@@ -57,6 +65,42 @@ uint64_t random_bits() {
   return Linux::now_ms() * 0x9E3779B97F4A7C15 ^ reinterpret_cast<uintptr_t>(&bits);
 }
 
+// Reads a small file into a text that ends with a zero. False if there is none.
+template <size_t kSize>
+bool read_file(const char* path, char (&text)[kSize]) {
+  const long fd = system_call(SYS_openat, AT_FDCWD, as_long(path), O_RDONLY | O_CLOEXEC);
+  if (failed(fd)) return false;
+  const long got = system_call(SYS_read, fd, as_long(text), kSize - 1);
+  system_call(SYS_close, fd);
+  text[got > 0 ? got : 0] = '\0';
+  return got > 0;
+}
+
+// Reads a number; 0 if there is none.
+uint64_t number_at(const char*& text) {
+  uint64_t n = 0;
+  for (; *text >= '0' && *text <= '9'; ++text) n = n * 10 + static_cast<uint64_t>(*text - '0');
+  return n;
+}
+
+// How many CPUs the control group's quota pays for, rounded up; 0 for no limit. Of a process that sees its own group as the
+// root, as in a container: version 2 and version 1.
+uint32_t cgroup_cpus() {
+  char text[64];
+  uint64_t quota = 0, period = 0;
+  if (read_file("/sys/fs/cgroup/cpu.max", text)) {  // "max 100000", or "150000 100000"
+    const char* at = text;
+    quota = number_at(at);
+    if (*at == ' ') ++at;
+    period = number_at(at);
+  } else if (read_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", text)) {  // "-1" for none
+    const char* at = text;
+    quota = number_at(at);
+    if (read_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us", text)) period = number_at(at = text);
+  }
+  return quota != 0 && period != 0 ? static_cast<uint32_t>((quota + period - 1) / period) : 0;
+}
+
 // Places where neither the kernel nor programs put anything by themselves, far from stacks, libraries and the heap.
 // The second serves small address spaces (39 bits; emulators and checkers), the third takes what the kernel offers.
 struct Window {
@@ -89,13 +133,8 @@ Bytes Linux::address_limit() noexcept {
 
 bool Linux::charges_by_mapping() noexcept {
   if (address_limit() != ~Bytes{0}) return true;
-  const long fd =
-      system_call(SYS_openat, AT_FDCWD, as_long("/proc/sys/vm/overcommit_memory"), O_RDONLY | O_CLOEXEC);
-  if (failed(fd)) return false;
-  char mode = '0';
-  const long got = system_call(SYS_read, fd, as_long(&mode), 1);
-  system_call(SYS_close, fd);
-  return got == 1 && mode == '2';
+  char mode[4];
+  return read_file("/proc/sys/vm/overcommit_memory", mode) && mode[0] == '2';
 }
 
 Address Linux::reserve(Bytes meta, Bytes body) noexcept {
@@ -142,6 +181,74 @@ uint64_t Linux::now_ms() noexcept {
   struct timespec now;
   system_call(SYS_clock_gettime, CLOCK_MONOTONIC_COARSE, as_long(&now));
   return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1000000;
+}
+
+uint64_t Linux::now_ns() noexcept {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec) + 1;
+}
+
+uint32_t Linux::cpus() noexcept {
+  uint64_t mask[kMostNumbers / 64];
+  const long bytes = system_call(SYS_sched_getaffinity, 0, sizeof mask, as_long(mask));
+  uint32_t allowed = 0;
+  for (long i = 0; i < bytes / 8; ++i) allowed += static_cast<uint32_t>(__builtin_popcountll(mask[i]));
+  const uint32_t paid = cgroup_cpus();
+  if (paid != 0 && paid < allowed) allowed = paid;
+  return allowed != 0 ? allowed : 1;
+}
+
+namespace {
+
+uint32_t word_of_area(int at) {
+  return *reinterpret_cast<volatile uint32_t*>(static_cast<char*>(__builtin_thread_pointer()) +
+                                               Linux::rseq_area + at);
+}
+
+enum class Numbers : uint8_t { kUnknown, kNone, kCpu, kCid };
+
+// What the C library has registered; found once.
+Numbers numbers() {
+  static std::atomic<Numbers> known{Numbers::kUnknown};
+  Numbers now = known.load(std::memory_order_relaxed);
+  if (now != Numbers::kUnknown) return now;
+  now = Numbers::kNone;
+  if (&__rseq_size != nullptr && __rseq_size != 0) {
+    Linux::rseq_area = __rseq_offset;
+    constexpr unsigned long kFeatures = 27;  // AT_RSEQ_FEATURE_SIZE
+    now = getauxval(kFeatures) >= Linux::kCidAt + 4 ? Numbers::kCid : Numbers::kCpu;
+  }
+  known.store(now, std::memory_order_relaxed);
+  return now;
+}
+
+}  // namespace
+
+uint32_t Linux::lane_number() noexcept {
+  switch (numbers()) {
+    case Numbers::kCid:
+      return word_of_area(kCidAt);
+    case Numbers::kCpu:
+      return word_of_area(kCpuAt);
+    default:
+      return kNoNumber;
+  }
+}
+
+Restartable Linux::take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                             uint32_t& before) noexcept {
+  if (LIKELY(numbers() == Numbers::kCid))
+    return arch::rseq_take<kCidAt>(rseq_area, word, lower, mark, before);
+  return arch::rseq_take<kCpuAt>(rseq_area, word, lower, mark, before);
+}
+
+bool Linux::numbers_for_hits() noexcept { return numbers() == Numbers::kCid; }
+
+bool Linux::restart_here() noexcept {
+  if (system_call(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0) return true;
+  return system_call(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0 &&
+         system_call(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0;
 }
 
 bool Linux::single_threaded() noexcept {

@@ -19,6 +19,21 @@ struct Linux {
   static bool empty(Address a, Bytes n) noexcept;
   static bool move(Address from, Address to, Bytes n) noexcept;
   static uint64_t now_ms() noexcept;
+  static uint64_t now_ns() noexcept;
+  static uint32_t cpus() noexcept;
+  static uint32_t lane_number() noexcept;
+  static Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                               uint32_t& before) noexcept;
+  FAST static Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                                        uint32_t& before) noexcept {
+    return arch::rseq_take<kCidAt>(rseq_area, word, lower, mark, before);
+  }
+  FAST static Restartable hit_pop_here(const std::atomic<uint32_t>& word, void** head,
+                                       void*& object) noexcept {
+    return arch::rseq_pop<kCidAt>(rseq_area, word, head, object);
+  }
+  static bool numbers_for_hits() noexcept;
+  static bool restart_here() noexcept;
   static bool single_threaded() noexcept;
   static bool barrier() noexcept;
   static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept;
@@ -27,6 +42,12 @@ struct Linux {
   static void pause() noexcept { arch::pause(); }
   static bool start_thread(BareThread& thread, void (*run)(void*), void* argument) noexcept;
   static void say(const char* text, Bytes n) noexcept;
+
+  // The C library's registration of restartable sequences: where it lies, from the thread pointer. Its fields that number
+  // a CPU: mm_cid, where the kernel has it, and cpu_id.
+  static constexpr int kCidAt = 24;
+  static constexpr int kCpuAt = 4;
+  static constinit ptrdiff_t rseq_area __attribute__((visibility("hidden")));
 
   // Beyond the contract, for the abi layer.
   static bool runs_with_raised_privileges() noexcept;  // AT_SECURE

@@ -64,6 +64,9 @@ if [[ -n $self_test_only ]]; then finish; fi
 for program in "${programs[@]}"; do run_all_cases "$program" "$scale" "" plain; done
 if [[ $library != glibc ]]; then
   smaller=$(awk -v s="$scale" 'BEGIN { print s * 0.3 }')
-  for program in "${programs[@]}"; do run_all_cases "$program" "$smaller" checked=1 checked; done
+  for program in "${programs[@]}"; do
+    for lanes in shared:2 percpu; do run_all_cases "$program" "$smaller" "lanes=$lanes" "$lanes"; done
+    run_all_cases "$program" "$smaller" checked=1 checked
+  done
 fi
 finish

@@ -85,11 +85,11 @@ bool Lane<P>::is_closed() const {
 
 // --- From outside.
 
+// The lock is held. Null owner: the lock is enough.
 template <class P>
-bool Lane<P>::try_hold(Visit& visit) {
-  if (!lock_.try_acquire(visit)) return false;
+bool Lane<P>::take_from_owner() {
   Slot* slot = owner_slot();
-  if (slot == nullptr) return true;  // nobody's: the lock is enough
+  if (slot == nullptr) return true;
   revoking_.store(true, std::memory_order_relaxed);
   for (int round = 0; round < 2; ++round) {
     close_gate();
@@ -103,15 +103,14 @@ bool Lane<P>::try_hold(Visit& visit) {
     // The owner was inside when we began, had read revoking == false already, opened its gate and left. It cannot do
     // that again: close the gate once more.
   }
-  let_go(visit);
+  give_to_owner();
   return false;
 }
 
 template <class P>
-void Lane<P>::let_go(Visit& visit) {
+void Lane<P>::give_to_owner() {
   // release: the owner that reads this sees what was done to its lane [revoking.release].
   revoking_.store(false, std::memory_order_release);
-  lock_.release(visit);
 }
 
 // --- The owner's side.
@@ -131,17 +130,6 @@ void Lane<P>::disown(Visit& visit) {
   owner_slot_.store(nullptr, std::memory_order_relaxed);
   close_gate();
   lock_.release(visit);
-}
-
-// The lock stays held for good, and a thread that still has the lane in its slot finds it being revoked for good.
-template <class P>
-void Lane<P>::set_aside() {
-  Visit nobody(this, false);
-  lock_.try_acquire(nobody);
-  set_aside_ = true;
-  revoking_.store(true, std::memory_order_relaxed);
-  close_gate();
-  forget_owner();
 }
 
 }  // namespace lanemalloc

@@ -1,0 +1,31 @@
+// How threads enter lanes, asked and set while the process runs. Public declarations: include/lanemalloc/lanemalloc.h.
+#include <errno.h>
+#include <string.h>
+
+#include "abi/process.h"
+
+using namespace lanemalloc;
+
+extern "C" {
+
+EXPORT size_t lane_entry(char* text, size_t size) {
+  Text entry;
+  if (start_process()) {
+    OptionReader::write_entry(entry, process_engine.entry(), process_engine.world().lanes.orders().lanes());
+  }
+  if (size > 0) {
+    const size_t n = entry.size() < size - 1 ? entry.size() : size - 1;
+    memcpy(text, entry.data(), n);
+    text[n] = '\0';
+  }
+  return entry.size();
+}
+
+EXPORT int lane_set_entry(const char* lanes) {
+  Settings settings;
+  if (!OptionReader::read_lanes(lanes, strlen(lanes), settings)) return EINVAL;
+  if (!start_process()) return ENOMEM;
+  return process_engine.choose_entry(settings) ? 0 : ENOTSUP;
+}
+
+}  // extern "C"

@@ -1,0 +1,92 @@
+// Restartable sequences for aarch64; see arch_x86_64_rseq.h, which says what they are. The area lies at an offset from
+// TPIDR_EL0. The word is read with acquire, since who stored it last may have run on another CPU.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/compiler.h"
+#include "base/restartable.h"
+
+namespace lanemalloc::arch {
+
+#define LANE_RSEQ_DESCRIPTOR                    \
+  ".pushsection .data.rel.ro.rseq, \"aw?\"\n\t" \
+  ".balign 32\n"                                \
+  "3:\n\t"                                      \
+  ".word 0, 0\n\t"                              \
+  ".quad 1f, 2f - 1f, 4f\n\t"                   \
+  ".popsection\n\t"                             \
+  "adrp %[scratch], 3b\n\t"                     \
+  "add %[scratch], %[scratch], :lo12:3b\n\t"    \
+  "str %[scratch], [%[area], #8]\n"             \
+  "1:\n\t"                                      \
+  "ldr %w[scratch], [%[area], %[at]]\n\t"       \
+  "ldar %w[seen], [%[word]]\n\t"
+// The kernel jumps to 4 only if the signature stands before it.
+#define LANE_RSEQ_END                            \
+  "2:\n\t"                                       \
+  ".pushsection .text.rseq_aborted, \"ax?\"\n\t" \
+  ".inst 0xd428bc00\n"                           \
+  "4:\n\t"                                       \
+  "b %l[aborted]\n\t"                            \
+  ".popsection"
+
+// The number lies in the word's upper half, in a word whose lower half the caller knows. If that is the number of this CPU:
+// word = mark, and `before` is what it was.
+template <int kNumberAt>
+FAST Restartable rseq_take(ptrdiff_t area, std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                           uint32_t& before) {
+  uint64_t scratch, seen;
+  __asm__ goto volatile(
+      LANE_RSEQ_DESCRIPTOR
+      "orr %w[scratch], %w[lower], %w[scratch], lsl #16\n\t"
+      "cmp %w[scratch], %w[seen]\n\t"
+      "b.ne %l[elsewhere]\n\t"
+      "str %w[mark], [%[word]]\n" LANE_RSEQ_END
+      : [scratch] "=&r"(scratch), [seen] "=&r"(seen)
+      : [area] "r"(static_cast<char*>(__builtin_thread_pointer()) + area), [at] "i"(kNumberAt),
+        [word] "r"(&word), [lower] "r"(uint32_t{lower}), [mark] "r"(mark)
+      : "memory", "cc"
+      : elsewhere, aborted);
+  before = static_cast<uint32_t>(scratch);
+  return Restartable::kDone;
+elsewhere:
+  return Restartable::kElsewhere;
+aborted:
+  return Restartable::kInterrupted;
+}
+
+// If the word's upper half is the number of this CPU: takes the first object off a list that is linked through its objects'
+// first words.
+template <int kNumberAt>
+FAST Restartable rseq_pop(ptrdiff_t area, const std::atomic<uint32_t>& word, void** head, void*& object) {
+  void* first;
+  uint64_t scratch, seen;
+  __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
+                        "cmp %w[scratch], %w[seen], lsr #16\n\t"
+                        "b.ne %l[elsewhere]\n\t"
+                        "ldr %[first], [%[head]]\n\t"
+                        "cbz %[first], %l[empty]\n\t"
+                        "ldr %[scratch], [%[first]]\n\t"
+                        "str %[scratch], [%[head]]\n" LANE_RSEQ_END
+                        : [scratch] "=&r"(scratch), [seen] "=&r"(seen), [first] "=&r"(first)
+                        : [area] "r"(static_cast<char*>(__builtin_thread_pointer()) + area),
+                          [at] "i"(kNumberAt), [word] "r"(&word), [head] "r"(head)
+                        : "memory", "cc"
+                        : elsewhere, empty, aborted);
+  object = first;
+  return Restartable::kDone;
+elsewhere:
+  return Restartable::kElsewhere;
+empty:
+  return Restartable::kEmpty;
+aborted:
+  return Restartable::kInterrupted;
+}
+
+#undef LANE_RSEQ_DESCRIPTOR
+#undef LANE_RSEQ_END
+
+}  // namespace lanemalloc::arch

@@ -1,0 +1,99 @@
+// PerCpu: the entry of a lane that belongs to a CPU, or to a concurrency id, which no two running threads share. Whoever
+// runs there enters; a thread that was stopped inside is met as a lane that is taken, and the next goes elsewhere.
+// Called by: engine (whoever runs there), lane and scavenger (other side). Locking: the other side holds the lane's lock.
+//
+//   here == number     free; who runs on the CPU with this number may enter (beside it, in the lower half: the lane's id, so
+//                      that one look tells a hit of free() that the object is the lane's too)
+//   kTakenHere         a thread is inside, running or stopped, on this CPU or moved to another
+//   kRevokedHere       somebody holds the lane from outside
+//
+//   who runs there                                  revoker, anywhere
+//   --------------                                  -----------------
+//   one step {                                      lock the lane
+//     here == number of this CPU?      [check]      here: number -> kRevokedHere, by compare-exchange   [revoke]
+//     here = kTakenHere                [take]         it was not the number: give up
+//   }                                               restart: every thread between [check] and [take] starts over
+//   work, as in any other lane                      look at here                                        [look]
+//   here = number, a plain store       [leave]        kRevokedHere: work, here = number, unlock
+//                                                     anything else: give up
+//
+//   malloc's hit does not enter: one step { [check]; first = head; next = first->next; head = next  [pop] }
+//
+// A step is a restartable sequence: the kernel starts it again if the thread is stopped, moved or interrupted before its
+// last instruction, the only store. So of the threads with one number, at most one is in a step, and its [check] holds until
+// its store: nobody else with that number has run. No locked instruction, no fence.
+//
+// Two threads inside: both must have stored kTakenHere after a [check]. They had the same number, so the steps came one
+// after the other, and the second [check] saw the first one's kTakenHere unless it had left.
+//
+// A revoker and a thread inside: [revoke] is a compare-exchange, so it fails when somebody is inside already. A step that had
+// its [check] before [revoke] and its store after it is possible, since both run at once on two CPUs. After the restart no such
+// step is under way: if it was [take], the word is kTakenHere, or the number once the thread has left, or was taken again, and
+// the revoker's [look] sees that it has lost: nothing puts kRevokedHere back. If it was [pop], it is done, and the restart, which
+// is a barrier too, shows it to the revoker. Steps that begin later see kRevokedHere.
+//
+// Who has lost must leave the word alone: it belongs to the thread that came in between.
+//
+// Re-entrance. As with the other entries the slot says busy from before the step until the thread has left: a handler works
+// in an overflow lane.
+//
+// Fork. In the child a lane that is taken stays so; if it was the forking thread itself that was inside, further down its stack, it
+// goes on there and leaves, and the lane serves on, unnumbered.
+//
+// Source: UMA's caches a CPU (docs, SEEDS.md 3); rseq(2).
+#pragma once
+
+#include "lane/world.h"
+
+namespace lanemalloc {
+
+struct PerCpu {
+  // Takes the first object of a bin; false where that does not do, for whatever reason.
+  template <class P>
+  FAST static bool pop(Gate* gate, Bytes index, void*& object) {
+    if (index >= *word<size_t, offsetof(Gate, here_bins)>(gate)) return false;
+    void** head = word<void*, offsetof(Gate, heads)>(gate) + index;
+    return P::hit_pop_here(here(gate), head, object) == Restartable::kDone;
+  }
+  FAST static bool may_free(Gate* gate, Bytes distance) {
+    return distance < *word<Bytes, offsetof(Gate, here_bytes)>(gate);
+  }
+  // Inside on return, if the object belongs to the lane of this CPU and nobody is there; `free` is for leave().
+  template <class P>
+  FAST static bool enter_for(Gate* gate, MapEntry entry, uint32_t& free) {
+    return P::hit_take_here(here(gate), static_cast<uint16_t>(entry.owner()), kTakenHere, free) ==
+           Restartable::kDone;
+  }
+  FAST static void leave(Gate* gate, uint32_t free) {
+    // release: as Lane::leave_here().
+    here(gate).store(free, std::memory_order_release);
+  }
+
+ private:
+  // A gate's word, by its distance: a busy gate is no whole Gate, its address is eight bytes off.
+  template <class T, size_t kDistance>
+  FAST static T* word(Gate* gate) {
+    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(gate) + kDistance);
+  }
+  FAST static std::atomic<uint32_t>& here(Gate* gate) {
+    return *word<std::atomic<uint32_t>, offsetof(Gate, here)>(gate);
+  }
+};
+
+// The lock is held.
+template <class P>
+bool Lane<P>::take_from_cpu() {
+  uint32_t free = free_here();
+  // acquire: sees what the last one inside did. Pairs with [leave].
+  if (!here.compare_exchange_strong(free, kRevokedHere, std::memory_order_acquire, std::memory_order_relaxed))
+    return false;
+  if (!P::restart_here()) {
+    // Never so: percpu is not chosen where there is no restart. Give up without a look.
+    free = kRevokedHere;
+    here.compare_exchange_strong(free, free_here(), std::memory_order_relaxed);
+    return false;
+  }
+  return here.load(std::memory_order_acquire) == kRevokedHere;
+}
+
+}  // namespace lanemalloc

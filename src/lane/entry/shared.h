@@ -1,0 +1,104 @@
+// Shared: the entry of a lane that many threads use in turn, from a pool of N. A thread tries the lock of the lane in its slot;
+// if it is taken, up to so many others in an order that differs from thread to thread; then it waits.
+// Called by: engine. Locking: entering is taking the lane's lock (rank kLane). A refused try never waits.
+//
+//   probes     start = R mod N, step = one of the numbers that share no divisor with N, at R mod how many there are: start,
+//              start + step, start + 2 * step, .. visits every lane once before it comes back (N steps of a generator of
+//              Z/N). R is the lane's precedence, or the time: different for each thread.
+//   precedence when a lane's entry first failed since it was last entered; 0 after every success. A thread that must wait
+//              waits at the lane with the lowest of those it has seen: contended longest, so free soonest.
+//
+// No division: r mod n is two multiplications by a number made when N was set (lane/probe_orders.h).
+// N may change at any time. Whoever reads the tables meanwhile may see numbers of the old N beside those of the new: then
+// a step may visit a lane twice, or name one that is not there, which is passed over.
+//
+// Source: scudo's shared pool of caches (SEEDS.md 1), with its variants as options.
+#pragma once
+
+#include "lane/world.h"
+
+namespace lanemalloc {
+
+template <class P>
+class Shared {
+ public:
+  Shared(World<P>& world, Visit& visit) : world_(world), visit_(visit) {}
+
+  // Enters a lane of the pool, `current` if it can be; waits as the last resort. Not for signal handlers.
+  Lane<P>* enter(Lane<P>& current) {
+    if (LIKELY(try_enter(current))) return &current;
+    if (current.precedence().load(std::memory_order_relaxed) == 0)
+      current.precedence().store(P::now_ns(), std::memory_order_relaxed);
+    last_ = longest_ = &current;
+    if (Lane<P>* lane = settings().scan_from_first ? scan() : probe(current)) return lane;
+    return wait(settings().wait_on_random && longest_ == &current ? *last_ : *longest_);
+  }
+
+ private:
+  const SharedSettings& settings() const { return world_.settings.shared; }
+
+  bool try_enter(Lane<P>& lane) {
+    if (!lane.lock().try_acquire(visit_)) return false;
+    if (UNLIKELY(lane.precedence().load(std::memory_order_relaxed) != 0))
+      lane.precedence().store(0, std::memory_order_relaxed);
+    return true;
+  }
+
+  uint32_t most_probes() const {
+    const uint32_t n = world_.lanes.orders().lanes();
+    return settings().probes < n ? settings().probes : n;
+  }
+
+  // As scudo did first: in order, beginning with the first.
+  Lane<P>* scan() {
+    const uint32_t n = most_probes();
+    for (uint32_t i = 0; i < n; ++i) {
+      Lane<P>* lane = world_.lanes.shared(i);
+      if (lane == nullptr) continue;
+      last_ = lane;
+      if (try_enter(*lane)) return found(lane, i + 1);
+    }
+    return found(nullptr, n);
+  }
+
+  Lane<P>* probe(Lane<P>& current) {
+    const ProbeOrders& orders = world_.lanes.orders();
+    const uint64_t precedence =
+        settings().use_precedence ? current.precedence().load(std::memory_order_relaxed) : 0;
+    const auto r = static_cast<uint32_t>(precedence != 0 ? precedence : P::now_ns());
+    const uint32_t step = orders.step(r);
+    const uint32_t n = most_probes();
+    uint64_t lowest = ~uint64_t{0};
+    uint32_t index = orders.start(r);
+    for (uint32_t i = 0; i < n; ++i, index = orders.next(index, step)) {
+      Lane<P>* lane = world_.lanes.shared(index);
+      if (lane == nullptr) continue;
+      last_ = lane;
+      if (lane != &current && try_enter(*lane)) return found(lane, i + 1);
+      const uint64_t since = lane->precedence().load(std::memory_order_relaxed);
+      if (!settings().use_precedence || since == 0 || since >= lowest) continue;
+      lowest = since;
+      longest_ = lane;
+    }
+    return found(nullptr, n);
+  }
+
+  Lane<P>* found(Lane<P>* lane, uint32_t probes) {
+    count<P>(world_.counters.probes[probes_row(probes)]);
+    if (lane != nullptr) count<P>(world_.counters.rebinds);
+    return lane;
+  }
+
+  Lane<P>* wait(Lane<P>& lane) {
+    lane.lock().acquire(visit_);
+    lane.precedence().store(0, std::memory_order_relaxed);
+    return &lane;
+  }
+
+  World<P>& world_;
+  Visit& visit_;
+  Lane<P>* last_ = nullptr;     // that was tried
+  Lane<P>* longest_ = nullptr;  // contended of those; the thread's own if none was
+};
+
+}  // namespace lanemalloc

@@ -34,5 +34,6 @@ enum class Owner : uint16_t {
 };
 
 constexpr bool is_lane(Owner owner) { return owner >= Owner::kFirstLane && owner != Owner::kClosed; }
+constexpr bool is_slab(Owner owner) { return is_lane(owner) || owner == Owner::kDepot; }
 
 }  // namespace lanemalloc

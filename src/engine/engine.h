@@ -143,6 +143,9 @@ class Engine {
     PerCpu::leave(gate, free);
     Owned::leave(slot, gate);
   }
+  class Turn;
+  FAST void* allocate_in_turn(Bytes size, Slot& slot, Gate* gate);
+  FAST bool free_in_turn(void* p, Slot& slot, Gate* gate);
   void give_up_lane(Lane<P>& lane, Visit& visit);
   bool can_enter_by_cpu();
   void set_entry(Entry entry, uint32_t shared_lanes);

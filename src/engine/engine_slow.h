@@ -156,6 +156,65 @@ class Engine<P>::Stay : public Inside {
   How how_ = How::kOwned;
 };
 
+// Turn: a stay in the lane that the slot names, if it is a shared one or one of a CPU, and free; and not a first look around.
+template <class P>
+class Engine<P>::Turn {
+ public:
+  Turn(Engine& engine, Slot& slot, Gate* gate) : visit_(&slot, true) {
+    if (is_busy(gate) || gate->how != engine.entry() || engine.world_.settings.checked) return;
+    Lane<P>* lane = static_cast<Lane<P>*>(gate);
+    if (gate->how == Entry::kShared) {
+      if (lane->number() < engine.world_.lanes.orders().lanes() &&
+          Shared<P>(engine.world_, visit_).try_enter(*lane))
+        lane_ = lane;
+    } else if (gate->how == Entry::kPerCpu) {
+      uint32_t before;
+      if (P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before) ==
+          Restartable::kDone)
+        lane_ = lane;
+    }
+  }
+  Turn(const Turn&) = delete;
+
+  Lane<P>* lane() const { return lane_; }  // null: no turn
+  Visit& visit() { return visit_; }
+  // Leaves the lane; and, if all is done, the allocator.
+  bool end(Slot& slot, bool done) {
+    if (lane_->how == Entry::kShared) {
+      lane_->lock().release(visit_);
+    } else {
+      lane_->leave_here();
+    }
+    if (done) Owned::leave(slot, lane_);
+    return done;
+  }
+
+ private:
+  Visit visit_;
+  Lane<P>* lane_ = nullptr;
+};
+
+template <class P>
+FAST void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
+  Turn turn(*this, slot, gate);
+  if (turn.lane() == nullptr) return nullptr;
+  void* p = turn.lane()->allocate(class_of(size == 0 ? 1 : size), turn.visit());
+  turn.end(slot, p != nullptr);
+  return p;
+}
+
+template <class P>
+FAST bool Engine<P>::free_in_turn(void* p, Slot& slot, Gate* gate) {
+  const Bytes distance = world_.region.distance(p);
+  if (distance >= world_.region.bytes() || !is_slab(world_.region.entry_at(distance).owner())) return false;
+  Turn turn(*this, slot, gate);
+  if (turn.lane() == nullptr) return false;
+  // Read again inside: until then the slab may have gone to or come from the depot.
+  const MapEntry entry = world_.region.entry_at(distance);
+  if (LIKELY(is_slab(entry.owner()))) turn.lane()->free(static_cast<Object*>(p), entry, turn.visit());
+  return turn.end(slot, is_slab(entry.owner()));
+}
+
 template <class P>
 bool Engine<P>::start(const Settings& settings, void (*report)(Verdict, const void*)) {
   world_.settings = settings;
@@ -211,6 +270,7 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
     bool zeroed;
     return allocate_large(size, kGranule, slot, gate, zeroed);
   }
+  if (void* p = allocate_in_turn(size, slot, gate)) return p;
   Stay stay(*this, slot, gate);
   if (stay.lane() == nullptr) return nullptr;
   void* p = stay.lane()->allocate(class_of(size == 0 ? 1 : size), stay.visit());
@@ -273,6 +333,7 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
     Owned::leave(slot, gate);
     return Verdict::kGood;
   }
+  if (free_in_turn(p, slot, gate)) return Verdict::kGood;
   const Bytes distance = world_.region.distance(p);
   const MapEntry entry = distance < world_.region.bytes() ? world_.region.entry_at(distance) : MapEntry();
   Verdict verdict = Verdict::kGood;

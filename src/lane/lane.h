@@ -49,7 +49,8 @@ struct LaneCounters {
 template <class P>
 class Lane : public Gate {
  public:
-  static constexpr unsigned kIdleAfter = 32;  // batches that a sleeping owner may leave unanswered
+  static constexpr unsigned kIdleAfter = 32;   // batches that a sleeping owner may leave unanswered
+  static constexpr unsigned kBusyAfter = 128;  // the same of one that works
 
   // number: the lane's among those of its entry; kNoNumber if it has none.
   Lane(Owner id, World<P>& world, Entry entry, uint32_t number);
@@ -203,6 +204,7 @@ class Lane : public Gate {
   BlockIndex spares_[kSpares]{};
   uint32_t spare_count_ = 0;
   uint8_t unanswered_[64]{};
+  uint8_t seen_[64]{};  // owners' activity at the last look
   LaneCounters counters_;
   const Owner id_;
   const uint32_t number_;

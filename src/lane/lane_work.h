@@ -242,7 +242,14 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
     return;
   }
   if (++unanswered < kIdleAfter || !visit.may_drain) return;
-  // The owner has not looked for a while: if it is not inside, take in for it what lies there.
+  // The owner has not looked for a while. If it works, it will, when it is short of objects; unless far too much lies there.
+  // Else, if it is not inside, take in for it what lies there.
+  uint8_t& seen = seen_[static_cast<unsigned>(remote.owner) % sizeof seen_];
+  const auto activity = static_cast<uint8_t>(owner.activity());
+  if (seen != activity && unanswered < kBusyAfter) {
+    seen = activity;
+    return;
+  }
   unanswered = 0;
   visit.may_drain = false;
   world_.with_idle_lane(owner, visit, [&](Lane& lane) { lane.drain_inbox(visit); });

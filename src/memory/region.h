@@ -6,7 +6,7 @@
 //   +----------+----------------+-----------+-----------------------+    +---------------------------+---------- - - -
 //   | page map | block states   | lanes     | object bits (checked) |    | blocks in use or free     | never touched
 //   +----------+----------------+-----------+-----------------------+    +---------------------------+---------- - - -
-//     8 + 1 B    64 B a block                 512 B a block                                       frontier
+//     8 + 1 B    128 B a block                512 B a block                                       frontier
 //     a block
 //
 // The page map is read by every thread that frees and written only when a block changes hands; a block's state belongs
@@ -53,14 +53,15 @@ enum class BlockKind : uint8_t {
   kAbsent,   // the same: not claimed
 };
 
-struct alignas(64) BlockState {
+// Neighbours may be two lanes', so they do not share a pair of lines.
+struct alignas(kNoSharing) BlockState {
   static constexpr size_t kOwnerPart = 48;
   std::byte owner_part[kOwnerPart];
   std::atomic<BlockKind> kind;
   uint8_t unused[3];
   uint32_t length;  // blocks of the run; in its first and last block
 };
-static_assert(sizeof(BlockState) == 64);
+static_assert(sizeof(BlockState) == kNoSharing);
 
 template <class P>
 class Region {
@@ -107,7 +108,11 @@ class Region {
   Bytes bytes() const { return bytes_; }
   // bytes(), as a hit of free() asks for it; 0 while lanes are entered by the CPU's number, so that hits go there.
   FAST Bytes hit_bytes() const { return hit_load(hit_bytes_); }
-  void set_hits(bool on) { hit_bytes_.store(on ? bytes_ : 0, std::memory_order_relaxed); }
+  void set_hits(bool on) {
+    const Bytes bytes = on ? bytes_ : 0;
+    if (hit_bytes_.load(std::memory_order_relaxed) != bytes)
+      hit_bytes_.store(bytes, std::memory_order_relaxed);
+  }
   // Distance of an address from the base; at least bytes() for addresses that are not of the body.
   FAST Bytes distance(const void* p) const { return reinterpret_cast<Address>(p) - base_; }
   BlockIndex block_of(const void* p) const { return static_cast<BlockIndex>(distance(p) >> kBlockShift); }

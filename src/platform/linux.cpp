@@ -251,10 +251,7 @@ bool Linux::restart_here() noexcept {
          system_call(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0;
 }
 
-bool Linux::single_threaded() noexcept {
-  // One way: the C library may turn its flag back when all other threads are gone, but a bare thread may still run.
-  static std::atomic<bool> had_threads{false};
-  if (had_threads.load(std::memory_order_relaxed)) return false;
+bool Linux::still_single_threaded() noexcept {
   if (__libc_single_threaded) return true;
   had_threads.store(true, std::memory_order_relaxed);
   return false;

@@ -34,7 +34,9 @@ struct Linux {
   }
   static bool numbers_for_hits() noexcept;
   static bool restart_here() noexcept;
-  static bool single_threaded() noexcept;
+  static bool single_threaded() noexcept {
+    return !had_threads.load(std::memory_order_relaxed) && still_single_threaded();
+  }
   static bool barrier() noexcept;
   static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept;
   static void wake(std::atomic<uint32_t>& word, int count) noexcept;
@@ -48,6 +50,10 @@ struct Linux {
   static constexpr int kCidAt = 24;
   static constexpr int kCpuAt = 4;
   static constinit ptrdiff_t rseq_area __attribute__((visibility("hidden")));
+
+  // One way: the C library may turn its flag back when all other threads are gone, but a bare thread may still run.
+  static inline std::atomic<bool> had_threads{false};
+  static bool still_single_threaded() noexcept;
 
   // Beyond the contract, for the abi layer.
   static bool runs_with_raised_privileges() noexcept;  // AT_SECURE

@@ -34,15 +34,16 @@ class Shared {
     return wait(settings().wait_on_random && longest_ == &current ? *last_ : *longest_);
   }
 
- private:
-  const SharedSettings& settings() const { return world_.settings.shared; }
-
+  // Never waits.
   bool try_enter(Lane<P>& lane) {
     if (!lane.lock().try_acquire(visit_)) return false;
     if (UNLIKELY(lane.precedence().load(std::memory_order_relaxed) != 0))
       lane.precedence().store(0, std::memory_order_relaxed);
     return true;
   }
+
+ private:
+  const SharedSettings& settings() const { return world_.settings.shared; }
 
   uint32_t most_probes() const {
     const uint32_t n = world_.lanes.orders().lanes();

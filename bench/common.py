@@ -27,11 +27,18 @@ class Library:
 
     name: str
     path: Path | None
+    options: str = ""  # LANEMALLOC_OPTIONS
+    before: Path | None = None  # preloaded before it
+    threaded: bool = False  # programs of bench/micro start and end a thread first
 
     def environment(self, **more: str) -> dict[str, str]:
-        env = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "LANEMALLOC_OPTIONS")}
+        env = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "LANEMALLOC_OPTIONS", "PAIRS_AFTER_THREAD")}
         if self.path is not None:
-            env["LD_PRELOAD"] = str(self.path)
+            env["LD_PRELOAD"] = f"{self.before}:{self.path}" if self.before else str(self.path)
+        if self.options:
+            env["LANEMALLOC_OPTIONS"] = self.options
+        if self.threaded:
+            env["PAIRS_AFTER_THREAD"] = "1"
         return env | more
 
     def serves(self, malloc_file: str) -> bool:

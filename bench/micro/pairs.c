@@ -176,7 +176,23 @@ static void run(const char* name, size_t pairs) {
   }
 }
 
+static void* use_malloc(void* nothing) {
+  void* object = malloc(32);
+  HIDE(object);
+  free(object);
+  return nothing;
+}
+
+// With PAIRS_AFTER_THREAD in the environment the process has had a second thread before it is measured.
+static void start_and_end_a_thread(void) {
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, use_malloc, NULL) != 0) abort();
+  pthread_join(thread, NULL);
+  use_malloc(NULL);
+}
+
 int main(int argc, char** argv) {
+  if (getenv("PAIRS_AFTER_THREAD") != NULL) start_and_end_a_thread();
   if (argc != 3) {
     fprintf(stderr, "usage: pairs pair32|bulk-order|bulk-reverse|bulk-shuffle|ring[-empty] PAIRS\n");
     return 2;

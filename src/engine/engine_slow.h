@@ -55,7 +55,7 @@ class Engine<P>::Stay : public Inside {
     }
   }
   ~Stay() {
-    if (how_ == How::kLocked) lane_->lock().release(visit_);
+    if (how_ == How::kLocked) lane_->unlock(visit_);
     if (how_ == How::kByCpu) lane_->leave_here();
   }
 
@@ -95,8 +95,7 @@ class Engine<P>::Stay : public Inside {
 
   NOINLINE Lane<P>* adopt() {
     Lane<P>* lane = world().lanes.pop_idle_or_make();
-    if (lane == nullptr) return nullptr;
-    lane->adopt_by(slot_, visit_);
+    if (lane == nullptr || !lane->adopt_by(slot_, visit_)) return nullptr;
     gate_ = lane;
     if (engine_.watch_exit_ == nullptr || engine_.watch_exit_(slot_)) {
       engine_.count_owner();
@@ -115,6 +114,7 @@ class Engine<P>::Stay : public Inside {
       lane = lanes.shared(lanes.next_shared());
     if (lane == nullptr) return;
     lane_ = Shared<P>(world(), visit_).enter(*lane);
+    if (lane_ == nullptr) return;
     gate_ = lane_;
     how_ = How::kLocked;
   }
@@ -181,7 +181,7 @@ class Engine<P>::Turn {
   // Leaves the lane; and, if all is done, the allocator.
   bool end(Slot& slot, bool done) {
     if (lane_->how == Entry::kShared) {
-      lane_->lock().release(visit_);
+      lane_->unlock(visit_);
     } else {
       lane_->leave_here();
     }
@@ -198,7 +198,10 @@ template <class P>
 FAST void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
   Turn turn(*this, slot, gate);
   if (turn.lane() == nullptr) return nullptr;
-  void* p = turn.lane()->allocate(class_of(size == 0 ? 1 : size), turn.visit());
+  const SizeClass c = class_of(size == 0 ? 1 : size);
+  void* p = turn.lane()->pop(index_of(c));
+  if (p == nullptr) p = turn.lane()->refill_quickly(index_of(c));
+  if (UNLIKELY(p == nullptr)) p = turn.lane()->allocate(c, turn.visit());
   turn.end(slot, p != nullptr);
   return p;
 }
@@ -609,10 +612,9 @@ void Engine<P>::thread_exits(Slot& slot) {
 template <class P>
 void Engine<P>::give_up_lane(Lane<P>& lane, Visit& visit) {
   lane.disown(visit);
-  if (lane.is_set_aside()) return;  // after a fork
-  lane.lock().acquire(visit);
+  if (!lane.lock_or_wait(visit)) return;  // set aside: after a fork
   lane.flush_all(visit);
-  lane.lock().release(visit);
+  lane.unlock(visit);
   world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
   world_.lanes.push_idle(lane);
 }
@@ -687,17 +689,18 @@ void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate) {
   if (lane.is_set_aside()) return;
   lane.inbox().forget_givers();
   const Slot* owner = lane.owner_slot();
-  const bool held_by_me = lane.lock().holder() == &slot;
-  if (lane.lock().is_held() && !held_by_me) {
-    // Somebody who is not here worked in it, or was about to.
+  const bool is_orphan = owner != nullptr && owner != &slot;
+  if (is_orphan) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
+  // Somebody who is not here worked in it, or was about to; or this thread had only just got the lock.
+  const bool held_by_other = lane.lock().is_held() && lane.lock().holder() != &slot;
+  // Whoever is inside: if it was this thread, further down its stack, it will finish and leave.
+  const bool taken = lane.is_taken_here();
+  if (held_by_other || taken) world_.lanes.forget_number(lane);
+  if (held_by_other) {
     if (gate == &lane) gate = &no_lane_gate;
-    world_.lanes.forget_number(lane);
     return lane.set_aside();
   }
-  // Whoever is inside, if it was this thread, further down its stack, will finish and leave.
-  if (lane.is_taken_here()) return world_.lanes.forget_number(lane);
-  if (owner == nullptr || owner == &slot || held_by_me) return;
-  world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
+  if (!is_orphan) return;
   if (owner->load(std::memory_order_acquire) != &lane) return lane.set_aside();
   lane.close_gate();
   lane.forget_owner();

@@ -108,7 +108,7 @@ class Lane : public Gate {
   std::atomic<uint64_t>& precedence() { return precedence_; }
 
   // --- The owner's side of the entry (entry/owned.h).
-  void adopt_by(Slot& slot, Visit& visit);
+  bool adopt_by(Slot& slot, Visit& visit);  // false: it was set aside
   void disown(Visit& visit);
   // acquire: sees what the revoker did before it let go. Pairs with [revoking.release].
   bool is_being_revoked() const { return revoking_.load(std::memory_order_acquire); }
@@ -119,8 +119,11 @@ class Lane : public Gate {
     return asked_.load(std::memory_order_relaxed) && asked_.exchange(false, std::memory_order_relaxed);
   }
 
-  Lock<P>& lock() { return lock_; }
-  const Lock<P>& lock() const { return lock_; }
+  // The lock. False without it, also if the lane was set aside meanwhile: a handler that interrupted this thread has forked.
+  bool try_lock(Visit& visit) { return lock_.try_acquire(visit) && was_not_set_aside(visit); }
+  bool lock_or_wait(Visit& visit) { return lock_.acquire(visit) && was_not_set_aside(visit); }
+  void unlock(Visit& visit) { lock_.release(visit); }
+  const Lock<P>& lock() const { return lock_; }  // to be looked at
   Slot* owner_slot() const { return owner_slot_.load(std::memory_order_relaxed); }
   void forget_owner() { owner_slot_.store(nullptr, std::memory_order_relaxed); }
   // In a fork child: nobody will ever enter this lane again; its owner, if it is there, works elsewhere.
@@ -189,6 +192,11 @@ class Lane : public Gate {
   FAST void receive(Object* object, Visit& visit);
   NOINLINE void send_after(Object* object, MapEntry entry, Visit& visit);
   NOINLINE void flush(Remote& remote, Visit& visit);
+  bool was_not_set_aside(Visit& visit) {
+    if (LIKELY(!set_aside_)) return true;
+    lock_.release(visit);
+    return false;
+  }
   bool take_from_owner();
   void give_to_owner();
   bool take_from_cpu();

@@ -95,7 +95,7 @@ class LaneTable {
   Lane<P>* enter_overflow(Visit& visit) {
     for (uint32_t n = overflow_.load(std::memory_order_acquire); n != 0;) {
       Lane<P>& lane = at(owner(n));
-      if (lane.lock().try_acquire(visit)) return &lane;
+      if (lane.try_lock(visit)) return &lane;
       n = lane.overflow_link().load(std::memory_order_relaxed);
     }
     Lane<P>* lane = make(&visit, Entry::kShared, kNoNumber);
@@ -147,7 +147,7 @@ class LaneTable {
     } while (!count_.compare_exchange_weak(i, i + 1, std::memory_order_acq_rel, std::memory_order_relaxed));
     Lane<P>* lane = new (reinterpret_cast<void*>(place))
         Lane<P>(owner(i + static_cast<uint32_t>(Owner::kFirstLane)), world_, how, lane_number);
-    if (visit != nullptr) lane->lock().try_acquire(*visit);
+    if (visit != nullptr) lane->try_lock(*visit);
     // release: whoever sees the lane ready sees it whole. Pairs with the acquire in for_each().
     ready_word(i).store(1, std::memory_order_release);
     return lane;

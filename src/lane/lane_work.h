@@ -22,9 +22,9 @@ Lane<P>::Lane(Owner id, World<P>& world, Entry entry, uint32_t number)
 
 template <class P>
 bool Lane<P>::try_hold(Visit& visit) {
-  if (!lock_.try_acquire(visit)) return false;
+  if (!try_lock(visit)) return false;
   if (how == Entry::kPerCpu ? take_from_cpu() : take_from_owner()) return true;
-  lock_.release(visit);
+  unlock(visit);
   return false;
 }
 
@@ -35,15 +35,15 @@ void Lane<P>::let_go(Visit& visit) {
   } else {
     give_to_owner();
   }
-  lock_.release(visit);
+  unlock(visit);
 }
 
-// The lock stays held for good; a thread that still has the lane in its slot finds it revoked, or taken, for good.
+// Nobody gets the lock from now on, and who waits for it stops waiting; a thread that still has the lane in its slot finds it
+// revoked, or taken, for good.
 template <class P>
 void Lane<P>::set_aside() {
-  Visit nobody(this, false);
-  lock_.try_acquire(nobody);
   set_aside_ = true;
+  lock_.forget_holder();
   if (how == Entry::kPerCpu) {
     here.store(kTakenHere, std::memory_order_relaxed);
     return;

@@ -116,20 +116,21 @@ void Lane<P>::give_to_owner() {
 // --- The owner's side.
 
 template <class P>
-void Lane<P>::adopt_by(Slot& slot, Visit& visit) {
-  lock_.acquire(visit);
+bool Lane<P>::adopt_by(Slot& slot, Visit& visit) {
+  if (!lock_or_wait(visit)) return false;
   owner_slot_.store(&slot, std::memory_order_relaxed);
   open_gate();
-  lock_.release(visit);
+  unlock(visit);
+  return true;
 }
 
 template <class P>
 void Lane<P>::disown(Visit& visit) {
-  if (is_set_aside()) return;
-  lock_.acquire(visit);  // waits for a revoker: afterwards nobody looks at the slot, which may go away
+  if (!lock_or_wait(visit))
+    return;  // waits for a revoker: afterwards nobody looks at the slot, which may go away
   owner_slot_.store(nullptr, std::memory_order_relaxed);
   close_gate();
-  lock_.release(visit);
+  unlock(visit);
 }
 
 }  // namespace lanemalloc

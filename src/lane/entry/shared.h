@@ -24,7 +24,8 @@ class Shared {
  public:
   Shared(World<P>& world, Visit& visit) : world_(world), visit_(visit) {}
 
-  // Enters a lane of the pool, `current` if it can be; waits as the last resort. Not for signal handlers.
+  // Enters a lane of the pool, `current` if it can be; waits as the last resort. Null if what it waited for is no more, in a
+  // fork child. Not for signal handlers.
   Lane<P>* enter(Lane<P>& current) {
     if (LIKELY(try_enter(current))) return &current;
     if (current.precedence().load(std::memory_order_relaxed) == 0)
@@ -36,7 +37,7 @@ class Shared {
 
   // Never waits.
   bool try_enter(Lane<P>& lane) {
-    if (!lane.lock().try_acquire(visit_)) return false;
+    if (!lane.try_lock(visit_)) return false;
     if (UNLIKELY(lane.precedence().load(std::memory_order_relaxed) != 0))
       lane.precedence().store(0, std::memory_order_relaxed);
     return true;
@@ -91,7 +92,7 @@ class Shared {
   }
 
   Lane<P>* wait(Lane<P>& lane) {
-    lane.lock().acquire(visit_);
+    if (!lane.lock_or_wait(visit_)) return nullptr;
     lane.precedence().store(0, std::memory_order_relaxed);
     return &lane;
   }

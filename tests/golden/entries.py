@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""What a malloc+free pair costs by each entry of a lane, in instructions and in locked operations.
+
+Called by: tests/golden/run.sh. Counted by callgrind over the pair32 loop of bench/micro/pairs.c, which runs either in a
+process that never had a thread, where every entry is the owner's, or after a thread. Valgrind has no restartable
+sequences: bench/micro/pretend_rseq.c stands in for the C library's registration.
+"""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+sys.path.insert(0, str(ROOT / "bench" / "micro"))
+import common
+import fast_path
+import run as micro
+
+
+@dataclass(frozen=True)
+class Case:
+    options: str
+    threaded: bool
+    over_owned: float | None  # instructions a pair, at most so many above the owned entry's; None: only shown
+    locked: float  # operations a pair
+
+
+CASES = (
+    Case("lanes=owned", True, 0.5, 0),
+    Case("lanes=shared:2", False, 0.5, 0),
+    Case("lanes=shared:2", True, None, 2),
+    Case("lanes=percpu", False, 0.5, 0),
+    Case("lanes=percpu", True, 18, 0),
+)
+PAIRS = 20_000
+
+
+def locked_a_pair(library: common.Library, program: Path, code: dict[int, str]) -> float:
+    ran = fast_path.executed(library, program, "pair32", code)
+    return sum(n for at, n in ran.items() if fast_path.LOCKED.match(code.get(at, ""))) / fast_path.PAIRS["pair32"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("library", type=Path)
+    path = parser.parse_args().library.resolve()
+    verdicts = fast_path.Verdicts()
+    if not common.need("valgrind"):
+        verdicts.skip("entries", "no valgrind here")
+        return verdicts.close()
+    pretend = common.compile_program(ROOT / "bench" / "micro" / "pretend_rseq.c", "pretend_rseq.so", "-fPIC", "-shared")
+    program = micro.build()
+    code = fast_path.disassembly(path)
+    empty: dict[str, float] = {}
+    owned = micro.instructions(common.Library("owned", path, "lanes=owned"), program, "pair32", empty)
+    print(f"owned, never threaded: {owned:.1f} instructions a pair")
+    for case in CASES:
+        title = f"{case.options}, {'after a thread' if case.threaded else 'never threaded'}"
+        library = common.Library(title, path, case.options, pretend, case.threaded)
+        cost = micro.instructions(library, program, "pair32", empty)
+        locked = locked_a_pair(library, program, code)
+        figures = f"{cost:.1f} instructions a pair, {locked:.2f} locked operations"
+        good = case.over_owned is None or cost <= owned + case.over_owned
+        verdicts.check(good, f"{title}: {figures}", f"at most {owned:.1f} + {case.over_owned} instructions")
+        verdicts.check(locked <= case.locked + 0.02, f"{title}: at most {case.locked} locked operations a pair", figures)
+    return verdicts.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

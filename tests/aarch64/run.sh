@@ -1,0 +1,180 @@
+#!/usr/bin/env bash
+# Builds for aarch64 with Debian's cross compiler and runs under qemu-user, with 4 and with 64 KiB pages: the unit tests
+# (preset aarch64, with development checks) and the stress programs at a small scale under the library that ships.
+# It shows that the aarch64 code works; an x86-64 machine that emulates one does not show weak ordering.
+# Called by: tests/run.sh, and by hand. A case that qemu-user cannot run is skipped and says why.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+readonly kBuild=$PWD/build/aarch64
+readonly kPrograms=(storm thread_exit many_threads fork_load signals single_step)
+readonly kShards=6  # of the unit tests: qemu keeps what it noted of every address that was ever mapped
+readonly kPatience=150
+# For the same reason: the library reserves less under a limit.
+readonly kAddressSpaceKiB=16000000
+kCaseScale=$(awk -v scale="${LANEMALLOC_TEST_SCALE:-1}" 'BEGIN { print scale * 0.02 }')
+readonly kCaseScale
+export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
+
+passed=0 failed=0 skipped=0
+ok() { echo "ok $*"; passed=$((passed + 1)); }
+fail() { echo "FAILED $*"; failed=$((failed + 1)); }
+skip() { echo "SKIP $*"; skipped=$((skipped + 1)); }
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+emulate() { (ulimit -c 0 -v "$kAddressSpaceKiB" && exec timeout -k 5 "$kPatience" qemu-aarch64-static "$@"); }
+
+build_all() {
+  tools/install-packages g++-aarch64-linux-gnu qemu-user-static googletest cmake ninja-build
+  local googletest=$kBuild/googletest program
+  if [[ ! -e $googletest/installed/lib/libgtest.a ]]; then
+    cmake -S /usr/src/googletest -B "$googletest" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64.cmake" \
+      -DCMAKE_BUILD_TYPE=Release -DBUILD_GMOCK=OFF -DCMAKE_INSTALL_PREFIX="$googletest/installed"
+    cmake --build "$googletest" --parallel "$(nproc)" --target install
+  fi
+  tools/build aarch64 unit_tests
+  cmake --preset release -B "$kBuild/release" --toolchain cmake/aarch64.cmake
+  cmake --build "$kBuild/release" --parallel "$(nproc)" --target lanemalloc
+  for program in "${kPrograms[@]}"; do
+    aarch64-linux-gnu-g++ -std=c++20 -g -O2 -Wall -Wextra -fno-exceptions -fno-rtti -pthread \
+      "tests/stress/$program.cpp" -o "$work/$program" -Wl,-z,now
+  done
+  aarch64-linux-gnu-gcc -O1 -Wall -Wextra -pthread tests/machines/cpu_facts.c -o "$work/cpu_facts"
+  build_wrong_start
+}
+
+# The library with a mistake that only aarch64 can make: a bare thread that does not get its argument.
+build_wrong_start() {
+  cp -r src "$work/src"
+  sed -i '/mov x0, x10/d' "$work/src/base/arch_aarch64.h"
+  if cmp -s src/base/arch_aarch64.h "$work/src/base/arch_aarch64.h"; then
+    echo 'arch_aarch64.h has no such instruction any more' >&2
+    return 1
+  fi
+  aarch64-linux-gnu-g++ -std=gnu++20 -O2 -fPIC -shared -pthread -DNDEBUG -D_GNU_SOURCE -DLANEMALLOC_VERSION='"0"' \
+    -fno-builtin -fno-exceptions -fno-rtti -fvisibility=hidden -fno-threadsafe-statics -ftls-model=initial-exec \
+    "-I$work/src" -Iinclude "$work"/src/*/*.cpp -o "$work/wrong_start.so"
+}
+
+show_facts() {
+  local bytes=$1
+  emulate -p "$bytes" "$work/cpu_facts" 2 >"$work/facts"
+  grep -v '^thread' "$work/facts" | sed "s/^/  /"
+  if grep -qx "page_size $bytes" "$work/facts"; then
+    ok "the emulated machine has pages of $bytes bytes"
+  else
+    fail "the emulated machine should have pages of $bytes bytes"
+  fi
+  grep -qx 'rseq yes' "$work/facts" ||
+    skip "rseq with pages of $bytes bytes: qemu-user does not offer it; lanes=percpu runs its fallback"
+  grep -qx 'membarrier yes' "$work/facts" ||
+    skip "revocation with pages of $bytes bytes: qemu-user does not forward membarrier here"
+}
+
+# Where the fake platform's pages are the machine's own. What the other sizes test does not depend on the machine.
+run_unit_tests() {
+  local bytes=$1 name=$2 other=$3 shard filter wanted ran bad
+  filter="-*/16K*:*/$other*"
+  wanted=$(emulate "$kBuild/unit_tests" --gtest_list_tests --gtest_filter="$filter" | grep -c '^  ' || true)
+  export -f emulate
+  export kAddressSpaceKiB kPatience kBuild kShards work filter bytes
+  # shellcheck disable=SC2016  # for the inner shell
+  seq 0 $((kShards - 1)) | xargs -P "$(nproc)" -I{} bash -c '
+    GTEST_TOTAL_SHARDS=$kShards GTEST_SHARD_INDEX={} emulate -p "$bytes" "$kBuild/unit_tests" --gtest_color=no \
+      --gtest_filter="$filter" >"$work/unit.{}" 2>&1 || echo "ended with status $?" >>"$work/unit.{}"'
+  ran=$(cat "$work"/unit.* | grep -cE '^\[ +OK \] .* \([0-9]+ ms\)$' || true)
+  bad=$(cat "$work"/unit.* | grep -cE '^(\[ +FAILED +\] .* \([0-9]+ ms\)|ended with status .*)$' || true)
+  passed=$((passed + ran))
+  for ((shard = 0; shard < kShards; shard++)); do
+    if grep -qE '^(\[ +FAILED|ended with)' "$work/unit.$shard"; then tail -n 40 "$work/unit.$shard" | sed 's/^/  | /'; fi
+  done
+  rm -f "$work"/unit.*
+  if [[ $bad -gt 0 || $ran -eq 0 || $ran -ne $wanted ]]; then
+    fail "unit tests with $name pages: $ran of $wanted passed"
+  else
+    echo "ok unit tests with $name pages: $ran"
+  fi
+}
+
+run_case() {  # LIBRARY|"" PAGE_BYTES OPTIONS PROGRAM CASE; its output is in $work/output
+  local preload=() checked=0
+  # By -E: the emulator itself must not load it.
+  [[ -z $1 ]] || preload=(-E "LD_PRELOAD=$1")
+  [[ $3 != *checked=1* ]] || checked=1
+  LANEMALLOC_TEST_SCALE=$kCaseScale LANEMALLOC_TEST_WATCHDOG=$((kPatience - 30)) LANEMALLOC_OPTIONS=$3 \
+    LANEMALLOC_TEST_LIBRARY=$1 LANEMALLOC_TEST_CHECKED=$checked \
+    emulate -p "$2" "${preload[@]}" "$work/$4" "$5" >"$work/output" 2>&1 </dev/null
+}
+
+# Why a case that failed says nothing of the library; empty if it does.
+excuse() {  # PAGE_BYTES PROGRAM CASE
+  if [[ $2/$3 == @(many_threads/cost|fork_load/spawn) && $can_execute == no ]]; then
+    echo 'qemu-user starts no other program unless the kernel knows aarch64 programs (binfmt_misc)'
+  elif grep -q '^FAILED.*memory grows with dead threads' "$work/output"; then
+    if ! run_case '' "$1" '' "$2" "$3" && grep -q '^FAILED.*memory grows with dead threads' "$work/output"; then
+      echo "qemu-user keeps memory of dead threads, with glibc's malloc too; all else in it held"
+    fi
+  fi
+}
+
+run_stress() {  # PAGE_BYTES OPTIONS PROGRAM...
+  local bytes=$1 options=$2 program name label why status
+  shift 2
+  label="[$((bytes / 1024)) KiB pages${options:+, $options}]"
+  for program in "$@"; do
+    for name in $(emulate "$work/$program" list); do
+      status=0
+      run_case "$kBuild/release/liblanemalloc.so" "$bytes" "$options" "$program" "$name" || status=$?
+      if [[ $status -eq 0 ]] && grep -q '^skipped' "$work/output"; then
+        skip "$label $(sed -n 's/^skipped //p' "$work/output")"
+      elif [[ $status -eq 0 ]] && grep -q '^ok' "$work/output"; then
+        ok "$label $(sed -n 's/^ok //p' "$work/output")"
+      else
+        cp "$work/output" "$work/first-output"
+        why=$(excuse "$bytes" "$program" "$name")
+        if [[ -n $why ]]; then
+          skip "$label $program $name: $why"
+        else
+          fail "$label $program $name: status $status"
+          head -n 40 "$work/first-output" | sed 's/^/  | /'
+        fi
+      fi
+    done
+  done
+}
+
+# The case must pass with another allocator and fail with the mistake.
+expect_failure() {  # MUTANT PROGRAM CASE OPTIONS
+  if ! run_case '' 4096 '' "$2" "$3"; then
+    fail "$2 $3 should pass with glibc's malloc: $(head -n 1 "$work/output")"
+  elif run_case "$work/$1.so" 4096 "$4" "$2" "$3"; then
+    fail "mutant $1 should fail $2 $3: $(head -n 1 "$work/output")"
+  else
+    ok "mutant $1 fails $2 $3: $(head -n 1 "$work/output")"
+  fi
+}
+
+build_all >"$work/build.log" 2>&1 &  # in the background set -e counts
+if ! wait $!; then
+  tail -n 60 "$work/build.log"
+  echo 'FAILED the aarch64 build'
+  echo '0 passed, 1 failed, 0 skipped'
+  exit 1
+fi
+can_execute=no
+if "$work/cpu_facts" >/dev/null 2>&1; then can_execute=yes; fi
+
+expect_failure wrong_start storm 8-threads decay_ms=1
+show_facts 4096
+show_facts 65536
+run_unit_tests 4096 4K 64K
+run_unit_tests 65536 64K 4K
+run_stress 4096 '' "${kPrograms[@]}"
+run_stress 65536 '' "${kPrograms[@]}"
+run_stress 65536 checked=1 storm signals
+run_stress 4096 lanes=shared:4 storm signals
+run_stress 65536 lanes=percpu storm  # not to be had here: the next best serves
+echo "$passed passed, $failed failed, $skipped skipped"
+[[ $failed -eq 0 ]]

@@ -220,7 +220,8 @@ class OptionReader {
     const char* best = kKeys[0];
     size_t least = ~size_t{0};
     for (const char* key : kKeys) {
-      const size_t d = distance(word, key);
+      // Of two that are as near, the one with the same first letter.
+      const size_t d = distance(word, key) * 2 + (word.length > 0 && word.text[0] == *key ? 0 : 1);
       if (d < least) {
         least = d;
         best = key;

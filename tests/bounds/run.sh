@@ -42,4 +42,10 @@ if [[ -z $only || -n $requested_self_test ]]; then
 fi
 if [[ -n $requested_self_test ]]; then finish; fi
 for program in "${programs[@]}"; do run_all_cases "$program" "$scale" "" plain; done
+if [[ $library != glibc ]]; then
+  smaller=$scale
+  for lanes in shared:2 percpu; do
+    for program in "${programs[@]}"; do run_all_cases "$program" "$smaller" "lanes=$lanes" "$lanes"; done
+  done
+fi
 finish

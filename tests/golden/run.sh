@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # The figures and facts that must not drift: the fast path's instructions, the shared library's shape, its start.
 #   tests/golden/run.sh [--update] [LIBRARY]      LIBRARY: build/release/liblanemalloc.so unless given
-# Called by: tests/run.sh golden. Five parts:
+# Called by: tests/run.sh golden. Six parts:
 #   fast path      no locked operation, fence or call in malloc, free, new, delete; counts as in fast_path.txt
 #   binary         libc only, exports as in exports.txt, no text relocations, static TLS
 #   instructions   a malloc+free pair within its limits (bench/micro/run.py --check)
+#   entries        the same by each entry of a lane, and locked operations (entries.py)
 #   start          a small program is at most 1 MiB larger than with the C library
 #   self-test      each of these checks catches a library with the fault that it is there for (mutant.c)
 # --update writes fast_path.txt and exports.txt from LIBRARY; look at the difference before you commit it.
@@ -106,6 +107,10 @@ self_test() {
     catches "too many instructions (the C library's malloc)" 'libc pair32' \
       "$python" "$root/bench/micro/run.py" --check --lib libc --workload pair32
   fi
+  if command -v valgrind >/dev/null; then
+    catches "a locked operation by an entry" 'lanes=owned, after a thread: at most 0 locked' \
+      "$python" "$here/entries.py" "$work/LOCK.so"
+  fi
   # A library whose start dirties 2 MiB.
   echo 'static char dirt[2 << 20]; __attribute__((constructor)) static void start(void)
     { for (unsigned i = 0; i < sizeof dirt; i += 4096) ((volatile char*)dirt)[i] = 1; }' >"$work/fat.c"
@@ -118,6 +123,7 @@ if [[ -e $library ]]; then
   part "fast path" "$python" "$here/fast_path.py" "${update[@]}" "$library"
   part "binary" "$python" "$here/binary.py" "${update[@]}" "$library"
   part "instructions" "$python" "$root/bench/micro/run.py" --check --lib "lanemalloc=$library"
+  part "entries" "$python" "$here/entries.py" "$library"
   part "start" "$python" "$root/bench/startup/run.py" --check-rss --lib "lanemalloc=$library"
 else
   say "FAIL: no library at ${library#"$root/"}: run make build first"

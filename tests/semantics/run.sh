@@ -127,21 +127,25 @@ done
 unset LANEMALLOC_OPTIONS LD_PRELOAD MALLOC_CONF
 export CHECK_LIBRARY=$library CHECK_PLUGINS=$work
 
-# run_case NAME MODE CASE: one line, ok, FAILED or skipped, is the last that the case prints; here it gets the name.
+# The entries of lanes that every case is run with; "" is the default.
+entries=("" shared:2 percpu)
+
+# run_case NAME MODE CASE LANES: one line, ok, FAILED or skipped, is the last that the case prints; here it gets the name.
 run_case() {
-  local name=$1 mode=$2 case=$3 status=0 preload=()
+  local name=$1 mode=$2 case=$3 status=0 preload=() label=${4:+ [$4]}
   wanted "$name/$case" || return 0
   [[ -z $list ]] || { echo "$name/$case" && return 0; }
-  [[ $mode == plain ]] || preload=("LD_PRELOAD=$library")
+  [[ -z $4 ]] || preload=("LANEMALLOC_OPTIONS=lanes=$4")
+  [[ $mode == plain ]] || preload+=("LD_PRELOAD=$library")
   [[ -z ${CHECK_TIMES:-} ]] || echo "$(date +%s.%N) $name/$case" >>"$CHECK_TIMES"
   # The shell's own word about a signal goes to nobody.
   { timeout -s KILL 300 env "${preload[@]}" "$work/$name" "$case" >"$work/out" 2>&1 </dev/null || status=$?; } 2>/dev/null
   case $status in
-    0) echo "ok $name/$case" && passed=$((passed + 1)) ;;
-    77) echo "skipped $name/$case: $(sed -n 's/^skipped //p' "$work/out" | tail -1)" && skipped=$((skipped + 1)) ;;
+    0) echo "ok $name/$case$label" && passed=$((passed + 1)) ;;
+    77) echo "skipped $name/$case$label: $(sed -n 's/^skipped //p' "$work/out" | tail -1)" && skipped=$((skipped + 1)) ;;
     *)
       head -c 8000 "$work/out" | grep -av "^FAILED $case$" || true
-      echo "FAILED $name/$case (status $status)" && failed=$((failed + 1))
+      echo "FAILED $name/$case$label (status $status)" && failed=$((failed + 1))
       ;;
   esac
 }
@@ -153,7 +157,10 @@ for entry in "${programs[@]}"; do
     echo "FAILED $name (does not build)" && failed=$((failed + 1))
     continue
   fi
-  for case in $cases; do run_case "$name" "$mode" "$case"; done
+  for case in $cases; do
+    run_case "$name" "$mode" "$case" ""
+    [[ -n $list ]] || for lanes in "${entries[@]:1}"; do run_case "$name" "$mode" "$case" "$lanes"; done
+  done
 done
 [[ -n $list ]] || { check_header c c11 && check_header c++ c++17; }
 

@@ -185,6 +185,17 @@ void child_work() {
   }
   for (int i = 0; i < 4 && g_victim_count > 0; i++)
     give(g_victims[--g_victim_count], "child, the parent's object");
+  if (g_forks % 8 != 0) return;
+  pid_t grandchild = fork();
+  EXPECT(grandchild >= 0, "fork in the child: %s", strerror(errno));
+  if (grandchild == 0) {
+    Owned a = take(g_size, 3);
+    give(a, "grandchild");
+    _exit(0);
+  }
+  int status = 0;
+  char why[64];
+  EXPECT(waitpid(grandchild, &status, 0) == grandchild && wait_ok(status), "the grandchild: %s", describe(status, why));
 }
 void end_child() {  // a child that went on with the interrupted operation and has finished it
   child_work();
@@ -467,8 +478,16 @@ void thread_life() {
 #endif
 }  // namespace
 
+// An entry other than the owner's comes into play when there has been a thread.
+[[maybe_unused]] void become_threaded() {
+  const char* options = getenv("LANEMALLOC_OPTIONS");
+  if (options == nullptr || strstr(options, "lanes=") == nullptr) return;
+  run_threads(1, [](int) { api::free(api::malloc(32)); });
+}
+
 int main(int argc, char** argv) {
 #if defined(__x86_64__)
+  become_threaded();
   static const Case cases[] = {
       {"first", [] { first(allocating_handler); }},
       {"first-same-class", [] { first(same_class_handler); }},

@@ -1,0 +1,156 @@
+// How threads enter lanes: lanes= at start, lane_entry() and lane_set_entry() while running, and where percpu cannot be had.
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "child.h"
+
+typedef size_t Entry(char* text, size_t size);
+typedef int SetEntry(const char* lanes);
+
+static const char* entry_now(void) {
+  static char text[64];
+  Entry* entry = (Entry*)dlsym(RTLD_DEFAULT, "lane_entry");
+  REQUIRE(entry);
+  size_t length = entry(text, sizeof text);
+  CHECK_MSG(length == strlen(text), "%zu, not the length of '%s'", length, text);
+  return text;
+}
+static int set_entry(const char* lanes) {
+  SetEntry* set = (SetEntry*)dlsym(RTLD_DEFAULT, "lane_set_entry");
+  REQUIRE(set);
+  return set(lanes);
+}
+
+CHILD(tell_entry) { printf("%s", entry_now()); }
+
+static bool tells(const char* options, const char* entry) {
+  run_child_with("tell_entry", options);
+  return child_succeeded() && strcmp(child.out, entry) == 0 && child.err[0] == 0;
+}
+
+CASE(lanemalloc_entry_in_use_is_told) {
+  CHECK_CHILD(tells(NULL, "owned"));
+  CHECK_CHILD(tells("lanes=owned", "owned"));
+  CHECK_CHILD(tells("lanes=auto", "owned"));
+  CHECK_CHILD(tells("lanes=shared:1", "shared:1"));
+  CHECK_CHILD(tells("lanes=shared:4096", "shared:4096"));
+  CHECK_CHILD(tells("lanes=shared:3,probes=all,scan=first,precedence=0,wait_on=random", "shared:3"));
+  run_child_with("tell_entry", "lanes=shared");
+  CHECK_CHILD(child_succeeded() && strncmp(child.out, "shared:", 7) == 0);
+  run_child_with("tell_entry", "lanes=percpu");
+  CHECK_CHILD(child_succeeded() &&
+              (strcmp(child.out, "percpu") == 0 || lines_with("lanemalloc: ", "lanes=percpu: ") == 1));
+}
+
+CASE(lanemalloc_percpu_without_rseq_is_shared_and_told) {
+  setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0", 1);
+  run_child_with("tell_entry", "lanes=percpu");
+  CHECK_CHILD(child_succeeded() && strncmp(child.out, "shared:", 7) == 0 && line_count() == 1 &&
+              lines_with("lanemalloc: lanes=percpu: no restartable sequences here", "using shared:") == 1);
+  unsetenv("GLIBC_TUNABLES");
+}
+
+CASE(lanemalloc_a_short_text_is_cut_and_its_length_told) {
+  char text[4] = "xxx";
+  Entry* entry = (Entry*)dlsym(RTLD_DEFAULT, "lane_entry");
+  REQUIRE(entry);
+  const size_t whole = entry(NULL, 0);
+  CHECK(whole >= 5);
+  CHECK(entry(text, sizeof text) == whole);
+  CHECK(strlen(text) == 3);
+}
+
+CASE(lanemalloc_bad_entries_change_nothing) {
+  char before[64];
+  snprintf(before, sizeof before, "%s", entry_now());
+  const char* const bad[] = {"",         "own",       "shared:",  "shared:0", "shared:4097",
+                             "shared:x", "shared:-1", "percpu:2", "Owned"};
+  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    CHECK_MSG(set_entry(bad[i]) == EINVAL, "'%s'", bad[i]);
+    CHECK_MSG(strcmp(entry_now(), before) == 0, "'%s'", bad[i]);
+  }
+}
+
+// Threads that allocate, hand over to each other, and free, while the entry changes under them.
+enum { kThreads = 8, kObjects = 512 };
+static _Atomic(unsigned char*) objects[kObjects];
+static atomic_bool done;
+static atomic_size_t exchanges;
+
+static void* work(void* seed) {
+  uint32_t random = (uint32_t)(uintptr_t)seed;
+  while (!atomic_load_explicit(&done, memory_order_relaxed)) {
+    random = random * 1664525 + 1013904223;
+    size_t size = 16 + (random >> 8) % 1500;
+    unsigned char* mine = malloc(size);
+    REQUIRE(mine);
+    memset(mine, (int)(size % 251), size);
+    memcpy(mine, &size, sizeof size);
+    unsigned char* theirs = atomic_exchange(&objects[(random >> 20) % kObjects], mine);
+    atomic_fetch_add_explicit(&exchanges, 1, memory_order_relaxed);
+    if (theirs == NULL) continue;
+    memcpy(&size, theirs, sizeof size);
+    REQUIRE(size >= 16 && size < 2000);
+    for (size_t i = sizeof size; i < size; i++) REQUIRE(theirs[i] == size % 251);
+    free(theirs);
+  }
+  return NULL;
+}
+
+CHILD(change_entries) {
+  pthread_t threads[kThreads];
+  for (uintptr_t i = 0; i < kThreads; i++)
+    REQUIRE(pthread_create(&threads[i], NULL, work, (void*)(i + 1)) == 0);
+  const char* const entries[] = {"shared:1",    "percpu", "shared:64", "owned",
+                                 "shared:4096", "owned",  "percpu",    "shared:2"};
+  for (size_t i = 0; i < 200; i++) {
+    const char* entry = entries[i % (sizeof entries / sizeof entries[0])];
+    const int result = set_entry(entry);
+    CHECK_MSG(result == 0 || (result == ENOTSUP && strcmp(entry, "percpu") == 0), "%s: %d", entry, result);
+    if (result == 0) CHECK_MSG(strcmp(entry_now(), entry) == 0, "%s, not %s", entry_now(), entry);
+    const size_t from = atomic_load(&exchanges);
+    while (atomic_load(&exchanges) < from + 2000) sched_yield();
+  }
+  atomic_store(&done, true);
+  for (size_t i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
+  for (size_t i = 0; i < kObjects; i++) free(objects[i]);
+}
+CASE(lanemalloc_entries_change_while_threads_work) {
+  run_child_with("change_entries", NULL);
+  CHECK_CHILD(child_succeeded());
+  run_child_with("change_entries", "checked=1");
+  CHECK_CHILD(child_succeeded());
+}
+
+static void* wait_inside(void* barrier) {
+  free(hide(malloc(100)));
+  pthread_barrier_wait(barrier);
+  return NULL;
+}
+CHILD(many_threads) {
+  enum { kMost = 512 };
+  static pthread_t threads[kMost];
+  cpu_set_t cpus;
+  REQUIRE(sched_getaffinity(0, sizeof cpus, &cpus) == 0);
+  const unsigned few = 2, many = 4 * (unsigned)CPU_COUNT(&cpus) + 4;
+  REQUIRE(many <= kMost);
+  for (int round = 0; round < 2; round++) {
+    const unsigned count = round == 0 ? few : many;
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, NULL, count + 1);
+    for (unsigned i = 0; i < count; i++)
+      REQUIRE(pthread_create(&threads[i], NULL, wait_inside, &barrier) == 0);
+    pthread_barrier_wait(&barrier);
+    for (unsigned i = 0; i < count; i++) pthread_join(threads[i], NULL);
+    printf("%s ", strncmp(entry_now(), "owned", 5) == 0 ? "owned" : "other");
+  }
+}
+CASE(lanemalloc_auto_leaves_owned_when_threads_are_many) {
+  run_child_with("many_threads", "lanes=auto");
+  CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned other ") == 0);
+  run_child_with("many_threads", "lanes=owned");
+  CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned owned ") == 0);
+}

@@ -59,7 +59,8 @@ RELAXED, RELEASE, ACQUIRE = (f"std::memory_order_{order}" for order in ("relaxed
 
 INBOX, STACK, OWNED, LOCK = "lane/inbox.h", "lane/id_stack.h", "lane/entry/owned.h", "base/lock.h"
 RUNS, SCAVENGER, ENGINE = "memory/runs.h", "memory/scavenger.h", "engine/engine.h"
-ENGINE_SLOW = "engine/engine_slow.h"
+ENGINE_SLOW, PLATFORM = "engine/engine_slow.h", "platform/platform.h"
+PERCPU, SHARED, LANE, LANE_WORK = "lane/entry/percpu.h", "lane/entry/shared.h", "lane/lane.h", "lane/lane_work.h"
 STORE_BUSY = "__atomic_store_n(reinterpret_cast<unsigned char*>(&slot), kBusyByte, __ATOMIC_RELAXED);"
 
 PROGRAMS = {
@@ -68,17 +69,23 @@ PROGRAMS = {
         {
             "inbox": "Inbox: two givers and the owner lose no batch, take none twice, see its links",
             "idle-stack": "IdStack: an interrupted pop against pop, pop, push, push (ABA)",
+            "aba": "IdStack: an interrupted pop against pop, pop, push of the first: the schedule that fools a naive list",
+            "aba-naive": "a list without tags is fooled by it",
         },
     ),
     "protocols": Program(
         "relacy/protocols.cpp",
         {
             "lock": "Lock: two holders never meet, and see what the other did",
+            "lane-lock": "Lock of a lane: the same, given back by a plain store; no sleeper is forgotten",
             "scavenger": "Scavenger: no wake-up is lost",
             "deferred": "Runs: a deferred free is put back exactly once, whole",
         },
         prepare=("base/lock.h", "memory/scavenger.h", "memory/runs.h", "platform/platform.h"),
-        substitutes=((LOCK, "kSpins = 64", "kSpins = 1"),),  # so that a waiter comes to sleep
+        substitutes=(
+            (LOCK, "kSpins = 64", "kSpins = 1"),  # so that a waiter comes to sleep
+            (LOCK, "compiler_fence();", "model::full_fence();"),
+        ),
     ),
     "entry": Program(
         "relacy/entry.cpp",
@@ -92,11 +99,21 @@ PROGRAMS = {
         includes=("relacy/stub",),
         substitutes=(
             (OWNED, "compiler_fence();", "model::full_fence();"),
+            (LOCK, "compiler_fence();", "model::full_fence();"),
             # One byte of a pointer: Relacy's variables have no bytes.
             (OWNED, STORE_BUSY, "slot.store(model::busy(gate, kBusyByte), std::memory_order_relaxed);"),
         ),
     ),
-    "explorer": Program("explorer/scenarios.cpp", {}),
+    "explorer": Program(
+        "explorer/scenarios.cpp",
+        {},
+        substitutes=(
+            # What a child goes through entry by entry, and what a waiter does before it sleeps.
+            (PLATFORM, "kMostNumbers = 8192", "kMostNumbers = 8"),
+            ("lane/probe_orders.h", "kMostLanes = 4096", "kMostLanes = 8"),
+            (LOCK, "kSpins = 64", "kSpins = 2"),
+        ),
+    ),
 }
 
 MUTANTS = [
@@ -151,8 +168,9 @@ MUTANTS = [
     change("entry", "let_go opens the gate itself", "entry-allocate", OWNED, f"  revoking_.store(false, {RELEASE});",
            f"  open_gate();\n  revoking_.store(false, {RELEASE});"),
     change("entry", "disown does not wait", "disown", OWNED,
-           "  lock_.acquire(visit);  // waits for a revoker: afterwards nobody looks at the slot, which may go away\n"
-           "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();\n  lock_.release(visit);",
+           "  if (!lock_or_wait(visit))\n"
+           "    return;  // waits for a revoker: afterwards nobody looks at the slot, which may go away\n"
+           "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();\n  unlock(visit);",
            "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();"),
 ]
 
@@ -161,7 +179,8 @@ MUTANTS += [
     change("explorer", "no tag", "stack stack-3", STACK, "((head >> 32) + 1) << 32", "(head >> 32) << 32"),
     change("explorer", "take does not wait for a half-given batch", "inbox inbox-3", INBOX,
            "if (earlier == unlinked()) break;", "if (earlier == unlinked()) earlier = nullptr;"),
-    change("explorer", "release wakes nobody", "lock", LOCK, "P::wake(state_, 1);", "(void)0;"),
+    change("explorer", "release wakes nobody", "lock", LOCK,
+           "kHeldAndAwaited) {\n      P::wake(state_, 1);", "kHeldAndAwaited) {"),
     change("explorer", "who has slept takes the lock as if nobody else slept", "lock-3", LOCK,
            f"while (state_.exchange(kHeldAndAwaited, {ACQUIRE}) != kFree)\n      P::wait(state_, kHeldAndAwaited);",
            f"for (uint32_t s = kFree; !state_.compare_exchange_strong(s, kHeld, {ACQUIRE}); s = kFree) "
@@ -181,22 +200,78 @@ MUTANTS += [
     change("explorer", "no membarrier", "entry miss", OWNED, "if (!P::barrier()) {", "if (false) {"),
     change("explorer", "the gate is looked at before the busy store", "entry", ENGINE,
            "    Gate* gate = Owned::enter(slot);\n    const Bytes index = small_index(size);\n"
-           "    if (UNLIKELY(!Owned::may_allocate(gate, index))) return miss(gate);",
+           "    if (UNLIKELY(!Owned::may_allocate(gate, index))) {\n      void* object;",
            f"    Gate* gate = slot.load({RELAXED});\n    const Bytes index = small_index(size);\n"
            "    const bool open = Owned::may_allocate(gate, index);\n    Owned::enter(slot);\n"
-           "    if (UNLIKELY(!open)) return miss(gate);"),
+           "    if (UNLIKELY(!open)) {\n      void* object;"),
     change("explorer", "leave relaxed", "entry", OWNED, f"slot.store(gate, {RELEASE})", f"slot.store(gate, {RELAXED})"),
     Mutant("a revocation ends without a release", "explorer", "entry miss",
            ((OWNED, f"revoking_.store(false, {RELEASE})", f"revoking_.store(false, {RELAXED})"),
-            (LOCK, f"exchange(kFree, {RELEASE})", f"exchange(kFree, {RELAXED})"))),
+            (LOCK, f"state_.store(kFree, {RELEASE})", f"state_.store(kFree, {RELAXED})"))),
     change("explorer", "not marked busy", "handler", OWNED, STORE_BUSY, ""),
     change("explorer", "a handler waits for locks", "handler", LOCK, "if (!visit.may_block) return false;", ""),
     change("explorer", "disown does not wait", "exit", OWNED,
-           "  lock_.acquire(visit);  // waits for a revoker: afterwards nobody looks at the slot, which may go away\n"
-           "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();\n  lock_.release(visit);",
+           "  if (!lock_or_wait(visit))\n"
+           "    return;  // waits for a revoker: afterwards nobody looks at the slot, which may go away\n"
+           "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();\n  unlock(visit);",
            "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();"),
     change("explorer", "the child takes over busy lanes", "fork fork-3", ENGINE_SLOW,
            f"if (owner->load({ACQUIRE}) != &lane) return lane.set_aside();", ""),
+]
+
+
+# A lane's lock.
+LOOK = "if (UNLIKELY(sleepers_.load(std::memory_order_relaxed) != 0)) P::wake(state_, 1);  // [look]"
+GIVE = f"state_.store(kFree, {RELEASE});  // [give]"
+for program, tests in (("protocols", "lane-lock"), ("explorer", "shared shared-3")):
+    MUTANTS += [
+        change(program, "a lane's lock: no barrier before sleeping", tests, LOCK,
+               "const bool will_be_woken = P::barrier();", "const bool will_be_woken = true;"),
+        change(program, "a lane's lock: look before give", tests, LOCK, f"{GIVE}\n      compiler_fence();\n      {LOOK}",
+               f"const bool some = sleepers_.load({RELAXED}) != 0; compiler_fence(); {GIVE}\nif (some) P::wake(state_, 1);"),
+        change(program, "a lane's lock: a waiter does not announce itself", tests, LOCK,
+               "sleepers_.fetch_add(1, std::memory_order_relaxed);  // [announce]", "",
+               "sleepers_.fetch_sub(1, std::memory_order_relaxed);", ""),
+    ]
+MUTANTS += [
+    change("protocols", "a lane's lock: give relaxed", "lane-lock", LOCK,
+           GIVE, f"state_.store(kFree, {RELAXED});"),
+    change("explorer", "a lane's lock: wakes nobody", "shared", LOCK, LOOK, ""),
+    change("explorer", "Shared: a handler waits", "shared-handler", LOCK, "if (!visit.may_block) return false;", "",
+           caught=False),  # a handler only tries: it comes to an overflow lane
+    change("explorer", "Shared: a handler enters as its thread does", "shared-handler", ENGINE_SLOW,
+           "if (!is_busy(gate) && gate != &exited_gate) enter(gate);",
+           "if (is_busy(gate)) gate_ = reinterpret_cast<Gate*>(reinterpret_cast<uintptr_t>(gate) - kBusyByte);\n"
+           "    if (gate != &exited_gate) enter(gate_);"),
+]
+
+# PerCpu.
+REVOKE = ("if (!here.compare_exchange_strong(free, kRevokedHere, std::memory_order_acquire, std::memory_order_relaxed))\n"
+          "    return false;")
+MUTANTS += [
+    change("explorer", "PerCpu: revoked by a load and a store", "cpu-revoke-3 cpu-miss", PERCPU, REVOKE,
+           f"if (here.load({ACQUIRE}) != free) return false;\n  here.store(kRevokedHere, {RELAXED});"),
+    change("explorer", "PerCpu: no restart", "cpu-revoke cpu-free cpu-miss", PERCPU, "if (!P::restart_here()) {", "if (false) {"),
+    change("explorer", "PerCpu: only a barrier", "cpu-revoke cpu-free", PERCPU, "if (!P::restart_here()) {", "if (!P::barrier()) {"),
+    change("explorer", "PerCpu: the revoker does not look again", "cpu-free cpu-miss", PERCPU,
+           f"return here.load({ACQUIRE}) == kRevokedHere;", "return true;"),
+    change("explorer", "PerCpu: who has lost puts the word back", "cpu-miss", PERCPU,
+           f"return here.load({ACQUIRE}) == kRevokedHere;",
+           f"if (here.load({ACQUIRE}) == kRevokedHere) return true;\n  here.store(free_here(), {RELAXED});\n  return false;"),
+    change("explorer", "PerCpu: a miss leaves relaxed", "cpu-move", LANE, f"here.store(free_here(), {RELEASE});",
+           f"here.store(free_here(), {RELAXED});"),
+    change("explorer", "PerCpu: a hit of free leaves relaxed", "cpu-move", PERCPU, f"here(gate).store(free, {RELEASE});",
+           f"here(gate).store(free, {RELAXED});"),
+    change("explorer", "PerCpu: a pop is no step", "cpu-hit", PERCPU,
+           "return P::hit_pop_here(here(gate), head, object) == Restartable::kDone;",
+           f"if (here(gate).load({ACQUIRE}) >> 16 != P::lane_number() || *head == nullptr) return false;\n"
+           "    object = *head;\n    *head = static_cast<Object*>(object)->next;\n    return true;"),
+    change("explorer", "PerCpu: the child works in a lane that is taken", "cpu-fork", ENGINE_SLOW,
+           "const bool taken = lane.is_taken_here();",
+           "const bool taken = false; if (lane.how == Entry::kPerCpu && lane.is_taken_here()) lane.leave_here();"),
+    change("explorer", "PerCpu: the child works in a lane that is held", "cpu-fork-3", ENGINE_SLOW,
+           "const bool held_by_other = lane.lock().is_held() && lane.lock().holder() != &slot;",
+           "const bool held_by_other = false; if (lane.how == Entry::kPerCpu && !lane.is_taken_here()) lane.leave_here();"),
 ]
 
 

@@ -7,6 +7,8 @@
 //   schedule  is the list of choices made; the search is depth first, so the next one differs in its last choice
 //   memory    is x86's: a thread's stores wait in its buffer, in order, until a locked operation, a barrier, or the time
 //             comes; when a thread is stopped, how many of the newest stores stay in its buffer is a choice too
+//   CPUs      have numbers; threads with the same one are never interleaved without the kernel taking one off it, which is
+//             a full barrier and puts what the one did before what the next does. Restartable sequences rely on that
 //   races     are found by vector clocks, as ThreadSanitizer does: two accesses to a place, one of them plain and one
 //             of them a write, that no release and acquire put into an order, whether or not they come close in time
 //
@@ -69,6 +71,9 @@ struct Thread {
   Clock loaded;  // what its relaxed loads would have acquired: an acquire fence does
   int pauses;    // in a row, without a write of another thread
   bool in_handler;
+  int cpu;
+  uint32_t restarts;  // whatever makes a restartable sequence start again
+  Clock stepped;      // when its last step with the contents of a lane was done
   void (*run)(void*);  // of a started thread
   void* argument;
   int* alive;
@@ -105,7 +110,12 @@ jmp_buf main_place;
 std::vector<Choice> choices;
 size_t position;
 int deeper = 0;
-int preemptions_left, signals_left, steps;
+int preemptions_left, signals_left, moves_left, steps;
+constexpr int kCpus = kMostThreads;
+int on_cpu[kCpus];  // the thread that runs there, or none: -1
+Clock cpu_clocks[kCpus];
+bool is_alone;        // in a fork child: what the others have read does not matter any more
+int cpu_at_rest = 0;  // of what runs before and after the threads
 uint32_t schedule_number = 0;
 uint64_t schedules = 0;
 std::string failure;
@@ -171,10 +181,37 @@ uint8_t choose(size_t count) {
 
 // --- Threads.
 
+void drain(Thread& thread, size_t keep = 0);
+
+// The kernel takes a thread off its CPU.
+void depart(int i) {
+  Thread& thread = threads[i];
+  drain(thread);
+  ++thread.restarts;
+  join(cpu_clocks[thread.cpu], thread.clock);
+  ++thread.clock[i];
+  on_cpu[thread.cpu] = -1;
+}
+
+void arrive(int i) {
+  int& there = on_cpu[threads[i].cpu];
+  if (there == i) return;
+  if (there >= 0) depart(there);
+  join(threads[i].clock, cpu_clocks[threads[i].cpu]);
+  there = i;
+}
+
+void move(int to) {
+  depart(current);
+  threads[current].cpu = to;
+  arrive(current);
+}
+
 void switch_to(int next) {
   Thread& from = threads[current];
   if (_setjmp(from.place) != 0) return;
   current = next;
+  arrive(next);
   Thread& to = threads[next];
   if (to.fresh) {
     to.fresh = false;
@@ -210,7 +247,7 @@ void wake_spinners() {
 }
 
 // Lets all but the newest `keep` stores out of the buffer.
-void drain(Thread& thread, size_t keep = 0) {
+void drain(Thread& thread, size_t keep) {
   if (thread.buffer.size() <= keep) return;
   const size_t n = thread.buffer.size() - keep;
   for (size_t i = 0; i < n; ++i) {
@@ -248,15 +285,24 @@ void maybe_signal() {
   if (signals_left == 0 || threads[current].in_handler || current != 0 || choose(2) == 0) return;
   --signals_left;
   trace(nullptr, "-- a signal comes");
+  ++threads[current].restarts;
   threads[current].in_handler = true;
   tested->handler(state, current);
   threads[current].in_handler = false;
+}
+
+void maybe_move() {
+  if (moves_left == 0 || current != 0 || choose(2) == 0) return;
+  --moves_left;
+  trace(nullptr, "-- is moved to another CPU");
+  move((threads[0].cpu + 1) % 2);
 }
 
 // Before every operation that others can see.
 void point() {
   if (++steps > kMostSteps) fail("does not end");
   maybe_signal();
+  maybe_move();
   if (preemptions_left == 0) return;
   int others[kMostThreads];
   const int n = ready_others(others);
@@ -265,7 +311,8 @@ void point() {
   if (taken == 0) return;
   --preemptions_left;
   Thread& me = threads[current];
-  const size_t kept = choose(std::min<size_t>(me.buffer.size(), kKeptStores) + 1);
+  const bool goes_on = threads[others[taken - 1]].cpu != me.cpu;  // on its own CPU
+  const size_t kept = goes_on ? choose(std::min<size_t>(me.buffer.size(), kKeptStores) + 1) : 0;
   if (kept > 0) trace(nullptr, "-- stopped, %zu stores still in its buffer", kept);
   drain(me, kept);
   switch_to(others[taken - 1]);
@@ -320,7 +367,6 @@ bool is_before(const Clock& when, const Clock& now) {
 
 void plain_access(uintptr_t a, bool is_write, const void* pc) {
   if (!running || !is_tracked(a)) return;
-  if (tested->bounds.at_plain) maybe_signal();
   Cell& cell = cell_of(a);
   Clock& now = threads[current].clock;
   if (cell.writer >= 0 && cell.written > now[cell.writer])
@@ -331,8 +377,8 @@ void plain_access(uintptr_t a, bool is_write, const void* pc) {
     cell.reads[current] = now[current];
     return;
   }
-  if (!is_before(cell.reads, now)) race(pc, a, "a plain write after a plain read");
-  if (!is_before(cell.atomic_reads, now)) race(pc, a, "a plain write after an atomic read");
+  if (!is_alone && !is_before(cell.reads, now)) race(pc, a, "a plain write after a plain read");
+  if (!is_alone && !is_before(cell.atomic_reads, now)) race(pc, a, "a plain write after an atomic read");
   cell.writer = current;
   cell.written = now[current];
 }
@@ -340,7 +386,10 @@ void plain_access(uintptr_t a, bool is_write, const void* pc) {
 void plain_range(uintptr_t a, size_t n, bool is_write, const void* pc) {
   if (is_write) touched(reinterpret_cast<void*>(a), n);
   if (!running || !is_tracked(a)) return;
-  for (size_t i = 0; i < n; i += 8) plain_access(a + i, is_write, pc);
+  for (size_t i = 0; i < n; i += 8) {
+    if (tested->bounds.at_plain) point();
+    plain_access(a + i, is_write, pc);
+  }
 }
 
 void atomic_access(uintptr_t a, bool is_read, bool is_write, const void* pc) {
@@ -349,7 +398,7 @@ void atomic_access(uintptr_t a, bool is_read, bool is_write, const void* pc) {
   Clock& now = threads[current].clock;
   if (cell.writer >= 0 && cell.written > now[cell.writer])
     race(pc, a, "an atomic access after a plain write");
-  if (is_write && !is_before(cell.reads, now)) race(pc, a, "an atomic write after a plain read");
+  if (is_write && !is_alone && !is_before(cell.reads, now)) race(pc, a, "an atomic write after a plain read");
   if (is_read) cell.atomic_reads[current] = now[current];
   if (is_write) cell.atomic_writes[current] = now[current];
 }
@@ -493,11 +542,22 @@ bool run_once() {
     thread.loaded = {};
     thread.pauses = 0;
     thread.in_handler = false;
+    thread.cpu = tested->bounds.cpus[i] - '0';
+    thread.restarts = 0;
+    thread.stepped = {};
     thread.run = nullptr;
   }
+  moves_left = tested->bounds.moves;
+  is_alone = false;
+  for (int cpu = 0; cpu < kCpus; ++cpu) {
+    on_cpu[cpu] = -1;
+    cpu_clocks[cpu] = {};
+  }
+  cpu_at_rest = 0;
   const int how = _setjmp(main_place);
   if (how == 0) {
     current = choose(static_cast<size_t>(tested->bounds.threads));
+    arrive(current);
     running = true;
     Thread& first = threads[current];
     if (first.fresh) {
@@ -576,10 +636,13 @@ bool fork_here() {
   point();
   if (choose(2) == 0) return false;
   trace(nullptr, "-- is alone now, in a child");
+  is_alone = true;
   for (int i = 0; i < thread_count; ++i) {
     if (i == current) continue;
     threads[i].condition = Condition::kDone;
     drain(threads[i]);  // the kernel flushes every CPU's TLB before the child's memory is what it is
+    // Stores come to the child in their order, and a step is a single one: never half done.
+    join(threads[current].clock, threads[i].stepped);
     make_fiber(i);
   }
   return true;
@@ -600,6 +663,98 @@ void barrier() {
   point();
   trace(__builtin_return_address(0), "barrier on all threads");
   for (int i = 0; i < thread_count; ++i) drain(threads[i]);
+}
+
+int cpu() { return running ? threads[current].cpu : cpu_at_rest; }
+
+void run_on(int to) {
+  if (!running) {
+    cpu_at_rest = to;
+  } else if (to != threads[current].cpu) {
+    move(to);
+  }
+}
+
+// A load in the middle of a restartable sequence.
+static uint32_t load_in_step(const void* word, const void* pc) {
+  const auto a = reinterpret_cast<uintptr_t>(word);
+  if (!running) return *static_cast<const uint32_t*>(word);
+  const auto value = static_cast<uint32_t>(peek(a, sizeof(uint32_t)));
+  atomic_access(a, true, false, pc);
+  join(threads[current].clock, cell_of(a).released);  // acquire
+  trace(pc, "step: load %s: %#x", name_of(a).c_str(), value);
+  return value;
+}
+
+// Between two accesses of a restartable sequence. False: it must start again.
+static bool goes_on(uint32_t begun, const void* pc) {
+  if (!running) return true;
+  point();
+  if (threads[current].restarts == begun) return true;
+  trace(pc, "step: interrupted");
+  return false;
+}
+
+Step take_here(void* word, uint16_t lower, uint32_t mark, uint32_t& before) {
+  const void* pc = __builtin_return_address(0);
+  if (running) point();
+  Thread& me = threads[running ? current : 0];
+  const uint32_t begun = me.restarts;
+  before = static_cast<uint32_t>(cpu()) << 16 | lower;
+  if (load_in_step(word, pc) != before) return Step::kElsewhere;
+  if (!goes_on(begun, pc)) return Step::kInterrupted;
+  const auto a = reinterpret_cast<uintptr_t>(word);
+  if (!running) {
+    write(a, mark, sizeof mark);
+    return Step::kDone;
+  }
+  atomic_access(a, false, true, pc);
+  me.buffer.push_back({a, mark, sizeof mark, false, me.clock});
+  trace(pc, "step: store %s = %#x", name_of(a).c_str(), mark);
+  wake_spinners();
+  return Step::kDone;
+}
+
+Step pop_here(const void* word, void** head, void*& object) {
+  const void* pc = __builtin_return_address(0);
+  if (running) point();
+  Thread& me = threads[running ? current : 0];
+  const uint32_t begun = me.restarts;
+  if (load_in_step(word, pc) >> 16 != static_cast<uint32_t>(cpu())) return Step::kElsewhere;
+  if (!goes_on(begun, pc)) return Step::kInterrupted;
+  const auto a = reinterpret_cast<uintptr_t>(head);
+  plain_access(a, false, pc);
+  void* first = *head;
+  if (first == nullptr) return Step::kEmpty;
+  if (!goes_on(begun, pc)) return Step::kInterrupted;
+  plain_access(reinterpret_cast<uintptr_t>(first), false, pc);
+  void* next = *static_cast<void**>(first);
+  if (!goes_on(begun, pc)) return Step::kInterrupted;
+  plain_access(a, true, pc);
+  write(a, reinterpret_cast<uintptr_t>(next), sizeof next);
+  object = first;
+  if (!running) return Step::kDone;
+  trace(pc, "step: pop %s from %s", name_of(reinterpret_cast<uintptr_t>(first)).c_str(), name_of(a).c_str());
+  me.stepped = me.clock;
+  ++me.clock[current];
+  return Step::kDone;
+}
+
+// An interrupt on every CPU: what its thread did comes before, what it does comes after.
+void restart() {
+  if (!running) return;
+  point();
+  trace(__builtin_return_address(0), "restart, and barrier, on all threads");
+  Clock all{};
+  for (int i = 0; i < thread_count; ++i) {
+    drain(threads[i]);
+    join(all, threads[i].clock);
+  }
+  for (int i = 0; i < thread_count; ++i) {
+    threads[i].clock = all;
+    ++threads[i].clock[i];
+    if (i != current) ++threads[i].restarts;
+  }
 }
 
 void wait(const void* word, uint32_t value) {

@@ -17,8 +17,10 @@ struct Bounds {
   int threads;
   int preemptions;        // a thread is stopped although it could go on, at most so often
   int signals = 0;        // S::handler(0) interrupts thread 0, at most so often
-  bool at_plain = false;  // handlers also come between plain accesses, not only before atomic ones
+  bool at_plain = false;  // handlers also come, and threads are stopped, between plain accesses, not only before atomic ones
   bool spare = false;     // one more thread, for start_thread()
+  const char* cpus = "0123";  // thread i runs on the CPU with the number cpus[i]
+  int moves = 0;              // thread 0 is moved to the next CPU, at most so often
 };
 
 struct Scenario {
@@ -55,6 +57,8 @@ extern const size_t kScenarioCount;
 // Fails this schedule.
 void check(bool good, const char* what);
 int current_thread();
+// Moves the thread. In a constructor or in check(): says where what follows runs.
+void run_on(int cpu);
 // Stands for fork: one branch goes on as before; in the other (true) all other threads are gone. What they did without a
 // release that the child acquires is a race with what the child does: it may find it half done.
 bool fork_here();
@@ -64,6 +68,13 @@ inline constexpr size_t kArenaSize = size_t{24} << 20;
 extern std::byte arena[kArenaSize];  // put back before every schedule
 void touched(void* from, size_t bytes);
 void barrier();
+// Restartable sequences: they end by one store, and start again (kInterrupted) if their thread was taken off its CPU,
+// moved or interrupted by a signal before that, or if anybody called restart().
+enum class Step { kDone, kElsewhere, kEmpty, kInterrupted };
+int cpu();
+Step take_here(void* word, uint16_t lower, uint32_t mark, uint32_t& before);
+Step pop_here(const void* word, void** head, void*& object);
+void restart();
 void wait(const void* word, uint32_t value);
 void wake(const void* word, int count);
 void pause();

@@ -1,5 +1,5 @@
 // Model: the platform contract (src/platform/platform.h) over the explorer. Memory is a static arena, a thread is a fiber,
-// a futex is a list of fibers, and the barrier empties every thread's store buffer.
+// a futex is a list of fibers, the barrier empties every thread's store buffer, and a CPU is a number that fibers share.
 // Called by: scenarios.cpp.
 #pragma once
 
@@ -31,6 +31,27 @@ struct Model {
   static bool empty(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
   static bool move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
   static uint64_t now_ms() noexcept { return 0; }
+  // Of a thread always the same, so that schedules can be repeated.
+  static uint64_t now_ns() noexcept { return 1 + static_cast<uint64_t>(current_thread()); }
+  static uint32_t cpus() noexcept { return 2; }
+  static uint32_t lane_number() noexcept { return static_cast<uint32_t>(cpu()); }
+  static lanemalloc::Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                                           uint32_t& before) noexcept {
+    return static_cast<lanemalloc::Restartable>(explorer::take_here(&word, lower, mark, before));
+  }
+  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                                               uint32_t& before) noexcept {
+    return take_here(word, lower, mark, before);
+  }
+  static lanemalloc::Restartable hit_pop_here(const std::atomic<uint32_t>& word, void** head,
+                                              void*& object) noexcept {
+    return static_cast<lanemalloc::Restartable>(explorer::pop_here(&word, head, object));
+  }
+  static bool numbers_for_hits() noexcept { return true; }
+  static bool restart_here() noexcept {
+    explorer::restart();
+    return true;
+  }
   static bool single_threaded() noexcept { return false; }
   static bool barrier() noexcept {
     explorer::barrier();
@@ -46,5 +67,9 @@ struct Model {
   static void say(const char*, lanemalloc::Bytes) noexcept {}
 };
 static_assert(lanemalloc::Platform<Model>);
+static_assert(static_cast<int>(Step::kDone) == static_cast<int>(lanemalloc::Restartable::kDone));
+static_assert(static_cast<int>(Step::kElsewhere) == static_cast<int>(lanemalloc::Restartable::kElsewhere));
+static_assert(static_cast<int>(Step::kEmpty) == static_cast<int>(lanemalloc::Restartable::kEmpty));
+static_assert(static_cast<int>(Step::kInterrupted) == static_cast<int>(lanemalloc::Restartable::kInterrupted));
 
 }  // namespace explorer

@@ -170,8 +170,14 @@ struct Threads {
   Slot slots[explorer::kMostThreads]{&no_lane_gate, &no_lane_gate, &no_lane_gate, &no_lane_gate};
   void* object[explorer::kMostThreads]{};
 
-  explicit Threads(int with_lane) {
+  static Settings by(Entry entry, uint32_t shared_lanes = 0) {
     Settings settings;
+    settings.entry = entry;
+    settings.shared_lanes = shared_lanes;
+    return settings;
+  }
+  // Of the threads with a lane, thread i is set up on the CPU number cpus[i].
+  explicit Threads(int with_lane, const Settings& settings = {}, const char* cpus = "0000") {
     if (!engine.start(settings, [](Verdict, const void*) { check(false, "an object was reported as bad"); }))
       __builtin_trap();
     engine.set_exit_watch([](Slot&) { return true; });
@@ -179,6 +185,7 @@ struct Threads {
     Slot without_lane{&exited_gate};
     engine.free(engine.allocate(16, without_lane), without_lane);
     for (int i = 0; i < with_lane; ++i) {
+      explorer::run_on(cpus[i] - '0');
       object[i] = engine.allocate(16, slots[i]);
       void* other = engine.allocate(16, slots[i]);
       engine.free(other, slots[i]);
@@ -194,6 +201,12 @@ struct Threads {
   }
   void free(void* p, int i) {
     check(engine.free(p, slots[i]) == Verdict::kGood, "a good pointer is refused");
+  }
+  // An object that nobody else has meanwhile.
+  void use(int i) {
+    void* p = allocate(i);
+    explorer::check(*static_cast<int*>(p) == i, "an object was given away twice");
+    free(p, i);
   }
   // Takes somebody's lane away and cleans it, as trim and the scavenger do.
   void revoke(Lane<Model>& lane, int i) {
@@ -341,6 +354,188 @@ struct ForkScenario : Threads {
   }
 };
 
+// --- Lanes that are entered by the CPU.
+
+struct ByCpu : Threads {
+  Lane<Model>* target;  // of CPU 0
+  explicit ByCpu(int with_lane, const char* cpus = "0000")
+      : Threads(with_lane, by(Entry::kPerCpu), cpus), target(&lane(0)) {
+    if (target->how != Entry::kPerCpu) __builtin_trap();
+  }
+  void check() { check_all(); }
+};
+
+// Threads of one CPU hit.
+struct CpuHitScenario : ByCpu {
+  CpuHitScenario() : ByCpu(2) {}
+  void thread(int i) { use(i); }
+};
+
+// The last one takes the lane of the others' CPU away.
+template <int kUsers>
+struct CpuRevokeScenario : ByCpu {
+  CpuRevokeScenario() : ByCpu(kUsers, kUsers == 1 ? "0" : "00") {}
+  void thread(int i) {
+    if (i == kUsers) return revoke(*target, i);
+    use(i);
+  }
+};
+
+// A hit of free: the object's slab may leave the lane until the thread is inside.
+struct CpuFreeScenario : ByCpu {
+  CpuFreeScenario() : ByCpu(1) {}
+  void thread(int i) {
+    if (i != 0) return revoke(*target, i);
+    free(object[0], 0);
+  }
+};
+
+struct CpuMissScenario : ByCpu {
+  CpuMissScenario() : ByCpu(1) {}
+  void thread(int i) {
+    if (i != 0) return revoke(*target, i);
+    object[0] = engine.allocate(48, slots[0]);  // a class that has no slab yet
+    free(object[0], 0);
+  }
+};
+
+// Thread 0 is moved to another CPU at any point, also inside the lane; another thread uses the lane that it came from.
+struct CpuMoveScenario : ByCpu {
+  CpuMoveScenario() : ByCpu(2) {}
+  void thread(int i) {
+    free(object[i], i);
+    use(i);
+  }
+};
+
+// A handler that allocates and frees interrupts hits and misses anywhere.
+template <bool kRevoked>
+struct CpuHandlerScenario : ByCpu {
+  void* kept = nullptr;  // by the handler
+  CpuHandlerScenario() : ByCpu(1) {}
+  void thread(int i) {
+    if (i != 0) return revoke(*target, i);
+    void* p = allocate(0);
+    if (!kRevoked) {
+      free(object[0], 0);
+      object[0] = engine.allocate(48, slots[0]);  // a class that has no slab yet
+      free(object[0], 0);
+    }
+    explorer::check(p != kept && *static_cast<int*>(p) == 0, "an object was given away twice");
+    free(p, 0);
+  }
+  void handler(int) {
+    void* p = engine.allocate(16, slots[0]);
+    *static_cast<int*>(p) = 77;
+    if (kept != nullptr) free(kept, 0);
+    kept = p;
+  }
+};
+
+// A process forks while another thread works on another CPU, and a third takes that CPU's lane away.
+struct CpuForkScenario : ByCpu {
+  bool in_child = false;
+  void* kept;
+  CpuForkScenario() : ByCpu(2, "01") {
+    kept = object[1];
+    *static_cast<int*>(kept) = 1234;
+  }
+  void thread(int i) {
+    if (i == 0) return use(0);
+    if (i == 2) return revoke(*target, 2);
+    engine.before_fork(slots[1]);
+    in_child = explorer::fork_here();
+    if (!in_child) return engine.after_fork_in_parent(slots[1]);
+    engine.after_fork_in_child(slots[1]);
+    void* p = allocate(1);
+    explorer::run_on(0);  // whose lane may have been taken
+    void* q = allocate(3);
+    explorer::check(p != q && p != kept && q != kept, "an object was given away twice");
+    explorer::check(*static_cast<int*>(kept) == 1234, "an object of the parent's is overwritten");
+    free(p, 1);
+    free(q, 3);
+    free(kept, 1);
+  }
+  void check() {
+    if (!in_child) check_all();
+  }
+};
+
+// One CPU's threads free what another's have allocated; both lanes are cleaned, which sends and receives.
+struct CpuRemoteScenario : ByCpu {
+  Lane<Model>* other = &lane(1);
+  CpuRemoteScenario() : ByCpu(2, "01") {}
+  void thread(int i) {
+    if (i == 1) {
+      free(object[0], 1);
+      return revoke(*other, 1);
+    }
+    revoke(*target, 0);
+    use(0);
+  }
+};
+
+// The entry changes, there and back, while threads have objects of lanes of the old one.
+struct SwitchScenario : Threads {
+  SwitchScenario() : Threads(2, {}, "01") {}
+  void thread(int i) {
+    if (i == 1) {
+      engine.choose_entry(by(Entry::kPerCpu));
+      free(object[1], 1);
+      engine.choose_entry(by(Entry::kOwned));
+      return;
+    }
+    object[2] = engine.allocate(48, slots[0]);  // a miss: follows
+    free(object[0], 0);
+  }
+  void check() {
+    free(object[2], 0);
+    use(0);
+    use(1);
+    check_all();
+  }
+};
+
+// --- Lanes that are entered by their lock.
+
+template <int kLanes, int kThreads>
+struct SharedScenario : Threads {
+  SharedScenario() : Threads(kThreads, by(Entry::kShared, kLanes)) {}
+  void thread(int i) { use(i); }
+  void check() {
+    check_all();
+    engine.world().lanes.for_each(
+        [](Lane<Model>& lane) { explorer::check(!lane.lock().is_held(), "a lane stays taken"); });
+  }
+};
+
+struct SharedHandlerScenario : SharedScenario<1, 2> {
+  void handler(int) { engine.free(engine.allocate(16, slots[0]), slots[0]); }
+};
+
+// --- Between lanes.
+
+// A slab lies in the depot: one takes it, another frees an object of it, a third gives what it can give back to the system.
+struct DepotScenario : Threads {
+  Lane<Model>* target = &lane(0);
+  DepotScenario() : Threads(3) {
+    revoke(*target, 3);
+    if (engine.find(object[0]).entry.owner() != Owner::kDepot) __builtin_trap();
+  }
+  void thread(int i) {
+    if (i == 0) return use(0);
+    if (i == 1) {
+      free(object[0], 1);
+      engine.thread_exits(slots[1]);  // sends it
+      return;
+    }
+    revoke(*target, 2);
+    Visit visit(&slots[2], true);
+    engine.world().runs.purge(Runs<Model>::kAll, visit);
+  }
+  void check() { check_all(); }
+};
+
 }  // namespace
 
 namespace explorer {
@@ -367,6 +562,35 @@ const Scenario kScenarios[] = {
     scenario<ExitScenario>("exit", "thread exit: a lane is given back, revoked and adopted", {3, 2}),
     scenario<ForkScenario>("fork", "fork: the child finds no lane half done", {2, 3}),
     scenario<ForkScenario>("fork-3", "fork: the same while the other's lane is taken away", {3, 2}),
+    scenario<DepotScenario>("depot", "Depot: a slab is given, taken, freed into and given back", {3, 1}),
+    scenario<CpuHitScenario>("cpu-hit", "PerCpu: two threads that hit on one CPU never meet",
+                             {.threads = 2, .preemptions = 3, .at_plain = true, .cpus = "00"}),
+    scenario<CpuRevokeScenario<1>>("cpu-revoke", "PerCpu: a thread that hits and a revoker never meet",
+                                   {.threads = 2, .preemptions = 3}),
+    scenario<CpuRevokeScenario<2>>("cpu-revoke-3", "PerCpu: two threads of a CPU and a revoker never meet",
+                                   {.threads = 3, .preemptions = 2, .cpus = "001"}),
+    scenario<CpuFreeScenario>("cpu-free", "PerCpu: a hit of free and a revoker never meet",
+                              {.threads = 2, .preemptions = 3}),
+    scenario<CpuMissScenario>("cpu-miss", "PerCpu: a thread that misses and a revoker never meet",
+                              {.threads = 2, .preemptions = 3}),
+    scenario<CpuMoveScenario>("cpu-move", "PerCpu: a thread is moved to another CPU, also inside",
+                              {.threads = 2, .preemptions = 2, .cpus = "00", .moves = 1}),
+    scenario<CpuHandlerScenario<false>>("cpu-handler", "PerCpu: a handler between any two accesses to memory",
+                                        {.threads = 1, .preemptions = 0, .signals = 2, .at_plain = true}),
+    scenario<CpuHandlerScenario<true>>("cpu-handler-2", "PerCpu: a handler anywhere, and a revoker",
+                                       {.threads = 2, .preemptions = 2, .signals = 1}),
+    scenario<CpuForkScenario>("cpu-fork", "PerCpu, fork: the child finds no lane half done",
+                              {.threads = 2, .preemptions = 3}),
+    scenario<CpuForkScenario>("cpu-fork-3", "PerCpu, fork: the same while the other's lane is taken away",
+                              {.threads = 3, .preemptions = 2}),
+    scenario<CpuRemoteScenario>("cpu-remote", "PerCpu: frees go from one CPU's lane to another's",
+                                {.threads = 2, .preemptions = 2}),
+    scenario<SwitchScenario>("switch", "the entry changes to PerCpu and back under live objects",
+                             {.threads = 2, .preemptions = 2}),
+    scenario<SharedScenario<1, 2>>("shared", "Shared: one at a time, and no sleeper is forgotten", {2, 3}),
+    scenario<SharedScenario<1, 3>>("shared-3", "Shared: the same with three threads", {3, 2}),
+    scenario<SharedScenario<2, 3>>("shared-2-3", "Shared: three threads in two lanes", {3, 2}),
+    scenario<SharedHandlerScenario>("shared-handler", "Shared: a handler never waits", {2, 2, 1}),
 };
 const size_t kScenarioCount = sizeof kScenarios / sizeof *kScenarios;
 

@@ -88,6 +88,10 @@ class atomic {
   T fetch_add(Value value, Order order = kSeqCst, Where at = Where::here()) {
     return cooked(impl_.fetch_add(static_cast<Raw>(value), order_of(order), at.info));
   }
+  template <class Value>
+  T fetch_sub(Value value, Order order = kSeqCst, Where at = Where::here()) {
+    return cooked(impl_.fetch_sub(static_cast<Raw>(value), order_of(order), at.info));
+  }
   bool compare_exchange_weak(T& expected, T value, Order order, Order failed, Where at = Where::here()) {
     return compare_exchange<true>(expected, value, order, failed, at);
   }
@@ -116,6 +120,10 @@ template <class T>
 T hit_load(const atomic<T>& word) {
   return word.load(std::memory_order_relaxed);
 }
+
+// A compiler's fence on one side and a membarrier on the other are a pair of fences of which one is free and the other full
+// (P1202's asymmetric fences); to each other they behave like two full fences, and so they are modelled.
+inline void full_fence() { rl::atomic_thread_fence(rl::mo_seq_cst, $); }
 
 // The Atomics policy of the core.
 struct Relacy {

@@ -1,11 +1,8 @@
 // The entry of a lane in C++'s memory model: the shipped entry/owned.h and base/lock.h over relacy/stub/lane/world.h.
-// The owner's compiler fence and the revoker's membarrier are a pair of fences of which one is free and the other full
-// (P1202's asymmetric fences); to each other they behave like two full fences, and so they are modelled.
 // Called by: run.py, with the name of a test. Compiled with the copy of src/ in which std::atomic is model::atomic.
 #include "checked_atomic.h"
 
 namespace model {
-inline void full_fence() { rl::atomic_thread_fence(rl::mo_seq_cst, $); }
 template <class Gate>
 Gate* busy(Gate* gate, unsigned char mark) {
   return reinterpret_cast<Gate*>(reinterpret_cast<uintptr_t>(gate) | mark);
@@ -31,6 +28,8 @@ struct Platform {
   }
   static void wait(model::atomic<uint32_t>&, uint32_t) { rl::yield(1, $); }
   static void wake(model::atomic<uint32_t>&, int) {}
+  static void sleep_ms(uint64_t) { rl::yield(1, $); }
+  static uint64_t now_ns() { return 1; }
 };
 
 // One way for an owner to make sure that the lane is not being revoked.

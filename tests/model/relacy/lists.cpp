@@ -96,11 +96,71 @@ struct StackTest : rl::test_suite<StackTest, 2> {
   }
 };
 
+// The list that everybody writes first: the same without a tag.
+struct NaiveStack {
+  model::atomic<uint32_t> head_{0};
+  template <class LinkOf>
+  void push(uint32_t id, LinkOf link) {
+    uint32_t head = head_.load(std::memory_order_relaxed);
+    do link(id).store(head, std::memory_order_relaxed);
+    while (!head_.compare_exchange_weak(head, id, std::memory_order_release, std::memory_order_relaxed));
+  }
+  template <class LinkOf>
+  uint32_t pop(LinkOf link) {
+    uint32_t head = head_.load(std::memory_order_acquire);
+    while (head != 0 &&
+           !head_.compare_exchange_weak(head, link(head).load(std::memory_order_relaxed),
+                                        std::memory_order_acquire, std::memory_order_acquire)) {
+    }
+    return head;
+  }
+};
+
+// T1 reads the head C1 and its next C2, and stops; T2 pops C1, pops C2 and pushes C1; T1's compare-exchange: if it
+// succeeds, the list's head is C2, which is in use. Source: SEEDS.md section 2.
+template <class Stack>
+struct AbaTest : rl::test_suite<AbaTest<Stack>, 2> {
+  static constexpr uint32_t kMembers = 3;
+  Stack stack;
+  IdStack<Relacy>::Link links[kMembers + 1];
+  int held[kMembers + 1] = {};
+
+  auto link() {
+    return [this](uint32_t n) -> auto& { return links[n]; };
+  }
+  uint32_t pop() {
+    const uint32_t n = stack.pop(link());
+    RL_ASSERT(n <= kMembers && (n == 0 || held[n] == 0));
+    held[n] = n != 0;
+    return n;
+  }
+  void push(uint32_t n) {
+    held[n] = 0;
+    stack.push(n, link());
+  }
+  void before() {
+    for (uint32_t n = kMembers; n > 0; --n) push(n);
+  }
+  void thread(unsigned index) {
+    const uint32_t first = pop();
+    if (index == 0) return;
+    pop();
+    if (first != 0) push(first);
+  }
+  void after() {
+    while (pop() != 0) {
+    }
+    for (uint32_t n = 1; n <= kMembers; ++n) RL_ASSERT(held[n] == 1);
+  }
+};
+
 }  // namespace
 
 int main(int, char** arguments) {
   const std::string_view name = arguments[1];
   if (name == "inbox") return model::run<InboxTest>(3);
   if (name == "idle-stack") return model::run<StackTest>(4);
+  if (name == "aba") return model::run<AbaTest<IdStack<Relacy>>>(4);
+  if (name == "aba-naive") return model::run<AbaTest<NaiveStack>>(4) == 1 ? 0 : 1;
   return 2;
 }

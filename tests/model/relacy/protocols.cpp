@@ -23,6 +23,11 @@ struct Platform {
   static void wait(model::atomic<uint32_t>&, uint32_t) { rl::yield(1, $); }
   static void wake(model::atomic<uint32_t>&, int) {}
   static void sleep_ms(uint64_t) { rl::yield(1, $); }
+  static uint64_t now_ns() { return 1; }
+  static bool barrier() {
+    model::full_fence();
+    return true;
+  }
   static bool start_thread(BareThread& thread, void (*run)(void*), void* argument);
 };
 
@@ -37,6 +42,45 @@ struct LockTest : rl::test_suite<LockTest, 3> {
     lock.release(visit);
   }
 };
+
+struct LaneLockTest;
+LaneLockTest* lane_lock_test;
+
+// With a futex that sleeps until it is woken: where a wake-up is lost, Relacy finds a thread that waits for good.
+struct Sleepers : Platform {
+  static void wait(model::atomic<uint32_t>& word, uint32_t value);
+  static void wake(model::atomic<uint32_t>& word, int count);
+};
+
+// A lane's lock: given back by a plain store and a look at who sleeps.
+struct LaneLockTest : rl::test_suite<LaneLockTest, 3> {
+  Lock<Sleepers> lock{Rank::kLane};
+  model::Contents guarded;
+  rl::mutex kernel;
+  rl::condition_variable asleep;
+
+  void before() { lane_lock_test = this; }
+  void thread(unsigned) {
+    Visit visit(&lock, true);
+    lock.acquire(visit);
+    guarded.work();
+    lock.release(visit);
+  }
+  void after() { RL_ASSERT(guarded.value() == 3); }
+};
+
+void Sleepers::wait(model::atomic<uint32_t>& word, uint32_t value) {
+  LaneLockTest& test = *lane_lock_test;
+  test.kernel.lock($);
+  if (word.load(std::memory_order_relaxed) == value) test.asleep.wait(test.kernel, $);
+  test.kernel.unlock($);
+}
+void Sleepers::wake(model::atomic<uint32_t>&, int) {
+  LaneLockTest& test = *lane_lock_test;
+  test.kernel.lock($);
+  test.asleep.notify_one($);
+  test.kernel.unlock($);
+}
 
 // Two threads have work and poke; the third is the scavenger, when it has been started. When everything is at rest, no
 // work may be left.
@@ -133,6 +177,7 @@ struct DeferredTest : rl::test_suite<DeferredTest, 3> {
 int main(int, char** arguments) {
   const std::string_view name = arguments[1];
   if (name == "lock") return model::run<LockTest>(3);
+  if (name == "lane-lock") return model::run<LaneLockTest>(2);
   if (name == "scavenger") return model::run<ScavengerTest>(2);
   if (name == "deferred") return model::run<DeferredTest>(3);
   return 2;

@@ -22,15 +22,24 @@ template <class P>
 class Lane : public Gate {
  public:
   Lane(Owner id, World<P>& world) : id_(id), world_(world) {}
-  bool try_hold(Visit& visit);
-  void let_go(Visit& visit);
-  void adopt_by(Slot& slot, Visit& visit);
+  // As in lane/lane_work.h.
+  bool try_hold(Visit& visit) {
+    if (!try_lock(visit)) return false;
+    if (take_from_owner()) return true;
+    unlock(visit);
+    return false;
+  }
+  void let_go(Visit& visit) {
+    give_to_owner();
+    unlock(visit);
+  }
+  bool try_lock(Visit& visit) { return lock_.try_acquire(visit); }
+  bool lock_or_wait(Visit& visit) { return lock_.acquire(visit); }
+  void unlock(Visit& visit) { lock_.release(visit); }
+  bool adopt_by(Slot& slot, Visit& visit);
   void disown(Visit& visit);
   void open_gate();
   void close_gate();
-  void set_aside();
-  void forget_owner() { owner_slot_.store(nullptr, std::memory_order_relaxed); }
-  bool is_set_aside() const { return set_aside_; }
   bool is_closed() const;
   bool is_being_revoked() const { return revoking_.load(std::memory_order_acquire); }
   Slot* owner_slot() const { return owner_slot_.load(std::memory_order_relaxed); }
@@ -38,12 +47,14 @@ class Lane : public Gate {
   model::Contents contents;  // everything else in a lane
 
  private:
+  bool take_from_owner();
+  void give_to_owner();
+
   const Owner id_;
   World<P>& world_;
   Lock<P> lock_{Rank::kLane};
   model::atomic<Slot*> owner_slot_{nullptr};
   model::atomic<bool> revoking_{false};
-  bool set_aside_ = false;
   model::atomic<bool> asked_{false};
 };
 

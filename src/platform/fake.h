@@ -10,7 +10,9 @@
 
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "platform/linux.h"
@@ -58,14 +60,17 @@ struct Fake {
   static inline bool has_barrier = true;
   static inline std::atomic<bool> single{false};
   static inline std::atomic<uint64_t> clock{1};
+  static inline std::atomic<uint64_t> ns{0};     // 0: the machine's
+  static inline std::function<void()> on_pause;  // while a thread spins for a lock
   static inline void (*on_sleep)() = nullptr;
-  static inline void (*on_barrier)() = nullptr;  // runs in the middle of a revocation
-  static inline void (*on_restart)() = nullptr;  // the same, of a lane that is entered by its CPU
+  static inline std::function<void()> on_barrier;  // runs in the middle of a revocation
+  static inline std::function<void()> on_restart;  // the same, of a lane that is entered by its CPU
   static inline uint32_t cpu_count = 2;
   static inline thread_local uint32_t number =
       0;  // of the CPU that the thread runs on; kNoNumber: none to be had
   static inline thread_local uint32_t interruptions =
-      0;  // so many of the next restartable sequences are interrupted
+      0;                                        // so many of the next restartable sequences are interrupted
+  static inline std::function<void()> on_step;  // runs before the next of them, once
   static inline bool number_hits = true;
   static inline Fault taken;  // claims that find somebody else's mapping
 
@@ -105,11 +110,14 @@ struct Fake {
     has_barrier = true;
     single = false;
     clock = 1;
+    ns = 0;
+    on_pause = nullptr;
     on_sleep = nullptr;
     on_barrier = nullptr;
     on_restart = nullptr;
     cpu_count = 2;
     number = interruptions = 0;
+    on_step = nullptr;
     number_hits = true;
     fail_never();
     for (auto& n : total_) n = 0;
@@ -204,12 +212,16 @@ struct Fake {
   }
 
   static uint64_t now_ms() noexcept { return clock.load(std::memory_order_relaxed); }
-  static uint64_t now_ns() noexcept { return Linux::now_ns(); }
+  static uint64_t now_ns() noexcept {
+    const uint64_t set = ns.load(std::memory_order_relaxed);
+    return set != 0 ? set : Linux::now_ns();
+  }
   static uint32_t cpus() noexcept { return cpu_count; }
   static uint32_t lane_number() noexcept { return number; }
   // A compare-exchange: the steps of all threads come one after the other, also of those with other numbers.
   static Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
                                uint32_t& before) noexcept {
+    if (on_step) std::exchange(on_step, nullptr)();
     if (interruptions > 0) return --interruptions, Restartable::kInterrupted;
     before = number << 16 | lower;
     return word.compare_exchange_strong(before, mark, std::memory_order_acquire, std::memory_order_relaxed)
@@ -248,7 +260,10 @@ struct Fake {
     clock.fetch_add(ms, std::memory_order_relaxed);
     if (on_sleep != nullptr) on_sleep();
   }
-  static void pause() noexcept { Linux::pause(); }
+  static void pause() noexcept {
+    if (on_pause) on_pause();
+    Linux::pause();
+  }
   // Only notes what is to be run; a test runs it by hand.
   static bool start_thread(BareThread&, void (*run)(void*), void* argument) noexcept {
     if (fails(Call::kStartThread)) return false;

@@ -63,15 +63,40 @@ class Guard {
 struct Config {
   Bytes page;
   bool single;
+  Entry entry = Entry::kOwned;  // of a process with one thread: whatever it is, lanes are owned
+
+  std::string name() const {
+    return std::to_string(page / 1024) + (single                    ? "KSingle"
+                                          : entry == Entry::kOwned  ? "KOwned"
+                                          : entry == Entry::kShared ? "KShared"
+                                                                    : "KPerCpu");
+  }
 };
 
-inline void PrintTo(const Config& c, std::ostream* out) {
-  *out << c.page / 1024 << "K " << (c.single ? "single" : "multi");
+inline void PrintTo(const Config& c, std::ostream* out) { *out << c.name(); }
+
+inline const Config kConfigs[] = {{4096, false},
+                                  {4096, false, Entry::kShared},
+                                  {4096, false, Entry::kPerCpu},
+                                  {4096, true},
+                                  {16384, false},
+                                  {16384, false, Entry::kShared},
+                                  {16384, true},
+                                  {65536, false},
+                                  {65536, false, Entry::kPerCpu},
+                                  {65536, true}};
+
+inline std::vector<Config> configs_of(Entry entry) {
+  std::vector<Config> configs;
+  for (const Config& c : kConfigs)
+    if (c.entry == entry) configs.push_back(c);
+  return configs;
 }
 
 class FakeTest : public testing::TestWithParam<Config> {
  public:
   static Config config() { return GetParam(); }
+  static bool is_owned() { return config().entry == Entry::kOwned; }
 
  protected:
   void SetUp() override {
@@ -87,23 +112,25 @@ class FakeTest : public testing::TestWithParam<Config> {
   static void start_threads() { Fake::single = false; }
 };
 
-inline const Config kConfigs[] = {{4096, false}, {4096, true},   {16384, false},
-                                  {16384, true}, {65536, false}, {65536, true}};
-
-// A test of a fixture that derives from FakeTest, over every configuration.
-#define TEST_ALL_CONFIGS(Suite, Name)                                                                  \
-  class Suite##Name : public Suite {                                                                   \
-   public:                                                                                             \
-    NOINLINE void body();                                                                              \
-  };                                                                                                   \
-  using Suite##_of_##Name = Suite##Name;                                                               \
-  TEST_P(Suite##_of_##Name, InEveryConfiguration) {                                                    \
-    EXPECT_TRUE(::lanemalloc::Guard::survives([this] { body(); })) << "a CHECK failed";                \
-  }                                                                                                    \
-  INSTANTIATE_TEST_SUITE_P(All, Suite##_of_##Name, testing::ValuesIn(kConfigs), [](const auto& test) { \
-    return std::to_string(test.param.page / 1024) + (test.param.single ? "KSingle" : "KMulti");        \
-  });                                                                                                  \
+// A test of a fixture that derives from FakeTest, over some configurations.
+#define TEST_CONFIGS(Suite, Name, configs)                                              \
+  class Suite##Name : public Suite {                                                    \
+   public:                                                                              \
+    NOINLINE void body();                                                               \
+  };                                                                                    \
+  using Suite##_of_##Name = Suite##Name;                                                \
+  TEST_P(Suite##_of_##Name, InEveryConfiguration) {                                     \
+    EXPECT_TRUE(::lanemalloc::Guard::survives([this] { body(); })) << "a CHECK failed"; \
+  }                                                                                     \
+  INSTANTIATE_TEST_SUITE_P(All, Suite##_of_##Name, testing::ValuesIn(configs),          \
+                           [](const auto& test) { return test.param.name(); });         \
   void Suite##Name::body()
+
+// The rule: over all of them. The others are about one entry, and each says why.
+#define TEST_ALL_CONFIGS(Suite, Name) TEST_CONFIGS(Suite, Name, kConfigs)
+#define TEST_OWNED(Suite, Name) TEST_CONFIGS(Suite, Name, configs_of(Entry::kOwned))
+#define TEST_SHARED(Suite, Name) TEST_CONFIGS(Suite, Name, configs_of(Entry::kShared))
+#define TEST_PER_CPU(Suite, Name) TEST_CONFIGS(Suite, Name, configs_of(Entry::kPerCpu))
 
 // The sanitizers take several times as long; long random walks are that much shorter under them.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -159,6 +186,31 @@ inline std::vector<Bytes> telling_sizes() {
   return sizes;
 }
 
+// A thread that is inside its lane, as the configuration's entry has it, until leave().
+class Stopped {
+ public:
+  explicit Stopped(Slot& slot) : slot_(slot), visit_(&slot, true), gate_(Owned::enter(slot)) {
+    if (is_busy(gate_) || gate_ == &no_lane_gate || gate_ == &exited_gate) return;
+    Lane<Fake>* lane = static_cast<Lane<Fake>*>(gate_);
+    uint32_t free = lane->free_here();
+    const bool entered = lane->how == Entry::kShared   ? lane->try_lock(visit_)
+                         : lane->how == Entry::kPerCpu ? lane->here.compare_exchange_strong(free, kTakenHere)
+                                                       : false;
+    if (entered) lane_ = lane;
+  }
+  void leave() {
+    if (lane_ != nullptr && lane_->how == Entry::kShared) lane_->unlock(visit_);
+    if (lane_ != nullptr && lane_->how == Entry::kPerCpu) lane_->leave_here();
+    Owned::leave(slot_, gate_);
+  }
+
+ private:
+  Slot& slot_;
+  Visit visit_;
+  Gate* gate_;
+  Lane<Fake>* lane_ = nullptr;
+};
+
 class EngineTest : public FakeTest {
  protected:
   void SetUp() override {
@@ -176,7 +228,12 @@ class EngineTest : public FakeTest {
   }
 
   // A fresh engine over a fresh platform of the same configuration; what the test has set of it stays.
-  void begin(const Settings& settings) {
+  void begin(Settings settings) {
+    settings.entry = config().entry;
+    settings.shared_lanes = kSharedLanes;
+    begin_with(settings);
+  }
+  void begin_with(const Settings& settings) {
     slots_.clear();
     engine_.reset();
     if (started_) Fake::release_all();
@@ -185,15 +242,20 @@ class EngineTest : public FakeTest {
     if (started_) engine_->set_exit_watch([](Slot&) { return true; });
   }
 
-  // A thread: the tests play several on one.
+  static constexpr uint32_t kSharedLanes = 2;
+
+  // A thread: the tests play several on one. Two that were made one after the other run on different CPUs.
+  static uint32_t cpu_of(const Slot& slot) {
+    return static_cast<uint32_t>(reinterpret_cast<Address>(&slot) / sizeof(Slot)) % Fake::cpu_count;
+  }
   Slot& thread() { return slots_.emplace_back(&no_lane_gate); }
   // A handler that has interrupted the thread inside the allocator.
   template <class Body>
   static void in_handler(Slot& slot, Body body) {
-    Gate* gate = Owned::enter(slot);
+    Stopped thread(slot);
     body();
     EXPECT_TRUE(is_busy(slot.load()));
-    Owned::leave(slot, gate);
+    thread.leave();
   }
 
   FakeEngine& engine() { return *engine_; }
@@ -211,11 +273,15 @@ class EngineTest : public FakeTest {
     return *s;
   }
   NOINLINE void* take(Slot& slot, Bytes size) {
+    Fake::number = cpu_of(slot);
     void* p = engine_->allocate(size, slot);
     EXPECT_NE(p, nullptr) << "no memory for " << size << " bytes";
     return p;
   }
-  NOINLINE void give(Slot& slot, void* p) { EXPECT_EQ(engine_->free(p, slot), Verdict::kGood); }
+  NOINLINE void give(Slot& slot, void* p) {
+    Fake::number = cpu_of(slot);
+    EXPECT_EQ(engine_->free(p, slot), Verdict::kGood);
+  }
 
   // Runs the scavenger's loop up to the end of `n` passes, as its thread would. Needs one that was started. False if the
   // scavenger went to rest before.

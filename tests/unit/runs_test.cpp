@@ -553,17 +553,16 @@ class RunsPropertyTest : public RunsTest {
   uint64_t marks_ = 0;
 };
 
-TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsKeepEveryPromise) { play(1, false, 1000, false, 3000); }
-TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsKeepEveryPromiseWhereMapsAreCharged) {
+// Owned, all five: lanes do not come into it, and long walks take time.
+TEST_OWNED(RunsPropertyTest, RandomOperationsKeepEveryPromise) { play(1, false, 1000, false, 3000); }
+TEST_OWNED(RunsPropertyTest, RandomOperationsKeepEveryPromiseWhereMapsAreCharged) {
   play(2, true, 1000, false, 3000);
 }
-TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsKeepEveryPromiseWithoutDecay) {
-  play(3, false, 0, false, 2000);
-}
-TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsAndFailuresKeepEveryPromise) {
+TEST_OWNED(RunsPropertyTest, RandomOperationsKeepEveryPromiseWithoutDecay) { play(3, false, 0, false, 2000); }
+TEST_OWNED(RunsPropertyTest, RandomOperationsAndFailuresKeepEveryPromise) {
   play(4, false, 1000, true, 3000);
 }
-TEST_ALL_CONFIGS(RunsPropertyTest, RandomOperationsAndFailuresKeepEveryPromiseWhereMapsAreCharged) {
+TEST_OWNED(RunsPropertyTest, RandomOperationsAndFailuresKeepEveryPromiseWhereMapsAreCharged) {
   play(5, true, 1000, true, 3000);
 }
 

@@ -85,6 +85,105 @@ TEST_F(OptionsTest, EveryKeyIsRead) {
   EXPECT_EQ(options_.settings.decay_ms, 86400000);
 }
 
+TEST_F(OptionsTest, LanesSayHowTheyAreEntered) {
+  const Settings& settings = options_.settings;
+  EXPECT_EQ(settings.entry, Entry::kOwned);
+  EXPECT_FALSE(settings.choose_entry);
+  const struct {
+    const char* text;
+    Entry entry;
+    uint32_t lanes;
+    bool choose;
+  } kGood[] = {{"lanes=shared:8", Entry::kShared, 8, false},
+               {"lanes=owned", Entry::kOwned, 0, false},
+               {"lanes=shared:4096", Entry::kShared, 4096, false},
+               {"lanes=shared", Entry::kShared, 0, false},
+               {"lanes=auto", Entry::kOwned, 0, true},
+               {"lanes=percpu", Entry::kPerCpu, 0, false},
+               {"lanes=shared:1", Entry::kShared, 1, false}};
+  for (const auto& good : kGood) {
+    EXPECT_EQ(read(good.text), "");
+    EXPECT_EQ(settings.entry, good.entry) << good.text;
+    EXPECT_EQ(settings.shared_lanes, good.lanes) << good.text;
+    EXPECT_EQ(settings.choose_entry, good.choose) << good.text;
+  }
+}
+
+TEST_F(OptionsTest, BadLanesAreOneLineThatSaysWhatIsAllowedAndUsed) {
+  const std::string allowed = "(owned, shared, shared:N with N up to 4096, percpu or auto), using ";
+  for (const char* bad : {"", "shared:", "shared:0", "shared:4097", "shared:8x", "shared: 8", "shared:-1",
+                          "shared8", "percpu:2", "Owned", "own", "ownedx", "shared:99999999999999999999"}) {
+    const std::string line =
+        "lanemalloc: LANEMALLOC_OPTIONS: bad value '" + std::string(bad) + "' for 'lanes' " + allowed;
+    EXPECT_EQ(read(("lanes=" + std::string(bad)).c_str()), line + "owned\n");
+    for (const char* before : {"shared:16", "shared", "percpu", "auto"}) {
+      EXPECT_EQ(read(("lanes=" + std::string(before) + ",lanes=" + bad).c_str()), line + before + "\n");
+    }
+    read("lanes=owned");
+  }
+  EXPECT_EQ(read("lanes"), "lanemalloc: LANEMALLOC_OPTIONS: bad value '' for 'lanes' " + allowed + "owned\n");
+  Settings settings;
+  EXPECT_TRUE(OptionReader::read_lanes("shared:12", 9, settings));
+  EXPECT_EQ(settings.shared_lanes, 12u);
+  EXPECT_TRUE(OptionReader::read_lanes("shared:12", 8, settings));
+  EXPECT_EQ(settings.shared_lanes, 1u) << "it reads no further than the length says";
+  EXPECT_FALSE(OptionReader::read_lanes("shared:12", 7, settings));
+  EXPECT_EQ(settings.shared_lanes, 1u) << "a bad value changes nothing";
+}
+
+TEST_F(OptionsTest, HowLanesAreSharedIsRead) {
+  const SharedSettings& shared = options_.settings.shared;
+  EXPECT_EQ(shared.probes, 4u);
+  EXPECT_FALSE(shared.scan_from_first);
+  EXPECT_TRUE(shared.use_precedence);
+  EXPECT_FALSE(shared.wait_on_random);
+  EXPECT_EQ(read("probes=1,scan=first,precedence=0,wait_on=random"), "");
+  EXPECT_EQ(shared.probes, 1u);
+  EXPECT_TRUE(shared.scan_from_first);
+  EXPECT_FALSE(shared.use_precedence);
+  EXPECT_TRUE(shared.wait_on_random);
+  EXPECT_EQ(read("probes=all,scan=coprime,precedence=1,wait_on=current"), "");
+  EXPECT_EQ(shared.probes, ProbeOrders::kMostLanes);
+  EXPECT_FALSE(shared.scan_from_first);
+  EXPECT_TRUE(shared.use_precedence);
+  EXPECT_FALSE(shared.wait_on_random);
+  EXPECT_EQ(read("probes=4096"), "");
+  EXPECT_EQ(shared.probes, 4096u);
+}
+
+TEST_F(OptionsTest, BadWaysToShareLanesAreOneLineThatSaysWhatIsAllowedAndUsed) {
+  const std::string begin = "lanemalloc: LANEMALLOC_OPTIONS: bad value ";
+  for (const char* bad : {"", "0", "4097", "-1", "4x", "All", "alll"}) {
+    EXPECT_EQ(read(("probes=" + std::string(bad)).c_str()),
+              begin + "'" + bad + "' for 'probes' (1 to 4096, or all), using 4\n");
+  }
+  EXPECT_EQ(options_.settings.shared.probes, 4u);
+  EXPECT_EQ(read("scan=last"), begin + "'last' for 'scan' (coprime or first), using coprime\n");
+  EXPECT_EQ(read("scan=first,scan="), begin + "'' for 'scan' (coprime or first), using first\n");
+  EXPECT_EQ(read("precedence=2"), begin + "'2' for 'precedence' (0 or 1), using 1\n");
+  EXPECT_EQ(read("precedence=0,precedence=yes"), begin + "'yes' for 'precedence' (0 or 1), using 0\n");
+  EXPECT_EQ(read("wait_on=any"), begin + "'any' for 'wait_on' (current or random), using current\n");
+  EXPECT_EQ(read("wait_on=random,wait_on=Random"),
+            begin + "'Random' for 'wait_on' (current or random), using random\n");
+  EXPECT_NE(read("lane=owned").find("'lanes'?"), std::string::npos);
+  EXPECT_NE(read("probe=4").find("'probes'?"), std::string::npos);
+  EXPECT_NE(read("waiton=random").find("'wait_on'?"), std::string::npos);
+  EXPECT_NE(read("scans=first").find("'scan'?"), std::string::npos);
+  EXPECT_NE(read("precedense=1").find("'precedence'?"), std::string::npos);
+}
+
+TEST_F(OptionsTest, TheEntryInUseIsWrittenAsItIsRead) {
+  const auto written = [](Entry entry, uint32_t lanes) {
+    Text text;
+    OptionReader::write_entry(text, entry, lanes);
+    return string_of(text);
+  };
+  EXPECT_EQ(written(Entry::kOwned, 8), "owned");
+  EXPECT_EQ(written(Entry::kShared, 8), "shared:8");
+  EXPECT_EQ(written(Entry::kShared, 0), "shared");
+  EXPECT_EQ(written(Entry::kPerCpu, 8), "percpu");
+}
+
 TEST_F(OptionsTest, TheLaterOneWins) {
   read("decay_ms=5,decay_ms=7");
   EXPECT_EQ(options_.settings.decay_ms, 7);

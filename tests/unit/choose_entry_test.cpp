@@ -1,0 +1,281 @@
+// Choosing how lanes are entered: at the start, while threads work, by itself.
+#include <thread>
+
+#include "fixture.h"
+
+namespace lanemalloc {
+namespace {
+
+constexpr Entry kEntries[] = {Entry::kOwned, Entry::kShared, Entry::kPerCpu};
+
+class ChooseEntryTest : public EngineTest {
+ protected:
+  static Settings settings_of(Entry entry) {
+    Settings settings;
+    settings.entry = entry;
+    settings.shared_lanes = entry == Entry::kShared ? 3 : 0;
+    return settings;
+  }
+};
+
+// In a process with one thread lanes are owned, whatever was chosen.
+TEST_ALL_CONFIGS(ChooseEntryTest, EveryThreadFollowsAtItsNextMissAndKeepsItsObjects) {
+  for (Entry to : kEntries) {
+    begin({});
+    std::vector<Slot*> threads;
+    std::vector<void*> all;
+    for (uint64_t i = 0; i < 6; ++i) {
+      threads.push_back(&thread());
+      for (int n = 0; n < 200; ++n) fill(all.emplace_back(take(*threads[i], 100)), 100, i);
+    }
+    ASSERT_TRUE(engine().choose_entry(settings_of(to)));
+    EXPECT_EQ(engine().entry(), to);
+    EXPECT_EQ(statistics().entry, to);
+    for (Slot* t : threads) {
+      give(*t, take(*t, 5000));
+      EXPECT_EQ(lane_of(*t)->how, config().single ? Entry::kOwned : to);
+    }
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_TRUE(is_whole(all[i], 100, i / 200));
+      give(*threads[i % 6], all[i]);
+    }
+    EXPECT_EQ(statistics().live_objects, 0u);
+    for (Slot* t : threads) engine().thread_exits(*t);
+    EXPECT_EQ(world().lanes.owners(), 0u);
+    engine().check_invariants();
+    Slot& last = thread();
+    for (int i = 0; i < 4; ++i) engine().trim(last);
+    EXPECT_EQ(statistics().slab_bytes, 0u);
+    EXPECT_EQ(statistics().in_flight_objects, 0u);
+  }
+}
+
+// Hits of free() ask the region first, and only the owner's may find it there.
+TEST_ALL_CONFIGS(ChooseEntryTest, HitsGoOnAfterEveryChange) {
+  for (Entry to : {Entry::kPerCpu, Entry::kOwned, Entry::kShared, Entry::kOwned, Entry::kPerCpu}) {
+    ASSERT_TRUE(engine().choose_entry(settings_of(to)));
+    Slot& t = thread();
+    give(t, take(t, 100));
+    give(t, take(t, 5000));
+    const bool can_hit = config().single || to != Entry::kShared;
+    bool hit = true;
+    void* p = engine().allocate(100, t, [&](Gate* gate) {
+      hit = false;
+      return engine().allocate_slow(100, t, gate);
+    });
+    EXPECT_EQ(hit, can_hit);
+    hit = true;
+    engine().free(
+        p, t,
+        [&](Gate* gate, MapEntry) {
+          hit = false;
+          EXPECT_EQ(engine().free_slow(p, t, gate), Verdict::kGood);
+        },
+        [&](Gate* gate, Slab* slab) { engine().look_slow(slab, t, gate); });
+    EXPECT_EQ(hit, can_hit);
+    engine().thread_exits(t);
+  }
+}
+
+TEST_ALL_CONFIGS(ChooseEntryTest, AThreadKeepsItsOwnLaneUntilThereAreOthers) {
+  Fake::single = true;
+  for (Entry entry : kEntries) {
+    begin_with(settings_of(entry));
+    Slot& t = thread();
+    void* p = take(t, 100);
+    EXPECT_EQ(lane_of(t)->how, Entry::kOwned);
+    EXPECT_EQ(engine().entry(), entry);
+    start_threads();
+    give(t, p);
+    give(t, take(t, 5000));
+    EXPECT_EQ(lane_of(t)->how, entry);
+    EXPECT_EQ(statistics().live_objects, 0u);
+    Fake::single = true;
+  }
+}
+
+// One thread: nobody else changes anything meanwhile.
+TEST_ALL_CONFIGS(ChooseEntryTest, AHandlerMayComeBetweenTwoEntries) {
+  start_threads();
+  Slot& t = thread();
+  void* p = take(t, 100);
+  for (Entry to :
+       {Entry::kShared, Entry::kPerCpu, Entry::kOwned, Entry::kPerCpu, Entry::kShared, Entry::kOwned}) {
+    in_handler(t, [&] {
+      ASSERT_TRUE(engine().choose_entry(settings_of(to)));
+      void* q = take(t, 100);
+      give(t, p);
+      p = q;
+    });
+    give(t, take(t, 5000));
+    EXPECT_EQ(lane_of(t)->how, to);
+  }
+  give(t, p);
+  EXPECT_EQ(statistics().live_objects, 0u);
+}
+
+TEST_ALL_CONFIGS(ChooseEntryTest, NothingIsLostWhileTheEntryChangesUnderThreadsThatWork) {
+  start_threads();
+  std::atomic<int> running{3};
+  std::atomic<void*> boxes[64] = {};
+  std::vector<std::thread> threads;
+  for (uint32_t me = 0; me < 3; ++me) {
+    threads.emplace_back([&, me] {
+      for (int life = 0; life < 3; ++life) {
+        Slot slot{&no_lane_gate};
+        for (uint32_t i = 0; i < 1500; ++i) {
+          Fake::number = (me + i / 32) % 3;
+          void* p = engine().allocate(i % 20 == 0 ? 5000 : 100, slot);
+          fill(p, 100, 5);
+          p = boxes[i * 7 % 64].exchange(p, std::memory_order_acq_rel);
+          EXPECT_TRUE(p == nullptr || is_whole(p, 100, 5));
+          EXPECT_EQ(engine().free(p, slot), Verdict::kGood);
+        }
+        engine().thread_exits(slot);
+      }
+      --running;
+    });
+  }
+  Slot& trimmer = thread();
+  for (uint32_t i = 0; running > 0; ++i) {
+    Settings settings = settings_of(kEntries[i * 2 % 3]);
+    settings.shared_lanes = 1 + i % 5;
+    EXPECT_TRUE(engine().choose_entry(settings));
+    engine().trim(trimmer);
+    std::this_thread::yield();
+  }
+  for (std::thread& t : threads) t.join();
+  for (auto& box : boxes) give(trimmer, box.exchange(nullptr));
+  for (int i = 0; i < 4; ++i) engine().trim(trimmer);
+  EXPECT_EQ(statistics().live_objects, 0u);
+  EXPECT_EQ(statistics().slab_bytes, 0u);
+}
+
+// --- What cannot be had.
+
+TEST_ALL_CONFIGS(ChooseEntryTest, WithoutNumbersOrRestartTheStartFallsBackToAsManySharedLanesAsCpus) {
+  Fake::cpu_count = 5;
+  for (const bool numbers : {false, true}) {
+    Fake::number = numbers ? 0 : kNoNumber;
+    Fake::has_barrier = !numbers;
+    begin_with(settings_of(Entry::kPerCpu));
+    EXPECT_EQ(engine().entry(), Entry::kShared);
+    EXPECT_EQ(statistics().shared_lanes, 5u);
+    Slot& t = thread();
+    give(t, take(t, 100));
+  }
+  Fake::has_barrier = true;
+  for (uint32_t number : {kMostNumbers, kMostNumbers - 1}) {
+    Fake::number = number;
+    begin_with(settings_of(Entry::kPerCpu));
+    EXPECT_EQ(engine().entry(), number < kMostNumbers ? Entry::kPerCpu : Entry::kShared);
+  }
+}
+
+TEST_ALL_CONFIGS(ChooseEntryTest, WhatCannotBeHadLaterChangesNothing) {
+  for (Entry from : {Entry::kOwned, Entry::kShared}) {
+    begin_with(settings_of(from));
+    Slot& t = thread();
+    give(t, take(t, 100));
+    Fake::has_barrier = false;
+    EXPECT_FALSE(engine().choose_entry(settings_of(Entry::kPerCpu)));
+    Fake::has_barrier = true;
+    Fake::number = kNoNumber;
+    EXPECT_FALSE(engine().choose_entry(settings_of(Entry::kPerCpu)));
+    Fake::number = 0;
+    EXPECT_EQ(engine().entry(), from);
+    if (from == Entry::kShared) {
+      EXPECT_EQ(statistics().shared_lanes, 3u);
+    }
+    give(t, take(t, 5000));
+    EXPECT_EQ(lane_of(t)->how, config().single ? Entry::kOwned : from);
+  }
+}
+
+TEST_ALL_CONFIGS(ChooseEntryTest, AsManySharedLanesAsCpusUnlessTheSettingsSayHowMany) {
+  Fake::cpu_count = 6;
+  Settings settings;
+  settings.entry = Entry::kShared;
+  begin_with(settings);
+  EXPECT_EQ(statistics().shared_lanes, 6u);
+  settings.shared_lanes = ProbeOrders::kMostLanes;
+  ASSERT_TRUE(engine().choose_entry(settings));
+  EXPECT_EQ(statistics().shared_lanes, ProbeOrders::kMostLanes);
+}
+
+// --- By itself.
+
+class AutomaticTest : public ChooseEntryTest {
+ protected:
+  void begin_automatically() {
+    Settings settings;
+    settings.choose_entry = true;
+    begin_with(settings);
+    start_threads();
+  }
+  Slot& next() {
+    Slot& t = thread();
+    give(t, take(t, 100));
+    return t;
+  }
+};
+
+TEST_ALL_CONFIGS(AutomaticTest, LanesAreEnteredByCpuOnceThereAreMoreThanFourOwnersACpu) {
+  for (uint32_t cpus : {1u, 2u, 3u}) {
+    Fake::cpu_count = cpus;
+    begin_automatically();
+    Slot& first = next();
+    for (uint32_t i = 1; i < 4 * cpus; ++i) {
+      EXPECT_EQ(lane_of(next())->how, Entry::kOwned);
+      EXPECT_EQ(engine().entry(), Entry::kOwned) << i + 1 << " owners, " << cpus << " CPUs";
+    }
+    next();
+    EXPECT_EQ(engine().entry(), Entry::kPerCpu);
+    EXPECT_EQ(lane_of(next())->how, Entry::kPerCpu);
+    give(first, take(first, 5000));
+    EXPECT_EQ(lane_of(first)->how, Entry::kPerCpu);
+  }
+}
+
+TEST_ALL_CONFIGS(AutomaticTest, LanesAreSharedWhereTheyCannotBeEnteredByCpu) {
+  begin_automatically();
+  Fake::has_barrier = false;
+  for (int i = 0; i < 9; ++i) next();
+  EXPECT_EQ(engine().entry(), Entry::kShared);
+  EXPECT_EQ(statistics().shared_lanes, 2u);
+  EXPECT_EQ(lane_of(next())->how, Entry::kShared);
+}
+
+TEST_ALL_CONFIGS(AutomaticTest, ThreadsThatHaveGoneAreNotCounted) {
+  begin_automatically();
+  for (int i = 0; i < 100; ++i) engine().thread_exits(next());
+  EXPECT_EQ(engine().entry(), Entry::kOwned);
+  for (int i = 0; i < 8; ++i) next();
+  EXPECT_EQ(engine().entry(), Entry::kOwned);
+  next();
+  EXPECT_EQ(engine().entry(), Entry::kPerCpu);
+}
+
+TEST_ALL_CONFIGS(AutomaticTest, AForkChildCountsItsOwnThreadOnly) {
+  begin_automatically();
+  Slot& a = next();
+  for (int i = 0; i < 5; ++i) next();
+  Stopped inside(next());
+  engine().before_fork(a);
+  engine().after_fork_in_child(a);
+  EXPECT_EQ(world().lanes.owners(), 1u);
+  for (int i = 0; i < 7; ++i) next();
+  EXPECT_EQ(engine().entry(), Entry::kOwned);
+  next();
+  EXPECT_EQ(engine().entry(), Entry::kPerCpu);
+}
+
+TEST_ALL_CONFIGS(AutomaticTest, WithoutItManyOwnersChangeNothing) {
+  begin_with({});
+  start_threads();
+  for (int i = 0; i < 40; ++i) next();
+  EXPECT_EQ(engine().entry(), Entry::kOwned);
+}
+
+}  // namespace
+}  // namespace lanemalloc

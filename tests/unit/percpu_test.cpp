@@ -277,23 +277,29 @@ TEST_PER_CPU(PerCpuTest, WhereTheRestartFailsTheLaneStaysFree) {
 }
 
 TEST_PER_CPU(PerCpuTest, AFreeWhoseSlabMovesToAnotherLaneBeforeItsStepTouchesNoForeignSlab) {
-  Slot &a = thread(), &b = thread();
-  give_on(1, b, take_on(1, b, 16));
-  void* p = take_on(0, a, 100);
-  void* kept = take_on(0, a, 100);
-  ASSERT_EQ(owner_of(p), lane(0).id());
-  Fake::number = 0;
-  Fake::on_step = [&] {  // the page map has been read; the lane has not been entered
-    Fake::number = 1;
-    engine().trim(b);
-    take(b, 100);
+  for (const bool hits : {false, true}) {
+    Fake::number_hits = hits;
+    begin({});
+    Slot &a = thread(), &b = thread();
+    give_on(1, b, take_on(1, b, 16));
+    void* p = take_on(0, a, 100);
+    void* kept = take_on(0, a, 100);
+    ASSERT_EQ(owner_of(p), lane(0).id());
     Fake::number = 0;
-  };
-  EXPECT_EQ(engine().free(p, a), Verdict::kGood);
-  EXPECT_EQ(owner_of(kept), lane(1).id());
-  EXPECT_EQ(statistics().remote_frees, 1u) << "pushed onto a slab of another lane";
-  EXPECT_EQ(lane(0).here, lane(0).free_here());
-  EXPECT_EQ(statistics().live_objects, 2u);
+    Fake::on_step = [&] {  // the page map has been read; the lane has not been entered
+      Fake::number = 1;
+      engine().trim(b);
+      void* q = engine().allocate(100, b);
+      EXPECT_EQ(owner_of(q), lane(1).id());
+      Fake::number = 0;
+    };
+    EXPECT_EQ(engine().free(p, a), Verdict::kGood);
+    EXPECT_EQ(owner_of(kept), lane(1).id());
+    EXPECT_EQ(statistics().remote_frees, 1u)
+        << (hits ? "a hit" : "a miss") << " pushes onto a slab of another lane";
+    EXPECT_EQ(lane(0).here, lane(0).free_here());
+    EXPECT_EQ(statistics().live_objects, 2u);
+  }
 }
 
 // --- Between CPUs; at the end.

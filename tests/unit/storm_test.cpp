@@ -37,6 +37,9 @@ class StormTest : public EngineTest {
         case 5:
           if (!objects_.empty()) resize(random, *t);
           break;
+        case 6:
+          if (change_entry_) change_entry(random);
+          break;
         default:
           if (objects_.size() < 3000 && random.below(100) < 52) {
             allocate(random, *t);
@@ -56,6 +59,12 @@ class StormTest : public EngineTest {
     EXPECT_EQ(statistics().runs.dirty, 0u);
   }
 
+  void change_entry(Random& random) {
+    Settings settings;
+    settings.entry = static_cast<Entry>(random.below(3));
+    settings.shared_lanes = static_cast<uint32_t>(random.between(1, 5));
+    ASSERT_TRUE(engine().choose_entry(settings));
+  }
   void allocate(Random& random, Slot& t) {
     const Bytes size = random.one_in(50)  ? random.between(1, 1 << 20)
                        : random.one_in(5) ? random.between(1, 40000)
@@ -109,6 +118,7 @@ class StormTest : public EngineTest {
     for (unsigned c = 1; c < kClassCount; ++c) ASSERT_EQ(s.classes[c].live, by_class[c]) << "class " << c;
   }
 
+  bool change_entry_ = false;
   std::vector<Slot*> alive_;
   std::vector<Object> objects_;
   uint64_t seeds_ = 0, live_bytes_ = 0, allocations_ = 0;
@@ -117,6 +127,10 @@ class StormTest : public EngineTest {
 TEST_ALL_CONFIGS(StormTest, OneThreadsFiguresAddUp) { storm(11, 1, 15000); }
 TEST_ALL_CONFIGS(StormTest, SeveralThreadsFiguresAddUp) { storm(12, 7, 20000); }
 TEST_ALL_CONFIGS(StormTest, ManyThreadsFiguresAddUp) { storm(13, 40, 20000); }
+TEST_ALL_CONFIGS(StormTest, FiguresAddUpWhileTheEntryChanges) {
+  change_entry_ = true;
+  storm(18, 7, 8000);
+}
 TEST_ALL_CONFIGS(StormTest, FiguresAddUpWithoutABarrier) {
   Fake::has_barrier = false;
   Random random(14);

@@ -241,18 +241,33 @@ lib=$work/lib/${lib##*/}
 cc -O1 -Wall -shared -fPIC -o "$work/lib/witness.so" "$here/witness.c"
 chmod -R a+rX "$work/lib"
 
+# The entries of lanes that a program is run with: the default, and, if it has threads, what its "# lanes:" says; the
+# long run: every entry.
+entries_of() {
+  local more
+  more=$(header "$1" lanes)
+  [[ -z $more || $scale == 1 ]] || more='shared:2 percpu auto'
+  echo "default $more"
+}
+
 for name in $selected; do
-  started=$SECONDS
-  if [[ $name == self-test ]]; then
-    run_self_test
-  else
-    run_program "$name" "$lib" $((180 * scale + 60))
-  fi
-  rm -rf "${logs:?}/$name"
-  [[ $line != FAILED* ]] || keep_logs "$name"
-  count_line "$line"
-  [[ -z ${LANEMALLOC_TEST_TIMES-} ]] || printf '  %d s\n' $((SECONDS - started))
-  rm -rf "${work:?}/$name"
+  [[ $name == self-test ]] && entries=default || entries=$(entries_of "$name")
+  for lanes in $entries; do
+    started=$SECONDS
+    if [[ $name == self-test ]]; then
+      run_self_test
+    elif [[ $lanes == default ]]; then
+      run_program "$name" "$lib" $((180 * scale + 60))
+    else
+      run_program "$name" "$lib" $((180 * scale + 60)) LANEMALLOC_OPTIONS="lanes=$lanes"
+      line="${line%%:*} [$lanes]:${line#*:}"
+    fi
+    rm -rf "${logs:?}/$name"
+    [[ $line != FAILED* ]] || keep_logs "$name"
+    count_line "$line"
+    [[ -z ${LANEMALLOC_TEST_TIMES-} ]] || printf '  %d s\n' $((SECONDS - started))
+    rm -rf "${work:?}/$name"
+  done
 done
 printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 ((failed == 0))

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # checks: git: fast-import of many commits, clone, repack with threads, gc, fsck, log, blame: same hashes and bytes
+# lanes: shared:2
 # needs: git=git awk=mawk
 # shellcheck source=tests/preload/lib.sh
 source "$PRELOAD_LIB"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # checks: JVM: javac, then threads with direct ByteBuffers, Deflater/Inflater, a zip file, child process: same results
+# lanes: percpu
 # needs: javac=openjdk-17-jdk-headless
 # shellcheck source=tests/preload/lib.sh
 source "$PRELOAD_LIB"

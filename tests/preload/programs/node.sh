@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # checks: node: worker_threads, transferred and shared buffers, zlib and crypto in the thread pool: same digests
+# lanes: shared:2
 # needs: node=nodejs
 # shellcheck source=tests/preload/lib.sh
 source "$PRELOAD_LIB"

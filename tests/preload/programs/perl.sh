@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # checks: perl: hashes, sorting, regular expressions, threads with queues, forks: same output as under glibc's malloc
+# lanes: percpu
 # needs: /usr/share/perl/*/Thread/Queue.pm=perl
 # shellcheck source=tests/preload/lib.sh
 source "$PRELOAD_LIB"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # checks: redis-server: benchmark load, BGSAVE (fork) during writes, reload, restart: same DEBUG DIGEST of the data set
+# lanes: shared:2
 # needs: redis-server=redis-server redis-benchmark=redis-tools awk=mawk
 # shellcheck source=tests/preload/lib.sh disable=SC2317
 source "$PRELOAD_LIB"

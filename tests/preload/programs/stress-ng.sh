@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # checks: stress-ng --verify: malloc with threads, trees, hashes, thread creation, big heaps: all pass, no child was killed
+# lanes: percpu
 # needs: stress-ng=stress-ng
 # shellcheck source=tests/preload/lib.sh
 source "$PRELOAD_LIB"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # checks: xz -T2 round trip: same checksum, same compressed file as under glibc's malloc
+# lanes: percpu
 # needs: xz=xz-utils
 # shellcheck source=tests/preload/lib.sh
 source "$PRELOAD_LIB"

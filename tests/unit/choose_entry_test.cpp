@@ -10,10 +10,10 @@ constexpr Entry kEntries[] = {Entry::kOwned, Entry::kShared, Entry::kPerCpu};
 
 class ChooseEntryTest : public EngineTest {
  protected:
-  static Settings settings_of(Entry entry) {
+  static Settings settings_of(Entry entry, uint32_t shared_lanes = 3) {
     Settings settings;
     settings.entry = entry;
-    settings.shared_lanes = entry == Entry::kShared ? 3 : 0;
+    settings.shared_lanes = entry == Entry::kShared ? shared_lanes : 0;
     return settings;
   }
 };
@@ -116,6 +116,8 @@ TEST_ALL_CONFIGS(ChooseEntryTest, AHandlerMayComeBetweenTwoEntries) {
 
 TEST_ALL_CONFIGS(ChooseEntryTest, NothingIsLostWhileTheEntryChangesUnderThreadsThatWork) {
   start_threads();
+  ASSERT_TRUE(engine().choose_entry(settings_of(Entry::kShared, 5)));
+  make_lanes();
   std::atomic<int> running{3};
   std::atomic<void*> boxes[64] = {};
   std::vector<std::thread> threads;
@@ -138,9 +140,7 @@ TEST_ALL_CONFIGS(ChooseEntryTest, NothingIsLostWhileTheEntryChangesUnderThreadsT
   }
   Slot& trimmer = thread();
   for (uint32_t i = 0; running > 0; ++i) {
-    Settings settings = settings_of(kEntries[i * 2 % 3]);
-    settings.shared_lanes = 1 + i % 5;
-    EXPECT_TRUE(engine().choose_entry(settings));
+    EXPECT_TRUE(engine().choose_entry(settings_of(kEntries[i * 2 % 3], 1 + i % 5)));
     engine().trim(trimmer);
     std::this_thread::yield();
   }

@@ -356,6 +356,7 @@ TEST_PER_CPU(PerCpuTest, TrimAndTheScavengerCleanTheLanesOfOtherCpus) {
 }
 
 TEST_PER_CPU(PerCpuTest, ThreadsThatShareNumbersLoseNothing) {
+  make_lanes();
   std::vector<std::thread> threads;
   std::atomic<void*> boxes[64] = {};
   for (uint32_t me = 0; me < 4; ++me) {

@@ -49,8 +49,7 @@ struct LaneCounters {
 template <class P>
 class Lane : public Gate {
  public:
-  static constexpr unsigned kIdleAfter = 32;   // batches that a sleeping owner may leave unanswered
-  static constexpr unsigned kBusyAfter = 128;  // the same of one that works
+  static constexpr unsigned kIdleAfter = 32;  // batches that a sleeping owner may leave unanswered
 
   // number: the lane's among those of its entry; kNoNumber if it has none.
   Lane(Owner id, World<P>& world, Entry entry, uint32_t number);
@@ -212,12 +211,13 @@ class Lane : public Gate {
   BlockIndex spares_[kSpares]{};
   uint32_t spare_count_ = 0;
   uint8_t unanswered_[64]{};
-  uint8_t seen_[64]{};  // owners' activity at the last look
+  uint8_t seen_[64]{};  // owners' refills at the last look
   LaneCounters counters_;
   const Owner id_;
   const uint32_t number_;
   World<P>& world_;
   std::atomic<uint64_t> activity_{1};
+  std::atomic<uint32_t> refills_{0};
   std::atomic<uint32_t> overflow_link_{0};
   std::atomic<uint32_t> idle_link_{0};
   Rest rest_;
@@ -229,7 +229,8 @@ class Lane : public Gate {
   std::atomic<Slot*> owner_slot_{nullptr};  // whose lane it is; under the lock
   std::atomic<bool> revoking_{false};
   bool set_aside_ = false;
-  std::atomic<bool> asked_{false};  // where the system has no barrier: clean yourself when you can
+  std::atomic<bool> mail_waits_{false};  // much of it
+  std::atomic<bool> asked_{false};       // where the system has no barrier: clean yourself when you can
 };
 
 }  // namespace lanemalloc

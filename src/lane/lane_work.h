@@ -90,6 +90,9 @@ template <class P>
 void* Lane<P>::refill(SizeClass c, Visit& visit) {
   stir(visit);
   bump(counters_.misses);
+  bump(refills_);
+  // Not only when it is short of this class: what others send must not pile up.
+  if (UNLIKELY(mail_waits_.load(std::memory_order_relaxed))) drain_inbox(visit);
   const unsigned i = index_of(c);
   for (;;) {
     Slab* slab = current_[i];
@@ -242,15 +245,16 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
     return;
   }
   if (++unanswered < kIdleAfter || !visit.may_drain) return;
-  // The owner has not looked for a while. If it works, it will, when it is short of objects; unless far too much lies there.
-  // Else, if it is not inside, take in for it what lies there.
+  // The owner has not looked for a while. If it refills its bins, tell it. Else, if it is not inside, take in for it what lies
+  // there.
+  unanswered = 0;
   uint8_t& seen = seen_[static_cast<unsigned>(remote.owner) % sizeof seen_];
-  const auto activity = static_cast<uint8_t>(owner.activity());
-  if (seen != activity && unanswered < kBusyAfter) {
-    seen = activity;
+  const auto refills = static_cast<uint8_t>(owner.refills_.load(std::memory_order_relaxed));
+  if (seen != refills) {
+    seen = refills;
+    owner.mail_waits_.store(true, std::memory_order_relaxed);
     return;
   }
-  unanswered = 0;
   visit.may_drain = false;
   world_.with_idle_lane(owner, visit, [&](Lane& lane) { lane.drain_inbox(visit); });
   visit.may_drain = true;
@@ -277,6 +281,7 @@ void Lane<P>::send_after(Object* object, MapEntry entry, Visit& visit) {
 
 template <class P>
 bool Lane<P>::drain_inbox(Visit& visit) {
+  if (mail_waits_.load(std::memory_order_relaxed)) mail_waits_.store(false, std::memory_order_relaxed);
   if (inbox_.is_empty()) return false;
   bump(counters_.inbox_drains);
   inbox_.take([&](Object* batch) {

@@ -61,7 +61,7 @@ struct alignas(kNoSharing) BlockState {
   uint8_t unused[3];
   uint32_t length;  // blocks of the run; in its first and last block
 };
-static_assert(sizeof(BlockState) == kNoSharing);
+static_assert(sizeof(BlockState) % kNoSharing == 0);
 
 template <class P>
 class Region {

@@ -173,8 +173,12 @@ bool Linux::empty(Address a, Bytes n) noexcept {
 }
 
 bool Linux::move(Address from, Address to, Bytes n) noexcept {
-  return system_call(SYS_mremap, as_long(from), as_long(n), as_long(n), MREMAP_MAYMOVE | MREMAP_FIXED,
-                     as_long(to)) == as_long(to);
+  if (system_call(SYS_mremap, as_long(from), as_long(n), as_long(n), MREMAP_MAYMOVE | MREMAP_FIXED,
+                  as_long(to)) == as_long(to))
+    return true;
+  // The kernel unmaps the target before it finds that it cannot move, as kernels before 6.17 do of more than one mapping.
+  CHECK(map_at(to, n, PROT_READ | PROT_WRITE, 0) == Claim::kDone);
+  return false;
 }
 
 uint64_t Linux::now_ms() noexcept {

@@ -18,7 +18,8 @@
 //   release(a, n)          gives reserved or claimed addresses back.
 //   claim(a, n)            maps zeroed memory at a, which must lie in the body. Never replaces what is there.
 //   empty(a, n)            gives claimed memory back; it stays claimed and reads as zeros. False if it could not.
-//   move(from, to, n)      moves pages to claimed addresses `to`; `from` is then no longer claimed. False: nothing moved.
+//   move(from, to, n)      moves pages to claimed addresses `to`; `from` is then no longer claimed. False: nothing moved;
+//                          what lay at `to` may be gone.
 //   now_ms()               milliseconds of a steady clock, as coarse as is cheap.
 //   now_ns()               nanoseconds of a steady clock; never 0.
 //   single_threaded()      true while the process has only ever had one thread; once false, always false.

@@ -16,6 +16,7 @@
 #include "explorer.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -72,8 +73,8 @@ struct Thread {
   int pauses;    // in a row, without a write of another thread
   bool in_handler;
   int cpu;
-  uint32_t restarts;  // whatever makes a restartable sequence start again
-  Clock stepped;      // when its last step with the contents of a lane was done
+  uint32_t restarts;   // whatever makes a restartable sequence start again
+  Clock stepped;       // when its last step with the contents of a lane was done
   void (*run)(void*);  // of a started thread
   void* argument;
   int* alive;
@@ -169,6 +170,24 @@ std::string name_of(uintptr_t a) {
   }
   running = false;
   _longjmp(main_place, 2);
+}
+
+// The core follows a wild pointer.
+void crash(int) {
+  if (schedule_number == 0) std::abort();
+  fail("crashes");
+}
+
+void watch_crashes() {
+  static char stack[64 << 10];
+  stack_t alternative{};
+  alternative.ss_sp = stack;
+  alternative.ss_size = sizeof stack;
+  sigaltstack(&alternative, nullptr);
+  struct sigaction action{};
+  action.sa_handler = crash;
+  action.sa_flags = SA_ONSTACK | SA_NODEFER;
+  sigaction(SIGSEGV, &action, nullptr);
 }
 
 uint8_t choose(size_t count) {
@@ -604,6 +623,7 @@ int explore(bool replay) {
   for (int i = 0; i < thread_count; ++i) make_fiber(i);
   tested->construct(state);
   take_image();
+  watch_crashes();
   if (replay) {
     tracing = true;
     const bool good = run_once();
@@ -640,6 +660,7 @@ bool fork_here() {
   for (int i = 0; i < thread_count; ++i) {
     if (i == current) continue;
     threads[i].condition = Condition::kDone;
+    on_cpu[threads[i].cpu] = -1;
     drain(threads[i]);  // the kernel flushes every CPU's TLB before the child's memory is what it is
     // Stores come to the child in their order, and a step is a single one: never half done.
     join(threads[current].clock, threads[i].stepped);

@@ -15,10 +15,11 @@ inline constexpr int kMostThreads = 4;
 
 struct Bounds {
   int threads;
-  int preemptions;        // a thread is stopped although it could go on, at most so often
-  int signals = 0;        // S::handler(0) interrupts thread 0, at most so often
-  bool at_plain = false;  // handlers also come, and threads are stopped, between plain accesses, not only before atomic ones
-  bool spare = false;     // one more thread, for start_thread()
+  int preemptions;  // a thread is stopped although it could go on, at most so often
+  int signals = 0;  // S::handler(0) interrupts thread 0, at most so often
+  bool at_plain =
+      false;  // handlers also come, and threads are stopped, between plain accesses, not only before atomic ones
+  bool spare = false;         // one more thread, for start_thread()
   const char* cpus = "0123";  // thread i runs on the CPU with the number cpus[i]
   int moves = 0;              // thread 0 is moved to the next CPU, at most so often
 };

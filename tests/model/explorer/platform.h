@@ -70,6 +70,7 @@ static_assert(lanemalloc::Platform<Model>);
 static_assert(static_cast<int>(Step::kDone) == static_cast<int>(lanemalloc::Restartable::kDone));
 static_assert(static_cast<int>(Step::kElsewhere) == static_cast<int>(lanemalloc::Restartable::kElsewhere));
 static_assert(static_cast<int>(Step::kEmpty) == static_cast<int>(lanemalloc::Restartable::kEmpty));
-static_assert(static_cast<int>(Step::kInterrupted) == static_cast<int>(lanemalloc::Restartable::kInterrupted));
+static_assert(static_cast<int>(Step::kInterrupted) ==
+              static_cast<int>(lanemalloc::Restartable::kInterrupted));
 
 }  // namespace explorer

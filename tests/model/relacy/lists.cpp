@@ -108,9 +108,8 @@ struct NaiveStack {
   template <class LinkOf>
   uint32_t pop(LinkOf link) {
     uint32_t head = head_.load(std::memory_order_acquire);
-    while (head != 0 &&
-           !head_.compare_exchange_weak(head, link(head).load(std::memory_order_relaxed),
-                                        std::memory_order_acquire, std::memory_order_acquire)) {
+    while (head != 0 && !head_.compare_exchange_weak(head, link(head).load(std::memory_order_relaxed),
+                                                     std::memory_order_acquire, std::memory_order_acquire)) {
     }
     return head;
   }

@@ -58,6 +58,33 @@ aborted:
   return Restartable::kInterrupted;
 }
 
+// The same, where the lower half is that of *who, which is read in the sequence too: `value` is what it was when the word was
+// marked.
+template <int kNumberAt>
+FAST Restartable rseq_take_for(ptrdiff_t area, std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
+                               uint32_t mark, uint32_t& before, uint64_t& value) {
+  uint64_t scratch, seen, low;
+  __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
+                        "ldr %[low], [%[who]]\n\t"
+                        "lsl %w[scratch], %w[scratch], #16\n\t"
+                        "bfxil %w[scratch], %w[low], #0, #16\n\t"
+                        "cmp %w[scratch], %w[seen]\n\t"
+                        "b.ne %l[elsewhere]\n\t"
+                        "str %w[mark], [%[word]]\n" LANE_RSEQ_END
+                        : [scratch] "=&r"(scratch), [seen] "=&r"(seen), [low] "=&r"(low)
+                        : [area] "r"(static_cast<char*>(__builtin_thread_pointer()) + area),
+                          [at] "i"(kNumberAt), [word] "r"(&word), [who] "r"(&who), [mark] "r"(mark)
+                        : "memory", "cc"
+                        : elsewhere, aborted);
+  before = static_cast<uint32_t>(scratch);
+  value = low;
+  return Restartable::kDone;
+elsewhere:
+  return Restartable::kElsewhere;
+aborted:
+  return Restartable::kInterrupted;
+}
+
 // If the word's upper half is the number of this CPU: takes the first object off a list that is linked through its objects'
 // first words.
 template <int kNumberAt>

@@ -62,6 +62,32 @@ aborted:
   return Restartable::kInterrupted;
 }
 
+// The same, where the lower half is that of *who, which is read in the sequence too: `seen` is what it was when the word was
+// marked.
+template <int kNumberAt>
+FAST Restartable rseq_take_for(ptrdiff_t area, std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
+                               uint32_t mark, uint32_t& before, uint64_t& seen) {
+  uint64_t scratch, low;
+  __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
+                        "movq %[who], %[low]\n\t"
+                        "movl %%fs:%c[at](%[area]), %k[scratch]\n\t"
+                        "movw %w[low], %w[scratch]\n\t"
+                        "cmpl %k[scratch], %[word]\n\t"
+                        "jne %l[elsewhere]\n\t"
+                        "movl %[mark], %[word]\n" LANE_RSEQ_END
+                        : [scratch] "=&r"(scratch), [low] "=&r"(low), [word] "+m"(word)
+                        : [area] "r"(area), [at] "i"(kNumberAt - 2), [who] "m"(who), [mark] "er"(mark)
+                        : "memory", "cc"
+                        : elsewhere, aborted);
+  before = static_cast<uint32_t>(scratch);
+  seen = low;
+  return Restartable::kDone;
+elsewhere:
+  return Restartable::kElsewhere;
+aborted:
+  return Restartable::kInterrupted;
+}
+
 // If the word's upper half is the number of this CPU: takes the first object off a list that is linked through its objects'
 // first words.
 template <int kNumberAt>

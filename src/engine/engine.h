@@ -135,9 +135,10 @@ class Engine {
   template <class Miss, class Look>
   FAST void free_here(void* p, Bytes distance, Slot& slot, Gate* gate, Miss miss, Look look) {
     if (UNLIKELY(!PerCpu::may_free(gate, distance))) return miss(gate, MapEntry());
-    const MapEntry entry = world_.region.entry_at(distance);
+    MapEntry entry;
     uint32_t free;
-    if (UNLIKELY(!PerCpu::enter_for<P>(gate, entry, free))) return miss(gate, entry);
+    if (UNLIKELY(!PerCpu::enter_for<P>(gate, world_.region.map_word(distance), entry, free)))
+      return miss(gate, MapEntry());
     Slab* slab = static_cast<Slab*>(entry.state());
     if (UNLIKELY(slab->push(static_cast<Object*>(p)))) return look(gate, slab);
     PerCpu::leave(gate, free);

@@ -121,6 +121,8 @@ class Engine<P>::Stay : public Inside {
 
   void enter_by_cpu() {
     world().region.set_hits(!P::numbers_for_hits());
+    if (UNLIKELY(world().lanes.entry() != Entry::kPerCpu))
+      world().region.set_hits(true);  // it has just changed
     constexpr int kAttempts = 4;
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       Lane<P>* lane = world().lanes.here(P::lane_number());

@@ -73,7 +73,8 @@ struct World {
       counters.refused_revocations.fetch_add(1, std::memory_order_relaxed);
       return false;
     }
-    if (lane.owner_slot() != nullptr) counters.revocations.fetch_add(1, std::memory_order_relaxed);
+    if (lane.owner_slot() != nullptr || lane.how == Entry::kPerCpu)
+      counters.revocations.fetch_add(1, std::memory_order_relaxed);
     work(lane);
     lane.let_go(visit);
     return true;

@@ -124,6 +124,7 @@ class Region {
   FAST MapEntry entry_at(Bytes distance) const {
     return MapEntry(map()[distance >> kBlockShift].load(std::memory_order_relaxed));
   }
+  FAST const std::atomic<uint64_t>& map_word(Bytes distance) const { return map()[distance >> kBlockShift]; }
   MapEntry entry(BlockIndex block) const { return entry_at(bytes_of(block)); }
   void set_entries(BlockIndex first, BlockCount count, MapEntry entry) {
     // release: whoever reads an owner here may go to its lane [entries.release].

@@ -231,9 +231,16 @@ struct Fake {
                ? Restartable::kDone
                : Restartable::kElsewhere;
   }
-  static Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
-                                   uint32_t& before) noexcept {
-    return take_here(word, lower, mark, before);
+  // Real steps start again if a revoker comes in between; this one finds out afterwards.
+  static Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
+                                   uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
+    const auto lower = static_cast<uint16_t>(who.load(std::memory_order_relaxed));
+    const Restartable taken = take_here(word, lower, mark, before);
+    if (taken != Restartable::kDone) return taken;
+    seen = who.load(std::memory_order_relaxed);
+    if (static_cast<uint16_t>(seen) == lower) return taken;
+    word.store(before, std::memory_order_release);
+    return Restartable::kInterrupted;
   }
   static Restartable hit_pop_here(std::atomic<uint32_t>& word, void** head, void*& object) noexcept {
     constexpr uint32_t kBusy = 0xFFFFFFFF;

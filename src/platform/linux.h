@@ -24,9 +24,9 @@ struct Linux {
   static uint32_t lane_number() noexcept;
   static Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
                                uint32_t& before) noexcept;
-  FAST static Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
-                                        uint32_t& before) noexcept {
-    return arch::rseq_take<kCidAt>(rseq_area, word, lower, mark, before);
+  FAST static Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
+                                        uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
+    return arch::rseq_take_for<kCidAt>(rseq_area, word, who, mark, before, seen);
   }
   FAST static Restartable hit_pop_here(const std::atomic<uint32_t>& word, void** head,
                                        void*& object) noexcept {

@@ -27,8 +27,10 @@
 //   lane_number()          of the CPU, or of the concurrency id, that the calling thread runs on: below kMostNumbers, and
 //                          of no two running threads at once. kNoNumber where the next three are not to be had.
 //   take_here(word, lower, mark, before)  if word == (lane_number() << 16 | lower): before = word, word = mark. One step for all
-//                          threads with that number, no locked instruction. hit_take_here: the same for hits.
-//   hit_pop_here(word, head, object)   if the upper half of word is lane_number(): takes the first object off a list, in one step.
+//                          threads with that number, no locked instruction.
+//   hit_take_here(word, who, mark, before, seen)  the same for hits, where lower is that of *who, read in the step: seen = *who.
+//   hit_pop_here(word, head, object)   if the upper half of word is lane_number(): takes the first object off a list, in one
+//                          step.
 //   numbers_for_hits()     false if hit_*_here() may not be called.
 //   restart_here()         whoever is in the middle of one of these three starts again; and a barrier(). False: not to be had.
 //   wait(word, value)      sleeps while *word == value; may wake early. wake(word, n) wakes at most n sleepers.
@@ -65,38 +67,39 @@ struct BareThread {
 };
 
 template <class P>
-concept Platform = requires(Address a, Bytes n, std::atomic<uint32_t>& word, uint32_t number, void* object,
-                            BareThread& thread, const char* text) {
-  { P::page_size() } noexcept -> std::same_as<Bytes>;
-  { P::physical_memory() } noexcept -> std::same_as<Bytes>;
-  { P::address_limit() } noexcept -> std::same_as<Bytes>;
-  { P::charges_by_mapping() } noexcept -> std::same_as<bool>;
-  { P::reserve(n, n) } noexcept -> std::same_as<Address>;
-  { P::make_readable(a, n) } noexcept -> std::same_as<bool>;
-  { P::open(a, n) } noexcept -> std::same_as<bool>;
-  { P::release(a, n) } noexcept;
-  { P::claim(a, n) } noexcept -> std::same_as<Claim>;
-  { P::empty(a, n) } noexcept -> std::same_as<bool>;
-  { P::move(a, a, n) } noexcept -> std::same_as<bool>;
-  { P::now_ms() } noexcept -> std::same_as<uint64_t>;
-  { P::now_ns() } noexcept -> std::same_as<uint64_t>;
-  { P::cpus() } noexcept -> std::same_as<uint32_t>;
-  { P::lane_number() } noexcept -> std::same_as<uint32_t>;
-  { P::take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
-  { P::hit_take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
-  { P::hit_pop_here(word, &object, object) } noexcept -> std::same_as<Restartable>;
-  { P::numbers_for_hits() } noexcept -> std::same_as<bool>;
-  { P::restart_here() } noexcept -> std::same_as<bool>;
-  { P::single_threaded() } noexcept -> std::same_as<bool>;
-  { P::barrier() } noexcept -> std::same_as<bool>;
-  { P::wait(word, uint32_t{}) } noexcept;
-  { P::wake(word, 1) } noexcept;
-  { P::sleep_ms(uint64_t{}) } noexcept;
-  { P::pause() } noexcept;
-  {
-    P::start_thread(thread, static_cast<void (*)(void*)>(nullptr), static_cast<void*>(nullptr))
-  } noexcept -> std::same_as<bool>;
-  { P::say(text, n) } noexcept;
-};
+concept Platform =
+    requires(Address a, Bytes n, std::atomic<uint32_t>& word, std::atomic<uint64_t>& who, uint32_t number,
+             uint64_t seen, void* object, BareThread& thread, const char* text) {
+      { P::page_size() } noexcept -> std::same_as<Bytes>;
+      { P::physical_memory() } noexcept -> std::same_as<Bytes>;
+      { P::address_limit() } noexcept -> std::same_as<Bytes>;
+      { P::charges_by_mapping() } noexcept -> std::same_as<bool>;
+      { P::reserve(n, n) } noexcept -> std::same_as<Address>;
+      { P::make_readable(a, n) } noexcept -> std::same_as<bool>;
+      { P::open(a, n) } noexcept -> std::same_as<bool>;
+      { P::release(a, n) } noexcept;
+      { P::claim(a, n) } noexcept -> std::same_as<Claim>;
+      { P::empty(a, n) } noexcept -> std::same_as<bool>;
+      { P::move(a, a, n) } noexcept -> std::same_as<bool>;
+      { P::now_ms() } noexcept -> std::same_as<uint64_t>;
+      { P::now_ns() } noexcept -> std::same_as<uint64_t>;
+      { P::cpus() } noexcept -> std::same_as<uint32_t>;
+      { P::lane_number() } noexcept -> std::same_as<uint32_t>;
+      { P::take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
+      { P::hit_take_here(word, who, number, number, seen) } noexcept -> std::same_as<Restartable>;
+      { P::hit_pop_here(word, &object, object) } noexcept -> std::same_as<Restartable>;
+      { P::numbers_for_hits() } noexcept -> std::same_as<bool>;
+      { P::restart_here() } noexcept -> std::same_as<bool>;
+      { P::single_threaded() } noexcept -> std::same_as<bool>;
+      { P::barrier() } noexcept -> std::same_as<bool>;
+      { P::wait(word, uint32_t{}) } noexcept;
+      { P::wake(word, 1) } noexcept;
+      { P::sleep_ms(uint64_t{}) } noexcept;
+      { P::pause() } noexcept;
+      {
+        P::start_thread(thread, static_cast<void (*)(void*)>(nullptr), static_cast<void*>(nullptr))
+      } noexcept -> std::same_as<bool>;
+      { P::say(text, n) } noexcept;
+    };
 
 }  // namespace lanemalloc

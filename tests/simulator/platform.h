@@ -45,9 +45,10 @@ struct Simulated {
     word.store(mark, std::memory_order_relaxed);
     return lanemalloc::Restartable::kDone;
   }
-  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
-                                               uint32_t& before) noexcept {
-    return take_here(word, lower, mark, before);
+  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
+                                               uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
+    seen = who.load(std::memory_order_relaxed);
+    return take_here(word, static_cast<uint16_t>(seen), mark, before);
   }
   static lanemalloc::Restartable hit_pop_here(const std::atomic<uint32_t>& word, void** head,
                                               void*& object) noexcept {

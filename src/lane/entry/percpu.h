@@ -59,10 +59,14 @@ struct PerCpu {
     return distance < *word<Bytes, offsetof(Gate, here_bytes)>(gate);
   }
   // Inside on return, if the object belongs to the lane of this CPU and nobody is there; `free` is for leave().
+  // The page map is read in the same step: read before, it could be older than a revocation, and the slab another lane's.
   template <class P>
-  FAST static bool enter_for(Gate* gate, MapEntry entry, uint32_t& free) {
-    return P::hit_take_here(here(gate), static_cast<uint16_t>(entry.owner()), kTakenHere, free) ==
-           Restartable::kDone;
+  FAST static bool enter_for(Gate* gate, const std::atomic<uint64_t>& map_word, MapEntry& entry,
+                             uint32_t& free) {
+    uint64_t seen;
+    if (P::hit_take_here(here(gate), map_word, kTakenHere, free, seen) != Restartable::kDone) return false;
+    entry = MapEntry(seen);
+    return true;
   }
   FAST static void leave(Gate* gate, uint32_t free) {
     // release: as Lane::leave_here().

@@ -28,8 +28,6 @@ class Shared {
   // fork child. Not for signal handlers.
   Lane<P>* enter(Lane<P>& current) {
     if (LIKELY(try_enter(current))) return &current;
-    if (current.precedence().load(std::memory_order_relaxed) == 0)
-      current.precedence().store(P::now_ns(), std::memory_order_relaxed);
     last_ = longest_ = &current;
     if (Lane<P>* lane = settings().scan_from_first ? scan() : probe(current)) return lane;
     return wait(settings().wait_on_random && longest_ == &current ? *last_ : *longest_);
@@ -37,10 +35,11 @@ class Shared {
 
   // Never waits.
   bool try_enter(Lane<P>& lane) {
-    if (!lane.try_lock(visit_)) return false;
-    if (UNLIKELY(lane.precedence().load(std::memory_order_relaxed) != 0))
-      lane.precedence().store(0, std::memory_order_relaxed);
-    return true;
+    const bool entered = lane.try_lock(visit_);
+    const bool contended = lane.precedence().load(std::memory_order_relaxed) != 0;
+    if (UNLIKELY(contended == entered))
+      lane.precedence().store(entered ? 0 : P::now_ns(), std::memory_order_relaxed);
+    return entered;
   }
 
  private:

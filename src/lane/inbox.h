@@ -50,6 +50,7 @@ class Inbox {
       // acquire: pairs with give()'s second store [inbox.follow].
       Batch* earlier = batch->earlier.load(std::memory_order_acquire);
       if (earlier == unlinked()) break;
+      rest_ = earlier;  // a child forked meanwhile finds what is left, and nothing that was visited
       visit(batch);
       batch = earlier;
     }

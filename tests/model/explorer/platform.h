@@ -39,9 +39,14 @@ struct Model {
                                            uint32_t& before) noexcept {
     return static_cast<lanemalloc::Restartable>(explorer::take_here(&word, lower, mark, before));
   }
-  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
-                                               uint32_t& before) noexcept {
-    return take_here(word, lower, mark, before);
+  // *who is read in the step: had it changed meanwhile, somebody had restarted the step.
+  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
+                                               uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
+    seen = who.load(std::memory_order_relaxed);
+    const lanemalloc::Restartable taken = take_here(word, static_cast<uint16_t>(seen), mark, before);
+    if (taken != lanemalloc::Restartable::kDone || who.load(std::memory_order_relaxed) == seen) return taken;
+    word.store(before, std::memory_order_release);
+    return lanemalloc::Restartable::kInterrupted;
   }
   static lanemalloc::Restartable hit_pop_here(const std::atomic<uint32_t>& word, void** head,
                                               void*& object) noexcept {

@@ -2,9 +2,9 @@
 // protocol and why it holds; here are all its parts together: the owner, a signal handler at any of its steps, a revoker, the
 // thread's exit, adoption by another thread, and fork by any of them at any step (src/engine/engine_slow.h).
 //
-// Two steps are here that src/ lacks as yet; each has a mutant that shows what happens without it. They matter when a handler
-// forks: a lane that is set aside in the child tells those who wait for its lock to give up (kForsaken), and who has just taken
-// a lane's lock looks whether the lane has been set aside (kSetAside).
+// Two steps matter when a handler forks: a lane that is set aside in the child tells those who wait for its lock to give up
+// (kForsaken; src/ frees the lock and has every waiter look whether the lane was set aside), and who has just taken a lane's lock
+// looks the same way (kSetAside). Each has a mutant that shows what happens without it.
 //
 // Called by: run.py, which defines which parts take part:
 //   kVisits       operations of the owner

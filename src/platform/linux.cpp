@@ -83,22 +83,61 @@ uint64_t number_at(const char*& text) {
   return n;
 }
 
-// How many CPUs the control group's quota pays for, rounded up; 0 for no limit. Of a process that sees its own group as the
-// root, as in a container: version 2 and version 1.
-uint32_t cgroup_cpus() {
+// What one control group pays for, rounded up; 0 for no limit.
+template <size_t kSize>
+uint32_t quota_of(char (&directory)[kSize], size_t length, bool version_2) {
+  auto read = [&](const char* name, char(&text)[64]) {
+    size_t end = length;
+    for (; *name != '\0' && end + 1 < kSize; ++name) directory[end++] = *name;
+    directory[end] = '\0';
+    return read_file(directory, text);
+  };
   char text[64];
-  uint64_t quota = 0, period = 0;
-  if (read_file("/sys/fs/cgroup/cpu.max", text)) {  // "max 100000", or "150000 100000"
-    const char* at = text;
-    quota = number_at(at);
-    if (*at == ' ') ++at;
-    period = number_at(at);
-  } else if (read_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", text)) {  // "-1" for none
-    const char* at = text;
-    quota = number_at(at);
-    if (read_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us", text)) period = number_at(at = text);
-  }
+  if (!read(version_2 ? "/cpu.max" : "/cpu.cfs_quota_us", text)) return 0;
+  const char* at = text;  // "max 100000" or "150000 100000"; "-1" or "150000"
+  const uint64_t quota = number_at(at);
+  if (version_2 && *at == ' ') ++at;
+  if (!version_2 && !read("/cpu.cfs_period_us", text)) return 0;
+  if (!version_2) at = text;
+  const uint64_t period = number_at(at);
   return quota != 0 && period != 0 ? static_cast<uint32_t>((quota + period - 1) / period) : 0;
+}
+
+// How many CPUs the quotas of the process' control group and of those above it pay for; 0 for no limit. Both versions.
+uint32_t cgroup_cpus() {
+  char groups[2048];
+  if (!read_file("/proc/self/cgroup", groups)) return 0;
+  uint32_t least = 0;
+  for (const char* line = groups; *line != '\0';) {  // "0::/path" or "7:cpu,cpuacct:/path"
+    while (*line != '\0' && *line != ':') ++line;
+    const char* names = *line == ':' ? line + 1 : line;
+    bool is_cpu = *names == ':';
+    const bool version_2 = is_cpu;
+    const char* path = names;
+    for (; *path != '\0' && *path != ':'; ++path) {
+      const bool begins = path == names || path[-1] == ',';
+      if (begins && path[0] == 'c' && path[1] == 'p' && path[2] == 'u' && (path[3] == ',' || path[3] == ':'))
+        is_cpu = true;
+    }
+    const char* end = path;
+    while (*end != '\0' && *end != '\n') ++end;
+    line = *end == '\n' ? end + 1 : end;
+    if (!is_cpu || *path != ':') continue;
+    char directory[512];
+    size_t root = 0;
+    for (const char* c = version_2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu"; *c != '\0'; ++c)
+      directory[root++] = *c;
+    size_t length = root;
+    for (const char* c = path + 1; c < end && length + 32 < sizeof directory; ++c) directory[length++] = *c;
+    for (;;) {
+      const uint32_t paid = quota_of(directory, length, version_2);
+      if (paid != 0 && (least == 0 || paid < least)) least = paid;
+      if (length <= root) break;
+      do --length;
+      while (length > root && directory[length] != '/');
+    }
+  }
+  return least;
 }
 
 // Places where neither the kernel nor programs put anything by themselves, far from stacks, libraries and the heap.

@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# shellcheck shell=dash disable=SC2012,SC2013,SC2153,SC2231  # of busybox; names are ours, variables come from the kernel
 # The first process of an emulated machine: takes CPUs away and brings them back, moves threads, and runs the stress
 # programs meanwhile. Lines that begin with @ are for run.sh, which started the machine.
 # From the kernel's command line: WANT_CPUS, WANT_NODES, WANT_MM_CID (yes|no), LANES, SCALE.

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/stat.h>
 
 #include "child.h"
 
@@ -153,4 +154,34 @@ CASE(lanemalloc_auto_leaves_owned_when_threads_are_many) {
   CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned other ") == 0);
   run_child_with("many_threads", "lanes=owned");
   CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned owned ") == 0);
+}
+
+// A control group whose quota pays for half a CPU: lanes=shared has one lane.
+static bool write_text(const char* directory, const char* name, const char* text) {
+  char path[200];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  int file = open(path, O_WRONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  bool good = write(file, text, strlen(text)) == (ssize_t)strlen(text);
+  close(file);
+  return good;
+}
+static bool tells_one_in(const char* root, const char* quota_file, const char* quota) {
+  char group[100], pid[20];
+  snprintf(pid, sizeof pid, "%d", (int)getpid());
+  snprintf(group, sizeof group, "%s/lanemalloc-test-%s", root, pid);
+  if (mkdir(group, 0755) != 0) return false;
+  bool ready = write_text(group, quota_file, quota) && write_text(group, "cgroup.procs", pid);
+  if (ready) {
+    run_child_with("tell_entry", "lanes=shared");
+    write_text(root, "cgroup.procs", pid);
+  }
+  rmdir(group);
+  return ready;
+}
+CASE(lanemalloc_quota_of_the_control_group_bounds_the_cpus) {
+  if (!tells_one_in("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "50000") &&
+      !tells_one_in("/sys/fs/cgroup", "cpu.max", "50000 100000"))
+    SKIP("no control group with a CPU quota can be made here");
+  CHECK_CHILD(child_succeeded() && strcmp(child.out, "shared:1") == 0);
 }

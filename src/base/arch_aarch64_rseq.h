@@ -24,13 +24,18 @@ namespace lanemalloc::arch {
   "1:\n\t"                                      \
   "ldr %w[scratch], [%[area], %[at]]\n\t"       \
   "ldar %w[seen], [%[word]]\n\t"
-// The kernel jumps to 4 only if the signature stands before it.
-#define LANE_RSEQ_END                            \
-  "2:\n\t"                                       \
-  ".pushsection .text.rseq_aborted, \"ax?\"\n\t" \
-  ".inst 0xd428bc00\n"                           \
-  "4:\n\t"                                       \
-  "b %l[aborted]\n\t"                            \
+// The kernel jumps to 4 only if the signature stands before it. Each time is counted; two at the same moment perhaps as
+// one.
+#define LANE_RSEQ_END                                        \
+  "2:\n\t"                                                   \
+  ".pushsection .text.rseq_aborted, \"ax?\"\n\t"             \
+  ".inst 0xd428bc00\n"                                       \
+  "4:\n\t"                                                   \
+  "adrp %[scratch], lanemalloc_restarts\n\t"                 \
+  "ldr %[seen], [%[scratch], :lo12:lanemalloc_restarts]\n\t" \
+  "add %[seen], %[seen], #1\n\t"                             \
+  "str %[seen], [%[scratch], :lo12:lanemalloc_restarts]\n\t" \
+  "b %l[aborted]\n\t"                                        \
   ".popsection"
 
 // The number lies in the word's upper half, in a word whose lower half the caller knows. If that is the number of this CPU:

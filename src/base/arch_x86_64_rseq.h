@@ -27,13 +27,14 @@ namespace lanemalloc::arch {
   "leaq 3b(%%rip), %[scratch]\n\t"              \
   "movq %[scratch], %%fs:8(%[area])\n"          \
   "1:\n\t"
-// The kernel jumps to 4 only if the signature stands before it.
+// The kernel jumps to 4 only if the signature stands before it. Each time is counted.
 #define LANE_RSEQ_END                            \
   "2:\n\t"                                       \
   ".pushsection .text.rseq_aborted, \"ax?\"\n\t" \
   ".byte 0x0f, 0xb9, 0x3d\n\t"                   \
   ".long 0x53053053\n"                           \
   "4:\n\t"                                       \
+  "lock incq lanemalloc_restarts(%%rip)\n\t"     \
   "jmp %l[aborted]\n\t"                          \
   ".popsection"
 

@@ -2,6 +2,7 @@
 // threads of a CPU. Called by: base/arch_*_rseq.h, platform.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 namespace lanemalloc {
@@ -14,3 +15,6 @@ enum class Restartable : uint8_t {
 };
 
 }  // namespace lanemalloc
+
+// How often the kernel has interrupted one: the assembly adds to it.
+extern "C" std::atomic<uint64_t> lanemalloc_restarts;

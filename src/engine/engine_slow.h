@@ -137,7 +137,6 @@ class Engine<P>::Stay : public Inside {
         how_ = How::kByCpu;
         return;
       }
-      if (result == Restartable::kInterrupted) count<P>(world().counters.interruptions);
       // Taken or revoked; else the thread has moved to another CPU meanwhile.
       if (result == Restartable::kElsewhere &&
           lane->here.load(std::memory_order_relaxed) != lane->free_here())

@@ -98,7 +98,7 @@ void collect(World<P>& world, Statistics& s) {
   s.overflow_entries = shared.overflow_entries.load(std::memory_order_relaxed);
   s.nested_entries = shared.nested_entries.load(std::memory_order_relaxed);
   s.rebinds = shared.rebinds.load(std::memory_order_relaxed);
-  s.interruptions = shared.interruptions.load(std::memory_order_relaxed);
+  s.interruptions = P::interruptions();
   for (unsigned row = 0; row < kProbesRows; ++row)
     s.probes[row] = shared.probes[row].load(std::memory_order_relaxed);
   s.entry = world.lanes.entry();

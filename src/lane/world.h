@@ -48,8 +48,7 @@ struct SharedCounters {
       direct_frees[kClassCount]{};  // objects sent straight to their owner, for want of a lane
   std::atomic<uint64_t> bad_pointers{0};
   std::atomic<uint64_t> probes[kProbesRows]{};
-  std::atomic<uint64_t> rebinds{0};        // threads that went over to another lane
-  std::atomic<uint64_t> interruptions{0};  // restartable sequences that were started again, off the hit path
+  std::atomic<uint64_t> rebinds{0};  // threads that went over to another lane
 };
 
 template <class P>

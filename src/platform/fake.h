@@ -68,9 +68,10 @@ struct Fake {
   static inline uint32_t cpu_count = 2;
   static inline thread_local uint32_t number =
       0;  // of the CPU that the thread runs on; kNoNumber: none to be had
-  static inline thread_local uint32_t interruptions =
+  static inline thread_local uint32_t interrupt_next =
       0;                                        // so many of the next restartable sequences are interrupted
   static inline std::function<void()> on_step;  // runs before the next of them, once
+  static inline std::atomic<uint64_t> interrupted{0};
   static inline bool number_hits = true;
   static inline Fault taken;  // claims that find somebody else's mapping
 
@@ -116,7 +117,8 @@ struct Fake {
     on_barrier = nullptr;
     on_restart = nullptr;
     cpu_count = 2;
-    number = interruptions = 0;
+    number = interrupt_next = 0;
+    interrupted = 0;
     on_step = nullptr;
     number_hits = true;
     fail_never();
@@ -215,6 +217,7 @@ struct Fake {
   }
 
   static uint64_t now_ms() noexcept { return clock.load(std::memory_order_relaxed); }
+  static uint64_t interruptions() noexcept { return interrupted; }
   static uint64_t now_ns() noexcept {
     const uint64_t set = ns.load(std::memory_order_relaxed);
     return set != 0 ? set : Linux::now_ns();
@@ -225,7 +228,7 @@ struct Fake {
   static Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
                                uint32_t& before) noexcept {
     if (on_step) std::exchange(on_step, nullptr)();
-    if (interruptions > 0) return --interruptions, Restartable::kInterrupted;
+    if (interrupt_next > 0) return --interrupt_next, ++interrupted, Restartable::kInterrupted;
     before = number << 16 | lower;
     return word.compare_exchange_strong(before, mark, std::memory_order_acquire, std::memory_order_relaxed)
                ? Restartable::kDone

@@ -25,6 +25,8 @@ extern const ptrdiff_t __rseq_offset __attribute__((weak));
 extern const unsigned int __rseq_size __attribute__((weak));
 }
 
+__attribute__((visibility("hidden"))) constinit std::atomic<uint64_t> lanemalloc_restarts{0};
+
 namespace lanemalloc {
 
 constinit ptrdiff_t Linux::rseq_area = 0;

@@ -32,6 +32,7 @@ struct Linux {
                                        void*& object) noexcept {
     return arch::rseq_pop<kCidAt>(rseq_area, word, head, object);
   }
+  static uint64_t interruptions() noexcept { return lanemalloc_restarts.load(std::memory_order_relaxed); }
   static bool numbers_for_hits() noexcept;
   static bool restart_here() noexcept;
   static bool single_threaded() noexcept {

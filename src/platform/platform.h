@@ -31,6 +31,7 @@
 //   hit_take_here(word, who, mark, before, seen)  the same for hits, where lower is that of *who, read in the step: seen = *who.
 //   hit_pop_here(word, head, object)   if the upper half of word is lane_number(): takes the first object off a list, in one
 //                          step.
+//   interruptions()        how many of these steps were interrupted so far, of all threads.
 //   numbers_for_hits()     false if hit_*_here() may not be called.
 //   restart_here()         whoever is in the middle of one of these three starts again; and a barrier(). False: not to be had.
 //   wait(word, value)      sleeps while *word == value; may wake early. wake(word, n) wakes at most n sleepers.
@@ -88,6 +89,7 @@ concept Platform =
       { P::take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
       { P::hit_take_here(word, who, number, number, seen) } noexcept -> std::same_as<Restartable>;
       { P::hit_pop_here(word, &object, object) } noexcept -> std::same_as<Restartable>;
+      { P::interruptions() } noexcept -> std::same_as<uint64_t>;
       { P::numbers_for_hits() } noexcept -> std::same_as<bool>;
       { P::restart_here() } noexcept -> std::same_as<bool>;
       { P::single_threaded() } noexcept -> std::same_as<bool>;

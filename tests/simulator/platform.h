@@ -60,6 +60,7 @@ struct Simulated {
     *head = *static_cast<void**>(object);
     return lanemalloc::Restartable::kDone;
   }
+  static uint64_t interruptions() noexcept { return 0; }
   static bool numbers_for_hits() noexcept { return true; }
   static bool restart_here() noexcept { return barrier(); }
   static bool single_threaded() noexcept { return false; }

@@ -116,18 +116,18 @@ TEST_PER_CPU(PerCpuTest, InterruptedStepsAreCountedAndEndInAnOverflowLaneAfterAF
   give_on(0, t, take_on(0, t, 100));
   // A few: it starts over.
   Slot& fresh = thread();
-  Fake::interruptions = 2;
+  Fake::interrupt_next = 2;
   void* p = take_on(0, fresh, 100);
-  EXPECT_EQ(Fake::interruptions, 0u);
+  EXPECT_EQ(Fake::interrupt_next, 0u);
   EXPECT_EQ(owner_of(p), lane(0).id());
   EXPECT_EQ(statistics().interruptions, 2u);
   EXPECT_EQ(statistics().overflow_entries, 0u);
   give_on(0, fresh, p);
   // For ever.
   constexpr uint32_t kMany = 1000;
-  Fake::interruptions = kMany;
+  Fake::interrupt_next = kMany;
   p = take_on(0, t, 100);
-  const uint32_t needed = kMany - Fake::interruptions;
+  const uint32_t needed = kMany - Fake::interrupt_next;
   EXPECT_GE(needed, 2u);
   EXPECT_LE(needed, 10u);
   EXPECT_NE(owner_of(p), lane(0).id());
@@ -136,7 +136,7 @@ TEST_PER_CPU(PerCpuTest, InterruptedStepsAreCountedAndEndInAnOverflowLaneAfterAF
   EXPECT_EQ(lane(0).here, lane(0).free_here());
   give_on(0, t, p);
   EXPECT_EQ(statistics().overflow_entries, 2u);
-  Fake::interruptions = 0;
+  Fake::interrupt_next = 0;
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
@@ -364,7 +364,7 @@ TEST_PER_CPU(PerCpuTest, ThreadsThatShareNumbersLoseNothing) {
       Slot slot{&no_lane_gate};
       for (uint32_t i = 0; i < 4000; ++i) {
         if (i % 16 == 0) Fake::number = (me + i / 16) % 3;
-        if (i % 50 == 0) Fake::interruptions = i / 50 % 4;
+        if (i % 50 == 0) Fake::interrupt_next = i / 50 % 4;
         void* p = engine().allocate(100, slot);
         fill(p, 100, 5);
         p = boxes[i * 7 % 64].exchange(p, std::memory_order_acq_rel);

@@ -52,6 +52,7 @@ struct Model {
                                               void*& object) noexcept {
     return static_cast<lanemalloc::Restartable>(explorer::pop_here(&word, head, object));
   }
+  static uint64_t interruptions() noexcept { return 0; }
   static bool numbers_for_hits() noexcept { return true; }
   static bool restart_here() noexcept {
     explorer::restart();

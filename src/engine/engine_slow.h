@@ -76,7 +76,6 @@ class Engine<P>::Stay : public Inside {
       return;
     }
     if (UNLIKELY(lane != nullptr && lane->how == Entry::kOwned)) {
-      if (lane->is_set_aside()) return;
       engine_.give_up_lane(*lane, visit_);
       gate_ = &no_lane_gate;
     }

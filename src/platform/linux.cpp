@@ -271,14 +271,10 @@ Numbers numbers() {
 }  // namespace
 
 uint32_t Linux::lane_number() noexcept {
-  switch (numbers()) {
-    case Numbers::kCid:
-      return word_of_area(kCidAt);
-    case Numbers::kCpu:
-      return word_of_area(kCpuAt);
-    default:
-      return kNoNumber;
-  }
+  const Numbers known = numbers();
+  // A thread that the C library did not register, or could not, has a negative cpu_id, and an mm_cid that means nothing.
+  if (known == Numbers::kNone || static_cast<int32_t>(word_of_area(kCpuAt)) < 0) return kNoNumber;
+  return word_of_area(known == Numbers::kCid ? kCidAt : kCpuAt);
 }
 
 Restartable Linux::take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,

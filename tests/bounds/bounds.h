@@ -12,6 +12,13 @@ using namespace stress;
 // that is busy.
 constexpr double kPatience = 12;
 
+// Lanes belong to CPUs. Then a thread that is stopped inside sends others to overflow lanes, at most one for each thread, and
+// what a thread allocated on one CPU and frees on another is on its way for a while.
+inline bool lanes_by_cpu() {
+  const char* options = getenv("LANEMALLOC_OPTIONS");
+  return options != nullptr && strstr(options, "lanes=percpu") != nullptr;
+}
+
 // Objects of mixed sizes in 64 interleaved lists. Every page of every object is touched.
 class Burst {
  public:

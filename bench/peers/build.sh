@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The allocators to compare with, as preloadable libraries in build/peers/:
-#   jemalloc mimalloc2 tcmalloc         Debian's packages (links to the installed files)
-#   mimalloc3 snmalloc rpmalloc         built from the sources inside their crates
+#   jemalloc mimalloc2 tcmalloc tbbmalloc scudo   Debian's packages (links to the installed files)
+#   mimalloc3 snmalloc rpmalloc jemalloc531       built from the sources inside their crates
 # Called by: bench/run.sh, or by hand. A peer that cannot be had is reported and left out; this is never fatal.
 # build/peers/versions.txt says what each one is. Each library is proved to be in use with whose.c (dladdr of malloc).
+# What is built already stays, unless REBUILD=1.
 set -euo pipefail
 # shellcheck source=bench/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
@@ -51,6 +52,7 @@ edition = "2018"
 libmimalloc-sys = ">=0.1.49"
 snmalloc-sys = ">=0.7.6"
 rpmalloc-sys = ">=0.2.3"
+tikv-jemalloc-sys = ">=0.7.1"
 TOML
   (cd "$work" && cargo vendor vendor) >"$work/cargo.log" 2>&1 || { tail -n 5 "$work/cargo.log" >&2; return 1; }
 }
@@ -86,22 +88,54 @@ build_rpmalloc() {
     -o "$out/librpmalloc.so" -pthread -ldl
 }
 
+# As jemalloc's own `./configure && make` builds it: the crate keeps the generated configure beside the sources and
+# prefixes the names by an option, which is not given here.
+build_jemalloc531() {
+  local crate=$work/vendor/tikv-jemalloc-sys version
+  version=$(crate_version tikv-jemalloc-sys)
+  cp "$crate/configure/configure" "$crate/jemalloc/configure"
+  (cd "$crate/jemalloc" && ./configure --with-version="${version#*+}" && make -j2 build_lib_shared)
+  cp -L "$crate/jemalloc/lib/libjemalloc.so" "$out/libjemalloc531.so"
+}
+
+version_of() {
+  case $1 in
+    mimalloc3)
+      printf '%s (crate libmimalloc-sys %s)\n' "$(awk '/define MI_MALLOC_VERSION/{v=$3; printf "%d.%d.%d", v/10000, v/100%100, v%100}' \
+        "$work"/vendor/libmimalloc-sys/c_src/mimalloc/v3/include/mimalloc.h)" "$(crate_version libmimalloc-sys)" ;;
+    snmalloc) echo "$(crate_version snmalloc-sys) (crate snmalloc-sys)" ;;
+    rpmalloc)
+      printf '%s (crate rpmalloc-sys %s)\n' "$(head -n 1 "$work/vendor/rpmalloc-sys/rpmalloc/CHANGELOG" | tr -d '\r')" \
+        "$(crate_version rpmalloc-sys)" ;;
+    jemalloc531)
+      printf '%s (crate tikv-jemalloc-sys %s)\n' "$(sed -n 's/^\* \([0-9.]*\) (.*/\1/p' \
+        "$work/vendor/tikv-jemalloc-sys/jemalloc/ChangeLog" | head -n 1)" "$(crate_version tikv-jemalloc-sys | cut -d+ -f1)" ;;
+  esac
+}
+
 from_debian jemalloc libjemalloc2 '/libjemalloc\.so\.2$'
 from_debian mimalloc2 libmimalloc2.0 '/libmimalloc\.so\.2(\.0)?$'
 from_debian tcmalloc libtcmalloc-minimal4 '/libtcmalloc_minimal\.so\.4$'
+from_debian tbbmalloc libtbbmalloc2 '/libtbbmalloc_proxy\.so\.2$'
+from_debian scudo libclang-rt-19-dev "/libclang_rt\.scudo_standalone-$(uname -m)\.so$"
 
-# Already built ones stay, unless REBUILD=1.
-if [[ ${REBUILD:-0} != 1 && -s $versions && -e $out/libmimalloc3.so && -e $out/libsnmalloc.so && -e $out/librpmalloc.so ]]; then
-  for name in mimalloc3 snmalloc rpmalloc; do
-    admit "$name" "$(sed -n "s/^$name\t//p" "$versions")"
-  done
-elif crate_sources; then
-  for name in mimalloc3 snmalloc rpmalloc; do build "$name" "build_$name"; done
-  admit mimalloc3 "$(awk '/define MI_MALLOC_VERSION/{v=$3; printf "%d.%d.%d", v/10000, v/100%100, v%100}' \
-    "$work"/vendor/libmimalloc-sys/c_src/mimalloc/v3/include/mimalloc.h) (crate libmimalloc-sys $(crate_version libmimalloc-sys))"
-  admit snmalloc "$(crate_version snmalloc-sys) (crate snmalloc-sys)"
-  admit rpmalloc "$(head -n 1 "$work/vendor/rpmalloc-sys/rpmalloc/CHANGELOG" | tr -d '\r') (crate rpmalloc-sys $(crate_version rpmalloc-sys))"
-else
-  warn "peers mimalloc3, snmalloc, rpmalloc: left out, cargo cannot bring their sources"
+missing=()
+for name in mimalloc3 snmalloc rpmalloc jemalloc531; do
+  version=$(sed -n "s/^$name\t//p" "$versions" 2>/dev/null || true)
+  if [[ ${REBUILD:-0} != 1 && -n $version && -e $out/lib$name.so ]]; then
+    admit "$name" "$version"
+  else
+    missing+=("$name")
+  fi
+done
+if ((${#missing[@]} > 0)); then
+  if crate_sources; then
+    for name in "${missing[@]}"; do
+      build "$name" "build_$name"
+      admit "$name" "$(version_of "$name")"
+    done
+  else
+    warn "peers ${missing[*]}: left out, cargo cannot bring their sources"
+  fi
 fi
 mv "$versions.new" "$versions"

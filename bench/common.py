@@ -1,6 +1,6 @@
 """Shared by the benchmarks: which allocators there are, how to run a program under one, tables, the machine.
 
-Used by: bench/micro/run.py, bench/startup/run.py, bench/suite.py, bench/demo/demo.py, tests/golden/fast_path.py.
+Used by: bench/micro/run.py, bench/startup/run.py, bench/suite/, bench/demo/demo.py, tests/golden/fast_path.py.
 """
 
 import dataclasses
@@ -17,7 +17,29 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
 LANEMALLOC = ROOT / "build" / "release" / "liblanemalloc.so"
 PEERS = ROOT / "build" / "peers"
-PEER_NAMES = ("jemalloc", "tcmalloc", "mimalloc2", "mimalloc3", "snmalloc", "rpmalloc")
+PEER_NAMES = (
+    "jemalloc",
+    "jemalloc531",
+    "tcmalloc",
+    "tbbmalloc",
+    "scudo",
+    "mimalloc2",
+    "mimalloc3",
+    "snmalloc",
+    "rpmalloc",
+)
+# For the heads of wide tables.
+SHORT_NAMES = {
+    "lanemalloc": "lane",
+    "jemalloc": "je",
+    "jemalloc531": "je531",
+    "tcmalloc": "tc",
+    "tbbmalloc": "tbb",
+    "mimalloc2": "mi2",
+    "mimalloc3": "mi3",
+    "snmalloc": "sn",
+    "rpmalloc": "rp",
+}
 WATCHDOG_SECONDS = 300.0
 
 

@@ -1,0 +1,298 @@
+"""Ratios, geometric means, noise and the project's own bars: the arithmetic of the suite, without input or output.
+
+Used by: report.py, page.py, tests/bench. An allocator that failed on a line has no figure there. So means are only compared over
+lines that both sides ran, and every result says over how many.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from model import Measurements, Result
+
+TIME, PEAK = "wall_ns", "peak_kib"
+PROGRAM_TIME, PROGRAM_PEAK = "seconds", "peak_kib"
+LATENCY_THREADS = 8
+
+MEAN_TIME_LIMIT = 0.95
+MEAN_PEAK_LIMIT = 1.00
+LINE_TIME_LIMIT = 1.10
+LINE_PEAK_LIMIT = 1.25
+PROGRAM_LIMIT = 1.02
+PAIR_LIMITS = {"pair32": 42.0, "bulk-order": 42.0, "bulk-reverse": 42.0, "bulk-shuffle": 42.0, "ring": 100.0}
+PAIR_TIME_LIMIT = 0.95
+MIN_SHARE = 0.5  # a peer that ran fewer of the lines than this is in no mean
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    logs = [math.log(v) for v in values]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Median, least and greatest of an allocator's samples, each divided by the base's median."""
+
+    median: float
+    low: float
+    high: float
+    samples: int
+
+
+def best(m: Measurements, line: str, figure: str, names: Sequence[str]) -> float | None:
+    """The least median among those that have the figure on the line."""
+    medians = [v for n in names if (v := m.median(line, n, figure)) is not None]
+    return min(medians) if medians else None
+
+
+def ratio(m: Measurements, line: str, name: str, figure: str, base: float | None) -> Ratio | None:
+    samples = m.samples(line, name, figure)
+    if not samples or not base:
+        return None
+    return Ratio(statistics.median(samples) / base, min(samples) / base, max(samples) / base, len(samples))
+
+
+def ratios(m: Measurements, figure: str, names: Sequence[str], base: Sequence[str]) -> dict[str, dict[str, Ratio]]:
+    """line -> allocator -> ratio to the best of `base` on that line; lines where no base has the figure are left out."""
+    result = {}
+    for line in m.lines:
+        to = best(m, line, figure, base)
+        by = {n: r for n in names if (r := ratio(m, line, n, figure, to)) is not None}
+        if by:
+            result[line] = by
+    return result
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A geometric mean over `lines` of `of` lines."""
+
+    value: float
+    lines: int
+    of: int
+
+    @property
+    def whole(self) -> bool:
+        return self.lines == self.of
+
+
+def means(by_line: dict[str, dict[str, Ratio]], names: Sequence[str]) -> dict[str, Mean]:
+    """Of each allocator, over the lines that it ran. Comparable only where all are whole: else see `against`."""
+    return {
+        n: Mean(geometric_mean(by[n].median for by in by_line.values() if n in by), sum(n in by for by in by_line.values()), len(by_line))
+        for n in names
+    }
+
+
+def common_lines(m: Measurements, figure: str, names: Sequence[str]) -> list[str]:
+    """Lines on which every one of them has the figure."""
+    return [line for line in m.lines if all(m.samples(line, n, figure) for n in names)]
+
+
+def against(m: Measurements, figure: str, name: str, other: str, lines: Sequence[str] | None = None) -> Mean:
+    """Geometric mean of name's median over other's, on the lines that both ran."""
+    lines = m.lines if lines is None else lines
+    pairs = [(m.median(line, name, figure), m.median(line, other, figure)) for line in lines]
+    both = [a / b for a, b in pairs if a and b]
+    return Mean(geometric_mean(both), len(both), len(lines))
+
+
+def mean_by_round(m: Measurements, figure: str, name: str, lines: Sequence[str], base: Sequence[str]) -> list[float]:
+    """The geometric mean of each single round in which the allocator ran all of these lines."""
+    bases = {line: best(m, line, figure, base) for line in lines}
+    result = []
+    for number in range(m.rounds):
+        values = []
+        for line in lines:
+            to = bases[line]
+            seen = [r.figures[figure] for r in m.of(line, name) if r.round == number and figure in r.figures]
+            if not seen or not to:
+                break
+            values.append(seen[0] / to)
+        else:
+            result.append(geometric_mean(values))
+    return result
+
+
+@dataclass(frozen=True)
+class Noise:
+    """(greatest - least) / median of the rounds: its median and its 90th percentile over lines and allocators."""
+
+    median: float
+    high: float
+
+
+def noise(m: Measurements, figure: str, names: Sequence[str] | None = None) -> Noise | None:
+    spreads = []
+    for line in m.lines:
+        for name in m.allocators if names is None else names:
+            samples = m.samples(line, name, figure)
+            if len(samples) > 1 and statistics.median(samples) > 0:
+                spreads.append((max(samples) - min(samples)) / statistics.median(samples))
+    if not spreads:
+        return None
+    spreads.sort()
+    return Noise(statistics.median(spreads), spreads[min(len(spreads) - 1, int(0.9 * len(spreads)))])
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """A line that is worse than a bar allows; `figure` is infinite where the line failed."""
+
+    line: str
+    figure: float
+    note: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of the project: `met` is None where nothing was measured that could tell."""
+
+    name: str
+    limit: str
+    figure: str
+    met: bool | None
+    note: str = ""
+    beyond: tuple[Beyond, ...] = field(default_factory=tuple)
+
+    @property
+    def verdict(self) -> str:
+        return "not measured" if self.met is None else "met" if self.met else "NOT MET"
+
+
+def ranked(m: Measurements, figure: str, subject: str, peers: Sequence[str]) -> list[tuple[str, Mean]]:
+    """Peers, the strongest first, with subject's mean against each; those that ran too few lines are left out."""
+    seen = [(p, against(m, figure, subject, p)) for p in peers]
+    usable = [(p, mean) for p, mean in seen if mean.lines and mean.lines >= MIN_SHARE * mean.of]
+    return sorted(usable, key=lambda item: -item[1].value)
+
+
+def _over(mean: Mean) -> str:
+    return f"over all {mean.of} lines" if mean.whole else f"over the {mean.lines} of {mean.of} lines that both ran"
+
+
+def mean_time_bar(m: Measurements, subject: str, peers: Sequence[str]) -> Bar:
+    name, limit = "geometric mean of time / best single peer's", f"<= {MEAN_TIME_LIMIT:.2f}"
+    order = ranked(m, TIME, subject, peers)
+    if not order:
+        return Bar(name, limit, "-", None)
+    peer, mean = order[0]
+    return Bar(name, limit, f"{mean.value:.3f}", mean.value <= MEAN_TIME_LIMIT, f"against {peer}, {_over(mean)}")
+
+
+def mean_peak_bar(m: Measurements, subject: str, peers: Sequence[str]) -> Bar:
+    name, limit = "geometric mean of peak RSS / lowest of the three fastest peers'", f"<= {MEAN_PEAK_LIMIT:.2f}"
+    fastest = [p for p, _ in ranked(m, TIME, subject, peers)[:3]]
+    order = ranked(m, PEAK, subject, fastest)
+    if not order:
+        return Bar(name, limit, "-", None)
+    peer, mean = order[0]
+    note = f"against {peer} (of {', '.join(fastest)}), {_over(mean)}"
+    return Bar(name, limit, f"{mean.value:.3f}", mean.value <= MEAN_PEAK_LIMIT, note)
+
+
+def _line_bar(
+    m: Measurements, figure: str, subject: str, peers: Sequence[str], limit: float, name: str, against_median: bool
+) -> Bar:
+    """The worst line of subject against the best peer, or the median peer."""
+    seen: list[Beyond] = []
+    for line in m.lines:
+        by = {p: v for p in peers if (v := m.median(line, p, figure)) is not None}
+        mine = m.median(line, subject, figure)
+        if mine is None:
+            seen.append(Beyond(line, math.inf, f"{subject} failed"))
+        elif by:
+            to = statistics.median(by.values()) if against_median else min(by.values())
+            whom = "the median peer" if against_median else min(by, key=lambda p: by[p])
+            if to > 0:
+                seen.append(Beyond(line, mine / to, whom))
+    shown = f"<= {limit:.2f}"
+    if not seen:
+        return Bar(name, shown, "-", None)
+    worst = max(seen, key=lambda b: b.figure)
+    beyond = tuple(sorted((b for b in seen if b.figure > limit), key=lambda b: -b.figure))
+    figure_text = "failed" if math.isinf(worst.figure) else f"{worst.figure:.2f}"
+    note = f"{worst.line}, against {worst.note}" if not math.isinf(worst.figure) else f"{worst.line}: {worst.note}"
+    return Bar(name, shown, figure_text, not beyond, f"{note}; {len(beyond)} of {len(seen)} lines beyond", beyond)
+
+
+def program_bars(m: Measurements, subject: str, peers: Sequence[str]) -> list[Bar]:
+    worst = _line_bar(m, PROGRAM_TIME, subject, peers, PROGRAM_LIMIT, "real programs: worst time / best peer's", False)
+    name, limit = "real programs: geometric mean of time / best single peer's", "< 1.00 (first)"
+    order = ranked(m, PROGRAM_TIME, subject, peers)
+    if not order:
+        return [worst, Bar(name, limit, "-", None)]
+    peer, mean = order[0]
+    return [worst, Bar(name, limit, f"{mean.value:.3f}", mean.value < 1.0, f"against {peer}, {_over(mean).replace('lines', 'programs')}")]
+
+
+def pair_bars(pairs: dict[str, Any], subject: str, peers: Sequence[str]) -> list[Bar]:
+    """Of what bench/micro/run.py wrote. The bar is on cycles; where they are not counted, time stands for them."""
+    counted = pairs.get("instructions_per_pair", {}).get(subject, {})
+    timed = pairs.get("ns_per_pair", {})
+    result = []
+    for workload, limit in PAIR_LIMITS.items():
+        value = counted.get(workload)
+        result.append(
+            Bar(
+                f"{workload}: instructions a pair",
+                f"<= {limit:.0f}",
+                "-" if value is None else f"{value:.1f}",
+                None if value is None else value <= limit + 0.05,
+            )
+        )
+    for workload in PAIR_LIMITS:
+        by = {p: timed[p][workload]["median"] for p in peers if workload in timed.get(p, {})}
+        mine = timed.get(subject, {}).get(workload)
+        name, shown = f"{workload}: time a pair / best peer's", f"<= {PAIR_TIME_LIMIT:.2f}"
+        if mine is None or not by:
+            result.append(Bar(name, shown, "-", None))
+            continue
+        peer = min(by, key=lambda p: by[p])
+        figure = mine["median"] / max(by[peer], 1e-9)
+        note = f"{mine['median']:.1f} ns against {by[peer]:.1f} ns of {peer}; for cycles, which are not counted by this part"
+        result.append(Bar(name, shown, f"{figure:.2f}", figure <= PAIR_TIME_LIMIT, note))
+    return result
+
+
+def latency_bars(m: Measurements, workloads: Sequence[str], subject: str, peers: Sequence[str]) -> list[Bar]:
+    """p99.99 of malloc and of free, median of the rounds, at 8 threads, on the worst of the workloads that time single calls."""
+    result = []
+    for call in ("malloc", "free"):
+        figure = f"{call}_p9999_ns"
+        name = f"p99.99 of {call} at {LATENCY_THREADS} threads / lowest peer's"
+        seen: list[Beyond] = []
+        for workload in workloads:
+            line = f"{workload} {LATENCY_THREADS}"
+            by = {p: v for p in peers if (v := m.median(line, p, figure)) is not None}
+            mine = m.median(line, subject, figure)
+            if mine is not None and by:
+                peer = min(by, key=lambda p: by[p])
+                note = f"{mine / 1000:.1f} us against {by[peer] / 1000:.1f} us of {peer}"
+                seen.append(Beyond(line, mine / max(by[peer], 1e-9), note))
+            elif mine is None and line in m.lines:
+                seen.append(Beyond(line, math.inf, f"{subject} failed"))
+        if not seen:
+            result.append(Bar(name, "< 1.00", "-", None))
+            continue
+        worst = max(seen, key=lambda b: b.figure)
+        beyond = tuple(b for b in seen if b.figure >= 1)
+        text = "failed" if math.isinf(worst.figure) else f"{worst.figure:.2f}"
+        result.append(Bar(name, "< 1.00", text, not beyond, f"{worst.line}: {worst.note}", beyond))
+    return result
+
+
+def bars(result: Result, subject: str) -> list[Bar]:
+    """The project's own bars, for one build of lanemalloc."""
+    synthetic, peers = result.synthetic, result.peers
+    return [
+        mean_time_bar(synthetic, subject, peers),
+        mean_peak_bar(synthetic, subject, peers),
+        _line_bar(synthetic, TIME, subject, peers, LINE_TIME_LIMIT, "worst line: time / best peer's", False),
+        _line_bar(synthetic, PEAK, subject, peers, LINE_PEAK_LIMIT, "worst line: peak RSS / median peer's", True),
+        *program_bars(result.programs, subject, peers),
+        *pair_bars(result.pairs, subject, peers),
+        *latency_bars(synthetic, result.latency_workloads, subject, peers),
+    ]

@@ -1,0 +1,490 @@
+"""Runs workloads and programs under every allocator and records what they print.
+
+Called by: main.py. The allocators alternate within each round, and their order moves on from line to line and turns round from round to
+round, so that a slow spell of the machine hits all alike. A run that fails or hangs is recorded as failed; the others go on.
+Workloads are one program that obeys this: `workloads NAME THREADS --scale S [--idle SECONDS]` prints one line of key=value;
+`workloads --list` prints `name<TAB>threads|single<TAB>latency|-<TAB>idle|-<TAB>description`.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import common
+import machine
+from common import Library
+from model import Failure, Measurements, Run, Slow
+
+SLOW = 5.0  # a run that takes this many times the fastest one's time is repeated less often
+MIN_TIMEOUT, TIMEOUT_FACTOR = 30.0, 100.0
+PILOT_SCALE = 0.1
+MIN_SCALE = 0.05
+IDLE_AT_ONCE = 24
+IDLE_ROOM_KIB = 2 * 2**20
+PROGRAM_TIMEOUT = 240.0
+
+
+class Failed(Exception):
+    """A run that gave no figures; says why."""
+
+
+class Progress(Protocol):
+    """Where measuring tells how far it is: report.py has one for terminals and one for files."""
+
+    def start(self, title: str, steps: int) -> None: ...
+    def step(self, what: str) -> None: ...
+    def note(self, text: str) -> None: ...
+    def finish(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    threaded: bool
+    latency: bool
+    idle: bool
+    about: str
+
+
+@dataclass(frozen=True)
+class Line:
+    workload: Workload
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.workload.name} {self.threads}"
+
+
+def list_workloads(program: Path) -> list[Workload]:
+    output = subprocess.run([program, "--list"], capture_output=True, text=True, check=True, timeout=60).stdout
+    found = []
+    for row in output.splitlines():
+        name, threads, latency, idle, about = row.split("\t")
+        found.append(Workload(name, threads == "threads", latency == "latency", idle == "idle", about))
+    return found
+
+
+def lines_of(workloads: Sequence[Workload], threads: Sequence[int]) -> list[Line]:
+    """Each workload at each number of threads; the single-threaded ones once."""
+    return [Line(w, t) for w in workloads for t in (threads if w.threaded else (1,))]
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A budget of wall time: None has no end."""
+
+    end: float | None = None
+
+    @classmethod
+    def after(cls, seconds: float | None) -> "Deadline":
+        return cls(None if seconds is None else time.monotonic() + seconds)
+
+    def left(self) -> float:
+        return float("inf") if self.end is None else self.end - time.monotonic()
+
+
+def end_group(child: "subprocess.Popen[str]") -> None:
+    """Ends a child and what it started, all of which is in its process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()
+
+
+def reason(child: "subprocess.Popen[str]", errors: str) -> str:
+    status = child.returncode
+    how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+    last = errors.strip().splitlines()
+    return f"{how}: {last[-1][:200]}" if last else how
+
+
+def start(command: Sequence[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+
+
+def finish(child: "subprocess.Popen[str]", timeout: float) -> str:
+    """Its standard output; raises Failed where it fails or hangs."""
+    try:
+        output, errors = child.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        end_group(child)
+        raise Failed(f"ended after {timeout:.0f} s without a result") from None
+    except BaseException:
+        end_group(child)
+        raise
+    if child.returncode != 0:
+        raise Failed(reason(child, errors))
+    return output
+
+
+def parse(output: str, library: Library) -> dict[str, float]:
+    """The figures of a workload's line, once it is certain that the allocator was in use."""
+    seen = common.fields(output)
+    if "wall_ns" not in seen or "library" not in seen:
+        raise Failed(f"unexpected output: {output.strip()[:200]!r}")
+    if not library.serves(seen["library"]):
+        raise Failed(f"not in use, malloc comes from {seen['library']}")
+    return {k: float(v) for k, v in seen.items() if k != "library"}
+
+
+def run_line(program: Path, library: Library, line: Line, scale: float, timeout: float, counters: bool) -> dict[str, float]:
+    command = [str(program), line.workload.name, str(line.threads), "--scale", f"{scale:g}"]
+    if not counters:
+        return parse(finish(start(command, library.environment()), timeout), library)
+    with tempfile.NamedTemporaryFile("r", suffix=".perf") as file:
+        # perf itself runs without the preload; env sets it for the program alone.
+        mine, plain = library.environment(), Library("libc", None).environment()
+        settings = [f"{k}={v}" for k, v in mine.items() if plain.get(k) != v]
+        perf = ["perf", "stat", "-x,", "-o", file.name, "-e", "instructions:u,cycles:u", "--", "env", *settings]
+        return parse(finish(start([*perf, *command], plain), timeout), library) | machine.parse_counters(file.read())
+
+
+def rotated(all_: Sequence[Library], number: int, line: int) -> list[Library]:
+    """The order of a round on a line: it starts elsewhere each time, and every second round goes backwards."""
+    shift = (number * 3 + line) % len(all_)
+    order = [*all_[shift:], *all_[:shift]]
+    return order[::-1] if number % 2 else order
+
+
+def allowed_rounds(rounds: int, factor: float) -> int:
+    """How often something is measured that takes `factor` times as long as the fastest: at least once."""
+    return rounds if factor <= SLOW else max(1, int(rounds * SLOW / factor))
+
+
+class Stage:
+    """Rounds of jobs: what workloads and real programs have in common."""
+
+    def __init__(self, result: Measurements, libraries: Sequence[Library], time_figure: str, progress: Progress) -> None:
+        self.result = result
+        self.libraries = libraries
+        self.time_figure = time_figure
+        self.progress = progress
+        self.hung: set[tuple[str, str]] = set()
+
+    def fastest(self, line: str) -> float | None:
+        medians = [v for l in self.libraries if (v := self.result.median(line, l.name, self.time_figure)) is not None]
+        return min(medians) if medians else None
+
+    def factor(self, line: str, name: str) -> float:
+        mine, to = self.result.median(line, name, self.time_figure), self.fastest(line)
+        return mine / to if mine and to else 1.0
+
+    def fail(self, line: str, name: str, number: int, why: str) -> None:
+        self.result.failures.append(Failure(line, name, number, why))
+        self.progress.note(f"FAILED: {line}, {name}: {why}")
+
+    def attempt(self, line: str, library: Library, number: int, job: Callable[[], dict[str, float]]) -> None:
+        if (line, library.name) in self.hung:
+            return
+        if number and len(self.result.of(line, library.name)) >= allowed_rounds(self.result.rounds, self.factor(line, library.name)):
+            return
+        try:
+            self.result.add(Run(line, library.name, number, job()))
+        except Failed as error:
+            if "without a result" in str(error):
+                self.hung.add((line, library.name))
+            self.fail(line, library.name, number, str(error))
+
+    def close(self) -> None:
+        """Notes who was measured in fewer rounds, and who did other work than the rest."""
+        for line in self.result.lines:
+            self.same_work(line)
+            for library in self.libraries:
+                factor, done = self.factor(line, library.name), len(self.result.of(line, library.name))
+                if factor > SLOW and 0 < done < self.result.rounds:
+                    self.result.slow.append(Slow(line, library.name, factor, done))
+
+    def same_work(self, line: str) -> None:
+        seen = [r for l in self.libraries for r in self.result.of(line, l.name) if "checksum" in r.figures]
+        if not seen:
+            return
+        usual = Counter(r.figures["checksum"] for r in seen).most_common(1)[0][0]
+        for run in [r for r in seen if r.figures["checksum"] != usual]:
+            self.result.remove(run)
+            self.fail(line, run.allocator, run.round, f"did other work: checksum {run.figures['checksum']:.0f}, not {usual:.0f}")
+
+
+def timeout_for(fastest_seconds: float | None) -> float:
+    return MIN_TIMEOUT if fastest_seconds is None else max(MIN_TIMEOUT, TIMEOUT_FACTOR * fastest_seconds)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a whole round: what does not shrink with the scale, and what does at scale 1."""
+
+    fixed: float
+    work: float
+
+    def at(self, scale: float) -> float:
+        return self.fixed + self.work * scale
+
+    def scale_for(self, seconds: float) -> float:
+        return (seconds - self.fixed) / self.work if self.work > 0 else 1.0
+
+
+def pilot(program: Path, libraries: Sequence[Library], lines: Sequence[Line], progress: Progress) -> Cost:
+    """Runs every line once, small, under some allocators, to learn what a round of all costs."""
+    some = [l for i, l in enumerate(libraries) if i % max(1, len(libraries) // 4) == 0]
+    fixed = work = 0.0
+    progress.start("how long a round takes", len(lines) * len(some))
+    for line in lines:
+        walls: list[float] = []
+        for library in some:
+            progress.step(f"{line} {library.name}")
+            before = time.monotonic()
+            try:
+                wall = run_line(program, library, line, PILOT_SCALE, MIN_TIMEOUT, False)["wall_ns"] / 1e9
+            except Failed:
+                continue  # the rounds will tell
+            fixed += max(0.0, time.monotonic() - before - wall)
+            walls.append(wall)
+        if walls:
+            work += len(some) * statistics.mean(min(w, SLOW * min(walls)) for w in walls) / PILOT_SCALE
+    progress.finish()
+    share = len(libraries) / len(some)
+    return Cost(fixed * share, work * share)
+
+
+def synthetic(
+    program: Path,
+    libraries: Sequence[Library],
+    lines: Sequence[Line],
+    rounds: int,
+    scale: float,
+    counters: bool,
+    deadline: Deadline,
+    progress: Progress,
+) -> tuple[Measurements, list[str]]:
+    """The workloads, and what the budget made smaller."""
+    result = Measurements([str(l) for l in lines], [l.name for l in libraries], rounds, scale)
+    cuts: list[str] = []
+    stage = Stage(result, libraries, "wall_ns", progress)
+    progress.start("workloads", rounds * len(lines) * len(libraries))
+    last = 0.0
+    for number in range(rounds):
+        if number and deadline.left() < last:
+            cuts.append(f"workloads: {number} rounds instead of {rounds}: the time was over")
+            result.rounds = number
+            break
+        began = time.monotonic()
+        for i, line in enumerate(lines):
+            for library in rotated(libraries, number, i):
+                progress.step(f"round {number + 1} of {rounds}: {line} {library.name}")
+                fastest = stage.fastest(str(line))
+                timeout = timeout_for(None if fastest is None else fastest / 1e9)
+
+                def job(line: Line = line, library: Library = library, timeout: float = timeout) -> dict[str, float]:
+                    return run_line(program, library, line, scale, timeout, counters)
+
+                stage.attempt(str(line), library, number, job)
+        last = time.monotonic() - began
+    progress.finish()
+    stage.close()
+    return result, cuts
+
+
+def ticks_of(pid: int) -> int | None:
+    """CPU time of a process in ticks; None once it is gone."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if words[0] in "ZX" else int(words[11]) + int(words[12])
+
+
+def available_kib() -> int:
+    for row in Path("/proc/meminfo").read_text().splitlines():
+        if row.startswith("MemAvailable:"):
+            return int(row.split()[1])
+    return 0
+
+
+class Idlers:
+    """Processes that have done their work and wait out their idle time, while the next one works."""
+
+    QUIET, POLL = 0.3, 0.05  # seconds without CPU time until a process is taken to be idling
+
+    def __init__(self, seconds: float, done: Callable[[str, Library, str | Failed], None]) -> None:
+        self._seconds = seconds
+        self._done = done
+        self._children: list[tuple[str, Library, "subprocess.Popen[str]", float]] = []
+
+    def start(self, line: str, library: Library, command: Sequence[str]) -> None:
+        while self._children and (len(self._children) >= IDLE_AT_ONCE or available_kib() < IDLE_ROOM_KIB):
+            self._collect_first()
+        child = start(command, library.environment())
+        self._children.append((line, library, child, time.monotonic()))
+        self._wait_until_quiet(child)
+
+    def _wait_until_quiet(self, child: "subprocess.Popen[str]") -> None:
+        began = changed = time.monotonic()
+        last = ticks_of(child.pid)
+        while last is not None and (now := time.monotonic()) - began < MIN_TIMEOUT:
+            seen = ticks_of(child.pid)
+            if seen != last:
+                last, changed = seen, now
+            if now - changed >= self.QUIET:
+                return
+            time.sleep(self.POLL)
+
+    def _collect_first(self) -> None:
+        line, library, child, began = self._children.pop(0)
+        left = self._seconds + MIN_TIMEOUT - (time.monotonic() - began)
+        try:
+            self._done(line, library, finish(child, max(1.0, left)))
+        except Failed as error:
+            self._done(line, library, error)
+
+    def finish(self) -> None:
+        while self._children:
+            self._collect_first()
+
+    def end(self) -> None:
+        for _, _, child, _ in self._children:
+            end_group(child)
+
+
+def idle(
+    program: Path, libraries: Sequence[Library], lines: Sequence[Line], scale: float, seconds: float, progress: Progress
+) -> Measurements:
+    """Memory some seconds after the work, one round: the processes' idle times overlap, their work does not."""
+    result = Measurements([str(l) for l in lines], [l.name for l in libraries], 1, scale)
+    stage = Stage(result, libraries, "wall_ns", progress)
+    progress.start(f"memory {seconds:g} s after the work", len(lines) * len(libraries))
+
+    def done(line: str, library: Library, output: str | Failed) -> None:
+        try:
+            if isinstance(output, Failed):
+                raise output
+            result.add(Run(line, library.name, 0, parse(output, library)))
+        except Failed as error:
+            stage.fail(line, library.name, 0, str(error))
+
+    idlers = Idlers(seconds, done)
+    try:
+        for i, line in enumerate(lines):
+            for library in rotated(libraries, 0, i):
+                progress.step(f"{line} {library.name}")
+                command = [str(program), line.workload.name, str(line.threads), "--scale", f"{scale:g}", "--idle", f"{seconds:g}"]
+                idlers.start(str(line), library, command)
+        idlers.finish()
+    finally:
+        idlers.end()
+    progress.finish()
+    return result
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Processes below pid, the lowest first, whatever session they are in."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+
+    def below(at: int) -> Iterator[int]:
+        for child in parents.get(at, []):
+            yield from below(child)
+            yield child
+
+    return below(pid)
+
+
+def end_tree(child: "subprocess.Popen[str]") -> None:
+    """Asks a child to end, which lets it stop its servers; then ends whatever is left below it."""
+    below = list(descendants(child.pid))
+    child.terminate()
+    try:
+        child.communicate(timeout=15)
+    except subprocess.TimeoutExpired:
+        pass
+    for pid in [*below, child.pid] if child.poll() is None else below:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    child.communicate()
+
+
+def run_program(name: str, library: Library, scale: float, timeout: float) -> dict[str, float]:
+    """One run of a real program, in a process of its own, so that one that hangs can be ended with all it started."""
+    words = {"name": library.name, "path": str(library.path) if library.path else None, "options": library.options}
+    script = Path(__file__).resolve().with_name("one_program.py")
+    child = start([sys.executable, str(script), name, f"{scale:g}", json.dumps(words)], dict(os.environ))
+    try:
+        output, errors = child.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        end_tree(child)
+        raise Failed(f"ended after {timeout:.0f} s without a result") from None
+    except BaseException:
+        end_tree(child)
+        raise
+    if child.returncode != 0:
+        raise Failed(reason(child, errors))
+    return {k: float(v) for k, v in json.loads(output.splitlines()[-1]).items() if v is not None}
+
+
+def programs(
+    names: Sequence[str],
+    libraries: Sequence[Library],
+    rounds: int,
+    scale: float,
+    deadline: Deadline,
+    progress: Progress,
+) -> tuple[Measurements, list[str]]:
+    """The real programs, and what the budget made smaller."""
+    result = Measurements(list(names), [l.name for l in libraries], rounds, scale)
+    cuts: list[str] = []
+    costs: dict[str, float] = {}
+    stage = Stage(result, libraries, "seconds", progress)
+    if deadline.end is not None:
+        progress.start("how long the programs take", len(names))
+        for name in names:
+            progress.step(name)
+            before = time.monotonic()
+            try:
+                run_program(name, libraries[0], scale, PROGRAM_TIMEOUT)
+            except Failed:
+                pass  # the rounds will tell
+            costs[name] = time.monotonic() - before
+        progress.finish()
+        whole = sum(costs.values()) * len(libraries) * 1.1
+        if whole * rounds > deadline.left():
+            # A part of each run, its start and its data, does not shrink: a third is what to expect.
+            fits = max(0.1, (deadline.left() / rounds / whole - 0.33) / 0.67) if whole else 1.0
+            result.scale = scale = round(scale * min(1.0, fits), 3)
+            cuts.append(f"real programs: {scale:g} of their work, to keep to the time")
+    progress.start("real programs", rounds * len(names) * len(libraries))
+    last = 0.0
+    for number in range(rounds):
+        if number and deadline.left() < last:
+            cuts.append(f"real programs: {number} rounds instead of {rounds}: the time was over")
+            result.rounds = number
+            break
+        began = time.monotonic()
+        for i, name in enumerate(names):
+            for library in rotated(libraries, number, i):
+                progress.step(f"round {number + 1} of {rounds}: {name} {library.name}")
+                timeout = max(60.0, min(PROGRAM_TIMEOUT, 20 * costs.get(name, PROGRAM_TIMEOUT)))
+
+                def job(name: str = name, library: Library = library, timeout: float = timeout) -> dict[str, float]:
+                    return run_program(name, library, scale, timeout)
+
+                stage.attempt(name, library, number, job)
+        last = time.monotonic() - began
+    progress.finish()
+    stage.close()
+    return result, cuts

@@ -1,0 +1,332 @@
+"""The suite in the terminal: progress while it measures, tables at the end.
+
+Used by: main.py. Where the output is no terminal, progress is plain lines and tables have their full width.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+from rich.text import Text
+
+import figures
+from figures import Bar, Ratio
+from model import Measurements, Result
+
+PLAIN_SECONDS = 15.0
+FILE_WIDTH = 200
+SIDE_BY_SIDE = 5  # so many allocators have time and memory in one table
+MIB = 1024.0
+
+
+class TerminalProgress:
+    def __init__(self, console: Console) -> None:
+        self._bars = Bars(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[what]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bars.add_task("", what="", visible=False)
+
+    def start(self, title: str, steps: int) -> None:
+        self._task = self._bars.add_task(title, total=steps, what="")
+        self._bars.start()
+        self._began = False
+
+    def step(self, what: str) -> None:
+        # The step that begins now is not done yet.
+        self._bars.update(self._task, advance=1 if self._began else 0, what=what)
+        self._began = True
+
+    def note(self, text: str) -> None:
+        self._bars.console.print(Text(f"  {text}"))
+
+    def finish(self) -> None:
+        self._bars.stop()
+        self._bars.remove_task(self._task)
+
+
+class PlainProgress:
+    """A line at the start, at the end, and now and then."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._title, self._steps, self._done = "", 0, 0
+        self._began = self._told = 0.0
+
+    def start(self, title: str, steps: int) -> None:
+        self._title, self._steps, self._done = title, steps, 0
+        self._began = self._told = time.monotonic()
+        self._write(f"  {title}: {steps} runs")
+
+    def step(self, what: str) -> None:
+        now = time.monotonic()
+        if now - self._told >= PLAIN_SECONDS:
+            left = (now - self._began) * (self._steps - self._done) / max(1, self._done)
+            self._write(f"  {self._title}: {self._done} of {self._steps}, {now - self._began:.0f} s, about {left:.0f} s left: {what}")
+            self._told = now
+        self._done += 1
+
+    def note(self, text: str) -> None:
+        self._write(f"  {text}")
+
+    def finish(self) -> None:
+        self._write(f"  {self._title}: done, {time.monotonic() - self._began:.0f} s")
+
+
+def console_for(standard_error: bool) -> Console:
+    console = Console(stderr=standard_error, highlight=False)
+    return console if console.is_terminal else Console(stderr=standard_error, highlight=False, width=FILE_WIDTH)
+
+
+def shade(value: float, good: float, bad: float) -> str:
+    return "green" if value <= good else "red" if value > bad else "yellow"
+
+
+def ratio_cell(value: Ratio | None, subject: bool, slow: bool, bad: float) -> Text:
+    if value is None:
+        return Text("failed", "bold red")
+    text = f"{value.median:.2f}{'*' if slow else ''}"
+    return Text(text, f"bold {shade(value.median, 1.0, bad)}" if subject else "")
+
+
+def mean_cell(mean: figures.Mean, subject: bool) -> Text:
+    if not mean.lines:
+        return Text("-")
+    text = f"{mean.value:.2f}" if mean.whole else f"{mean.value:.2f} ({mean.lines}/{mean.of})"
+    return Text(text, f"bold {shade(mean.value, 1.0, 1.1)}" if subject else "bold")
+
+
+def new_table(title: str, *heads: str) -> Table:
+    # A line of its own: a title inside of the table is cut to the table's width.
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold", title=title, title_justify="left", title_style="bold")
+    for i, head in enumerate(heads):
+        table.add_column(head, justify="left" if i == 0 else "right", no_wrap=True)
+    return table
+
+
+class Report:
+    def __init__(self, result: Result, base: str | None, console: Console) -> None:
+        self.result = result
+        self.console = console
+        self.base = [base] if base else result.peers or result.names
+        whom = base or ("the best peer" if result.peers else "the best")
+        self.to = f"ratio to {whom} on each line (below 1: better)"
+
+    def show(self, table: Table) -> None:
+        title, table.title = str(table.title), None
+        self.console.print()
+        self.console.print(Text(title, "bold"), soft_wrap=True)
+        self.console.print(table)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, markup=False)
+
+    def spread(self, m: Measurements, line: str, figure: str) -> str:
+        """Of the rounds of the first allocator."""
+        samples = m.samples(line, m.allocators[0], figure)
+        middle = m.median(line, m.allocators[0], figure)
+        return f"{(max(samples) - min(samples)) / middle:.0%}" if len(samples) > 1 and middle else "-"
+
+    def side_by_side(self, m: Measurements, time_figure: str, unit: float, unit_name: str) -> None:
+        """Time and memory of few allocators in one table."""
+        names = m.allocators
+        shorts = [self.result.short(n) for n in names]
+        heads = ["", *shorts, f"best {unit_name}", "spread", *shorts, "best MiB"]
+        table = new_table(f"Time, then peak RSS: {self.to}; spread of {shorts[0]}'s times", *heads)
+        times = figures.ratios(m, time_figure, names, self.base)
+        peaks = figures.ratios(m, figures.PEAK, names, self.base)
+        slow = m.slow_ones()
+        for line in times:
+            cells: list[Text | str] = [line]
+            for by, figure, scale, limit in ((times, time_figure, unit, 1.1), (peaks, figures.PEAK, MIB, 1.25)):
+                for n in names:
+                    cells.append(ratio_cell(by.get(line, {}).get(n), n in self.result.subjects, (line, n) in slow, limit))
+                best = figures.best(m, line, figure, self.base)
+                cells.append(Text(f"{best / scale:.1f}" if best else "-", "dim"))
+                if figure == time_figure:
+                    cells.append(Text(self.spread(m, line, time_figure), "dim"))
+            table.add_row(*cells)
+        cells = [Text("geometric mean", "bold")]
+        for by in (times, peaks):
+            means = figures.means(by, names)
+            cells += [mean_cell(means[n], n in self.result.subjects) for n in names]
+            cells += ["", ""] if by is times else [""]
+        table.add_row(*cells)
+        self.show(table)
+
+    def ratios(self, m: Measurements, figure: str, title: str, bad: float) -> None:
+        names = m.allocators
+        table = new_table(f"{title}: {self.to}", "", *[self.result.short(n) for n in names])
+        by_line = figures.ratios(m, figure, names, self.base)
+        slow = m.slow_ones()
+        for line, by in by_line.items():
+            table.add_row(line, *[ratio_cell(by.get(n), n in self.result.subjects, (line, n) in slow, bad) for n in names])
+        means = figures.means(by_line, names)
+        table.add_row(Text("geometric mean", "bold"), *[mean_cell(means[n], n in self.result.subjects) for n in names])
+        self.show(table)
+
+    def geometric_means(self, m: Measurements) -> None:
+        columns = {
+            "wall_ns": "time",
+            "cpu_ns": "CPU time",
+            "peak_kib": "peak RSS",
+            "end_kib": "RSS at the end",
+            "minor_faults": "page faults",
+            "instructions": "instructions",
+            "cycles": "cycles",
+        }
+        columns = {f: t for f, t in columns.items() if m.has(f)}
+        table = new_table(f"Geometric means over all workload lines, {self.to}", "", *columns.values())
+        means = {f: figures.means(figures.ratios(m, f, m.allocators, self.base), m.allocators) for f in columns}
+        for n in m.allocators:
+            table.add_row(n, *[mean_cell(means[f][n], n in self.result.subjects) for f in columns])
+        self.show(table)
+        if not self.result.counters:
+            self.say("Instructions and cycles of the workloads: not counted here (perf stat counts none on this machine).")
+
+    def latency(self) -> None:
+        m = self.result.synthetic
+        for workload in self.result.latency_workloads:
+            lines = [line for line in m.lines if line.rpartition(" ")[0] == workload]
+            line = f"{workload} {figures.LATENCY_THREADS}"
+            if not lines:
+                continue
+            line = line if line in lines else lines[-1]
+            points = {"p50": "p50", "p99": "p99", "p999": "p99.9", "p9999": "p99.99", "max": "max"}
+            heads = [f"{call} {p}" for call in ("malloc", "free") for p in points.values()]
+            table = new_table(f"Single calls of {line}: microseconds, median of the rounds", "", *heads)
+            for n in m.allocators:
+                values = [m.median(line, n, f"{call}_{p}_ns") for call in ("malloc", "free") for p in points]
+                table.add_row(n, *["-" if v is None else f"{v / 1000:.2f}" if v < 1e4 else f"{v / 1000:.0f}" for v in values])
+            self.show(table)
+
+    def idle(self) -> None:
+        m = self.result.idle
+        if not m.lines:
+            return
+        seconds = f"{self.result.idle_seconds:g} s"
+        heads = [self.result.short(n) for n in m.allocators]
+        table = new_table(f"Resident memory {seconds} after the work, without a further call: MiB (part of the peak)", "", *heads)
+        for line in m.lines:
+            cells = []
+            for n in m.allocators:
+                value, peak = m.median(line, n, "idle_kib"), m.median(line, n, "peak_kib")
+                cells.append("failed" if value is None or not peak else f"{value / MIB:.0f} ({value / peak:.0%})")
+            table.add_row(line, *cells)
+        self.show(table)
+
+    def pairs(self) -> None:
+        counted = self.result.pairs.get("instructions_per_pair", {})
+        timed = self.result.pairs.get("ns_per_pair", {})
+        if not timed and not counted:
+            return
+        workloads = list(dict.fromkeys(w for by in [*counted.values(), *timed.values()] for w in by))
+        table = new_table("A malloc+free pair: user instructions / nanoseconds (median)", "", *workloads)
+        for n in self.result.names:
+            cells = []
+            for w in workloads:
+                instructions, spread = counted.get(n, {}).get(w), timed.get(n, {}).get(w)
+                left = "-" if instructions is None else f"{instructions:.1f}"
+                cells.append(f"{left} / {'-' if spread is None else format(spread['median'], '.1f')}")
+            table.add_row(n, *cells)
+        self.show(table)
+
+    def bars(self) -> None:
+        for subject in self.result.subjects:
+            everything = figures.bars(self.result, subject)
+            bars = [b for b in everything if b.met is not None]
+            if not bars:
+                continue
+            table = new_table(f"The bars of the project, for {subject}", "bar", "limit", "figure", "met?", "")
+            table.columns[4].justify = "left"
+            for b in bars:
+                style = "green" if b.met else "bold red"
+                table.add_row(b.name, b.limit, b.figure, Text(b.verdict, style), Text(b.note, "dim"))
+            self.show(table)
+            for b in bars:
+                self.beyond(b)
+            if len(bars) < len(everything):
+                self.say(f"Not measured: {'; '.join(b.name for b in everything if b.met is None)}")
+
+    def beyond(self, bar: Bar) -> None:
+        if bar.beyond:
+            items = [f"{b.line} {'failed' if math.isinf(b.figure) else f'{b.figure:.2f}'}" for b in bar.beyond]
+            self.say(f"Beyond {bar.limit.removeprefix('<= ')} in '{bar.name}': {', '.join(items)}")
+
+    def footer(self) -> None:
+        result = self.result
+        self.console.print()
+        for m, what, figure in ((result.synthetic, "workloads", figures.TIME), (result.programs, "real programs", figures.PROGRAM_TIME)):
+            noise = figures.noise(m, figure)
+            if noise:
+                self.say(
+                    f"Noise of the {what}: (greatest - least) / median of the times of {m.rounds} rounds is {noise.median:.0%} "
+                    f"in the middle, {noise.high:.0%} or more on a tenth of lines and allocators."
+                )
+        for m in (result.synthetic, result.programs):
+            if m.slow:
+                self.say(f"* measured in fewer rounds, as it took more than 5 times as long as the fastest: {self.slow_text(m)}")
+        if result.synthetic.lines and result.synthetic.scale != 1:
+            self.say(f"Workloads at {result.synthetic.scale:g} of their full work.")
+        for title, items in (("Cut", result.cuts), ("Left out", result.left_out)):
+            for item in items:
+                self.say(f"{title}: {item}")
+        self.failures()
+
+    def slow_text(self, m: Measurements) -> str:
+        by: dict[str, int] = {}
+        for s in m.slow:
+            by[s.allocator] = by.get(s.allocator, 0) + 1
+        return ", ".join(f"{n} on {count} of {len(m.lines)} lines" for n, count in by.items())
+
+    def failures(self) -> None:
+        seen: dict[tuple[str, str], list[str]] = {}
+        for m in (self.result.synthetic, self.result.programs, self.result.idle):
+            for f in m.failures:
+                seen.setdefault((f.allocator, f.reason), []).append(f.line)
+        for (name, why), lines in seen.items():
+            where = ", ".join(f"{line} (x{lines.count(line)})" if lines.count(line) > 1 else line for line in dict.fromkeys(lines))
+            self.console.print(Text(f"FAILED: {name}: {where}: {why}", "bold red"), soft_wrap=True)
+
+    def machine(self, what: dict[str, str]) -> None:
+        for name, value in what.items():
+            self.say(f"  {name}: {value}")
+
+    def everything(self) -> None:
+        synthetic, programs = self.result.synthetic, self.result.programs
+        few = len(self.result.names) <= SIDE_BY_SIDE
+        if synthetic.lines and few:
+            self.side_by_side(synthetic, figures.TIME, 1e6, "ms")
+        elif synthetic.lines:
+            self.ratios(synthetic, figures.TIME, "Time", figures.LINE_TIME_LIMIT)
+            self.ratios(synthetic, figures.PEAK, "Peak RSS", figures.LINE_PEAK_LIMIT)
+        if programs.lines and few:
+            self.side_by_side(programs, figures.PROGRAM_TIME, 1.0, "s")
+        elif programs.lines:
+            self.ratios(programs, figures.PROGRAM_TIME, "Real programs, time", figures.PROGRAM_LIMIT)
+            self.ratios(programs, "cpu_seconds", "Real programs, CPU time", figures.PROGRAM_LIMIT)
+            self.ratios(programs, figures.PROGRAM_PEAK, "Real programs, peak RSS", figures.LINE_PEAK_LIMIT)
+            if programs.has("settled_kib"):
+                self.ratios(programs, "settled_kib", "Real programs, RSS after the work", figures.LINE_PEAK_LIMIT)
+        self.latency()
+        self.idle()
+        self.pairs()
+        if synthetic.lines:
+            self.geometric_means(synthetic)
+        self.bars()
+        self.footer()
+
+
+def legend(names: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{short} = {name}" for name, short in names if name != short)

@@ -1,0 +1,87 @@
+// MicroQuill's benchmarks of SmartHeap, after their descriptions.
+//
+// sh6  waves of objects from 1 to 1,000 bytes, small ones more often; of each wave one part is freed in the order of
+//      allocation, one backwards, and one stays for the next. Stresses free lists in both orders and fragmentation.
+// sh8  the same in many threads, where in addition other threads free some of the objects.
+#include "workloads.h"
+
+namespace workloads {
+
+namespace {
+
+constexpr size_t kLiveObjects = 49'152;  // of all threads, about 12 MB
+constexpr size_t kExchanged = 4096;
+
+// Sizes go up through a wave in steps, and each is used the more often the smaller it is; the steps are other ones in
+// every wave.
+class Sizes {
+ public:
+  explicit Sizes(size_t wave) : size_(1 + wave % 8) {}
+  size_t next() {
+    if (left_-- == 0) {
+      size_ += 8 + size_ / 8;
+      if (size_ > 1000) size_ = 1 + size_ % 8;
+      left_ = std::max<size_t>(1, 128 / (1 + size_ / 16));
+    }
+    return size_;
+  }
+
+ private:
+  size_t size_;
+  size_t left_ = 128;
+};
+
+// drop(object) takes an object that is no longer needed.
+template <class Drop>
+void waves(size_t count, size_t objects, Tally& tally, Drop drop) {
+  Book<char*> live(objects);
+  size_t third = objects / 3;
+  for (size_t wave = 0; wave < count; wave++) {
+    Sizes sizes(wave);
+    for (char*& object : live) {
+      if (object == nullptr) object = make(sizes.next(), tally);
+    }
+    // The thirds change places from wave to wave, so every object is freed in its turn.
+    size_t forwards = wave % 3 * third, backwards = (wave + 1) % 3 * third;
+    for (size_t i = forwards; i < forwards + third; i++) {
+      drop(live[i]);
+      live[i] = nullptr;
+    }
+    for (size_t i = backwards + third; i-- > backwards;) {
+      std::free(live[i]);
+      live[i] = nullptr;
+    }
+  }
+  for (char* object : live) std::free(object);
+}
+
+}  // namespace
+
+void sh6(Run& run) {
+  size_t objects = kLiveObjects / static_cast<size_t>(run.threads);
+  size_t count = run.units(280);
+  run.in_threads([&](int) {
+    Tally tally;
+    waves(count, objects, tally, [](char* object) { std::free(object); });
+    run.add(tally);
+  });
+}
+
+void sh8(Run& run) {
+  size_t objects = kLiveObjects / static_cast<size_t>(run.threads);
+  size_t count = run.units(230);
+  // An object that goes in here is freed by whoever puts the next one there.
+  Book<std::atomic<char*>> exchanged(kExchanged);
+  run.in_threads([&](int me) {
+    Tally tally;
+    Random random(static_cast<uint64_t>(me));
+    waves(count, objects, tally, [&](char* object) {
+      if (random.one_in(2)) object = exchanged[random.below(kExchanged)].exchange(object);
+      std::free(object);
+    });
+    run.add(tally);
+  });
+  for (std::atomic<char*>& object : exchanged) std::free(object.load());
+}
+
+}  // namespace workloads

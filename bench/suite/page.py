@@ -1,0 +1,375 @@
+"""Turns a result of the suite into one HTML page that needs no network: plots as inline SVG, tables, what failed, the machine.
+
+Called by: main.py (--page, also with --show). The look and the helpers are those of bench/seeds/page.py.
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import figures
+import plots
+from figures import Bar, Mean, Ratio
+from model import Measurements, Result
+from seeds.page import STYLE, escape
+
+MIB = 1024.0
+POINTS = {"p50": "p50", "p99": "p99", "p999": "p99.9", "p9999": "p99.99", "max": "max"}
+MEANS = {
+    "wall_ns": "time",
+    "cpu_ns": "CPU time",
+    "peak_kib": "peak RSS",
+    "end_kib": "RSS right after",
+    "minor_faults": "page faults",
+    "instructions": "instructions",
+    "cycles": "cycles",
+}
+PROGRAM_MEANS = {
+    "seconds": "time",
+    "cpu_seconds": "CPU time",
+    "peak_kib": "peak RSS",
+    "settled_kib": "RSS after the work",
+    "minor_faults": "page faults",
+}
+OWN_STYLE = """
+body { max-width: 1120px; }
+nav { font-size: 13px; margin: 10px 0 0; } nav a { margin-right: 14px; }
+table.heat { font-size: 12px; font-variant-numeric: tabular-nums; border-collapse: separate; border-spacing: 1px; width: auto; }
+table.heat th, table.heat td { padding: 2px 7px; text-align: right; border: 0; } table.heat td:first-child { text-align: left; white-space: nowrap; }
+table.heat tr.mean td { font-weight: 600; border-top: 2px solid var(--rule); } table.heat th.mine, table.heat td.mine { font-weight: 600; }
+table.heat td.bad { background: #fbe3df; color: #9c2f1c; } td.met { color: #2f7d4f; font-weight: 600; } td.missed { color: #b3371f; font-weight: 600; }
+td.none { color: var(--faint); }
+table.bars td { vertical-align: top; text-align: left; } table.bars td:nth-child(2), table.bars td:nth-child(3) { white-space: nowrap; }
+table.bars td:nth-child(3) { font-weight: 600; } .beyond { color: var(--faint); font-size: 12px; }
+.wide { overflow-x: auto; } details.line { border-top: 1px solid var(--rule); padding: 5px 0; } details.line summary { cursor: pointer; }
+details.line summary span { color: var(--faint); font-size: 13px; margin-left: 8px; } .failed { border-left: 3px solid #b3371f; padding: 2px 0 2px 12px; margin: 6px 0; }
+.chips { font-size: 13px; color: var(--faint); } pre { font-size: 12px; overflow-x: auto; background: #f7f8fa; padding: 10px; }
+"""
+
+
+def background(value: float) -> str:
+    """Green below 1, red above, the stronger the further; white near 1."""
+    strength = min(1.0, abs(math.log2(max(value, 1e-6))) / 1.6)
+    red, green, blue = (214, 92, 66) if value > 1 else (64, 150, 110)
+    mixed = (round(255 + (c - 255) * strength * 0.75) for c in (red, green, blue))
+    return "#" + "".join(f"{c:02x}" for c in mixed)
+
+
+def number(value: float) -> str:
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+class Page:
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self.base = result.peers or result.names
+        self.best = "the best peer" if result.peers else "the best"
+        self.shorts = {a.name: a.short for a in result.allocators}
+
+    def mine(self, name: str) -> str:
+        return ' class="mine"' if name in self.result.subjects else ""
+
+    # -- tables
+
+    def heat_cell(self, value: Ratio | None, name: str, slow: bool, absolute: str) -> str:
+        if value is None:
+            return '<td class="bad">failed</td>'
+        mark = "*" if slow else ""
+        title = f"{name}: {absolute}; least–greatest {value.low:.2f}–{value.high:.2f}, {value.samples} runs"
+        return f'<td{self.mine(name)} style="background:{background(value.median)}" title="{escape(title)}">{number(value.median)}{mark}</td>'
+
+    def mean_cell(self, mean: Mean, name: str) -> str:
+        if not mean.lines:
+            return '<td class="none">–</td>'
+        note = "" if mean.whole else f" <small>({mean.lines}/{mean.of})</small>"
+        return f'<td{self.mine(name)} style="background:{background(mean.value)}">{number(mean.value)}{note}</td>'
+
+    def heads(self, names: Sequence[str]) -> str:
+        return "".join(f'<th{self.mine(n)} title="{escape(n)}">{escape(self.shorts[n])}</th>' for n in names)
+
+    def heat(self, m: Measurements, figure: str, unit: float, unit_name: str) -> str:
+        by_line = figures.ratios(m, figure, m.allocators, self.base)
+        slow = m.slow_ones()
+        rows = [f"<tr><th></th>{self.heads(m.allocators)}<th>best [{unit_name}]</th></tr>"]
+        for line, by in by_line.items():
+            cells = []
+            for n in m.allocators:
+                middle = m.median(line, n, figure)
+                absolute = f"{middle / unit:.4g} {unit_name}" if middle is not None else ""
+                cells.append(self.heat_cell(by.get(n), n, (line, n) in slow, absolute))
+            best = figures.best(m, line, figure, self.base)
+            rows.append(f"<tr><td>{escape(line)}</td>{''.join(cells)}<td>{(best or 0) / unit:.4g}</td></tr>")
+        means = figures.means(by_line, m.allocators)
+        cells = [self.mean_cell(means[n], n) for n in m.allocators]
+        rows.append(f'<tr class="mean"><td>geometric mean</td>{"".join(cells)}<td></td></tr>')
+        return f'<div class="wide"><table class="heat">{"".join(rows)}</table></div>'
+
+    def means(self, m: Measurements, columns: dict[str, str]) -> str:
+        columns = {f: t for f, t in columns.items() if m.has(f)}
+        rows = ["<tr><th></th>" + "".join(f"<th>{t}</th>" for t in columns.values()) + "<th>noise</th></tr>"]
+        by = {f: figures.means(figures.ratios(m, f, m.allocators, self.base), m.allocators) for f in columns}
+        for n in m.allocators:
+            noise = figures.noise(m, next(iter(columns)), [n])
+            cells = "".join(self.mean_cell(by[f][n], n) for f in columns)
+            rows.append(f"<tr><td{self.mine(n)}>{escape(n)}</td>{cells}<td>{f'{noise.median:.0%}' if noise else '–'}</td></tr>")
+        return f'<div class="wide"><table class="heat">{"".join(rows)}</table></div>'
+
+    def bar_rows(self, bars: Sequence[Bar]) -> str:
+        rows = ["<tr><th>bar</th><th>limit</th><th>figure</th><th>met?</th><th></th></tr>"]
+        for b in bars:
+            style = {True: "met", False: "missed", None: "none"}[b.met]
+            beyond = ""
+            if b.beyond:
+                items = ", ".join(f"{b2.line} {'failed' if math.isinf(b2.figure) else f'{b2.figure:.2f}'}" for b2 in b.beyond)
+                beyond = f'<div class="beyond">beyond it: {escape(items)}</div>'
+            note = f"{escape(b.note)}{beyond}"
+            cells = f"<td>{escape(b.name)}</td><td>{escape(b.limit)}</td><td>{escape(b.figure)}</td>"
+            rows.append(f'<tr>{cells}<td class="{style}">{b.verdict}</td><td>{note}</td></tr>')
+        return f'<table class="bars">{"".join(rows)}</table>'
+
+    # -- sections
+
+    def section(self, key: str, title: str, *parts: str) -> str:
+        return f'<section id="{key}"><h2>{escape(title)}</h2>{"".join(parts)}</section>'
+
+    def bars(self) -> str:
+        parts = []
+        for subject in self.result.subjects:
+            heading = f"<h3>{escape(subject)}</h3>" if len(self.result.subjects) > 1 else ""
+            parts.append(heading + self.bar_rows(figures.bars(self.result, subject)))
+        return self.section("bars", "The bars of the project", *parts) if parts else ""
+
+    def overview(self) -> str:
+        m = self.result.synthetic
+        if not m.lines:
+            return ""
+        parts = [
+            f"<p>Geometric means over all workload lines of the ratio to {self.best} on each line: below 1 is better than any peer is "
+            "on each line. Whiskers: the least and the greatest mean of a single round. Best lies at the lower left.</p>",
+            f"<figure>{plots.scatter(self.result, m, figures.TIME, self.base, 'workloads')}</figure>",
+            self.means(m, MEANS),
+        ]
+        if not all(x.whole for x in figures.means(figures.ratios(m, figures.TIME, m.allocators, self.base), m.allocators).values()):
+            parts.append("<p>(n/m): over the n of m lines that it ran; such a mean is not comparable with the others. The bars above compare "
+                         "two allocators on the lines that both ran.</p>")
+        if not self.result.counters:
+            parts.append('<p class="source">Instructions and cycles: not counted here (perf stat counts none on this machine).</p>')
+        return self.section("means", "Time against memory", *parts)
+
+    def lines(self) -> str:
+        m = self.result.synthetic
+        if not m.lines or not self.result.subjects:
+            return ""
+        subject = self.result.subjects[0]
+        return self.section(
+            "lines",
+            f"{subject} on every line",
+            f"<p>Ratio to {self.best}. Dot: median of the rounds; line: least to greatest; grey: the peers. Left of 1 is ahead of every peer.</p>",
+            f"<figure>{plots.every_line(self.result, m, subject, self.base)}</figure>",
+        )
+
+    def tables(self) -> str:
+        m = self.result.synthetic
+        if not m.lines:
+            return ""
+        parts = [f"<p>Ratios to {self.best} on each line; medians. Hover for the figures. * measured in fewer rounds, as it took more than five "
+                 "times as long as the fastest.</p>"]
+        for figure, title, unit, name, opened in (
+            ("wall_ns", "Time", 1e6, "ms", True),
+            ("peak_kib", "Peak RSS", MIB, "MiB", True),
+            ("cpu_ns", "CPU time", 1e6, "ms", False),
+            ("end_kib", "RSS right after the work", MIB, "MiB", False),
+            ("minor_faults", "Page faults", 1.0, "faults", False),
+            ("instructions", "Instructions", 1e6, "million", False),
+            ("cycles", "Cycles", 1e6, "million", False),
+        ):
+            if m.has(figure):
+                shown = " open" if opened else ""
+                parts.append(f"<details{shown}><summary>{title}</summary>{self.heat(m, figure, unit, name)}</details>")
+        return self.section("tables", "All lines", *parts)
+
+    def workload(self, name: str) -> str:
+        m = self.result.synthetic
+        lines = [line for line in m.lines if line.rpartition(" ")[0] == name]
+        if not lines:
+            return ""
+        said = ""
+        if self.result.subjects:
+            by = figures.ratios(m, figures.TIME, self.result.subjects[:1], self.base)
+            seen = [f"{line.rpartition(' ')[2]}: {by[line][self.result.subjects[0]].median:.2f}" for line in lines if by.get(line)]
+            said = f"<span>time by threads: {', '.join(seen)}</span>"
+        times = plots.bars(self.result, m, lines, figures.TIME, 1e6, "ms", f"{name} time")
+        peaks = plots.bars(self.result, m, lines, figures.PEAK, MIB, "MiB", f"{name} peak RSS")
+        about = escape(self.result.workloads.get(name, ""))
+        return (
+            f'<details class="line"><summary><b>{escape(name)}</b>{said}</summary><p>{about}</p><h3>Time [ms]</h3>'
+            f"<figure>{times}</figure><h3>Peak RSS [MiB]</h3><figure>{peaks}</figure></details>"
+        )
+
+    def workloads(self) -> str:
+        if not self.result.synthetic.lines:
+            return ""
+        return self.section("workloads", "Each workload", *[self.workload(n) for n in self.result.workloads])
+
+    def programs(self) -> str:
+        m = self.result.programs
+        if not m.lines:
+            return ""
+        about = "".join(f"<li><b>{escape(n)}</b>: {escape(t)}</li>" for n, t in self.result.programs_about.items())
+        parts = [f"<figure>{plots.bars(self.result, m, m.lines, figures.PROGRAM_TIME, 1.0, 's', 'real programs time', per_row=4)}</figure>"]
+        for figure, title, unit, name in (
+            ("seconds", "Time", 1.0, "s"),
+            ("cpu_seconds", "CPU time", 1.0, "s"),
+            ("peak_kib", "Peak RSS", MIB, "MiB"),
+            ("settled_kib", "RSS of servers after the work", MIB, "MiB"),
+        ):
+            if m.has(figure):
+                parts.append(f"<h3>{title}, ratio to {self.best}</h3>{self.heat(m, figure, unit, name)}")
+        return self.section(
+            "programs", "Real programs", self.means(m, PROGRAM_MEANS), "<h3>Time [s]</h3>", *parts, f"<h3>What they do</h3><ul>{about}</ul>"
+        )
+
+    def latency_table(self, line: str) -> str:
+        m = self.result.synthetic
+        heads = "".join(f"<th>{call} {p}</th>" for call in ("malloc", "free") for p in POINTS.values())
+        rows = [f"<tr><th></th>{heads}</tr>"]
+        for n in m.allocators:
+            cells = []
+            for figure in [f"{call}_{p}_ns" for call in ("malloc", "free") for p in POINTS]:
+                value, best = m.median(line, n, figure), figures.best(m, line, figure, self.base)
+                if value is None or best is None:
+                    cells.append('<td class="bad">failed</td>')
+                else:
+                    text = f"{value / 1000:.2f}" if value < 1e5 else f"{value / 1000:.0f}"
+                    cells.append(f'<td{self.mine(n)} style="background:{background(value / max(best, 1))}">{text}</td>')
+            rows.append(f"<tr><td{self.mine(n)}>{escape(n)}</td>{''.join(cells)}</tr>")
+        return f'<div class="wide"><table class="heat">{"".join(rows)}</table></div>'
+
+    def latency(self) -> str:
+        m = self.result.synthetic
+        parts = []
+        for workload in self.result.latency_workloads:
+            lines = [line for line in m.lines if line.rpartition(" ")[0] == workload]
+            for line in lines:
+                chosen = line == f"{workload} {figures.LATENCY_THREADS}" or len(lines) == 1
+                plot = f"<figure>{plots.latency(self.result, m, line)}</figure>" if chosen else ""
+                shown = " open" if chosen else ""
+                parts.append(f"<details{shown}><summary>{escape(line)} threads [µs]</summary>{plot}{self.latency_table(line)}</details>")
+        if not parts:
+            return ""
+        return self.section("latency", "Single calls", "<p>Time of single calls, in microseconds; median of the rounds.</p>", *parts)
+
+    def idle(self) -> str:
+        m = self.result.idle
+        if not m.runs:
+            return ""
+        rows = [f"<tr><th></th>{self.heads(m.allocators)}</tr>"]
+        for line in m.lines:
+            cells = []
+            for n in m.allocators:
+                value, peak = m.median(line, n, "idle_kib"), m.median(line, n, "peak_kib")
+                if value is None or not peak:
+                    cells.append('<td class="bad">failed</td>')
+                else:
+                    cells.append(f"<td{self.mine(n)}>{value / MIB:.0f} <small>({value / peak:.0%})</small></td>")
+            rows.append(f"<tr><td>{escape(line)}</td>{''.join(cells)}</tr>")
+        return self.section(
+            "idle",
+            f"Memory {self.result.idle_seconds:g} s after the end",
+            "<p>Everything is freed, and no call follows. Bar: resident memory; tick: the peak.</p>",
+            f"<figure>{plots.bars(self.result, m, m.lines, 'idle_kib', MIB, 'MiB', 'idle memory', per_row=4, tick='peak_kib')}</figure>",
+            f'<details><summary>MiB (part of the peak)</summary><div class="wide"><table class="heat">{"".join(rows)}</table></div></details>',
+        )
+
+    def pairs(self) -> str:
+        counted, timed = (self.result.pairs.get(k, {}) for k in ("instructions_per_pair", "ns_per_pair"))
+        workloads = list(dict.fromkeys(w for by in [*counted.values(), *timed.values()] for w in by))
+        if not workloads:
+            return ""
+        rows = ["<tr><th></th>" + "".join(f"<th>{w}</th>" for w in workloads) + "</tr>"]
+        for n in self.result.names:
+            cells = []
+            for w in workloads:
+                count, spread = counted.get(n, {}).get(w), timed.get(n, {}).get(w)
+                left = "–" if count is None else f"{count:.1f}"
+                right = "–" if spread is None else f"{spread['median']:.1f} <small>({spread['low']:.1f}–{spread['high']:.1f})</small>"
+                cells.append(f"<td{self.mine(n)}>{left} / {right}</td>")
+            rows.append(f"<tr><td{self.mine(n)}>{escape(n)}</td>{''.join(cells)}</tr>")
+        startup = f"<h3>Start-up</h3><pre>{escape(self.result.startup.strip())}</pre>" if self.result.startup else ""
+        return self.section(
+            "pairs",
+            "A malloc and its free",
+            "<p>User instructions a pair / nanoseconds a pair (least–greatest).</p>",
+            f'<div class="wide"><table class="heat">{"".join(rows)}</table></div>',
+            startup,
+        )
+
+    def machine(self) -> str:
+        both = self.result.machine | self.result.machine_at_end
+        rows = "".join(f"<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>" for k, v in both.items())
+        noise = []
+        for m, what, figure in (
+            (self.result.synthetic, "workloads", figures.TIME),
+            (self.result.programs, "real programs", figures.PROGRAM_TIME),
+        ):
+            seen = figures.noise(m, figure)
+            if seen:
+                noise.append(f"<p>Noise of the {what}: the times of {m.rounds} rounds spread by {seen.median:.0%} of their median in the middle "
+                             f"of all lines and allocators, by {seen.high:.0%} or more on a tenth of them.</p>")
+        took = f"<p>The whole took {self.result.seconds / 60:.0f} minutes.</p>"
+        return self.section("machine", "Machine, versions, noise", *noise, took, f'<table class="words">{rows}</table>')
+
+    def remarks(self) -> str:
+        parts = [f'<div class="left"><b>cut</b> {escape(c)}</div>' for c in self.result.cuts]
+        parts += [f'<div class="left"><b>left out</b> {escape(c)}</div>' for c in self.result.left_out]
+        seen: dict[tuple[str, str], list[str]] = {}
+        for m in (self.result.synthetic, self.result.programs, self.result.idle):
+            for f in m.failures:
+                seen.setdefault((f.allocator, f.reason), []).append(f.line)
+        for (name, why), lines in seen.items():
+            where = ", ".join(dict.fromkeys(lines))
+            parts.append(f'<div class="failed"><b>{escape(name)} failed</b> on {escape(where)}: {escape(why)}</div>')
+        return "".join(parts)
+
+    def whole(self) -> str:
+        sections = {
+            "bars": ("bars", self.bars()),
+            "means": ("time against memory", self.overview()),
+            "lines": ("every line", self.lines()),
+            "programs": ("real programs", self.programs()),
+            "latency": ("single calls", self.latency()),
+            "idle": ("memory after the end", self.idle()),
+            "pairs": ("pairs", self.pairs()),
+            "tables": ("tables", self.tables()),
+            "workloads": ("each workload", self.workloads()),
+            "machine": ("machine and noise", self.machine()),
+        }
+        links = "".join(f'<a href="#{key}">{title}</a>' for key, (title, text) in sections.items() if text)
+        m = self.result.synthetic
+        parts = []
+        if m.lines:
+            parts.append(f"{len(m.lines)} workload lines in {m.rounds} rounds, at {m.scale:g} of their full work")
+        if self.result.programs.lines:
+            programs = self.result.programs
+            parts.append(f"{len(programs.lines)} real programs in {programs.rounds} rounds, at {programs.scale:g} of theirs")
+        said = "; ".join([*parts, f"{len(self.result.names)} allocators, alternating within each round"])
+        machine = self.result.machine
+        about = ", ".join(machine[k] for k in ("cpu", "memory", "kernel", "distribution") if k in machine)
+        return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>lanemalloc: benchmark suite</title><style>{STYLE}{OWN_STYLE}</style></head><body>
+<h1>lanemalloc and its peers</h1>
+<p>{escape(said)}.</p>
+<p class="machine">{escape(about)}, {escape(machine.get("cores", "?"))} CPUs</p>
+<nav>{links}</nav>
+{self.remarks()}
+{"".join(text for _, text in sections.values())}
+</body></html>
+"""
+
+
+def write(result: Result, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(Page(result).whole())

@@ -23,7 +23,7 @@ namespace workloads {
 
 void threadtest(Run& run) {
   constexpr size_t kObjects = 131'072, kBytes = 64;
-  size_t rounds = run.units(95);
+  size_t rounds = run.units(200);
   run.in_threads([&](int) {
     Tally tally;
     Book<char*> objects(kObjects / static_cast<size_t>(run.threads));
@@ -40,7 +40,7 @@ namespace {
 // Rounds of an object that is written many times before it is freed.
 void write_objects(Run& run, Tally& tally) {
   constexpr size_t kBytes = 8, kWrites = 1000;
-  size_t rounds = run.share(4.5e5);
+  size_t rounds = run.share(3.5e5);
   for (size_t round = 0; round < rounds; round++) {
     volatile char* object = make(kBytes, tally);
     for (size_t i = 0; i < kWrites; i++) object[i % kBytes] = static_cast<char>(object[i % kBytes] + 1);
@@ -73,7 +73,7 @@ void cache_thrash(Run& run) {
 
 void linux_scalability(Run& run) {
   constexpr size_t kBytes = 512;
-  size_t pairs = run.share(5e7);
+  size_t pairs = run.share(4.5e7);
   run.in_threads([&](int) {
     Tally tally;
     for (size_t i = 0; i < pairs; i++) std::free(make(kBytes, tally));
@@ -117,7 +117,7 @@ void replace(char*& block, uint32_t& size, Random& random, Tally& tally) {
 void t_test1(Run& run) {
   constexpr size_t kBins = 4096, kGenerations = 8, kStepsAtOnce = 30;
   size_t bins = kBins / static_cast<size_t>(run.threads);
-  size_t rounds = run.share(4.4e6 / kGenerations / kStepsAtOnce);
+  size_t rounds = run.share(5.5e6 / kGenerations / kStepsAtOnce);
   Book<char*> all_blocks(bins * static_cast<size_t>(run.threads));
   Book<uint32_t> all_sizes(bins * static_cast<size_t>(run.threads));
   run.in_generations(kGenerations, [&](int chain, size_t generation) {
@@ -171,7 +171,7 @@ void alloc_test(Run& run) {
   constexpr size_t kSlots = 262'144;
   constexpr int kDoublings = 6;  // sizes from 16 to 1,023 bytes
   size_t slots = kSlots / static_cast<size_t>(run.threads);
-  size_t steps = run.share(6e6);
+  size_t steps = run.share(4e6);
   struct Slot {
     unsigned char* block;
   };
@@ -220,13 +220,13 @@ void alloc_test(Run& run) {
 void glibc_simple(Run& run) {
   constexpr size_t kBlocks[] = {25, 100, 400, 1600};
   constexpr size_t kSizes[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
-  size_t rounds = run.units(1300);
+  size_t rounds = run.units(1000);
   Book<char*> blocks(kBlocks[3]);
   Tally tally;
   for (size_t bytes : kSizes) {
     for (size_t count : kBlocks) {
-      // As many blocks in all for every count.
-      for (size_t round = 0; round < rounds * 400 / count; round++) {
+      // As many blocks in all for every count; fewer of the large sizes, whose time is the memory's.
+      for (size_t round = 0; round < rounds * 400 / count * 256 / std::max<size_t>(bytes, 256); round++) {
         for (size_t i = 0; i < count; i++) blocks[i] = make(bytes, tally);
         for (size_t i = 0; i < count; i++) std::free(blocks[i]);
       }
@@ -244,7 +244,7 @@ void glibc_thread(Run& run) {
     double even = drawn.next() / 4294967296.0;
     size = static_cast<uint16_t>(1 / (1 / kLeast + (1 / kMost - 1 / kLeast) * even));
   }
-  size_t steps = run.share(1.1e7);
+  size_t steps = run.share(2e7);
   run.in_threads([&](int me) {
     Random random(static_cast<uint64_t>(me));
     Tally tally;

@@ -16,7 +16,7 @@ namespace workloads {
 void realloc_growth(Run& run) {
   constexpr size_t kBuffers = 128, kLimit = 96 * 1024;
   size_t buffers = std::max<size_t>(1, kBuffers / static_cast<size_t>(run.threads));
-  size_t rounds = run.units(75);
+  size_t rounds = run.units(110);
   struct Buffer {
     char* bytes;
     size_t size;
@@ -51,7 +51,7 @@ void realloc_growth(Run& run) {
 
 void malloc_large(Run& run) {
   constexpr size_t kBuffers = 20, kMiB = 1024 * 1024, kPage = 4096;
-  size_t rounds = run.units(250);
+  size_t rounds = run.units(50);
   Random random(1);
   Tally tally;
   std::array<char*, kBuffers> buffers{};
@@ -114,8 +114,8 @@ void burst_idle(Run& run) {
     for (size_t burst = 0; burst < bursts; burst++) {
       List kept[2];
       for (size_t live = 0; live < target;) {
-        // Requests and their documents, from 32 bytes to 32 KiB; now and then a large buffer.
-        size_t bytes = random.one_in(2000) ? random.between(100'000, 1'000'000) : random.by_powers(5, 15);
+        // Requests and their documents, from 32 bytes to 8 KiB; now and then a large buffer.
+        size_t bytes = random.one_in(2000) ? random.between(100'000, 1'000'000) : random.by_powers(5, 13);
         Listed* object = listed(bytes, tally);
         live += object->bytes;
         kept[random.below(2)].push(object);
@@ -160,7 +160,7 @@ void fill_and_thin_out(size_t target, Book<List>& lists, List& kept, Random& ran
 
 void size_shift(Run& run) {
   constexpr double kFilled = 24e6;
-  size_t rounds = run.units(3);
+  size_t rounds = run.units(2);
   size_t target = static_cast<size_t>(kFilled / run.threads);
   run.in_parked_threads([&](int me) {
     Random random(static_cast<uint64_t>(me));

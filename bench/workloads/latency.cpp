@@ -136,7 +136,7 @@ void read_inbox(Seat& seat) {
 void server_latency(Run& run) {
   constexpr size_t kObjects = 8192, kStepsPerLook = 32;
   size_t objects = kObjects / static_cast<size_t>(run.threads);
-  size_t steps = run.share(2.4e6);
+  size_t steps = run.share(1.3e6);
   Book<Seat> seats(static_cast<size_t>(run.threads));
   uint64_t from_ticks = stamp(), from_ns = wall_ns();
   run.in_threads([&](int number) {

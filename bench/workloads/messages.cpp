@@ -97,7 +97,7 @@ void xmalloc(Run& run) {
     std::free(batch);
   };
   int producers = std::max(1, run.threads / 2);
-  size_t batches = run.share(3.4e6 / kBatch, producers);
+  size_t batches = run.share(4.4e6 / kBatch, producers);
   Queue queue(kBatches, producers);
   run.in_threads([&](int me) {
     Random random(static_cast<uint64_t>(me));
@@ -123,7 +123,7 @@ void xmalloc(Run& run) {
 void ring(Run& run) {
   int pairs = run.threads / 2;
   size_t waiting = kWaiting / static_cast<size_t>(std::max(1, pairs));
-  size_t share = run.share(5.5e6);
+  size_t share = run.share(2.8e6);
   std::array<std::optional<Queue>, kMaxThreads / 2> queues;
   for (int i = 0; i < pairs; i++) queues[static_cast<size_t>(i)].emplace(waiting, 1);
   run.in_threads([&](int me) {
@@ -161,9 +161,9 @@ void through_one_queue(Run& run, double total, int producers) {
 
 }  // namespace
 
-void fan_in(Run& run) { through_one_queue(run, 5e6, std::max(1, run.threads - 1)); }
+void fan_in(Run& run) { through_one_queue(run, 3.3e6, std::max(1, run.threads - 1)); }
 
-void fan_out(Run& run) { through_one_queue(run, 5e6, 1); }
+void fan_out(Run& run) { through_one_queue(run, 3e6, 1); }
 
 namespace {
 
@@ -190,7 +190,7 @@ void send_and_receive(size_t me, size_t threads, size_t messages, std::optional<
 }  // namespace
 
 void asymmetric(Run& run) {
-  constexpr double kMessages = 1.6e6;
+  constexpr double kMessages = 3.6e6;
   constexpr size_t kMixedWaiting = kWaiting / 4;  // of 1.4 KiB
   size_t threads = static_cast<size_t>(run.threads);
   std::array<std::optional<Queue>, kMaxThreads> inboxes;

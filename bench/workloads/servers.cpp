@@ -19,7 +19,7 @@ namespace workloads {
 void larson(Run& run) {
   constexpr size_t kBlocks = 24'000, kLeast = 8, kMost = 1000, kGenerations = 8;
   size_t blocks = kBlocks / static_cast<size_t>(run.threads);
-  size_t steps = run.share(7.5e6 / kGenerations);
+  size_t steps = run.share(6.5e6 / kGenerations);
   Book<char*> tables(blocks * static_cast<size_t>(run.threads));
   Random mixing(1);
   Tally first;
@@ -95,7 +95,7 @@ void stress(size_t objects, Random sizes, Tally& tally, Book<std::atomic<uint64_
 
 void mstress(Run& run) {
   constexpr size_t kObjectsOfPhase = 64'000;
-  size_t phases = run.units(30);
+  size_t phases = run.units(55);
   Book<std::atomic<uint64_t*>> transfers(kTransfers);
   // Thread i has i + 1 shares.
   size_t all_shares = static_cast<size_t>(run.threads) * (static_cast<size_t>(run.threads) + 1) / 2;
@@ -141,7 +141,7 @@ void rptest(Run& run) {
   // A prime step through the table meets every block once, never two neighbours in a row.
   constexpr size_t kStep = 1031;
   size_t blocks = kBlocks / static_cast<size_t>(run.threads);
-  size_t loops = run.share(2.2e6 / kAtOnce);
+  size_t loops = run.share(1.2e6 / kAtOnce);
   struct alignas(64) Inbox {
     std::atomic<Handed*> first;
   };
@@ -180,7 +180,7 @@ void rptest(Run& run) {
 
 void mleak(Run& run) {
   constexpr size_t kWords = 16, kLeft = 1000;
-  size_t rounds = run.share(10'000);
+  size_t rounds = run.share(6000);
   Book<std::atomic<void*>> left(kLeft);
   for (size_t round = 0; round < rounds; round++) {
     run.in_new_threads([&](int me) {

@@ -9,7 +9,7 @@ namespace workloads {
 
 namespace {
 
-constexpr size_t kLiveObjects = 49'152;  // of all threads, about 12 MB
+constexpr size_t kLiveObjects = 122'880;  // of all threads, about 9 MB
 constexpr size_t kExchanged = 4096;
 
 // Sizes go up through a wave in steps, and each is used the more often the smaller it is; the steps are other ones in
@@ -59,7 +59,7 @@ void waves(size_t count, size_t objects, Tally& tally, Drop drop) {
 
 void sh6(Run& run) {
   size_t objects = kLiveObjects / static_cast<size_t>(run.threads);
-  size_t count = run.units(280);
+  size_t count = run.units(260);
   run.in_threads([&](int) {
     Tally tally;
     waves(count, objects, tally, [](char* object) { std::free(object); });
@@ -69,7 +69,7 @@ void sh6(Run& run) {
 
 void sh8(Run& run) {
   size_t objects = kLiveObjects / static_cast<size_t>(run.threads);
-  size_t count = run.units(230);
+  size_t count = run.units(100);
   // An object that goes in here is freed by whoever puts the next one there.
   Book<std::atomic<char*>> exchanged(kExchanged);
   run.in_threads([&](int me) {

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# The synthetic workloads at a hundredth of their size: under the C library's malloc and under lanemalloc, with one thread
+# and with three, each does the same work, says which malloc it used and gives every figure it promises. Bad arguments are
+# named. Called by hand, or by a part of tests/run.sh; needs the release build. Takes half a minute.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+tools/install-packages g++ libc6-dev python3
+program=$(python3 bench/workloads/build.py)
+readonly program kLibrary=$PWD/build/release/liblanemalloc.so
+readonly kKeys='wall_ns cpu_ns operations peak_kib end_kib minor_faults major_faults checksum library'
+readonly kTail='p50_ns p99_ns p999_ns p9999_ns max_ns'
+passed=0 failed=0
+
+fail() {
+  echo "FAILED: $*"
+  failed=$((failed + 1))
+}
+
+# value KEY LINE
+value() { sed -nE "s/(^|.* )$1=([^ ]*).*/\2/p" <<<"$2"; }
+
+# has_keys LINE KEY...: each is there with a value.
+has_keys() {
+  local line=$1 key
+  shift
+  for key in "$@"; do
+    [[ -n $(value "$key" "$line") ]] || { echo "  no $key in: $line"; return 1; }
+  done
+}
+
+# run_under PRELOAD WORKLOAD THREADS [OPTION...]
+run_under() {
+  local preload=$1
+  shift
+  env -u LANEMALLOC_OPTIONS LD_PRELOAD="$preload" timeout 120 "$program" "$@"
+}
+
+# compare NAME THREADS KEYS: the same work under both.
+compare() {
+  local name=$1 threads=$2 theirs ours keys
+  read -ra keys <<<"$3"
+  if ! theirs=$(run_under '' "$name" "$threads" --scale 0.01); then
+    fail "$name with $threads threads under the C library"
+  elif ! ours=$(run_under "$kLibrary" "$name" "$threads" --scale 0.01); then
+    fail "$name with $threads threads under lanemalloc"
+  elif ! has_keys "$theirs" "${keys[@]}" || ! has_keys "$ours" "${keys[@]}"; then
+    fail "$name with $threads threads: a figure is missing"
+  elif [[ $(value library "$theirs") != */libc.so.6 || $(value library "$ours") != "$kLibrary" ]]; then
+    fail "$name: malloc comes from $(value library "$theirs") and $(value library "$ours")"
+  elif [[ $(value checksum "$theirs") != "$(value checksum "$ours")" ||
+    $(value operations "$theirs") != "$(value operations "$ours")" ]]; then
+    fail "$name with $threads threads: not the same work: $theirs / $ours"
+  else
+    passed=$((passed + 1))
+  fi
+}
+
+# refuses VALUE ARGUMENT...: status 2, and one line that names the value.
+refuses() {
+  local named=$1 status=0 said
+  shift
+  said=$("$program" "$@" 2>&1) || status=$?
+  if [[ $status -eq 2 && $said == *"'$named'"* && $said != *$'\n'* ]]; then
+    passed=$((passed + 1))
+  else
+    fail "workloads $*: status $status: $said"
+  fi
+}
+
+while IFS=$'\t' read -r name threads latency idle about; do
+  if [[ -z $about || $threads != @(threads|single) || $latency != @(latency|-) || $idle != @(idle|-) ]]; then
+    fail "--list: $name $threads $latency $idle $about"
+    continue
+  fi
+  keys=$kKeys
+  if [[ $latency == latency ]]; then
+    for tail in $kTail; do keys+=" malloc_$tail free_$tail"; done
+  fi
+  compare "$name" 1 "$keys"
+  [[ $threads == single ]] || compare "$name" 3 "$keys"
+done < <("$program" --list)
+
+if has_keys "$(run_under "$kLibrary" burst-idle 2 --scale 0.01 --idle 0.1)" idle_kib; then
+  passed=$((passed + 1))
+else
+  fail 'burst-idle --idle gives no idle_kib'
+fi
+refuses nothing nothing 1
+refuses 0 larson 0
+refuses 65 larson 65
+refuses 1.5 larson 1.5
+refuses 2 glibc-simple 2
+refuses 0 larson 1 --scale 0
+refuses x larson 1 --idle x
+refuses --size larson 1 --size 3
+refuses --scale larson 1 --scale
+
+echo "$passed passed, $failed failed, 0 skipped"
+[[ $failed -eq 0 && $passed -gt 0 ]]

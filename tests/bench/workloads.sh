@@ -73,13 +73,14 @@ while IFS=$'\t' read -r name threads latency idle about; do
     fail "--list: $name $threads $latency $idle $about"
     continue
   fi
-  keys=$kKeys
+  wanted=$kKeys
   if [[ $latency == latency ]]; then
-    for tail in $kTail; do keys+=" malloc_$tail free_$tail"; done
+    for tail in $kTail; do wanted+=" malloc_$tail free_$tail"; done
   fi
-  compare "$name" 1 "$keys"
-  [[ $threads == single ]] || compare "$name" 3 "$keys"
+  compare "$name" 1 "$wanted"
+  [[ $threads == single ]] || compare "$name" 3 "$wanted"
 done < <("$program" --list)
+((passed + failed > 0)) || fail '--list names no workload'
 
 if has_keys "$(run_under "$kLibrary" burst-idle 2 --scale 0.01 --idle 0.1)" idle_kib; then
   passed=$((passed + 1))

@@ -1,5 +1,5 @@
 // Clocks, memory figures and the name of the allocator in use, read without allocating.
-// Used by: bench/micro/pairs.c, bench/workloads.cpp, bench/startup/tiny.c, bench/demo/requests.cpp. C11 and
+// Used by: bench/micro/pairs.c, bench/workloads/, bench/startup/tiny.c, bench/demo/requests.cpp. C11 and
 // C++.
 #ifndef LANEMALLOC_BENCH_MEASURE_H_
 #define LANEMALLOC_BENCH_MEASURE_H_

@@ -1,40 +1,36 @@
 #!/usr/bin/env bash
-# make bench: lanemalloc against the C library and the peers, on this machine.
-#   pairs     instructions and time of a malloc+free pair        build/bench/micro.json
-#   workloads multi-thread workloads, time and peak memory       build/bench/suite.json
-#   startup   what a small program pays to start
-# QUICK=1: fewer rounds, at most 5 minutes. ROUNDS=N overrides the rounds of the workloads.
-# Nothing here passes or fails: the limits that must hold are in tests/golden/run.sh.
+# make bench: lanemalloc against the C library and the peers, on this machine: workloads, real programs, single calls, memory
+# after the end, pairs of a malloc and its free, start-up. Takes an hour at most.
+#   build/bench/suite.html   the page        build/bench/suite.json   all figures
+# QUICK=1: all of it smaller, in 8 minutes at most. MINUTES=N: another budget. ROUNDS=N: another number of rounds (5).
+# What a budget cuts is said in the output. Arguments go to bench/suite/main.py, which also runs parts of it.
+# Nothing here passes or fails, unless lanemalloc itself fails: the limits that must hold are in tests/golden/run.sh.
 set -euo pipefail
 # shellcheck source=bench/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-need_packages valgrind gcc g++ libc6-dev cmake make python3 clang-19
-need_python
+if [[ ${QUICK:-0} != [01] ]]; then
+  warn "bench: QUICK must be 0 or 1, not '$QUICK'"
+  exit 2
+fi
+need_packages valgrind linux-perf gcc g++ libc6-dev cmake make python3 python3-rich python3-matplotlib clang-19
 "$root/bench/peers/build.sh"
 if [[ ! -e $root/build/release/liblanemalloc.so ]]; then
   warn "bench: build/release/liblanemalloc.so is not there (make build): the peers alone are measured"
 fi
 
-say "== machine"
-"$python" - "$root/bench" <<'PYTHON'
-import sys
-sys.path.insert(0, sys.argv[1])
-import common
-for name, value in common.machine().items():
-    print(f"  {name}: {value}")
-PYTHON
+flags=(--all --rounds "${ROUNDS:-5}" --json "$root/build/bench/suite.json" --page "$root/build/bench/suite.html")
+# What has been installed and built so far is part of the budget; some minutes are left for it to be a measurement.
+budget=57 least=10
+[[ ${QUICK:-0} != 1 ]] || budget=7 least=4 flags+=(--quick)
+left=$((budget * 60 - SECONDS))
+((left > least * 60)) || left=$((least * 60))
+minutes=${MINUTES:-$(awk -v s="$left" 'BEGIN { printf "%.2f", s / 60 }')}
 
-if [[ ${QUICK:-0} == 1 ]]; then
-  micro=(--rounds 7 --pairs 1000000) suite=(--rounds "${ROUNDS:-3}" --scale 0.5) start=(--runs 31)
-else
-  micro=(--rounds 11 --steps) suite=(--rounds "${ROUNDS:-5}") start=(--runs 61)
-fi
-say "== pairs"
-"$python" "$root/bench/micro/run.py" "${micro[@]}" --json "$root/build/bench/micro.json"
-say "== startup"
-"$python" "$root/bench/startup/run.py" "${start[@]}"
-say "== workloads (this takes minutes)"
-"$python" "$root/bench/suite.py" "${suite[@]}" --json "$root/build/bench/suite.json"
+# Debian's interpreter is the one that sees Debian's rich and matplotlib.
+status=0
+/usr/bin/python3 "$root/bench/suite/main.py" "${flags[@]}" --minutes "$minutes" "$@" || status=$?
+((status != 2)) || exit 2
 say
-say "Figures as JSON: build/bench/micro.json, build/bench/suite.json. Machine load at the end: $(cut -d' ' -f1-3 /proc/loadavg)"
+say "Page: build/bench/suite.html. Figures: build/bench/suite.json. Took $((SECONDS / 60)) min $((SECONDS % 60)) s."
+exit "$status"

@@ -13,12 +13,13 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 HERE = Path(__file__).resolve().parent
 DEBIAN_PYTHON = "/usr/bin/python3"  # the one that sees Debian's rich and matplotlib
@@ -44,6 +45,8 @@ IDLE_SECONDS = 10.0
 IDLE_THREADS = 8
 PROGRAMS_SHARE = 0.42  # of the time for workloads and real programs
 SECONDS_TO_START_IDLING = 0.8
+QUICK_PAIRS = ("tcmalloc", "mimalloc3", "snmalloc", "rpmalloc")  # the fastest ones
+QUICK_PROGRAM_ROUNDS, QUICK_PROGRAM_SCALE = 3, 0.25
 
 
 def stop(text: str) -> SystemExit:
@@ -177,26 +180,49 @@ class Suite:
         self.progress = progress
         self.deadline = Deadline.after(arguments.minutes * 60 if arguments.minutes else None)
 
+    def given(self, *peers: str) -> list[str]:
+        """--lib words for the parts that have a command line of their own. They know no options."""
+        mine = [l for l in self.libraries if l.name in self.result.subjects and not l.options]
+        theirs = [l for l in self.libraries if l.name in peers]
+        return [word for l in [*mine, *theirs] for word in ("--lib", f"{l.name}={l.path or 'libc'}")]
+
     def pairs(self) -> None:
         quick = self.arguments.quick
-        json_file = common.BUILD / "micro.json"
-        flags = ["--rounds", "5", "--pairs", "500000"] if quick else ["--rounds", "9", "--pairs", "3000000", "--steps"]
-        given = [f"{l.name}={l.path}" for l in self.libraries if l.path and l.name not in common.PEER_NAMES and not l.options]
-        libraries = [word for item in given for word in ("--lib", item)]
-        self.progress.start("pairs and start-up", 2)
-        self.progress.step("pairs")
+        self.progress.start("pairs and start-up", 3)
         try:
-            run_part([sys.executable, HERE.parent / "micro" / "run.py", *flags, *libraries, "--json", json_file], self.progress)
-            self.result.pairs = {k: v for k, v in json.loads(json_file.read_text()).items() if k != "machine"}
+            self.progress.step("pairs")
+            peers = [n for n in self.result.peers if not quick or n in QUICK_PAIRS]
+            if quick:
+                self.result.cuts.append(f"quick: pairs against {', '.join(peers)} alone")
+            flags = ["--rounds", "5", "--pairs", "500000"] if quick else ["--rounds", "9", "--pairs", "3000000"]
+            self.result.pairs = self.micro([*flags, "--no-peers", *self.given(*peers)])
+            self.progress.step("pairs by steps")
+            if not quick and "snmalloc" in peers and "snmalloc" not in self.result.pairs["instructions_per_pair"]:
+                self.stepped()
         except measure.Failed as error:
             self.result.left_out.append(f"pairs: {error}")
         self.progress.step("start-up")
         try:
             runs = "11" if quick else "41"
-            self.result.startup = run_part([sys.executable, HERE.parent / "startup" / "run.py", "--runs", runs, *libraries], self.progress)
+            script = HERE.parent / "startup" / "run.py"
+            self.result.startup = run_part([sys.executable, script, "--runs", runs, *self.given()], self.progress)
         except measure.Failed as error:
             self.result.left_out.append(f"start-up: {error}")
         self.progress.finish()
+
+    def micro(self, flags: Sequence[str]) -> dict[str, Any]:
+        file = common.BUILD / "micro.json"
+        run_part([sys.executable, HERE.parent / "micro" / "run.py", *flags, "--json", file], self.progress)
+        return {k: v for k, v in json.loads(file.read_text()).items() if k != "machine"}
+
+    def stepped(self) -> None:
+        """snmalloc does not start under valgrind. (Neither does scudo, but counting its many instructions by steps takes minutes.)"""
+        flags = ["--steps", "--rounds", "0", "--no-peers", "--lib", "libc=libc"]
+        path = next(l.path for l in self.libraries if l.name == "snmalloc")
+        seen = self.micro([*flags, "--lib", f"snmalloc={path}"])["instructions_per_pair"]
+        self.result.pairs["instructions_per_pair"]["snmalloc"] = seen["snmalloc"]
+        if "scudo" in self.result.peers:
+            self.result.cuts.append("pairs: no instructions of scudo, which does not run under valgrind")
 
     def programs(self) -> None:
         import programs
@@ -222,8 +248,11 @@ class Suite:
             return
         left = self.deadline.left()
         deadline = Deadline() if left == float("inf") else Deadline.after(left * PROGRAMS_SHARE)
-        scale = self.arguments.scale or (0.25 if self.arguments.quick else 1.0)
-        self.result.programs, cuts = measure.programs(ready, self.libraries, self.arguments.rounds, scale, deadline, self.progress)
+        scale, rounds = self.arguments.scale or 1.0, self.arguments.rounds
+        if self.arguments.quick:
+            scale, rounds = min(scale, QUICK_PROGRAM_SCALE), min(rounds, QUICK_PROGRAM_ROUNDS)
+            self.result.cuts.append(f"quick: real programs in at most {rounds} rounds, {scale:g} of their work")
+        self.result.programs, cuts = measure.programs(ready, self.libraries, rounds, scale, deadline, self.progress)
         self.result.cuts += cuts
 
     def prepare(self, program: Any) -> str:
@@ -255,7 +284,7 @@ class Suite:
         scale = arguments.scale or 1.0
         seconds = self.deadline.left() - reserve
         if seconds != float("inf"):
-            cost = measure.pilot(program, self.libraries, lines, self.progress)
+            cost = measure.pilot(program, self.libraries, lines, 2 if arguments.quick else 4, self.progress)
             lines, scale = self.fit(lines, cost, scale, self.deadline.left() - reserve)
         counters = machine.counters_work()
         result.counters = counters
@@ -289,8 +318,13 @@ class Suite:
         return lines, float(f"{fits:.2g}")
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise stop(message)
+
+
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    p = Parser(description=__doc__.splitlines()[0] if __doc__ else "")
     p.add_argument("--only", metavar="NAMES", help="these workloads alone")
     p.add_argument("--threads", metavar="NUMBERS", help="numbers of threads (default 1,2,8,32)")
     p.add_argument("--allocators", metavar="NAMES", help="these alone, and what --lib and --options add")
@@ -370,7 +404,7 @@ def measure_all(arguments: argparse.Namespace, libraries: list[Library], left_ou
     if not arguments.no_workloads:
         program = workload_program(arguments)
         lines = chosen_lines(measure.list_workloads(program), arguments)
-    if arguments.quick and not arguments.threads:
+    if arguments.quick and lines and not arguments.threads:
         result.cuts.append(f"quick: workloads at {' and '.join(map(str, QUICK_THREADS))} threads alone")
     suite = Suite(arguments, libraries, result, progress)
 
@@ -414,7 +448,13 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def ended(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, ended)  # what runs is ended on the way out
     try:
         sys.exit(main())
     except KeyboardInterrupt:

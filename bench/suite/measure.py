@@ -28,7 +28,9 @@ from common import Library
 from model import Failure, Measurements, Run, Slow
 
 SLOW = 5.0  # a run that takes this many times the fastest one's time is repeated less often
-MIN_TIMEOUT, TIMEOUT_FACTOR = 30.0, 100.0
+TIMEOUT_FACTOR = 100.0  # of the fastest run so far on a line
+MIN_TIMEOUT, FIRST_TIMEOUT = 10.0, 30.0
+HANGS = 3  # an allocator that has hung on this many lines is not tried on others
 PILOT_SCALE = 0.1
 MIN_SCALE = 0.05
 IDLE_AT_ONCE = 24
@@ -165,6 +167,10 @@ def allowed_rounds(rounds: int, factor: float) -> int:
     return rounds if factor <= SLOW else max(1, int(rounds * SLOW / factor))
 
 
+def counted(rounds: int) -> str:
+    return f"{rounds} round{'' if rounds == 1 else 's'}"
+
+
 class Stage:
     """Rounds of jobs: what workloads and real programs have in common."""
 
@@ -174,6 +180,7 @@ class Stage:
         self.time_figure = time_figure
         self.progress = progress
         self.hung: set[tuple[str, str]] = set()
+        self.given_up: set[tuple[str, str]] = set()
 
     def fastest(self, line: str) -> float | None:
         medians = [v for l in self.libraries if (v := self.result.median(line, l.name, self.time_figure)) is not None]
@@ -188,7 +195,12 @@ class Stage:
         self.progress.note(f"FAILED: {line}, {name}: {why}")
 
     def attempt(self, line: str, library: Library, number: int, job: Callable[[], dict[str, float]]) -> None:
-        if (line, library.name) in self.hung:
+        if (line, library.name) in self.hung | self.given_up:
+            return
+        if sum(name == library.name for _, name in self.hung) >= HANGS:
+            if not self.result.of(line, library.name):
+                self.given_up.add((line, library.name))
+                self.fail(line, library.name, number, f"not tried, as it hung on {HANGS} lines before")
             return
         if number and len(self.result.of(line, library.name)) >= allowed_rounds(self.result.rounds, self.factor(line, library.name)):
             return
@@ -219,7 +231,7 @@ class Stage:
 
 
 def timeout_for(fastest_seconds: float | None) -> float:
-    return MIN_TIMEOUT if fastest_seconds is None else max(MIN_TIMEOUT, TIMEOUT_FACTOR * fastest_seconds)
+    return FIRST_TIMEOUT if fastest_seconds is None else max(MIN_TIMEOUT, TIMEOUT_FACTOR * fastest_seconds)
 
 
 @dataclass(frozen=True)
@@ -236,9 +248,9 @@ class Cost:
         return (seconds - self.fixed) / self.work if self.work > 0 else 1.0
 
 
-def pilot(program: Path, libraries: Sequence[Library], lines: Sequence[Line], progress: Progress) -> Cost:
-    """Runs every line once, small, under some allocators, to learn what a round of all costs."""
-    some = [l for i, l in enumerate(libraries) if i % max(1, len(libraries) // 4) == 0]
+def pilot(program: Path, libraries: Sequence[Library], lines: Sequence[Line], samples: int, progress: Progress) -> Cost:
+    """Runs every line once, small, under some of the allocators, to learn what a round of all costs."""
+    some = libraries[:: max(1, len(libraries) // samples)][:samples]
     fixed = work = 0.0
     progress.start("how long a round takes", len(lines) * len(some))
     for line in lines:
@@ -247,7 +259,7 @@ def pilot(program: Path, libraries: Sequence[Library], lines: Sequence[Line], pr
             progress.step(f"{line} {library.name}")
             before = time.monotonic()
             try:
-                wall = run_line(program, library, line, PILOT_SCALE, MIN_TIMEOUT, False)["wall_ns"] / 1e9
+                wall = run_line(program, library, line, PILOT_SCALE, FIRST_TIMEOUT, False)["wall_ns"] / 1e9
             except Failed:
                 continue  # the rounds will tell
             fixed += max(0.0, time.monotonic() - before - wall)
@@ -277,7 +289,7 @@ def synthetic(
     last = 0.0
     for number in range(rounds):
         if number and deadline.left() < last:
-            cuts.append(f"workloads: {number} rounds instead of {rounds}: the time was over")
+            cuts.append(f"workloads: {counted(number)} instead of {rounds}: the time was over")
             result.rounds = number
             break
         began = time.monotonic()
@@ -333,7 +345,7 @@ class Idlers:
     def _wait_until_quiet(self, child: "subprocess.Popen[str]") -> None:
         began = changed = time.monotonic()
         last = ticks_of(child.pid)
-        while last is not None and (now := time.monotonic()) - began < MIN_TIMEOUT:
+        while last is not None and (now := time.monotonic()) - began < FIRST_TIMEOUT:
             seen = ticks_of(child.pid)
             if seen != last:
                 last, changed = seen, now
@@ -343,7 +355,7 @@ class Idlers:
 
     def _collect_first(self) -> None:
         line, library, child, began = self._children.pop(0)
-        left = self._seconds + MIN_TIMEOUT - (time.monotonic() - began)
+        left = self._seconds + FIRST_TIMEOUT - (time.monotonic() - began)
         try:
             self._done(line, library, finish(child, max(1.0, left)))
         except Failed as error:
@@ -471,7 +483,7 @@ def programs(
     last = 0.0
     for number in range(rounds):
         if number and deadline.left() < last:
-            cuts.append(f"real programs: {number} rounds instead of {rounds}: the time was over")
+            cuts.append(f"real programs: {counted(number)} instead of {rounds}: the time was over")
             result.rounds = number
             break
         began = time.monotonic()

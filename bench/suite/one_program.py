@@ -8,6 +8,7 @@ A process of its own: if the program hangs, SIGTERM unwinds it, so that it stops
 import dataclasses
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -38,6 +39,6 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except RuntimeError as error:
-        print(f"one_program.py: {error}", file=sys.stderr)
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
         sys.exit(1)

@@ -41,7 +41,8 @@ table.heat th, table.heat td { padding: 2px 7px; text-align: right; border: 0; }
 table.heat tr.mean td { font-weight: 600; border-top: 2px solid var(--rule); } table.heat th.mine, table.heat td.mine { font-weight: 600; }
 table.heat td.bad { background: #fbe3df; color: #9c2f1c; } td.met { color: #2f7d4f; font-weight: 600; } td.missed { color: #b3371f; font-weight: 600; }
 td.none { color: var(--faint); }
-table.bars td { vertical-align: top; text-align: left; } table.bars td:nth-child(2), table.bars td:nth-child(3) { white-space: nowrap; }
+table.bars th:nth-child(2), table.bars th:nth-child(3), table.bars th:nth-child(4) { text-align: left; } table.bars td:first-child { min-width: 330px; }
+table.bars td:nth-child(4) { white-space: nowrap; } table.bars td { vertical-align: top; text-align: left; } table.bars td:nth-child(2), table.bars td:nth-child(3) { white-space: nowrap; }
 table.bars td:nth-child(3) { font-weight: 600; } .beyond { color: var(--faint); font-size: 12px; }
 .wide { overflow-x: auto; } details.line { border-top: 1px solid var(--rule); padding: 5px 0; } details.line summary { cursor: pointer; }
 details.line summary span { color: var(--faint); font-size: 13px; margin-left: 8px; } .failed { border-left: 3px solid #b3371f; padding: 2px 0 2px 12px; margin: 6px 0; }
@@ -55,6 +56,10 @@ def background(value: float) -> str:
     red, green, blue = (214, 92, 66) if value > 1 else (64, 150, 110)
     mixed = (round(255 + (c - 255) * strength * 0.75) for c in (red, green, blue))
     return "#" + "".join(f"{c:02x}" for c in mixed)
+
+
+def counted(rounds: int) -> str:
+    return f"{rounds} round{'' if rounds == 1 else 's'}"
 
 
 def number(value: float) -> str:
@@ -350,10 +355,10 @@ class Page:
         m = self.result.synthetic
         parts = []
         if m.lines:
-            parts.append(f"{len(m.lines)} workload lines in {m.rounds} rounds, at {m.scale:g} of their full work")
+            parts.append(f"{len(m.lines)} workload lines in {counted(m.rounds)}, at {m.scale:g} of their full work")
         if self.result.programs.lines:
             programs = self.result.programs
-            parts.append(f"{len(programs.lines)} real programs in {programs.rounds} rounds, at {programs.scale:g} of theirs")
+            parts.append(f"{len(programs.lines)} real programs in {counted(programs.rounds)}, at {programs.scale:g} of theirs")
         said = "; ".join([*parts, f"{len(self.result.names)} allocators, alternating within each round"])
         machine = self.result.machine
         about = ", ".join(machine[k] for k in ("cpu", "memory", "kernel", "distribution") if k in machine)

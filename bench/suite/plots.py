@@ -94,6 +94,7 @@ def every_line(result: Result, m: Measurements, subject: str, base: Sequence[str
     height = 0.2 * len(lines) + 0.9
     drawing, panels = plt.subplots(1, 2, figsize=(WIDTH, height), sharey=True)
     drawing.subplots_adjust(left=0.19, right=0.985, bottom=0.42 / height, top=1 - 0.32 / height, wspace=0.06)
+    names = list(dict.fromkeys(line.rpartition(" ")[0] for line in lines))
     for axes, figure, title, limit in (
         (panels[0], figures.TIME, "time", figures.LINE_TIME_LIMIT),
         (panels[1], figures.PEAK, "peak RSS", None),
@@ -102,6 +103,8 @@ def every_line(result: Result, m: Measurements, subject: str, base: Sequence[str
         for i, line in enumerate(lines):
             y = len(lines) - 1 - i
             by = by_line.get(line, {})
+            if names.index(line.rpartition(" ")[0]) % 2 == 0:
+                axes.axhspan(y - 0.5, y + 0.5, color="#f3f5f7", linewidth=0, zorder=-1)
             for n in base:
                 if n in by:
                     axes.plot([min(by[n].median, CLIP)], [y], "|", color=PEER, markersize=7, markeredgewidth=1.4)
@@ -112,6 +115,8 @@ def every_line(result: Result, m: Measurements, subject: str, base: Sequence[str
             shade = "#b3371f" if limit and mine.median > limit else HERE
             axes.plot([min(mine.low, CLIP), min(mine.high, CLIP)], [y, y], color=shade, linewidth=2, alpha=0.45, solid_capstyle="round")
             axes.plot([min(mine.median, CLIP)], [y], "o" if mine.median <= CLIP else ">", color=shade, markersize=5, clip_on=False)
+            if mine.median > CLIP:
+                axes.text(CLIP * 0.97, y, f"{mine.median:.1f}", color=shade, ha="right", va="center", fontsize=8.5, backgroundcolor="white")
         axes.set_xscale("log")
         least = min((r.low for by in by_line.values() for n, r in by.items() if n == subject), default=1.0)
         axes.set_xlim(min(0.9, least / 1.05), CLIP * 1.02)

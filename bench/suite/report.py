@@ -257,7 +257,7 @@ class Report:
             for b in bars:
                 self.beyond(b)
             if len(bars) < len(everything):
-                self.say(f"Not measured: {'; '.join(b.name for b in everything if b.met is None)}")
+                self.say(f"Not measured: {len(everything) - len(bars)} other bars.")
 
     def beyond(self, bar: Bar) -> None:
         if bar.beyond:
@@ -279,6 +279,9 @@ class Report:
                 self.say(f"* measured in fewer rounds, as it took more than 5 times as long as the fastest: {self.slow_text(m)}")
         if result.synthetic.lines and result.synthetic.scale != 1:
             self.say(f"Workloads at {result.synthetic.scale:g} of their full work.")
+        for name, value in result.machine_at_end.items():
+            self.say(f"{name.capitalize() if name[0].islower() else name}: {value} (at start: {result.machine.get('load average at start', '?')})"
+                     if name.startswith("load") else f"{name}: {value}")
         for title, items in (("Cut", result.cuts), ("Left out", result.left_out)):
             for item in items:
                 self.say(f"{title}: {item}")

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import stat
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "bench" / "suite"), str(ROOT / "bench")]
 import figures
 import machine
+import main
 import measure
 import model
 import page
@@ -242,6 +244,20 @@ class Runner(unittest.TestCase):
             stage.attempt("a 1", LIBC, number, hang)
         self.assertEqual((len(tries), len(stage.result.failures)), (1, 1))
 
+    def test_an_allocator_that_hung_on_three_lines_is_not_tried_on_others(self) -> None:
+        lines = [f"a {n}" for n in range(5)]
+        stage = measure.Stage(Measurements(lines, ["libc"], 1), [LIBC], "wall_ns", Quiet())
+        tries = []
+
+        def hang() -> dict[str, float]:
+            tries.append(1)
+            raise measure.Failed("ended after 30 s without a result")
+
+        for line in lines:
+            stage.attempt(line, LIBC, 0, hang)
+        self.assertEqual((len(tries), len(stage.result.failures)), (3, 5))
+        self.assertIn("not tried", stage.result.failures[-1].reason)
+
     def test_a_slow_one_is_measured_in_fewer_rounds_and_marked(self) -> None:
         slow, fast = Library("slow", None), Library("fast", None)
         stage = measure.Stage(Measurements(["a 1"], ["slow", "fast"], 5), [slow, fast], "wall_ns", Quiet())
@@ -275,7 +291,7 @@ class Runner(unittest.TestCase):
     def test_rounds_end_with_the_budget_and_this_is_said(self) -> None:
         found, cuts = measure.synthetic(self.program, [LIBC], [self.line("good")], 5, 1, False, measure.Deadline.after(0), Quiet())
         self.assertEqual((found.rounds, len(found.runs)), (1, 1))
-        self.assertIn("1 rounds instead of 5", cuts[0])
+        self.assertIn("1 round instead of 5", cuts[0])
 
     def test_idle_times_overlap(self) -> None:
         self.program.write_text('#!/bin/sh\nsleep 2\necho "wall_ns=1 peak_kib=100 idle_kib=20 library=/lib/libc.so.6"\n')
@@ -295,6 +311,55 @@ class Runner(unittest.TestCase):
         finally:
             measure.end_group(child)
         self.assertEqual(child.returncode, -signal.SIGKILL)
+
+
+class Budget(unittest.TestCase):
+    def fit(self, cost: measure.Cost, seconds: float, threads: Sequence[int] = (1, 2, 8, 32)) -> tuple[list[str], float, list[str]]:
+        arguments = main.parser().parse_args(["--rounds", "5"])
+        suite = main.Suite(arguments, [LIBC], Result(), Quiet())
+        workloads = [measure.Workload("a", True, False, False, ""), measure.Workload("alone", False, False, False, "")]
+        lines, scale = suite.fit(measure.lines_of(workloads, threads), cost, 1.0, seconds)
+        return [str(l) for l in lines], scale, suite.result.cuts
+
+    def test_what_fits_is_not_cut(self) -> None:
+        lines, scale, cuts = self.fit(measure.Cost(1, 10), 100)
+        self.assertEqual((len(lines), scale, cuts), (5, 1.0, []))
+
+    def test_work_is_made_smaller_until_the_rounds_fit(self) -> None:
+        lines, scale, cuts = self.fit(measure.Cost(1, 10), 30)
+        self.assertEqual((len(lines), len(cuts)), (5, 1))
+        self.assertLessEqual(5 * measure.Cost(1, 10).at(scale), 30)
+        self.assertGreater(scale, 0.4)
+
+    def test_numbers_of_threads_are_left_out_when_that_is_not_enough(self) -> None:
+        lines, scale, cuts = self.fit(measure.Cost(4, 10), 16)
+        self.assertEqual(lines, ["a 1", "a 8", "alone 1"])
+        self.assertEqual(scale, measure.MIN_SCALE)
+        self.assertIn("none at 2 threads", cuts[0])
+
+    def test_bad_arguments_are_named_in_one_line_with_status_2(self) -> None:
+        for words, named in (
+            (["--rounds", "0"], "0"),
+            (["--rounds", "x"], "'x'"),
+            (["--scale", "-1"], "-1"),
+            (["--threads", "65"], "'65'"),
+            (["--allocators", "nomalloc"], "'nomalloc'"),
+            (["--lib", "x=/nowhere.so"], "/nowhere.so"),
+            (["--base", "nomalloc"], "'nomalloc'"),
+            (["--only", "good,nothing"], "'nothing'"),
+            (["--show", "/nowhere.json"], "/nowhere.json"),
+        ):
+            command = [sys.executable, str(ROOT / "bench" / "suite" / "main.py"), "--no-programs", *words]
+            if "--only" in words or "--threads" in words:
+                program = Path(tempfile.gettempdir()) / f"fake-{os.getpid()}"
+                program.write_text(FAKE)
+                program.chmod(0o755)
+                self.addCleanup(program.unlink, missing_ok=True)
+                command += ["--program", str(program)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            last = done.stderr.strip().splitlines()[-1]
+            self.assertTrue(last.startswith("main.py: ") and named in last, done.stderr)
 
 
 class Machine(unittest.TestCase):

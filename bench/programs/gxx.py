@@ -1,6 +1,7 @@
 """g++ compiling one C++ file that uses many standard headers, to an object file. cc1plus does nearly all of it."""
 
 import dataclasses
+import tempfile
 from pathlib import Path
 
 from common import Library
@@ -21,7 +22,8 @@ class Gxx:
         pass
 
     def run(self, library: Library, work: Path, scale: float) -> Sample:
-        prove(self.name, "cc1plus", ["g++", "-x", "c++", "-S", "-o", "/dev/null", "/dev/null"], library)
+        prove(self.name, "cc1plus", ["g++", "-x", "c++", "-fsyntax-only", "/dev/null"], library)
         kinds = f"-DKINDS={scaled(KINDS, scale)}"
-        command: Words = ["g++", "-std=c++17", "-O1", kinds, "-c", "-o", work / f"{library.name}.o", SOURCE]
-        return run_command(self.name, command, library)
+        with tempfile.TemporaryDirectory(dir=work) as directory:
+            command: Words = ["g++", "-std=c++17", "-O1", kinds, "-c", "-o", Path(directory) / "compiled.o", SOURCE]
+            return run_command(self.name, command, library)

@@ -136,17 +136,26 @@ def sample_of(report: Path, name: str, library: Library, errors: Path, good: Seq
 
 
 def run_command(
-    name: str, command: Words, library: Library, *, cwd: Path | None = None, output: Path | None = None,
+    name: str, command: Words, library: Library, *, cwd: Path | None = None, answers: Path | None = None,
     more: Mapping[str, str] = NOTHING,
 ) -> Sample:  # fmt: skip
-    """Runs a command to its end; raises where it fails or hangs."""
+    """Runs a command to its end; raises where it fails, hangs or prints something else than what is in `answers`.
+
+    The first run makes that file.
+    """
     with tempfile.TemporaryDirectory(prefix="lanemalloc-bench-") as directory:
+        output = Path(directory) / "output"
         with launched(Path(directory), command, library, cwd=cwd, output=output, more=more) as (process, report, errors):
             try:
                 process.wait(common.WATCHDOG_SECONDS)
             except subprocess.TimeoutExpired:
                 raise RuntimeError(f"{name} under {library.name}: not ended after {common.WATCHDOG_SECONDS:.0f} s") from None
-        return sample_of(report, name, library, errors)
+        sample = sample_of(report, name, library, errors)
+        if answers is not None and not answers.exists():
+            answers.write_bytes(output.read_bytes())
+        elif answers is not None and answers.read_bytes() != output.read_bytes():
+            raise RuntimeError(f"{name} under {library.name}: its answers differ from {answers}")
+        return sample
 
 
 # --- servers

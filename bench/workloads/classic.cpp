@@ -220,7 +220,7 @@ void alloc_test(Run& run) {
 void glibc_simple(Run& run) {
   constexpr size_t kBlocks[] = {25, 100, 400, 1600};
   constexpr size_t kSizes[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
-  size_t rounds = run.units(1000);
+  size_t rounds = run.units(1800);
   Book<char*> blocks(kBlocks[3]);
   Tally tally;
   for (size_t bytes : kSizes) {

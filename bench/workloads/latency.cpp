@@ -79,9 +79,12 @@ struct Letter {
   Letter* next;
 };
 
-// Of one thread, in a book: zeroed, and on cache lines of its own.
+// Of one thread, in a book: zeroed, and on cache lines of its own. The inbox is bounded, for with more threads than CPUs
+// its owner may not look for long.
 struct alignas(64) Seat {
+  static constexpr int kMostLetters = 64;
   alignas(64) std::atomic<Letter*> inbox;
+  std::atomic<int> letters;
   alignas(64) Histogram mallocs;
   Histogram frees;
 };
@@ -115,15 +118,21 @@ void timed_free(void* object, Histogram& times) {
   times.add(stamp() - from);
 }
 
-void post(std::atomic<Letter*>& inbox, char* object) {
+// False: the inbox is full.
+bool post(Seat& to, char* object) {
+  if (to.letters.load(std::memory_order_relaxed) >= Seat::kMostLetters) return false;
+  to.letters.fetch_add(1, std::memory_order_relaxed);
   Letter* letter = reinterpret_cast<Letter*>(object);
-  letter->next = inbox.load(std::memory_order_relaxed);
-  while (!inbox.compare_exchange_weak(letter->next, letter, std::memory_order_release,
-                                      std::memory_order_relaxed)) {
+  letter->next = to.inbox.load(std::memory_order_relaxed);
+  while (!to.inbox.compare_exchange_weak(letter->next, letter, std::memory_order_release,
+                                         std::memory_order_relaxed)) {
   }
+  return true;
 }
 
 void read_inbox(Seat& seat) {
+  if (seat.inbox.load(std::memory_order_relaxed) == nullptr) return;
+  seat.letters.store(0, std::memory_order_relaxed);
   for (Letter* letter = seat.inbox.exchange(nullptr, std::memory_order_acquire); letter != nullptr;) {
     Letter* next = letter->next;
     timed_free(letter, seat.frees);
@@ -149,11 +158,7 @@ void server_latency(Run& run) {
     for (size_t i = 0; i < steps; i++) {
       char*& object = table[random.below(objects)];
       size_t to = random.one_in(4) ? random.below(threads) : me;
-      if (to != me) {
-        post(seats[to].inbox, object);
-      } else {
-        timed_free(object, seat.frees);
-      }
+      if (to == me || !post(seats[to], object)) timed_free(object, seat.frees);
       object = timed_make(server_bytes(random), seat.mallocs, tally);
       if (i % kStepsPerLook == 0) read_inbox(seat);
     }

@@ -123,7 +123,7 @@ void xmalloc(Run& run) {
 void ring(Run& run) {
   int pairs = run.threads / 2;
   size_t waiting = kWaiting / static_cast<size_t>(std::max(1, pairs));
-  size_t share = run.share(2.8e6);
+  size_t share = run.share(4e6);
   std::array<std::optional<Queue>, kMaxThreads / 2> queues;
   for (int i = 0; i < pairs; i++) queues[static_cast<size_t>(i)].emplace(waiting, 1);
   run.in_threads([&](int me) {
@@ -190,11 +190,12 @@ void send_and_receive(size_t me, size_t threads, size_t messages, std::optional<
 }  // namespace
 
 void asymmetric(Run& run) {
-  constexpr double kMessages = 3.6e6;
+  constexpr double kMessages = 2.6e6;
   constexpr size_t kMixedWaiting = kWaiting / 4;  // of 1.4 KiB
   size_t threads = static_cast<size_t>(run.threads);
   std::array<std::optional<Queue>, kMaxThreads> inboxes;
-  for (size_t i = 0; i < threads; i++) inboxes[i].emplace(kMixedWaiting / threads, static_cast<int>(i));
+  for (size_t i = 0; i < threads; i++)
+    inboxes[i].emplace(std::max<size_t>(512, kMixedWaiting / threads), static_cast<int>(i));
   size_t all_shares = std::max<size_t>(1, threads * (threads - 1) / 2);
   run.in_threads([&](int number) {
     size_t me = static_cast<size_t>(number);

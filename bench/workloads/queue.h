@@ -1,7 +1,7 @@
 // A bounded queue between threads, which block where they must wait: there may be many more threads than CPUs.
 // It has hysteresis, so that threads do not wake each other for every item: consumers that find it empty sleep until it is
 // half full (at first: full, so that the live data of every run is the same) or the producers are done; producers that find
-// it full sleep until it is half empty.
+// it full sleep until it is half empty. One of them is woken, and wakes the next if it leaves something to do.
 // Called by: messages.cpp. Locking: one mutex a queue; items move in portions.
 #ifndef LANEMALLOC_BENCH_WORKLOADS_QUEUE_H_
 #define LANEMALLOC_BENCH_WORKLOADS_QUEUE_H_
@@ -21,20 +21,27 @@ class Queue {
   void push(void* const* items, size_t count) {
     std::unique_lock lock(mutex_);
     while (count > 0) {
+      waiting_producers_++;
       has_room_.wait(lock, [&] { return !full_; });
+      waiting_producers_--;
       for (; count > 0 && size_ < items_.size(); count--)
         items_[(first_ + size_++) % items_.size()] = *items++;
       full_ = size_ == items_.size();
       if (size_ >= open_at_) open();
     }
+    if (!full_ && waiting_producers_ > 0) has_room_.notify_one();
   }
   void push(void* item) { push(&item, 1); }
 
   // Up to `most` items; 0: the producers are done and nothing is left.
   size_t pop(void** items, size_t most) {
     std::unique_lock lock(mutex_);
-    has_items_.wait(lock, [&] { return (open_ && size_ > 0) || producers_ == 0; });
-    return take(items, most);
+    waiting_consumers_++;
+    has_items_.wait(lock, [&] { return open_ || producers_ == 0; });
+    waiting_consumers_--;
+    size_t count = take(items, most);
+    if (open_ && waiting_consumers_ > 0) has_items_.notify_one();
+    return count;
   }
 
   // Does not wait.
@@ -54,7 +61,7 @@ class Queue {
     open_at_ = items_.size() / 2;
     if (open_) return;
     open_ = true;
-    has_items_.notify_all();
+    has_items_.notify_one();
   }
 
   size_t take(void** items, size_t most) {
@@ -65,7 +72,7 @@ class Queue {
     if (size_ == 0) open_ = false;
     if (full_ && size_ <= items_.size() / 2) {
       full_ = false;
-      has_room_.notify_all();
+      has_room_.notify_one();
     }
     return count;
   }
@@ -76,7 +83,8 @@ class Queue {
   size_t first_ = 0, size_ = 0;
   size_t open_at_;
   int producers_;
-  bool open_ = false;  // consumers take what is there
+  int waiting_producers_ = 0, waiting_consumers_ = 0;
+  bool open_ = false;  // there are items, and consumers take them
   bool full_ = false;  // producers wait
 };
 

@@ -19,7 +19,7 @@ namespace workloads {
 void larson(Run& run) {
   constexpr size_t kBlocks = 24'000, kLeast = 8, kMost = 1000, kGenerations = 8;
   size_t blocks = kBlocks / static_cast<size_t>(run.threads);
-  size_t steps = run.share(6.5e6 / kGenerations);
+  size_t steps = run.share(5.5e6 / kGenerations);
   Book<char*> tables(blocks * static_cast<size_t>(run.threads));
   Random mixing(1);
   Tally first;
@@ -118,16 +118,29 @@ struct Handed {
   Handed* next;
 };
 
-void hand_over(std::atomic<Handed*>& inbox, char* block) {
+// What others hand to a thread: bounded, for with more threads than CPUs its owner may not look for long.
+struct alignas(64) Inbox {
+  static constexpr int kMost = 100;
+  std::atomic<Handed*> first;
+  std::atomic<int> count;
+};
+
+// False: the inbox is full.
+bool hand_over(Inbox& inbox, char* block) {
+  if (inbox.count.load(std::memory_order_relaxed) >= Inbox::kMost) return false;
+  inbox.count.fetch_add(1, std::memory_order_relaxed);
   Handed* handed = reinterpret_cast<Handed*>(block);
-  handed->next = inbox.load(std::memory_order_relaxed);
-  while (!inbox.compare_exchange_weak(handed->next, handed, std::memory_order_release,
-                                      std::memory_order_relaxed)) {
+  handed->next = inbox.first.load(std::memory_order_relaxed);
+  while (!inbox.first.compare_exchange_weak(handed->next, handed, std::memory_order_release,
+                                            std::memory_order_relaxed)) {
   }
+  return true;
 }
 
-void free_handed(std::atomic<Handed*>& inbox) {
-  for (Handed* handed = inbox.exchange(nullptr, std::memory_order_acquire); handed != nullptr;) {
+void free_handed(Inbox& inbox) {
+  if (inbox.first.load(std::memory_order_relaxed) == nullptr) return;
+  inbox.count.store(0, std::memory_order_relaxed);
+  for (Handed* handed = inbox.first.exchange(nullptr, std::memory_order_acquire); handed != nullptr;) {
     Handed* next = handed->next;
     std::free(handed);
     handed = next;
@@ -141,10 +154,7 @@ void rptest(Run& run) {
   // A prime step through the table meets every block once, never two neighbours in a row.
   constexpr size_t kStep = 1031;
   size_t blocks = kBlocks / static_cast<size_t>(run.threads);
-  size_t loops = run.share(1.2e6 / kAtOnce);
-  struct alignas(64) Inbox {
-    std::atomic<Handed*> first;
-  };
+  size_t loops = run.share(2e6 / kAtOnce);
   Book<Inbox> inboxes(static_cast<size_t>(run.threads));
   run.in_threads([&](int me) {
     Random random(static_cast<uint64_t>(me));
@@ -163,24 +173,21 @@ void rptest(Run& run) {
       size_t to = (static_cast<size_t>(me) + 1 + loop / 2) % static_cast<size_t>(run.threads);
       for (size_t i = 0; i < kAtOnce; i++) {
         at = (at + kStep) % blocks;
-        if (loop % 2 == 1 && i < kHandedAtOnce && to != static_cast<size_t>(me)) {
-          hand_over(inboxes[to].first, table[at]);
-        } else {
-          std::free(table[at]);
-        }
+        bool hand = loop % 2 == 1 && i < kHandedAtOnce && to != static_cast<size_t>(me);
+        if (!hand || !hand_over(inboxes[to], table[at])) std::free(table[at]);
         table[at] = allocate();
       }
-      free_handed(inboxes[static_cast<size_t>(me)].first);
+      free_handed(inboxes[static_cast<size_t>(me)]);
     }
     for (char* block : table) std::free(block);
     run.add(tally);
   });
-  for (Inbox& inbox : inboxes) free_handed(inbox.first);
+  for (Inbox& inbox : inboxes) free_handed(inbox);
 }
 
 void mleak(Run& run) {
   constexpr size_t kWords = 16, kLeft = 1000;
-  size_t rounds = run.share(6000);
+  size_t rounds = run.share(4500);
   Book<std::atomic<void*>> left(kLeft);
   for (size_t round = 0; round < rounds; round++) {
     run.in_new_threads([&](int me) {

@@ -59,7 +59,7 @@ void waves(size_t count, size_t objects, Tally& tally, Drop drop) {
 
 void sh6(Run& run) {
   size_t objects = kLiveObjects / static_cast<size_t>(run.threads);
-  size_t count = run.units(260);
+  size_t count = run.units(210);
   run.in_threads([&](int) {
     Tally tally;
     waves(count, objects, tally, [](char* object) { std::free(object); });
@@ -69,7 +69,7 @@ void sh6(Run& run) {
 
 void sh8(Run& run) {
   size_t objects = kLiveObjects / static_cast<size_t>(run.threads);
-  size_t count = run.units(100);
+  size_t count = run.units(75);
   // An object that goes in here is freed by whoever puts the next one there.
   Book<std::atomic<char*>> exchanged(kExchanged);
   run.in_threads([&](int me) {

@@ -48,8 +48,8 @@ def scale_of(text: str) -> float:
 
 
 def prepare(programs: list[Program]) -> None:
-    packages = sorted({package for program in programs for package in program.packages})
-    subprocess.run([str(common.ROOT / "tools" / "install-packages"), *packages], check=True)
+    packages = {"gcc", "libc6-dev"} | {package for program in programs for package in program.packages}
+    subprocess.run([str(common.ROOT / "tools" / "install-packages"), *sorted(packages)], check=True)
     for program in programs:
         (DATA / program.name).mkdir(parents=True, exist_ok=True)
         program.prepare(DATA / program.name)

@@ -63,7 +63,7 @@ def make(repository: Path, commits: int) -> None:
 class Git:
     name: str = "git"
     packages: tuple[str, ...] = ("git",)
-    about: str = "git gc: deltas of some 20,000 objects, two threads"
+    about: str = "git gc: deltas of 15,000 objects, two threads"
 
     def prepare(self, work: Path) -> None:
         pass

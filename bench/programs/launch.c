@@ -4,8 +4,8 @@
 //   status=S wall_ns=N cpu_us=N peak_kib=N minor_faults=N major_faults=N   when it has ended (S as a shell says it)
 // The figures are wait4's: those of the command and of what it waited for; the peak is that of its largest process.
 // A small program does this because a child's peak starts at what its parent had resident.
-// Nothing outlives it: it adopts what the command leaves behind and kills it, also when it is itself told to end
-// (SIGTERM, SIGINT, SIGHUP) or when the process that started it dies.
+// Nothing outlives it: it adopts what the command leaves behind and kills it. When it is itself told to end (SIGTERM,
+// SIGINT, SIGHUP), or when the process that started it dies, the command gets SIGINT and a while to end well.
 // Called by: bench/programs/program.py.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -39,17 +39,19 @@ static void leave_nothing(void) {
 
 static void run(char** variables, char** command, const sigset_t* mask) {
   sigprocmask(SIG_SETMASK, mask, NULL);
+  signal(SIGINT, SIG_DFL);  // shells ignore it in what they start in the background
   while (variables < command) putenv(*variables++);
   execvp(command[0], command);
   fprintf(stderr, "launch: %s: %s\n", command[0], strerror(errno));
   _exit(127);
 }
 
-// Waits for the command, and for what it leaves meanwhile. Returns 0 if told to end.
-static int wait_for(pid_t command, const sigset_t* set, int* status, struct rusage* usage) {
+// Waits for the command, and for what it leaves meanwhile. Returns 0 if told to end, or when the time is over.
+static int wait_for(pid_t command, const sigset_t* set, const struct timespec* limit, int* status,
+                    struct rusage* usage) {
   for (;;) {
-    int number = sigwaitinfo(set, NULL);
-    if (number < 0) continue;
+    int number = sigtimedwait(set, NULL, limit);
+    if (number < 0 && errno == EINTR) continue;
     if (number != SIGCHLD) return 0;
     for (pid_t pid; (pid = wait4(-1, status, WNOHANG, usage)) > 0;) {
       if (pid == command) return 1;
@@ -95,8 +97,16 @@ int main(int argc, char** argv) {
 
   int status = 0;
   struct rusage usage;
-  int ended = wait_for(command, &set, &status, &usage);
+  int ended = wait_for(command, &set, NULL, &status, &usage);
   uint64_t wall = wall_ns() - started;
+  if (!ended) {
+    const struct timespec limit = {.tv_sec = 5};
+    sigset_t child;  // a parent of several threads dies more than once
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    kill(command, SIGINT);
+    wait_for(command, &child, &limit, &status, &usage);
+  }
   leave_nothing();
   if (!ended) return 143;
   int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

@@ -165,6 +165,9 @@ class Postgres:
         if library.path is not None:
             reachable("-r", library.path)
         copy = work / f"copy-{os.getpid()}"
+        for old in work.glob("copy-*"):
+            if old == copy or not Path("/proc", old.name.removeprefix("copy-")).exists():
+                as_server("rm", "-rf", old)  # of a run that was killed
         try:
             as_server("cp", "-a", work / "cluster", copy)
             with running(library, copy) as (pid, socket):

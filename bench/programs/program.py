@@ -237,11 +237,14 @@ def server(
 def client(name: str, command: Words, library: Library, more: Mapping[str, str] = NOTHING) -> tuple[float, str]:
     """A client's fixed work, without the allocator under test: wall seconds and standard output."""
     started = time.monotonic()
-    done = subprocess.run(
-        [str(c) for c in command],
-        env=Library("libc", None).environment(LC_ALL="C", **more),
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=common.WATCHDOG_SECONDS, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [str(c) for c in command],
+            env=Library("libc", None).environment(LC_ALL="C", **more),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=common.WATCHDOG_SECONDS, check=False,
+        )  # fmt: skip
+    except (subprocess.TimeoutExpired, OSError) as error:
+        raise RuntimeError(f"{name} under {library.name}: {command[0]}: {error}") from None
     seconds = time.monotonic() - started
     if done.returncode != 0:
         raise RuntimeError(f"{name} under {library.name}: {command[0]}: status {done.returncode}: {done.stderr.strip()[-400:]}")

@@ -21,7 +21,8 @@ CLIENT = ("-r", "100000", "-d", "200", "-c", "16", "-P", "64", "--csv")
 
 
 def answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(FileNotFoundError, ConnectionError, TimeoutError):
+        connection.settimeout(1.0)
         connection.connect(str(path))
         connection.sendall(b"PING\r\n")
         return connection.recv(64).startswith(b"+PONG")

@@ -213,7 +213,7 @@ def _line_bar(
         return Bar(name, shown, "-", None)
     worst = max(seen, key=lambda b: b.figure)
     beyond = tuple(sorted((b for b in seen if b.figure > limit), key=lambda b: -b.figure))
-    figure_text = "failed" if math.isinf(worst.figure) else f"{worst.figure:.2f}"
+    figure_text = "failed" if math.isinf(worst.figure) else f"{worst.figure:.3f}"
     note = f"{worst.line}, against {worst.note}" if not math.isinf(worst.figure) else f"{worst.line}: {worst.note}"
     return Bar(name, shown, figure_text, not beyond, f"{note}; {len(beyond)} of {len(seen)} lines beyond", beyond)
 
@@ -253,7 +253,7 @@ def pair_bars(pairs: dict[str, Any], subject: str, peers: Sequence[str]) -> list
         peer = min(by, key=lambda p: by[p])
         figure = mine["median"] / max(by[peer], 1e-9)
         note = f"{mine['median']:.1f} ns against {by[peer]:.1f} ns of {peer}; for cycles, which are not counted by this part"
-        result.append(Bar(name, shown, f"{figure:.2f}", figure <= PAIR_TIME_LIMIT, note))
+        result.append(Bar(name, shown, f"{figure:.3f}", figure <= PAIR_TIME_LIMIT, note))
     return result
 
 
@@ -279,7 +279,7 @@ def latency_bars(m: Measurements, workloads: Sequence[str], subject: str, peers:
             continue
         worst = max(seen, key=lambda b: b.figure)
         beyond = tuple(b for b in seen if b.figure >= 1)
-        text = "failed" if math.isinf(worst.figure) else f"{worst.figure:.2f}"
+        text = "failed" if math.isinf(worst.figure) else f"{worst.figure:.3f}"
         result.append(Bar(name, "< 1.00", text, not beyond, f"{worst.line}: {worst.note}", beyond))
     return result
 

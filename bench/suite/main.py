@@ -45,6 +45,7 @@ IDLE_SECONDS = 10.0
 IDLE_THREADS = 8
 PROGRAMS_SHARE = 0.42  # of the time for workloads and real programs
 SECONDS_TO_START_IDLING = 0.8
+BUSY = 0.3  # of the load average for each CPU: beyond it a remark is made
 QUICK_PAIRS = ("tcmalloc", "mimalloc3", "snmalloc", "rpmalloc")  # the fastest ones
 QUICK_PROGRAM_ROUNDS, QUICK_PROGRAM_SCALE = 3, 0.25
 
@@ -406,6 +407,9 @@ def measure_all(arguments: argparse.Namespace, libraries: list[Library], left_ou
         lines = chosen_lines(measure.list_workloads(program), arguments)
     if arguments.quick and lines and not arguments.threads:
         result.cuts.append(f"quick: workloads at {' and '.join(map(str, QUICK_THREADS))} threads alone")
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > BUSY * cores:
+        result.remarks.append(f"the machine was busy when this began: load average {load:.1f} on {cores} CPUs; times mean little")
     suite = Suite(arguments, libraries, result, progress)
 
     def save() -> None:

@@ -36,6 +36,7 @@ MIN_SCALE = 0.05
 IDLE_AT_ONCE = 24
 IDLE_ROOM_KIB = 2 * 2**20
 PROGRAM_TIMEOUT = 240.0
+MIN_PROGRAM_SCALE = 0.1
 
 
 class Failed(Exception):
@@ -476,8 +477,8 @@ def programs(
         whole = sum(costs.values()) * len(libraries) * 1.1
         if whole * rounds > deadline.left():
             # A part of each run, its start and its data, does not shrink: a third is what to expect.
-            fits = max(0.1, (deadline.left() / rounds / whole - 0.33) / 0.67) if whole else 1.0
-            result.scale = scale = round(scale * min(1.0, fits), 3)
+            fits = (deadline.left() / rounds / whole - 0.33) / 0.67
+            result.scale = scale = round(min(scale, max(MIN_PROGRAM_SCALE, scale * fits)), 2)
             cuts.append(f"real programs: {scale:g} of their work, to keep to the time")
     progress.start("real programs", rounds * len(names) * len(libraries))
     last = 0.0

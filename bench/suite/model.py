@@ -113,6 +113,7 @@ class Result:
     idle_seconds: float = 0.0
     pairs: dict[str, Any] = field(default_factory=dict)  # what bench/micro/run.py wrote
     startup: str = ""  # what bench/startup/run.py printed
+    remarks: list[str] = field(default_factory=list)
     cuts: list[str] = field(default_factory=list)  # what was left out or made smaller, and why
     left_out: list[str] = field(default_factory=list)  # peers and parts that could not be had
     counters: bool = False  # perf stat counts here

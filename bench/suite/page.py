@@ -205,13 +205,13 @@ class Page:
             by = figures.ratios(m, figures.TIME, self.result.subjects[:1], self.base)
             seen = [f"{line.rpartition(' ')[2]}: {by[line][self.result.subjects[0]].median:.2f}" for line in lines if by.get(line)]
             said = f"<span>time by threads: {', '.join(seen)}</span>"
-        times = plots.bars(self.result, m, lines, figures.TIME, 1e6, "ms", f"{name} time")
-        peaks = plots.bars(self.result, m, lines, figures.PEAK, MIB, "MiB", f"{name} peak RSS")
+        times = [plots.Panel(line, figures.TIME, 1e6, f"{line}: ms") for line in lines]
+        peaks = [plots.Panel(line, figures.PEAK, MIB, f"{line}: peak RSS, MiB") for line in lines]
+        # A row for each, or one for both where they have room.
+        groups = [times + peaks] if len(lines) <= 2 else [times, peaks]
+        drawn = "".join(f"<figure>{plots.bars(self.result, m, g, f'{name}, {g[0].figure}')}</figure>" for g in groups)
         about = escape(self.result.workloads.get(name, ""))
-        return (
-            f'<details class="line"><summary><b>{escape(name)}</b>{said}</summary><p>{about}</p><h3>Time [ms]</h3>'
-            f"<figure>{times}</figure><h3>Peak RSS [MiB]</h3><figure>{peaks}</figure></details>"
-        )
+        return f'<details class="line"><summary><b>{escape(name)}</b>{said}</summary><p>{about}</p>{drawn}</details>'
 
     def workloads(self) -> str:
         if not self.result.synthetic.lines:
@@ -223,7 +223,8 @@ class Page:
         if not m.lines:
             return ""
         about = "".join(f"<li><b>{escape(n)}</b>: {escape(t)}</li>" for n, t in self.result.programs_about.items())
-        parts = [f"<figure>{plots.bars(self.result, m, m.lines, figures.PROGRAM_TIME, 1.0, 's', 'real programs time', per_row=4)}</figure>"]
+        panels = [plots.Panel(line, figures.PROGRAM_TIME, 1.0, line) for line in m.lines]
+        parts = [f"<figure>{plots.bars(self.result, m, panels, 'real programs, time')}</figure>"]
         for figure, title, unit, name in (
             ("seconds", "Time", 1.0, "s"),
             ("cpu_seconds", "CPU time", 1.0, "s"),
@@ -280,11 +281,12 @@ class Page:
                 else:
                     cells.append(f"<td{self.mine(n)}>{value / MIB:.0f} <small>({value / peak:.0%})</small></td>")
             rows.append(f"<tr><td>{escape(line)}</td>{''.join(cells)}</tr>")
+        panels = [plots.Panel(line, "idle_kib", MIB, f"{line}: MiB", "peak_kib") for line in m.lines]
         return self.section(
             "idle",
             f"Memory {self.result.idle_seconds:g} s after the end",
             "<p>Everything is freed, and no call follows. Bar: resident memory; tick: the peak.</p>",
-            f"<figure>{plots.bars(self.result, m, m.lines, 'idle_kib', MIB, 'MiB', 'idle memory', per_row=4, tick='peak_kib')}</figure>",
+            f"<figure>{plots.bars(self.result, m, panels, 'memory after the end')}</figure>",
             f'<details><summary>MiB (part of the peak)</summary><div class="wide"><table class="heat">{"".join(rows)}</table></div></details>',
         )
 
@@ -327,7 +329,8 @@ class Page:
         return self.section("machine", "Machine, versions, noise", *noise, took, f'<table class="words">{rows}</table>')
 
     def remarks(self) -> str:
-        parts = [f'<div class="left"><b>cut</b> {escape(c)}</div>' for c in self.result.cuts]
+        parts = [f'<div class="left"><b>remark</b> {escape(r)}</div>' for r in self.result.remarks]
+        parts += [f'<div class="left"><b>cut</b> {escape(c)}</div>' for c in self.result.cuts]
         parts += [f'<div class="left"><b>left out</b> {escape(c)}</div>' for c in self.result.left_out]
         seen: dict[tuple[str, str], list[str]] = {}
         for m in (self.result.synthetic, self.result.programs, self.result.idle):

@@ -5,6 +5,7 @@ Used by: page.py. Builds of lanemalloc have a colour, the peers are grey: what c
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -132,8 +133,23 @@ def every_line(result: Result, m: Measurements, subject: str, base: Sequence[str
     return as_svg(drawing, f"{subject} on every line")
 
 
-def one_panel(axes: Axes, result: Result, m: Measurements, line: str, figure: str, unit: float, tick: str | None) -> None:
-    names = m.allocators
+@dataclass(frozen=True)
+class Panel:
+    """Bars of one figure on one line; a tick for another figure if there is one."""
+
+    line: str
+    figure: str
+    unit: float
+    title: str
+    tick: str | None = None
+
+
+def rounded(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def one_panel(axes: Axes, result: Result, m: Measurements, panel: Panel) -> None:
+    names, line, figure, unit, tick = m.allocators, panel.line, panel.figure, panel.unit, panel.tick
     medians = {n: v / unit for n in names if (v := m.median(line, n, figure)) is not None}
     limit = cut(list(medians.values()))
     for i, n in enumerate(names):
@@ -144,7 +160,7 @@ def one_panel(axes: Axes, result: Result, m: Measurements, line: str, figure: st
         samples = [s / unit for s in m.samples(line, n, figure)]
         axes.barh([y], [min(medians[n], limit)], height=0.66, color=color(result, n))
         if medians[n] > limit:
-            axes.text(limit, y, f"{medians[n]:.3g} ", color="white", va="center", ha="right", fontsize=8, fontweight="bold")
+            axes.text(limit, y, f"{rounded(medians[n])} ▸ ", color=TEXT, va="center", ha="right", fontsize=8.5)
         elif len(samples) > 1 and max(samples) > min(samples):
             axes.plot([min(samples), min(max(samples), limit * 1.04)], [y, y], color=TEXT, linewidth=1.1, alpha=0.75)
         if tick and (peak := m.median(line, n, tick)) is not None:
@@ -154,6 +170,7 @@ def one_panel(axes: Axes, result: Result, m: Measurements, line: str, figure: st
     if limit != float("inf"):
         axes.set_xlim(0, limit * 1.05)
     axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.set_title(panel.title)
     axes.set_yticks(range(len(names)), [result.short(n) for n in reversed(names)], fontsize=8.5)
     for label, n in zip(axes.get_yticklabels(), reversed(names)):
         if n in result.subjects:
@@ -170,12 +187,10 @@ def cut(values: Sequence[float]) -> float:
     return 3.2 * middle if max(values) > 3.2 * middle > 0 else float("inf")
 
 
-def bars(
-    result: Result, m: Measurements, lines: Sequence[str], figure: str, unit: float, unit_name: str, what: str, per_row: int = 4, tick: str | None = None
-) -> str:
-    """A panel of bars for each line, with whiskers from the least to the greatest round."""
-    columns = min(per_row, len(lines))
-    rows = -(-len(lines) // columns)
+def bars(result: Result, m: Measurements, panels_: Sequence[Panel], what: str, per_row: int = 4) -> str:
+    """Panels of bars, with whiskers from the least to the greatest round."""
+    columns = min(per_row, len(panels_))
+    rows = -(-len(panels_) // columns)
     each = 0.185 * len(m.allocators) + 0.62
     height = rows * each + 0.15
     width = WIDTH if columns == per_row else WIDTH * (0.12 + 0.88 * columns / per_row)
@@ -184,14 +199,13 @@ def bars(
     drawing.subplots_adjust(left=0.075, right=right, bottom=0.32 / height, top=1 - 0.32 / height, wspace=0.12, hspace=0.62 / (each - 0.62))
     for i in range(rows * columns):
         axes = panels[i // columns][i % columns]
-        if i >= len(lines):
+        if i >= len(panels_):
             axes.axis("off")
             continue
-        one_panel(axes, result, m, lines[i], figure, unit, tick)
-        axes.set_title(lines[i])
+        one_panel(axes, result, m, panels_[i])
         if i % columns:
             axes.set_yticklabels([])
-    return as_svg(drawing, f"{what} in {unit_name}")
+    return as_svg(drawing, what)
 
 
 def latency(result: Result, m: Measurements, line: str) -> str:

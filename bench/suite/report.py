@@ -282,7 +282,7 @@ class Report:
         for name, value in result.machine_at_end.items():
             self.say(f"{name.capitalize() if name[0].islower() else name}: {value} (at start: {result.machine.get('load average at start', '?')})"
                      if name.startswith("load") else f"{name}: {value}")
-        for title, items in (("Cut", result.cuts), ("Left out", result.left_out)):
+        for title, items in (("Remark", result.remarks), ("Cut", result.cuts), ("Left out", result.left_out)):
             for item in items:
                 self.say(f"{title}: {item}")
         self.failures()

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -118,7 +119,7 @@ class Bars(unittest.TestCase):
     def test_every_line_beyond_the_limit_is_listed_the_worst_first(self) -> None:
         m = measured({"a 1": {"lane": [12], "p": [10]}, "b 1": {"lane": [11], "p": [10]}, "c 1": {"lane": [15], "p": [20], "q": [10]}})
         bar = self.bar(m, "worst line: time")
-        self.assertEqual((bar.figure, bar.met), ("1.50", False))
+        self.assertEqual((bar.figure, bar.met), ("1.500", False))
         self.assertEqual([b.line for b in bar.beyond], ["c 1", "a 1"])
 
     def test_a_line_on_which_the_subject_failed_is_beyond_every_limit(self) -> None:
@@ -130,7 +131,7 @@ class Bars(unittest.TestCase):
     def test_memory_of_a_line_is_judged_against_the_median_peer(self) -> None:
         names = {"lane": 130.0, "p": 50.0, "q": 100.0, "r": 1000.0}
         bar = self.bar(measured({"a 1": {n: [1.0] for n in names}}, {"a 1": names}), "worst line: peak")
-        self.assertEqual((bar.figure, bar.met), ("1.30", False))
+        self.assertEqual((bar.figure, bar.met), ("1.300", False))
 
     def test_nothing_measured_is_neither_met_nor_missed(self) -> None:
         for bar in figures.bars(self.result(Measurements(allocators=["lane", "p"])), "lane"):
@@ -149,7 +150,7 @@ class Bars(unittest.TestCase):
         ):
             m.add(Run(line, name, 0, {"seconds": seconds}))
         worst, mean = figures.program_bars(m, "lane", ["p", "q"])
-        self.assertEqual((worst.figure, worst.met), ("1.01", True))
+        self.assertEqual((worst.figure, worst.met), ("1.010", True))
         self.assertEqual((mean.figure, mean.met), ("1.005", False))
 
     def test_pairs_are_judged_by_instructions_and_by_time(self) -> None:
@@ -161,14 +162,14 @@ class Bars(unittest.TestCase):
         self.assertTrue(by["pair32: instructions a pair"].met)
         self.assertFalse(by["ring: instructions a pair"].met)
         self.assertIsNone(by["bulk-order: instructions a pair"].met)
-        self.assertEqual((by["pair32: time a pair / best peer's"].figure, by["pair32: time a pair / best peer's"].met), ("0.90", True))
+        self.assertEqual((by["pair32: time a pair / best peer's"].figure, by["pair32: time a pair / best peer's"].met), ("0.900", True))
 
     def test_latency_must_be_lower_than_every_peers(self) -> None:
         m = Measurements(["tail 8"], ["lane", "p", "q"], 1)
         for name, value in (("lane", 5000.0), ("p", 5000.0), ("q", 9000.0)):
             m.add(Run("tail 8", name, 0, {"wall_ns": 1.0, "malloc_p9999_ns": value, "free_p9999_ns": value if name != "lane" else 10.0}))
         malloc, free = figures.latency_bars(m, ["tail"], "lane", ["p", "q"])
-        self.assertEqual((malloc.figure, malloc.met), ("1.00", False))
+        self.assertEqual((malloc.figure, malloc.met), ("1.000", False))
         self.assertTrue(free.met)
 
 
@@ -184,6 +185,16 @@ case $1 in
   other) echo "wall_ns=1 cpu_ns=1 peak_kib=1 checksum=7 library=/lib/other.so" ;;
   silent) ;;
 esac
+"""
+
+
+# A stand-in for perf stat -x, -o FILE -e EVENTS [--] COMMAND...
+PERF = r"""#!/bin/sh
+[ -z "$LD_PRELOAD" ] || exit 9
+printf '900,,instructions:u,1,100.00,,\n300,,cycles:u,1,100.00,,\n' > "$4"
+shift 6
+[ "$1" != -- ] || shift
+exec "$@"
 """
 
 
@@ -218,6 +229,18 @@ class Runner(unittest.TestCase):
     def test_figures_are_read(self) -> None:
         seen = measure.run_line(self.program, LIBC, self.line("good"), 1, 20, False)
         self.assertEqual((seen["wall_ns"], seen["peak_kib"], seen["checksum"]), (1000, 100, 7))
+
+    def test_counters_are_taken_from_perf_which_runs_without_the_preload(self) -> None:
+        perf = Path(self.folder.name) / "perf"
+        perf.write_text(PERF)
+        perf.chmod(0o755)
+        with unittest.mock.patch.dict(os.environ, {"PATH": f"{self.folder.name}:{os.environ['PATH']}"}):
+            self.assertTrue(machine.counters_work())
+            seen = measure.run_line(self.program, LIBC, self.line("good"), 1, 20, True)
+            with self.assertRaises(measure.Failed) as caught:
+                measure.run_line(self.program, LIBC, self.line("crash"), 1, 20, True)
+        self.assertEqual((seen["instructions"], seen["cycles"], seen["wall_ns"]), (900, 300, 1000))
+        self.assertIn("status 3", str(caught.exception))
 
     def test_a_failure_tells_its_status_signal_or_text(self) -> None:
         self.assertEqual(self.why("crash"), "status 3: it broke")

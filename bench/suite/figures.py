@@ -252,7 +252,7 @@ def pair_bars(pairs: dict[str, Any], subject: str, peers: Sequence[str]) -> list
             continue
         peer = min(by, key=lambda p: by[p])
         figure = mine["median"] / max(by[peer], 1e-9)
-        note = f"{mine['median']:.1f} ns against {by[peer]:.1f} ns of {peer}; for cycles, which are not counted by this part"
+        note = f"{mine['median']:.1f} ns against {by[peer]:.1f} ns of {peer}; time stands for cycles"
         result.append(Bar(name, shown, f"{figure:.3f}", figure <= PAIR_TIME_LIMIT, note))
     return result
 

@@ -16,6 +16,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -161,14 +162,18 @@ def chosen_lines(workloads: Sequence[Workload], arguments: argparse.Namespace) -
 
 
 def run_part(command: Sequence[str | Path], progress: Progress) -> str:
-    """Runs one of the other parts of bench/; its messages become notes."""
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
-    for row in done.stderr.splitlines():
-        if "round" not in row:
-            progress.note(row.strip())
-    if done.returncode != 0:
-        raise measure.Failed(f"{Path(command[1]).parent.name}: status {done.returncode}: {done.stderr.strip()[-300:]}")
-    return done.stdout
+    """Runs one of the other parts of bench/; what it says on the way becomes notes."""
+    said: list[str] = []
+    with tempfile.TemporaryFile("w+") as output:
+        with subprocess.Popen([str(c) for c in command], stdout=output, stderr=subprocess.PIPE, text=True) as child:
+            assert child.stderr is not None
+            for row in child.stderr:
+                said.append(row.strip())
+                progress.note(row.strip())
+        if child.returncode != 0:
+            raise measure.Failed(f"{Path(command[1]).parent.name}/run.py: status {child.returncode}: {' '.join(said[-1:])[:300]}")
+        output.seek(0)
+        return output.read()
 
 
 class Suite:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
@@ -109,7 +110,7 @@ def mean_cell(mean: figures.Mean, subject: bool) -> Text:
 
 def new_table(title: str, *heads: str) -> Table:
     # A line of its own: a title inside of the table is cut to the table's width.
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold", title=title, title_justify="left", title_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", title=title, title_justify="left", title_style="bold")
     for i, head in enumerate(heads):
         table.add_column(head, justify="left" if i == 0 else "right", no_wrap=True)
     return table
@@ -127,7 +128,13 @@ class Report:
         title, table.title = str(table.title), None
         self.console.print()
         self.console.print(Text(title, "bold"), soft_wrap=True)
-        self.console.print(table)
+        # A narrow terminal wraps the lines; a table that is fitted to it would lose figures.
+        for column in table.columns:
+            if column.no_wrap:
+                column.min_width = max(len(str(cell)) for cell in [column.header, *column.cells])
+        least = Measurement.get(self.console, self.console.options.update(max_width=10 * FILE_WIDTH), table).minimum
+        wide = Console(file=self.console.file, width=least, force_terminal=self.console.is_terminal, highlight=False)
+        (wide if least > self.console.width else self.console).print(table)
 
     def say(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, markup=False)
@@ -249,7 +256,7 @@ class Report:
             if not bars:
                 continue
             table = new_table(f"The bars of the project, for {subject}", "bar", "limit", "figure", "met?", "")
-            table.columns[4].justify = "left"
+            table.columns[4].justify, table.columns[4].no_wrap, table.columns[4].min_width = "left", False, 50
             for b in bars:
                 style = "green" if b.met else "bold red"
                 table.add_row(b.name, b.limit, b.figure, Text(b.verdict, style), Text(b.note, "dim"))

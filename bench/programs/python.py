@@ -19,9 +19,9 @@ WANTED = ("pyperf==2.10.0", "pyperformance==1.14.0")
 # Script, loops at scale 1, arguments. What a smaller scale shrinks to no loop is left out.
 PARTS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("json_dumps", 4, ()),
-    ("json_loads", 300, ()),
-    ("pickle", 400, ("pickle",)),
-    ("pickle", 400, ("unpickle",)),
+    ("json_loads", 150, ()),
+    ("pickle", 250, ("pickle",)),
+    ("pickle", 250, ("unpickle",)),
     ("deepcopy", 60, ()),
     ("go", 1, ()),
     ("async_tree", 1, ("none",)),

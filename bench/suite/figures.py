@@ -43,15 +43,15 @@ class Ratio:
 
 def best(m: Measurements, line: str, figure: str, names: Sequence[str]) -> float | None:
     """The least median among those that have the figure on the line."""
-    medians = [v for n in names if (v := m.median(line, n, figure)) is not None]
+    medians = [v for n in names if (v := m.typical(line, n, figure)) is not None]
     return min(medians) if medians else None
 
 
 def ratio(m: Measurements, line: str, name: str, figure: str, base: float | None) -> Ratio | None:
-    samples = m.samples(line, name, figure)
-    if not samples or not base:
+    samples, middle = m.samples(line, name, figure), m.typical(line, name, figure)
+    if middle is None or not base:
         return None
-    return Ratio(statistics.median(samples) / base, min(samples) / base, max(samples) / base, len(samples))
+    return Ratio(middle / base, min(samples) / base, max(samples) / base, len(samples))
 
 
 def ratios(m: Measurements, figure: str, names: Sequence[str], base: Sequence[str]) -> dict[str, dict[str, Ratio]]:
@@ -94,7 +94,7 @@ def common_lines(m: Measurements, figure: str, names: Sequence[str]) -> list[str
 def against(m: Measurements, figure: str, name: str, other: str, lines: Sequence[str] | None = None) -> Mean:
     """Geometric mean of name's median over other's, on the lines that both ran."""
     lines = m.lines if lines is None else lines
-    pairs = [(m.median(line, name, figure), m.median(line, other, figure)) for line in lines]
+    pairs = [(m.typical(line, name, figure), m.typical(line, other, figure)) for line in lines]
     both = [a / b for a, b in pairs if a and b]
     return Mean(geometric_mean(both), len(both), len(lines))
 
@@ -199,8 +199,8 @@ def _line_bar(
     """The worst line of subject against the best peer, or the median peer."""
     seen: list[Beyond] = []
     for line in m.lines:
-        by = {p: v for p in peers if (v := m.median(line, p, figure)) is not None}
-        mine = m.median(line, subject, figure)
+        by = {p: v for p in peers if (v := m.typical(line, p, figure)) is not None}
+        mine = m.typical(line, subject, figure)
         if mine is None:
             seen.append(Beyond(line, math.inf, f"{subject} failed"))
         elif by:
@@ -266,8 +266,8 @@ def latency_bars(m: Measurements, workloads: Sequence[str], subject: str, peers:
         seen: list[Beyond] = []
         for workload in workloads:
             line = f"{workload} {LATENCY_THREADS}"
-            by = {p: v for p in peers if (v := m.median(line, p, figure)) is not None}
-            mine = m.median(line, subject, figure)
+            by = {p: v for p in peers if (v := m.typical(line, p, figure)) is not None}
+            mine = m.typical(line, subject, figure)
             if mine is not None and by:
                 peer = min(by, key=lambda p: by[p])
                 note = f"{mine / 1000:.1f} us against {by[peer] / 1000:.1f} us of {peer}"

@@ -341,6 +341,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--minutes", type=float, help="a budget: work, lines and rounds are cut to fit into it")
     p.add_argument("--quick", action="store_true", help="fewer numbers of threads, smaller parts")
     p.add_argument("--base", metavar="NAME", help="ratios to this allocator, not to the best peer on each line")
+    p.add_argument("--cpu", action="store_true", help="tables of CPU time, which other processes disturb less than time")
+    p.add_argument("--least", action="store_true", help="compare the least of the rounds, not their medians: for a busy machine")
     p.add_argument("--programs", metavar="NAMES", help="these real programs alone")
     p.add_argument("--no-programs", action="store_true")
     p.add_argument("--no-workloads", action="store_true")
@@ -355,7 +357,9 @@ def parser() -> argparse.ArgumentParser:
 
 def show(result: Result, arguments: argparse.Namespace) -> None:
     console = report.console_for(False)
-    tables = report.Report(result, arguments.base, console)
+    for m in (result.synthetic, result.programs):
+        m.least = arguments.least
+    tables = report.Report(result, arguments.base, console, arguments.cpu)
     tables.everything()
     if result.startup:
         tables.say(result.startup.rstrip())

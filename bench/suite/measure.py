@@ -184,11 +184,11 @@ class Stage:
         self.given_up: set[tuple[str, str]] = set()
 
     def fastest(self, line: str) -> float | None:
-        medians = [v for l in self.libraries if (v := self.result.median(line, l.name, self.time_figure)) is not None]
+        medians = [v for l in self.libraries if (v := self.result.typical(line, l.name, self.time_figure)) is not None]
         return min(medians) if medians else None
 
     def factor(self, line: str, name: str) -> float:
-        mine, to = self.result.median(line, name, self.time_figure), self.fastest(line)
+        mine, to = self.result.typical(line, name, self.time_figure), self.fastest(line)
         return mine / to if mine and to else 1.0
 
     def fail(self, line: str, name: str, number: int, why: str) -> None:

@@ -65,6 +65,7 @@ class Measurements:
     runs: list[Run] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     slow: list[Slow] = field(default_factory=list)
+    least: bool = False  # compare the least of the rounds, not their medians
 
     def __post_init__(self) -> None:
         self._index: dict[tuple[str, str], list[Run]] = defaultdict(list)
@@ -85,10 +86,12 @@ class Measurements:
     def samples(self, line: str, allocator: str, figure: str) -> list[float]:
         return [run.figures[figure] for run in self.of(line, allocator) if figure in run.figures]
 
-    def median(self, line: str, allocator: str, figure: str) -> float | None:
-        """None where the allocator has no such figure on the line."""
+    def typical(self, line: str, allocator: str, figure: str) -> float | None:
+        """The median of the rounds, or the least if so chosen; None where the allocator has no such figure on the line."""
         samples = self.samples(line, allocator, figure)
-        return statistics.median(samples) if samples else None
+        if not samples:
+            return None
+        return min(samples) if self.least else statistics.median(samples)
 
     def has(self, figure: str) -> bool:
         return any(figure in run.figures for run in self.runs)

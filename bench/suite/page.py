@@ -101,7 +101,7 @@ class Page:
         for line, by in by_line.items():
             cells = []
             for n in m.allocators:
-                middle = m.median(line, n, figure)
+                middle = m.typical(line, n, figure)
                 absolute = f"{middle / unit:.4g} {unit_name}" if middle is not None else ""
                 cells.append(self.heat_cell(by.get(n), n, (line, n) in slow, absolute))
             best = figures.best(m, line, figure, self.base)
@@ -244,7 +244,7 @@ class Page:
         for n in m.allocators:
             cells = []
             for figure in [f"{call}_{p}_ns" for call in ("malloc", "free") for p in POINTS]:
-                value, best = m.median(line, n, figure), figures.best(m, line, figure, self.base)
+                value, best = m.typical(line, n, figure), figures.best(m, line, figure, self.base)
                 if value is None or best is None:
                     cells.append('<td class="bad">failed</td>')
                 else:
@@ -275,7 +275,7 @@ class Page:
         for line in m.lines:
             cells = []
             for n in m.allocators:
-                value, peak = m.median(line, n, "idle_kib"), m.median(line, n, "peak_kib")
+                value, peak = m.typical(line, n, "idle_kib"), m.typical(line, n, "peak_kib")
                 if value is None or not peak:
                     cells.append('<td class="bad">failed</td>')
                 else:

@@ -150,7 +150,7 @@ def rounded(value: float) -> str:
 
 def one_panel(axes: Axes, result: Result, m: Measurements, panel: Panel) -> None:
     names, line, figure, unit, tick = m.allocators, panel.line, panel.figure, panel.unit, panel.tick
-    medians = {n: v / unit for n in names if (v := m.median(line, n, figure)) is not None}
+    medians = {n: v / unit for n in names if (v := m.typical(line, n, figure)) is not None}
     limit = cut(list(medians.values()))
     for i, n in enumerate(names):
         y = len(names) - 1 - i
@@ -163,7 +163,7 @@ def one_panel(axes: Axes, result: Result, m: Measurements, panel: Panel) -> None
             axes.text(limit, y, f"{rounded(medians[n])} ▸ ", color=TEXT, va="center", ha="right", fontsize=8.5)
         elif len(samples) > 1 and max(samples) > min(samples):
             axes.plot([min(samples), min(max(samples), limit * 1.04)], [y, y], color=TEXT, linewidth=1.1, alpha=0.75)
-        if tick and (peak := m.median(line, n, tick)) is not None:
+        if tick and (peak := m.typical(line, n, tick)) is not None:
             axes.plot([peak / unit], [y], "|", color=TEXT, markersize=8)
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.set_xlim(left=0)
@@ -219,7 +219,7 @@ def latency(result: Result, m: Measurements, line: str) -> str:
         for i, n in enumerate(names):
             y = len(names) - 1 - i
             shade = color(result, n, dark=True)
-            values = [(v / 1000, marker, size) for p, marker, size in points if (v := m.median(line, n, f"{call}_{p}_ns")) is not None]
+            values = [(v / 1000, marker, size) for p, marker, size in points if (v := m.typical(line, n, f"{call}_{p}_ns")) is not None]
             if not values:
                 axes.text(1, y, "failed", color="#b3371f", va="center")
                 continue

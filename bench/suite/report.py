@@ -117,12 +117,13 @@ def new_table(title: str, *heads: str) -> Table:
 
 
 class Report:
-    def __init__(self, result: Result, base: str | None, console: Console) -> None:
+    def __init__(self, result: Result, base: str | None, console: Console, cpu: bool = False) -> None:
         self.result = result
         self.console = console
+        self.cpu = cpu
         self.base = [base] if base else result.peers or result.names
         whom = base or ("the best peer" if result.peers else "the best")
-        self.to = f"ratio to {whom} on each line (below 1: better)"
+        self.to = f"{'least of the rounds, ' if result.synthetic.least else ''}ratio to {whom} on each line (below 1: better)"
 
     def show(self, table: Table) -> None:
         title, table.title = str(table.title), None
@@ -142,7 +143,7 @@ class Report:
     def spread(self, m: Measurements, line: str, figure: str) -> str:
         """Of the rounds of the first allocator."""
         samples = m.samples(line, m.allocators[0], figure)
-        middle = m.median(line, m.allocators[0], figure)
+        middle = m.typical(line, m.allocators[0], figure)
         return f"{(max(samples) - min(samples)) / middle:.0%}" if len(samples) > 1 and middle else "-"
 
     def side_by_side(self, m: Measurements, time_figure: str, unit: float, unit_name: str) -> None:
@@ -150,7 +151,7 @@ class Report:
         names = m.allocators
         shorts = [self.result.short(n) for n in names]
         heads = ["", *shorts, f"best {unit_name}", "spread", *shorts, "best MiB"]
-        table = new_table(f"Time, then peak RSS: {self.to}; spread of {shorts[0]}'s times", *heads)
+        table = new_table(f"{'CPU time' if self.cpu else 'Time'}, then peak RSS: {self.to}; spread of {shorts[0]}'s times", *heads)
         times = figures.ratios(m, time_figure, names, self.base)
         peaks = figures.ratios(m, figures.PEAK, names, self.base)
         slow = m.slow_ones()
@@ -214,7 +215,7 @@ class Report:
             heads = [f"{call} {p}" for call in ("malloc", "free") for p in points.values()]
             table = new_table(f"Single calls of {line}: microseconds, median of the rounds", "", *heads)
             for n in m.allocators:
-                values = [m.median(line, n, f"{call}_{p}_ns") for call in ("malloc", "free") for p in points]
+                values = [m.typical(line, n, f"{call}_{p}_ns") for call in ("malloc", "free") for p in points]
                 table.add_row(n, *["-" if v is None else f"{v / 1000:.2f}" if v < 1e4 else f"{v / 1000:.0f}" for v in values])
             self.show(table)
 
@@ -228,7 +229,7 @@ class Report:
         for line in m.lines:
             cells = []
             for n in m.allocators:
-                value, peak = m.median(line, n, "idle_kib"), m.median(line, n, "peak_kib")
+                value, peak = m.typical(line, n, "idle_kib"), m.typical(line, n, "peak_kib")
                 cells.append("failed" if value is None or not peak else f"{value / MIB:.0f} ({value / peak:.0%})")
             table.add_row(line, *cells)
         self.show(table)
@@ -317,12 +318,15 @@ class Report:
         synthetic, programs = self.result.synthetic, self.result.programs
         few = len(self.result.names) <= SIDE_BY_SIDE
         if synthetic.lines and few:
-            self.side_by_side(synthetic, figures.TIME, 1e6, "ms")
+            self.side_by_side(synthetic, "cpu_ns" if self.cpu else figures.TIME, 1e6, "ms")
         elif synthetic.lines:
-            self.ratios(synthetic, figures.TIME, "Time", figures.LINE_TIME_LIMIT)
+            if self.cpu:
+                self.ratios(synthetic, "cpu_ns", "CPU time", figures.LINE_TIME_LIMIT)
+            else:
+                self.ratios(synthetic, figures.TIME, "Time", figures.LINE_TIME_LIMIT)
             self.ratios(synthetic, figures.PEAK, "Peak RSS", figures.LINE_PEAK_LIMIT)
         if programs.lines and few:
-            self.side_by_side(programs, figures.PROGRAM_TIME, 1.0, "s")
+            self.side_by_side(programs, "cpu_seconds" if self.cpu else figures.PROGRAM_TIME, 1.0, "s")
         elif programs.lines:
             self.ratios(programs, figures.PROGRAM_TIME, "Real programs, time", figures.PROGRAM_LIMIT)
             self.ratios(programs, "cpu_seconds", "Real programs, CPU time", figures.PROGRAM_LIMIT)

@@ -59,6 +59,11 @@ class Arithmetic(unittest.TestCase):
         self.assertAlmostEqual(r["lane"].high, 2.8)
         self.assertAlmostEqual(r["p"].median, 1.0)
 
+    def test_the_least_of_the_rounds_can_be_compared_instead(self) -> None:
+        m = measured({"a 1": {"lane": [9, 10, 14], "p": [4, 5, 7]}})
+        m.least = True
+        self.assertAlmostEqual(figures.ratios(m, "wall_ns", ["lane"], ["p"])["a 1"]["lane"].median, 2.25)
+
     def test_a_line_that_no_base_ran_has_no_ratios(self) -> None:
         m = measured({"a 1": {"lane": [1]}, "b 1": {"lane": [1], "p": [2]}})
         self.assertEqual(list(figures.ratios(m, "wall_ns", ["lane", "p"], ["p"])), ["b 1"])
@@ -302,7 +307,7 @@ class Runner(unittest.TestCase):
             stage.result.add(Run("w 1", name, 0, {"wall_ns": 1.0, "checksum": checksum}))
         stage.close()
         self.assertEqual([f.allocator for f in stage.result.failures], ["a"])
-        self.assertIsNone(stage.result.median("w 1", "a", "wall_ns"))
+        self.assertIsNone(stage.result.typical("w 1", "a", "wall_ns"))
 
     def test_each_allocator_comes_first_at_some_time(self) -> None:
         all_ = [Library(n, None) for n in "abcd"]

@@ -48,6 +48,7 @@ PROGRAMS_SHARE = 0.42  # of the time for workloads and real programs
 SECONDS_TO_START_IDLING = 0.8
 BUSY = 0.3  # of the load average for each CPU: beyond it a remark is made
 QUICK_PAIRS = ("tcmalloc", "mimalloc3", "snmalloc", "rpmalloc")  # the fastest ones
+STEPPED_PAIRS = ("pair32", "bulk-order")  # a step takes microseconds
 QUICK_PROGRAM_ROUNDS, QUICK_PROGRAM_SCALE = 3, 0.25
 
 
@@ -224,9 +225,11 @@ class Suite:
     def stepped(self) -> None:
         """snmalloc does not start under valgrind. (Neither does scudo, but counting its many instructions by steps takes minutes.)"""
         flags = ["--steps", "--rounds", "0", "--no-peers", "--lib", "libc=libc"]
+        flags += [word for workload in STEPPED_PAIRS for word in ("--workload", workload)]
         path = next(l.path for l in self.libraries if l.name == "snmalloc")
         seen = self.micro([*flags, "--lib", f"snmalloc={path}"])["instructions_per_pair"]
         self.result.pairs["instructions_per_pair"]["snmalloc"] = seen["snmalloc"]
+        self.result.cuts.append(f"pairs: instructions of snmalloc, which does not run under valgrind, for {', '.join(STEPPED_PAIRS)} alone")
         if "scudo" in self.result.peers:
             self.result.cuts.append("pairs: no instructions of scudo, which does not run under valgrind")
 

@@ -152,7 +152,8 @@ class Page:
             return ""
         parts = [
             f"<p>Geometric means over all workload lines of the ratio to {self.best} on each line: below 1 is better than any peer is "
-            "on each line. Whiskers: the least and the greatest mean of a single round. Best lies at the lower left.</p>",
+            "on each line. Whiskers: the least and the greatest mean of a single round, "
+            "for those that were measured in all rounds on all lines. Best lies at the lower left.</p>",
             f"<figure>{plots.scatter(self.result, m, figures.TIME, self.base, 'workloads')}</figure>",
             self.means(m, MEANS),
         ]

@@ -63,7 +63,7 @@ def scatter(result: Result, m: Measurements, time_figure: str, base: Sequence[st
         x, y = peaks[n].value, times[n].value
         shade = color(result, n, dark=True)
         for values, along_x in zip(by_round, (True, False)):
-            if len(values) > 1:
+            if len(values) == m.rounds > 1:  # not where slow lines were measured in fewer rounds
                 ends = [min(values), max(values)]
                 axes.plot(ends if along_x else [x, x], [y, y] if along_x else ends, color=shade, linewidth=2, alpha=0.45)
                 (extents_x if along_x else extents_y).extend(ends)
@@ -160,7 +160,7 @@ def one_panel(axes: Axes, result: Result, m: Measurements, panel: Panel) -> None
         samples = [s / unit for s in m.samples(line, n, figure)]
         axes.barh([y], [min(medians[n], limit)], height=0.66, color=color(result, n))
         if medians[n] > limit:
-            axes.text(limit, y, f"{rounded(medians[n])} ▸ ", color=TEXT, va="center", ha="right", fontsize=8.5)
+            axes.text(limit, y, f"{rounded(medians[n])} ▸ ", color="white" if n in result.subjects else TEXT, va="center", ha="right", fontsize=8.5)
         elif len(samples) > 1 and max(samples) > min(samples):
             axes.plot([min(samples), min(max(samples), limit * 1.04)], [y, y], color=TEXT, linewidth=1.1, alpha=0.75)
         if tick and (peak := m.typical(line, n, tick)) is not None:

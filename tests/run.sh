@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly kParts=(layers format unit golden semantics stress model simulator preload bounds aarch64)
+readonly kParts=(layers format unit golden semantics stress model simulator preload bounds bench aarch64)
 readonly kUnitPresets=(dev checked asan-ubsan tsan)
 readonly kLogs=$PWD/build/test-logs
 export LANEMALLOC_TEST_SCALE=${LANEMALLOC_TEST_SCALE:-1}

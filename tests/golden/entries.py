@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """What a malloc+free pair costs by each entry of a lane, in instructions and in locked operations.
 
-Called by: tests/golden/run.sh. Counted by callgrind over the pair32 loop of bench/micro/pairs.c, which runs either in a
-process that never had a thread, where every entry is the owner's, or after a thread. Valgrind has no restartable
-sequences: bench/micro/pretend_rseq.c stands in for the C library's registration.
+Used by: tests/golden/figures.py; called by: tests/golden/run.sh, in its self-test. Counted by callgrind over the pair32
+loop of bench/micro/pairs.c, which runs either in a process that never had a thread, where every entry is the owner's, or
+after a thread. Valgrind has no restartable sequences: bench/micro/pretend_rseq.c stands in for the C library's
+registration.
 """
 
 import argparse
@@ -24,7 +25,13 @@ class Case:
     options: str
     threaded: bool
     over_owned: float | None  # instructions a pair, at most so many above the owned entry's; None: only shown
-    locked: float  # operations a pair
+    most_locked: float  # operations a pair
+
+    def title(self) -> str:
+        return f"{self.options}, {'after a thread' if self.threaded else 'never threaded'}"
+
+    def library(self, path: Path, before: Path) -> common.Library:
+        return common.Library(self.title(), path, self.options, before, self.threaded)
 
 
 CASES = (
@@ -35,9 +42,28 @@ CASES = (
     Case("lanes=percpu", True, 18.5, 0),
 )
 
-def locked_a_pair(library: common.Library, program: Path, code: dict[int, str]) -> float:
-    ran = fast_path.executed(library, program, "pair32", code)
+
+def pretend() -> Path:
+    return common.compile_program(ROOT / "bench" / "micro" / "pretend_rseq.c", "pretend_rseq.so", "-fPIC", "-shared")
+
+
+def cost(path: Path, case: Case, before: Path, empty: dict[str, float]) -> float:
+    return micro.instructions(case.library(path, before), micro.build(), "pair32", empty)
+
+
+def locked(path: Path, case: Case, before: Path, code: dict[int, str]) -> float:
+    ran = fast_path.executed(case.library(path, before), micro.build(), "pair32", code)
     return sum(n for at, n in ran.items() if fast_path.LOCKED.match(code.get(at, ""))) / fast_path.PAIRS["pair32"]
+
+
+def judge(case: Case, owned: float, instructions: float, locked_a_pair: float, verdicts: fast_path.Verdicts) -> None:
+    title = case.title()
+    figures = f"{instructions:.1f} instructions a pair, {locked_a_pair:.2f} locked operations"
+    good = case.over_owned is None or instructions <= owned + case.over_owned
+    verdicts.check(good, f"{title}: {figures}", f"at most {owned:.1f} + {case.over_owned} instructions")
+    verdicts.check(
+        locked_a_pair <= case.most_locked + 0.02, f"{title}: at most {case.most_locked} locked operations a pair", figures
+    )
 
 
 def main() -> int:
@@ -48,21 +74,13 @@ def main() -> int:
     if not common.need("valgrind"):
         verdicts.skip("entries", "no valgrind here")
         return verdicts.close()
-    pretend = common.compile_program(ROOT / "bench" / "micro" / "pretend_rseq.c", "pretend_rseq.so", "-fPIC", "-shared")
-    program = micro.build()
+    before = pretend()
     code = fast_path.disassembly(path)
     empty: dict[str, float] = {}
-    owned = micro.instructions(common.Library("owned", path, "lanes=owned"), program, "pair32", empty)
+    owned = micro.instructions(common.Library("owned", path, "lanes=owned"), micro.build(), "pair32", empty)
     print(f"owned, never threaded: {owned:.1f} instructions a pair")
     for case in CASES:
-        title = f"{case.options}, {'after a thread' if case.threaded else 'never threaded'}"
-        library = common.Library(title, path, case.options, pretend, case.threaded)
-        cost = micro.instructions(library, program, "pair32", empty)
-        locked = locked_a_pair(library, program, code)
-        figures = f"{cost:.1f} instructions a pair, {locked:.2f} locked operations"
-        good = case.over_owned is None or cost <= owned + case.over_owned
-        verdicts.check(good, f"{title}: {figures}", f"at most {owned:.1f} + {case.over_owned} instructions")
-        verdicts.check(locked <= case.locked + 0.02, f"{title}: at most {case.locked} locked operations a pair", figures)
+        judge(case, owned, cost(path, case, before, empty), locked(path, case, before, code), verdicts)
     return verdicts.close()
 
 

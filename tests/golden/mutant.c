@@ -1,6 +1,7 @@
 // A toy allocator for the self-test of the golden checks: whole as it stands, and with one planted fault by
 // -DMUTANT_...:
 //   MUTANT_LOCK, MUTANT_XCHG, MUTANT_FENCE, MUTANT_CALL   in the body of malloc, each run once a call
+//   MUTANT_MORE   one instruction more in malloc
 //   MUTANT_TAIL   a locked add out of line, that every malloc goes through by a tail jump: only the executed
 //   path shows it MUTANT_TEXTREL   an absolute address in the text
 // -ftls-model=global-dynamic, -lm and a missing export are faults that tests/golden/run.sh plants by flags.
@@ -61,6 +62,8 @@ EXPORT void* malloc(size_t bytes) {
 #endif
 #elif defined(MUTANT_CALL)
   called();
+#elif defined(MUTANT_MORE)
+  __asm__ volatile("nop" ::: "memory");
 #elif defined(MUTANT_TEXTREL) && defined(__x86_64__)
   __asm__ volatile("jmp 1f; .quad malloc; 1:" ::: "memory");
 #endif

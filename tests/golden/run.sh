@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # The figures and facts that must not drift: the fast path's instructions, the shared library's shape, its start.
 #   tests/golden/run.sh [--update] [LIBRARY]      LIBRARY: build/release/liblanemalloc.so unless given
-# Called by: tests/run.sh golden. Six parts:
+# Called by: tests/run.sh golden. Five parts:
 #   fast path      no locked operation, fence or call in malloc, free, new, delete; counts as in fast_path.txt
 #   binary         libc only, exports as in exports.txt, no text relocations, static TLS
-#   instructions   a malloc+free pair within its limits (bench/micro/run.py --check)
-#   entries        the same by each entry of a lane, and locked operations (entries.py)
+#   instructions   of a malloc+free pair, by each entry of a lane, and of the workloads: within their bars, and as in
+#                  figures.tsv, neither worse nor better (figures.py)
 #   start          a small program is at most 1 MiB larger than with the C library
 #   self-test      each of these checks catches a library with the fault that it is there for (mutant.c)
-# --update writes fast_path.txt and exports.txt from LIBRARY; look at the difference before you commit it.
+# --update writes fast_path.txt, exports.txt and figures.tsv from LIBRARY; look at the difference before you commit it.
 set -euo pipefail
 # shellcheck source=bench/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../bench/lib.sh"
@@ -24,7 +24,7 @@ for argument in "$@"; do
   esac
 done
 
-need_packages binutils valgrind gcc libc6-dev python3
+need_packages binutils valgrind gcc g++ libc6-dev python3
 need_python
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -76,6 +76,27 @@ catches() {
   judge "$good" "the check catches $name" "$log"
 }
 
+# One instruction more, and one less, than the golden figure; tables that do not fit.
+figures_self_test() {
+  local figures=("$python" "$here/figures.py" --only pair32 --only bulk-order --table) log=$work/toy.log good=no
+  toy MORE -DMUTANT_MORE
+  "${figures[@]}" "$work/whole.tsv" --update "$work/whole.so" >"$log"
+  "${figures[@]}" "$work/more.tsv" --update "$work/MORE.so" >>"$log"
+  if "${figures[@]}" "$work/whole.tsv" "$work/whole.so" >>"$log" 2>&1; then good=yes; fi
+  judge "$good" "a library passes by its own figures" "$log"
+  catches "an instruction more in malloc" 'bulk-order: .* WORSE' "${figures[@]}" "$work/whole.tsv" "$work/MORE.so"
+  catches "an instruction less that the table does not know of" 'pair32: .* better; keep it' \
+    "${figures[@]}" "$work/more.tsv" "$work/whole.so"
+  sed -i /pair32/d "$work/more.tsv"
+  catches "a figure that the table lacks" 'pair32: .* not in more.tsv' "${figures[@]}" "$work/more.tsv" "$work/MORE.so"
+  sed -i '1s/GCC/another compiler/' "$work/whole.tsv"
+  good=no
+  if "${figures[@]}" "$work/whole.tsv" "$work/MORE.so" >"$log" 2>&1 && grep -q '^0 passed, 0 failed, 2 skipped$' "$log"; then
+    good=yes
+  fi
+  judge "$good" "another compiler's figures judge nothing" "$log"
+}
+
 self_test() {
   say "== golden: self-test"
   local fast=("$python" "$here/fast_path.py" --no-golden) binary=("$python" "$here/binary.py" --exports "$work/exports")
@@ -110,6 +131,7 @@ self_test() {
   if command -v valgrind >/dev/null; then
     catches "a locked operation by an entry" 'lanes=owned, after a thread: at most 0 locked' \
       "$python" "$here/entries.py" "$work/LOCK.so"
+    figures_self_test
   fi
   # A library whose start dirties 2 MiB.
   echo 'static char dirt[2 << 20]; __attribute__((constructor)) static void start(void)
@@ -122,8 +144,7 @@ self_test() {
 if [[ -e $library ]]; then
   part "fast path" "$python" "$here/fast_path.py" "${update[@]}" "$library"
   part "binary" "$python" "$here/binary.py" "${update[@]}" "$library"
-  part "instructions" "$python" "$root/bench/micro/run.py" --check --lib "lanemalloc=$library"
-  part "entries" "$python" "$here/entries.py" "$library"
+  part "instructions" "$python" "$here/figures.py" "${update[@]}" "$library"
   part "start" "$python" "$root/bench/startup/run.py" --check-rss --lib "lanemalloc=$library"
 else
   say "FAIL: no library at ${library#"$root/"}: run make build first"

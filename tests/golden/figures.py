@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Instructions against bars, and against the golden figures of figures.tsv.
+
+Called by: tests/golden/run.sh. Counted by callgrind, each run bound to one CPU, so that threads take turns in the same way
+every time; as many runs at once as there are CPUs. Time is not looked at.
+
+  pairs      a malloc+free pair (bench/micro/run.py); bars: its LIMITS
+  entries    the same by each entry of a lane; bars: as in entries.py
+  workloads  an operation (an allocation with its free) of bench/workloads with one thread. Only instructions of the library
+             count, so neither the program's code nor the C library's memcpy matters. (Those of the longer run - those of
+             the shorter one) / the difference in operations: what start-up costs drops out.
+"""
+
+import argparse
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "micro")]
+import common
+import entries
+import fast_path
+import run as micro
+from table import Table, Tolerance
+from workloads.build import build_workloads
+
+GOLDEN = Path(__file__).resolve().parent / "figures.tsv"
+# The scales of the shorter and the longer run. Left out: what only two threads make interesting, what repeats another one's
+# path, and what does not get shorter with the scale (burst-idle, size-shift).
+WORKLOADS = {
+    "larson": ("0.01", "0.04"),
+    "t-test1": ("0.01", "0.04"),
+    "rptest": ("0.01", "0.04"),
+    "sh6": ("0.01", "0.04"),
+    "sh8": ("0.01", "0.04"),
+    "xmalloc": ("0.01", "0.04"),
+    "asymmetric": ("0.01", "0.04"),
+    "mstress": ("0.01", "0.04"),
+    "alloc-test": ("0.01", "0.04"),
+    "glibc-simple": ("0.01", "0.04"),
+    "glibc-thread": ("0.01", "0.04"),
+    "threadtest": ("0.01", "0.02"),
+    "server-latency": ("0.01", "0.04"),
+    "realloc": ("0.01", "0.02"),
+    "mleak": ("0.05", "0.20"),
+    "malloc-large": ("0.50", "2.50"),
+}
+# Valgrind counts a `rep movsb` once for every byte, and takes as long.
+TUNABLES = "glibc.cpu.x86_rep_movsb_threshold=1000000000:glibc.cpu.x86_rep_stosb_threshold=1000000000"
+
+
+def library_cost(profile: str, library: Path) -> int:
+    """Instructions that ran inside the library itself."""
+    total = 0
+    inside = inclusive = False
+    for line in profile.splitlines():
+        if line.startswith("ob="):
+            inside = Path(line[3:]).resolve() == library
+        elif line.startswith("calls="):
+            inclusive = True
+        elif line[:1].isdigit() or line[:1] in ("+", "-", "*"):
+            total += int(line.split()[1]) if inside and not inclusive else 0
+            inclusive = False
+    if total == 0:
+        raise RuntimeError(f"callgrind saw nothing of {library.name}")
+    return total
+
+
+def workload(library: common.Library, program: Path, name: str) -> float:
+    assert library.path is not None
+    costs, operations = [], []
+    for scale in WORKLOADS[name]:
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory) / "callgrind.out"
+            output = micro.callgrind(library, [str(program), name, "1", "--scale", scale], file, GLIBC_TUNABLES=TUNABLES)
+            costs.append(library_cost(file.read_text(), library.path))
+        operations.append(int(common.fields(output)["operations"]))
+    return (costs[1] - costs[0]) / (operations[1] - operations[0])
+
+
+def bound_pool() -> ThreadPoolExecutor:
+    """A worker for each CPU, bound to it; what a worker starts is bound as well."""
+    cpus = sorted(os.sched_getaffinity(0))
+    free = itertools.cycle(cpus)
+    return ThreadPoolExecutor(len(cpus), initializer=lambda: os.sched_setaffinity(0, {next(free)}))
+
+
+def measure(path: Path, only: list[str], verdicts: fast_path.Verdicts) -> dict[str, float]:
+    """All figures, or those asked for; judges them by their bars on the way."""
+    library = common.Library("lanemalloc", path)
+    pairs_program = micro.build()
+    figures: dict[str, float] = {}
+    empty: dict[str, float] = {}
+    jobs: dict[str, Callable[[], float]] = {}
+    for name in micro.WORKLOADS:
+        jobs[name] = lambda name=name: micro.instructions(library, pairs_program, name, empty)  # type: ignore[misc]
+    code = fast_path.disassembly(path)
+    pretend = entries.pretend()
+    for case in entries.CASES:
+        jobs[case.title()] = lambda case=case: entries.cost(path, case, pretend, empty)  # type: ignore[misc]
+    program = build_workloads()
+    for name in WORKLOADS:
+        jobs[name] = lambda name=name: workload(library, program, name)  # type: ignore[misc]
+    if unknown := [name for name in only if name not in jobs]:
+        raise SystemExit(f"figures.py: no such figure: '{unknown[0]}'")
+    # Once, before they are wanted by several.
+    for name in micro.WORKLOADS[:-1]:
+        if name in (only or jobs):
+            empty[name] = micro.slope(common.Library("libc", None), pairs_program, f"{name}-empty")
+    with bound_pool() as pool:
+        running: dict[str, Future[float]] = {name: pool.submit(jobs[name]) for name in (only or jobs)}
+        locked = {} if only else {c: pool.submit(entries.locked, path, c, pretend, code) for c in entries.CASES}
+        for name, future in running.items():
+            try:
+                figures[name] = future.result()
+            except (RuntimeError, subprocess.SubprocessError) as error:
+                verdicts.check(False, f"{name}: is measured", str(error))
+        if only:
+            return figures
+        for name in micro.WORKLOADS:
+            if name in figures:
+                limit = micro.LIMITS[name]
+                verdicts.check(figures[name] <= limit, f"{name}: {figures[name]:.1f} instructions a pair, at most {limit}")
+        for case, future in locked.items():
+            if case.title() in figures and "pair32" in figures:
+                entries.judge(case, figures["pair32"], figures[case.title()], future.result(), verdicts)
+    return figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("library", type=Path)
+    parser.add_argument("--update", action="store_true", help="write the table from what is measured")
+    parser.add_argument("--table", type=Path, default=GOLDEN, help="the table of golden figures (default: %(default)s)")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this figure, not the bars (repeatable)")
+    arguments = parser.parse_args()
+    path = arguments.library.resolve()
+    verdicts = fast_path.Verdicts()
+    if not common.need("valgrind"):
+        verdicts.skip("instructions", "no valgrind here")
+        return verdicts.close()
+    machine = re.search(r"Machine:\s+(.*)", fast_path.output_of("readelf", "-h", path))
+    maker = f"{machine.group(1) if machine else 'unknown machine'}, {fast_path.compilers(path)}"
+    table = Table(arguments.table, maker, "instructions an operation", Tolerance(0.01, 0.3, 2), "tests/golden/run.sh --update")
+    figures = measure(path, arguments.only, verdicts)
+    if arguments.update:
+        if verdicts.failed:
+            print(f"{table.file.name} stays as it was: not all is well")
+        else:
+            table.write(figures)
+            print(f"wrote {table.file.name}")
+    elif why := table.made_elsewhere():
+        for name in figures:
+            verdicts.skip(f"{name}: {figures[name]:.2f} instructions an operation", why)
+    else:
+        for verdict in table.judge(figures, whole=not arguments.only):
+            verdicts.check(verdict.good, verdict.text)
+    return verdicts.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

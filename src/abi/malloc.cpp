@@ -32,11 +32,7 @@ void* checked_allocation(Bytes size, Allocate allocate) {
 }
 
 NOINLINE void* malloc_slow(Bytes size, Gate* gate) {
-  if (UNLIKELY(size > kMostBytes)) {
-    Owned::leave(thread_slot, gate);
-    return no_memory();
-  }
-  if (UNLIKELY(!start_process())) {
+  if (UNLIKELY(size > kMostBytes || !start_process())) {
     Owned::leave(thread_slot, gate);
     return no_memory();
   }
@@ -44,10 +40,14 @@ NOINLINE void* malloc_slow(Bytes size, Gate* gate) {
   return LIKELY(p != nullptr) ? p : no_memory();
 }
 
-// A miss: the usual kind first.
+// A miss: the usual kinds first.
+NOINLINE void* malloc_refilled(Bytes size, Gate* gate) {
+  void* p = process_engine.allocate_by_refill(size, thread_slot, gate);
+  return LIKELY(p != nullptr) ? p : malloc_slow(size, gate);
+}
 NOINLINE void* malloc_missed(Bytes size, Gate* gate) {
   void* p = process_engine.allocate_quickly(size, thread_slot, gate);
-  return LIKELY(p != nullptr) ? p : malloc_slow(size, gate);
+  return LIKELY(p != nullptr) ? p : malloc_refilled(size, gate);
 }
 
 NOINLINE void free_slow(void* p, Gate* gate) {
@@ -56,7 +56,9 @@ NOINLINE void free_slow(void* p, Gate* gate) {
 }
 
 NOINLINE void free_missed(void* p, Gate* gate, MapEntry entry) {
-  if (UNLIKELY(!process_engine.free_quickly(p, thread_slot, gate, entry))) free_slow(p, gate);
+  if (LIKELY(process_engine.free_quickly(p, thread_slot, gate, entry))) return;
+  if (p == nullptr) return Owned::leave(thread_slot, gate);
+  free_slow(p, gate);
 }
 
 NOINLINE void free_look(Gate* gate, Slab* slab) { process_engine.look_slow(slab, thread_slot, gate); }

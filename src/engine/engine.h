@@ -61,12 +61,14 @@ class Engine {
   }
 
   // --- Misses: the thread is inside already; `gate` is what was in its slot.
-  // The usual ones come first: the bin's slab has free objects; the object is another lane's and its batch has room. Null
-  // or false: nothing changed.
+  // The usual ones of an owner come first: a bin of a larger class, or the free list of a bin's slab; an object of another
+  // lane whose batch has room. Null or false: nothing changed.
   FAST void* allocate_quickly(Bytes size, Slot& slot, Gate* gate) {
-    const Bytes index = small_index(size);
-    if (!Owned::may_allocate(gate, index)) return nullptr;
-    void* object = static_cast<Lane<P>*>(gate)->refill_quickly(index);
+    if (!Owned::may_allocate(gate, 0) || size - 1 >= kSlabMax) return nullptr;
+    Lane<P>* lane = static_cast<Lane<P>*>(gate);
+    const SizeClass c = class_of(size);
+    void* object = lane->pop(index_of(c));
+    if (object == nullptr) object = lane->refill_quickly(index_of(c));
     if (object != nullptr) Owned::leave(slot, gate);
     return object;
   }
@@ -79,6 +81,8 @@ class Engine {
     Owned::leave(slot, gate);
     return true;
   }
+  // The next usual one: the owner's bin is refilled from elsewhere.
+  void* allocate_by_refill(Bytes size, Slot& slot, Gate* gate);
   void* allocate_slow(Bytes size, Slot& slot, Gate* gate);
   // Tells why if the pointer is bad; then nothing changed.
   Verdict free_slow(void* p, Slot& slot, Gate* gate);
@@ -86,7 +90,11 @@ class Engine {
 
   // --- Whole operations, for everything but malloc(n) and free(p). Null: no memory.
   void* allocate(Bytes size, Slot& slot) {
-    return allocate(size, slot, [&](Gate* gate) { return allocate_slow(size, slot, gate); });
+    return allocate(size, slot, [&](Gate* gate) {
+      void* p = allocate_quickly(size, slot, gate);
+      if (p == nullptr) p = allocate_by_refill(size, slot, gate);
+      return LIKELY(p != nullptr) ? p : allocate_slow(size, slot, gate);
+    });
   }
   void* allocate_zeroed(Bytes size, Slot& slot);
   // alignment: a power of two.
@@ -153,6 +161,7 @@ class Engine {
   void count_owner();
 
   void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
+  bool collect_empties(BlockCount least, Gate* gate, Visit& visit);
   void free_large(void* p, Visit& visit);
   bool resize_large(void* p, BlockCount blocks, Visit& visit);
   void* move_large(void* p, Bytes size, Visit& visit);

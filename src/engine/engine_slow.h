@@ -267,6 +267,19 @@ void Engine<P>::count_owner() {
 
 // --- Allocating.
 
+// An owner's bin. Null also where the owner must do something else first: that is seen to in a Stay.
+template <class P>
+void* Engine<P>::allocate_by_refill(Bytes size, Slot& slot, Gate* gate) {
+  if (!Owned::may_allocate(gate, 0) || size - 1 >= kSlabMax) return nullptr;
+  Lane<P>* lane = static_cast<Lane<P>*>(gate);
+  if (UNLIKELY(lane->is_asked() || (world_.lanes.entry() != Entry::kOwned && !P::single_threaded())))
+    return nullptr;
+  Visit visit(&slot, true);
+  void* object = lane->refill(class_of(size), visit);
+  if (LIKELY(object != nullptr)) Owned::leave(slot, gate);
+  return object;
+}
+
 template <class P>
 void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
   if (size > kSlabMax) {
@@ -310,7 +323,11 @@ void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* g
     const BlockCount blocks = blocks_for(size);
     const BlockCount align_blocks =
         alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
-    const Run run = world_.runs.allocate(blocks, align_blocks, inside.visit());
+    if (blocks >= Lane<P>::kMuch && !world_.runs.has_dirty(blocks))
+      collect_empties(Lane<P>::kMuch, gate, inside.visit());
+    Run run = world_.runs.allocate(blocks, align_blocks, inside.visit());
+    if (run.at == Runs<P>::kNone && collect_empties(1, gate, inside.visit()))
+      run = world_.runs.allocate(blocks, align_blocks, inside.visit());
     if (run.at != Runs<P>::kNone) {
       publish_large(run.at, false);
       count<P>(world_.counters.large_allocations);
@@ -320,6 +337,17 @@ void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* g
     }
   }
   return p;
+}
+
+// Has all lanes, also the one that the thread is inside by `gate`, give empty slabs back. True if any did.
+template <class P>
+bool Engine<P>::collect_empties(BlockCount least, Gate* gate, Visit& visit) {
+  bool any = false;
+  if (Owned::may_allocate(gate, 0)) {
+    Lane<P>* lane = static_cast<Lane<P>*>(gate);
+    if (lane->empty_blocks() >= least) any = lane->give_back_empties(lane->empty_blocks(), visit);
+  }
+  return world_.collect_empties(least, nullptr, visit) || any;
 }
 
 template <class P>
@@ -485,7 +513,12 @@ void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   } else if (size <= old_size && (size >= old_size / 2 || old_size == kGranule)) {
     return p;  // at most half of it stays unused
   }
-  return copy_to_new(p, old_size < size ? old_size : size, size, slot);
+  if (size <= old_size) return copy_to_new(p, size, size, slot);
+  // With a quarter to spare, so that growing step by step does not copy at every step.
+  if (const Bytes roomy = old_size + old_size / 4; roomy > size) {
+    if (void* copy = copy_to_new(p, old_size, roomy, slot)) return copy;
+  }
+  return copy_to_new(p, old_size, size, slot);
 }
 
 template <class P>

@@ -1,6 +1,7 @@
 // Statistics: adds up what lanes, slabs, runs and locks have counted. Exact when no other thread is inside the allocator;
-// otherwise each figure was true at some moment while they were read.
-// Called by: abi (stats=exit, malloc_stats, malloc_info, mallinfo). Locking: none; it only reads.
+// otherwise each figure was true at some moment while they were read. Of a lane whose thread stays inside all the while, or cannot
+// be shut out for want of a barrier, what waits in its bins counts as live.
+// Called by: abi (stats=exit, malloc_stats, malloc_info, mallinfo). Locking: each lane is held while its bins are walked.
 //
 // A hit counts nothing, so objects are counted where they rest: for each class
 //   live        = in use by the slabs - waiting in bins - on their way to another lane
@@ -56,17 +57,25 @@ void collect(World<P>& world, Statistics& s) {
     s.slab_bytes += bytes_of(slab_blocks_of(slab->size_class));
   }
   // What waits in the lanes.
+  Visit visit(&s, true);
   world.lanes.for_each([&](Lane<P>& lane) {
+    uint64_t waiting[kClassCount]{};
+    constexpr int kAttempts = 64;  // a thread is rarely inside for long
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      if (!lane.try_hold(visit, false)) continue;
+      for (unsigned c = 1; c < kClassCount; ++c) waiting[c] = lane.bin_length(c);
+      lane.let_go(visit);
+      break;
+    }
     const LaneCounters& counters = lane.counters();
     auto read = [](const auto& counter) {
       return static_cast<uint64_t>(counter.load(std::memory_order_relaxed));
     };
     for (unsigned c = 1; c < kClassCount; ++c) {
-      const uint64_t waiting = lane.bin_length(c);
-      s.classes[c].allocations += read(counters.taken[c]) - waiting;
+      s.classes[c].allocations += read(counters.taken[c]) - waiting[c];
       s.classes[c].in_flight += read(counters.sent[c]) - read(counters.received[c]);
       s.remote_frees += read(counters.sent[c]);
-      used[c] -= waiting;
+      used[c] -= waiting[c];
     }
     s.misses += read(counters.misses);
     s.remote_batches += read(counters.remote_batches);

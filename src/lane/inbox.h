@@ -24,7 +24,7 @@ class Inbox {
  public:
   using Batch = BasicObject<Atomics>;
 
-  // Gives a batch, linked by `next`. True if earlier batches had not been taken yet.
+  // Gives a batch (slab/batch.h), by its first object. True if earlier batches had not been taken yet.
   bool give(Batch* batch) {
     batch->earlier.store(unlinked(), std::memory_order_relaxed);
     // release: publishes the batch's links and kUnlinked to [inbox.take]. acquire is not needed: what lies under the old

@@ -50,6 +50,8 @@ template <class P>
 class Lane : public Gate {
  public:
   static constexpr unsigned kIdleAfter = 32;  // batches that a sleeping owner may leave unanswered
+  static constexpr BlockCount kMuch =
+      16;  // empty blocks: they go back rather than that others take fresh ones
 
   // number: the lane's among those of its entry; kNoNumber if it has none.
   Lane(Owner id, World<P>& world, Entry entry, uint32_t number);
@@ -70,6 +72,8 @@ class Lane : public Gate {
     Object* object = pop(index_of(c));
     return object != nullptr ? object : refill(c, visit);
   }
+  // The bin is empty.
+  NOINLINE void* refill(SizeClass c, Visit& visit);
   // Refills the bin from its own slab's free list, the usual miss, and takes one object; null if that does not do.
   FAST Object* refill_quickly(Bytes index);
   // Frees an object of another lane into a batch that is there and has room; false if that does not do.
@@ -86,9 +90,15 @@ class Lane : public Gate {
   // Gives away everything that is not in use: the scavenger does it to lanes at rest, trim to all.
   void clean(Visit& visit);
 
+  // Gives back the slabs that have been empty longest, at least so many blocks. True if any.
+  bool give_back_empties(BlockCount enough, Visit& visit);
+
   // --- From outside.
-  // Takes the lane away from its owner or its CPU, if nobody is inside. Never waits.
-  bool try_hold(Visit& visit);
+  // How many blocks of slabs lie here empty.
+  BlockCount empty_blocks() const { return empty_blocks_.load(std::memory_order_relaxed); }
+  // Takes the lane away from its owner or its CPU, if nobody is inside. Never waits. ask: an owner who cannot be shut out, for
+  // want of a barrier, is to clean the lane itself.
+  bool try_hold(Visit& visit, bool ask = true);
   void let_go(Visit& visit);
   Inbox<>& inbox() { return inbox_; }
 
@@ -114,9 +124,8 @@ class Lane : public Gate {
   void open_gate();
   void close_gate();
   bool is_closed() const;
-  bool take_asked() {
-    return asked_.load(std::memory_order_relaxed) && asked_.exchange(false, std::memory_order_relaxed);
-  }
+  bool is_asked() const { return asked_.load(std::memory_order_relaxed); }
+  bool take_asked() { return is_asked() && asked_.exchange(false, std::memory_order_relaxed); }
 
   // The lock. False without it, also if the lane was set aside meanwhile: a handler that interrupted this thread has forked.
   bool try_lock(Visit& visit) { return lock_.try_acquire(visit) && was_not_set_aside(visit); }
@@ -144,6 +153,7 @@ class Lane : public Gate {
 
   LaneCounters& counters() { return counters_; }
   const LaneCounters& counters() const { return counters_; }
+  // Inside, or from outside while the lane is held.
   uint64_t bin_length(unsigned c) const {
     uint64_t n = 0;
     for (const Object* object = heads[c]; object != nullptr; object = object->next) ++n;
@@ -155,29 +165,35 @@ class Lane : public Gate {
   static constexpr unsigned kRemotes = 32;
   static constexpr uint32_t kBatchBytes = 16 << 10;
   static constexpr uint32_t kBatchObjects = 64;
-  static constexpr unsigned kSpares = 4;
+  static constexpr BlockCount kMostAlone = 512;  // empty blocks, in a process without a scavenger
+  static constexpr uint32_t kPassesToKeep = 4;   // passes of the scavenger that a slab stays empty
 
   // Objects of one other owner, on their way there.
-  struct Remote {
-    Object* first = nullptr;
-    int32_t room = 0;  // bytes; at most 0: full
+  struct Remote : Batch {
     Owner owner = Owner::kNobody;
+    int32_t room = 0;  // bytes; at most 0: full
   };
+  static_assert(sizeof(Remote) == 16);
 
-  // Every object takes its size, and at least its share of the count, out of a batch's room: one subtraction for both.
+  // Of an object in a batch. It takes its size, and at least its share of the count, out of the batch's room: one
+  // subtraction for both.
+  struct Charge {
+    uint32_t room;
+    uint32_t places;
+  };
   struct Charges {
-    uint32_t of[kClassCount];
+    Charge of[kClassCount];
   };
   static constexpr Charges kCharges = [] {
     Charges charges{};
     for (unsigned c = 1; c < kClassCount; ++c) {
-      const auto size = static_cast<uint32_t>(size_class_tables::size_of(c));
-      charges.of[c] = size > kBatchBytes / kBatchObjects ? size : kBatchBytes / kBatchObjects;
+      const Bytes size = size_class_tables::size_of(c);
+      const Bytes room = size > kBatchBytes / kBatchObjects ? size : kBatchBytes / kBatchObjects;
+      charges.of[c] = {static_cast<uint32_t>(room), Batch::places_in(size)};
     }
     return charges;
   }();
 
-  NOINLINE void* refill(SizeClass c, Visit& visit);
   void* serve(SizeClass c, Object* list, uint64_t taken) {
     bump(counters_.taken[index_of(c)], taken);
     heads[index_of(c)] = list->next;
@@ -185,7 +201,12 @@ class Lane : public Gate {
   }
   unsigned index_at(const Object* object) const;
   Slab* fresh_slab(SizeClass c, Visit& visit);
-  void retire(Slab* slab, Visit& visit);
+  BlockIndex blocks_for_slab(BlockCount n, Visit& visit);
+  Slab* pop_partial(unsigned c);
+  void keep(Slab* slab, Visit& visit);
+  void forget_empty(Slab* slab);
+  bool take_away(Slab* slab);
+  NOINLINE void age(Visit& visit);
   void free_here(Object* object, MapEntry entry, Visit& visit);
   void send(Object* object, MapEntry entry, Visit& visit);
   FAST void receive(Object* object, Visit& visit);
@@ -196,7 +217,7 @@ class Lane : public Gate {
     lock_.release(visit);
     return false;
   }
-  bool take_from_owner();
+  bool take_from_owner(bool ask);
   void give_to_owner();
   bool take_from_cpu();
   void drop_damaged_list(Slab* slab, Verdict why);
@@ -208,16 +229,17 @@ class Lane : public Gate {
   Slab* current_[kClassCount]{};
   SlabList partial_[kClassCount];
   Remote remotes_[kRemotes];
-  BlockIndex spares_[kSpares]{};
-  uint32_t spare_count_ = 0;
+  EmptySlabs empties_;
+  std::atomic<uint32_t> empty_blocks_{0};  // of those; anybody reads it
+  uint32_t epoch_ = 0;                     // when it last looked how old they are
+  uint32_t fresh_blocks_ = 0;              // taken since it last looked around for empty ones
   uint8_t unanswered_[64]{};
-  uint8_t seen_[64]{};  // owners' refills at the last look
+  uint8_t seen_[64]{};  // owners' misses at the last look
   LaneCounters counters_;
   const Owner id_;
   const uint32_t number_;
   World<P>& world_;
   std::atomic<uint64_t> activity_{1};
-  std::atomic<uint32_t> refills_{0};
   std::atomic<uint32_t> overflow_link_{0};
   std::atomic<uint32_t> idle_link_{0};
   Rest rest_;

@@ -67,9 +67,7 @@ class LaneTable {
   }
   Lane<P>* here(uint32_t i) { return i < kMostNumbers ? numbered(here_[i], Entry::kPerCpu, i) : nullptr; }
   // Whoever comes next.
-  uint32_t next_shared() {
-    return P::single_threaded() ? 0 : orders_.start(turn_.fetch_add(1, std::memory_order_relaxed));
-  }
+  uint32_t next_shared() { return orders_.start(turn_.fetch_add(1, std::memory_order_relaxed)); }
 
   // In a fork child: the lane keeps what it has; its number goes to a new one.
   void forget_number(const Lane<P>& lane) {

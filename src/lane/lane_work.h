@@ -21,9 +21,9 @@ Lane<P>::Lane(Owner id, World<P>& world, Entry entry, uint32_t number)
 }
 
 template <class P>
-bool Lane<P>::try_hold(Visit& visit) {
+bool Lane<P>::try_hold(Visit& visit, bool ask) {
   if (!try_lock(visit)) return false;
-  if (how == Entry::kPerCpu ? take_from_cpu() : take_from_owner()) return true;
+  if (how == Entry::kPerCpu ? take_from_cpu() : take_from_owner(ask)) return true;
   unlock(visit);
   return false;
 }
@@ -84,53 +84,77 @@ FAST Object* Lane<P>::refill_quickly(Bytes index) {
   return list;
 }
 
-// The bin is empty: its slab's own free list, fresh objects of that slab, another slab of the lane, what others have sent
-// back, a slab from the depot, a fresh slab; in this order. Null without memory.
+// The bin is empty: its slab's own free list, another slab of the lane, what others have sent back, fresh objects, a slab from
+// the depot, a fresh slab; in this order: memory that was touched already comes first. Null without memory.
 template <class P>
 void* Lane<P>::refill(SizeClass c, Visit& visit) {
-  stir(visit);
+  world_.scavenger.poke(visit);
   bump(counters_.misses);
-  bump(refills_);
+  if (UNLIKELY(empty_blocks() != 0 && epoch_ != world_.runs.epoch())) age(visit);
   // Not only when it is short of this class: what others send must not pile up.
   if (UNLIKELY(mail_waits_.load(std::memory_order_relaxed))) drain_inbox(visit);
   const unsigned i = index_of(c);
   for (;;) {
     Slab* slab = current_[i];
-    if (slab != nullptr) {
-      const Address begin = slabs().begin(slab);
-      uint64_t taken = 0;
-      if (slab->free_list != nullptr) {
-        if (LIKELY(slab->free_list_looks_sound())) {
-          Object* list = slab->take_free_list(taken);
-          return serve(c, list, taken);
-        }
-        drop_damaged_list(slab, Verdict::kListDamaged);
-      }
-      if (slab->carved < capacity_of(c)) {
-        Object* list = slab->carve(begin, taken);
+    uint64_t taken = 0;
+    if (slab != nullptr && slab->free_list != nullptr) {
+      if (LIKELY(slab->free_list_looks_sound())) {
+        Object* list = slab->take_free_list(taken);
         return serve(c, list, taken);
       }
-      slab->wait_for_frees();
-      current_[i] = nullptr;
+      drop_damaged_list(slab, Verdict::kListDamaged);
     }
-    slab = partial_[i].pop();
-    if (slab == nullptr && drain_inbox(visit)) slab = partial_[i].pop();
-    if (slab == nullptr) slab = world_.depot.take(c, id_, visit);
-    if (slab == nullptr) slab = fresh_slab(c, visit);
-    if (slab == nullptr) return nullptr;
-    slab->place = Slab::Place::kCurrent;
-    current_[i] = slab;
+    Slab* other = pop_partial(i);
+    if (other == nullptr && drain_inbox(visit)) {
+      if (slab != nullptr && slab->free_list != nullptr) continue;
+      other = pop_partial(i);
+    }
+    if (slab != nullptr) {
+      const bool uncarved = slab->carved < capacity_of(c);
+      if (uncarved && other == nullptr) {
+        Object* list = slab->carve(slabs().begin(slab), taken);
+        return serve(c, list, taken);
+      }
+      current_[i] = nullptr;
+      if (uncarved) {
+        slab->settle(Slab::Place::kPartial);
+        partial_[i].push(slab);
+      } else {
+        slab->wait_for_frees();
+      }
+    }
+    if (other == nullptr) other = world_.depot.take(c, id_, visit);
+    if (other == nullptr) other = fresh_slab(c, visit);
+    if (other == nullptr) return nullptr;
+    other->place = Slab::Place::kCurrent;
+    current_[i] = other;
   }
 }
 
 template <class P>
 Slab* Lane<P>::fresh_slab(SizeClass c, Visit& visit) {
-  const BlockCount blocks = slab_blocks_of(c);
-  const BlockIndex at =
-      blocks == 1 && spare_count_ > 0 ? spares_[--spare_count_] : world_.runs.allocate(blocks, 1, visit).at;
+  const BlockIndex at = blocks_for_slab(slab_blocks_of(c), visit);
   if (at == Runs<P>::kNone) return nullptr;
   bump(counters_.slabs_made);
   return slabs().make(at, c, id_);
+}
+
+// Memory that was used before comes first: the lane's own empty slabs of other classes, free runs, other lanes' empty slabs.
+template <class P>
+BlockIndex Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
+  if (Slab* slab = empties_.oldest();
+      slab != nullptr && slab_blocks_of(slab->size_class) == n && take_away(slab))
+    return world_.region.block_of_state(slab);
+  BlockIndex at = world_.runs.reuse(n, visit);
+  if (at == Runs<P>::kNone && give_back_empties(n, visit)) at = world_.runs.reuse(n, visit);
+  if (at == Runs<P>::kNone && (fresh_blocks_ += n) >= kMuch) {
+    fresh_blocks_ = 0;
+    if (world_.collect_empties(kMuch, this, visit)) at = world_.runs.reuse(n, visit);
+  }
+  if (at == Runs<P>::kNone) at = world_.runs.allocate(n, 1, visit).at;
+  if (at == Runs<P>::kNone && world_.collect_empties(1, this, visit))
+    at = world_.runs.allocate(n, 1, visit).at;
+  return at;
 }
 
 // After a double free: tells, and goes on without the list.
@@ -156,30 +180,80 @@ void Lane<P>::free_here(Object* object, MapEntry entry, Visit& visit) {
 template <class P>
 void Lane<P>::look_at(Slab* slab, Visit& visit) {
   stir(visit);
-  if (UNLIKELY(slab->countdown < 0)) return drop_damaged_list(slab, Verdict::kFreedAlready);
+  if (UNLIKELY(slab->countdown < 0)) {
+    if (slab->place == Slab::Place::kEmpty) forget_empty(slab);
+    return drop_damaged_list(slab, Verdict::kFreedAlready);
+  }
   SlabList& partial = partial_[index_of(slab->size_class)];
   if (slab->place == Slab::Place::kFull) {
     slab->settle(Slab::Place::kPartial);
     partial.push(slab);
     if (slab->countdown > 0) return;
   }
-  // All its objects are free. The bin's own slab stays, and so does the only one that has room; so a thread at the edge of
-  // a slab does not make and destroy it at every step.
-  if (slab->place == Slab::Place::kCurrent) return;
-  const Slab* current = current_[index_of(slab->size_class)];
-  const bool only_one = partial.first() == slab && slab->next == nullptr;
-  if (only_one && (current == nullptr || !current->has_room())) return;
-  if (UNLIKELY(!slab->free_list_is_whole(slabs().begin(slab))))
-    return drop_damaged_list(slab, Verdict::kListDamaged);
-  partial.remove(slab);
-  retire(slab, visit);
+  // All its objects are free.
+  if (slab->place == Slab::Place::kPartial) keep(slab, visit);
+}
+
+// --- Empty slabs. A lane keeps them, cut as they are, since it is likely to need them again: a program that frees and
+// allocates in turns would else make and destroy them at every turn. They go back when the lane wants blocks for another
+// class, when another lane would have to take fresh memory, when they have not been used for a while, and when the lane rests.
+
+template <class P>
+void Lane<P>::keep(Slab* slab, Visit& visit) {
+  const BlockCount blocks = slab_blocks_of(slab->size_class);
+  slab->place = Slab::Place::kEmpty;
+  slab->emptied_at = world_.runs.epoch();
+  empties_.push(slab);
+  bump(empty_blocks_, blocks);
+  // Of several blocks: no other class could use it, so one is enough.
+  const bool only_one = slab->next == nullptr && slab->previous == nullptr;
+  if (blocks > 1 && !only_one && take_away(slab)) return slabs().destroy(slab, visit);
+  if (empty_blocks() > kMostAlone && P::single_threaded()) give_back_empties(kMostAlone / 2, visit);
 }
 
 template <class P>
-void Lane<P>::retire(Slab* slab, Visit& visit) {
-  if (slab_blocks_of(slab->size_class) > 1 || spare_count_ == kSpares) return slabs().destroy(slab, visit);
-  slabs().give_to(slab, Owner::kNobody);
-  spares_[spare_count_++] = world_.region.block_of_state(slab);
+void Lane<P>::forget_empty(Slab* slab) {
+  empties_.remove(slab);
+  bump(empty_blocks_, uint32_t{0} - slab_blocks_of(slab->size_class));
+  slab->place = Slab::Place::kPartial;
+}
+
+template <class P>
+Slab* Lane<P>::pop_partial(unsigned c) {
+  Slab* slab = partial_[c].pop();
+  if (slab != nullptr && slab->place == Slab::Place::kEmpty) forget_empty(slab);
+  return slab;
+}
+
+// Out of both lists, an empty slab is nothing but blocks. False: its list is damaged, and it stays as one in use.
+template <class P>
+bool Lane<P>::take_away(Slab* slab) {
+  forget_empty(slab);
+  if (UNLIKELY(!slab->free_list_looks_whole(slabs().begin(slab)))) {
+    drop_damaged_list(slab, Verdict::kListDamaged);
+    return false;
+  }
+  partial_[index_of(slab->size_class)].remove(slab);
+  return true;
+}
+
+template <class P>
+bool Lane<P>::give_back_empties(BlockCount enough, Visit& visit) {
+  BlockCount given = 0;
+  while (given < enough && empties_.oldest() != nullptr) {
+    Slab* slab = empties_.oldest();
+    if (!take_away(slab)) continue;
+    given += slab_blocks_of(slab->size_class);
+    slabs().destroy(slab, visit);
+  }
+  return given > 0;
+}
+
+template <class P>
+void Lane<P>::age(Visit& visit) {
+  const uint32_t now = epoch_ = world_.runs.epoch();
+  for (Slab* slab; (slab = empties_.oldest()) != nullptr && now - slab->emptied_at >= kPassesToKeep;)
+    give_back_empties(1, visit);
 }
 
 // --- Sending and receiving.
@@ -199,9 +273,8 @@ FAST bool Lane<P>::send_quickly(Object* object, MapEntry entry, ClassOf class_of
   if (UNLIKELY(remote.owner != entry.owner() || remote.room <= 0)) return false;
   const unsigned c = index_of(class_of_object());
   bump(counters_.sent[c]);
-  object->next = remote.first;
-  remote.first = object;
-  remote.room -= static_cast<int32_t>(kCharges.of[c]);
+  remote.add(object, kCharges.of[c].places);
+  remote.room -= static_cast<int32_t>(kCharges.of[c].room);
   return true;
 }
 
@@ -209,23 +282,22 @@ template <class P>
 void Lane<P>::send(Object* object, MapEntry entry, Visit& visit) {
   Remote& remote = remotes_[static_cast<unsigned>(entry.owner()) % kRemotes];
   if (remote.owner != entry.owner() || remote.room <= 0) {
-    if (remote.first != nullptr) flush(remote, visit);
+    if (!remote.is_empty()) flush(remote, visit);
     // A depot that could not be entered keeps its batch; what is added is sorted out there.
-    if (remote.first == nullptr) {
+    if (remote.is_empty()) {
       remote.owner = entry.owner();
       remote.room = kBatchBytes;
       stir(visit);
     }
   }
-  object->next = remote.first;
-  remote.first = object;
-  remote.room -= static_cast<int32_t>(kCharges.of[index_at(object)]);
+  const Charge& charge = kCharges.of[index_at(object)];
+  remote.add(object, charge.places);
+  remote.room -= static_cast<int32_t>(charge.room);
 }
 
 template <class P>
 void Lane<P>::flush(Remote& remote, Visit& visit) {
-  Object* batch = remote.first;
-  remote.first = nullptr;
+  Object* batch = remote.take();
   remote.room = 0;
   bump(counters_.remote_batches);
   stir(visit);
@@ -233,7 +305,7 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
     const bool done = world_.depot.free(
         batch, visit, [&](Object* object) { receive(object, visit); },
         [&](Object* object) { world_.report(Verdict::kListDamaged, object); });
-    if (!done) remote.first = batch;
+    if (!done) remote.put_back(batch);
     return;
   }
   // acquire: whoever read the owner's number from the page map sees its lane made. Pairs with [entries.release].
@@ -249,14 +321,17 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
   // there.
   unanswered = 0;
   uint8_t& seen = seen_[static_cast<unsigned>(remote.owner) % sizeof seen_];
-  const auto refills = static_cast<uint8_t>(owner.refills_.load(std::memory_order_relaxed));
-  if (seen != refills) {
-    seen = refills;
+  const auto misses = static_cast<uint8_t>(owner.counters_.misses.load(std::memory_order_relaxed));
+  if (seen != misses) {
+    seen = misses;
     owner.mail_waits_.store(true, std::memory_order_relaxed);
     return;
   }
   visit.may_drain = false;
-  world_.with_idle_lane(owner, visit, [&](Lane& lane) { lane.drain_inbox(visit); });
+  world_.with_idle_lane(owner, visit, [&](Lane& lane) {
+    lane.drain_inbox(visit);
+    lane.give_back_empties(lane.empty_blocks(), visit);
+  });
   visit.may_drain = true;
 }
 
@@ -284,13 +359,8 @@ bool Lane<P>::drain_inbox(Visit& visit) {
   if (mail_waits_.load(std::memory_order_relaxed)) mail_waits_.store(false, std::memory_order_relaxed);
   if (inbox_.is_empty()) return false;
   bump(counters_.inbox_drains);
-  inbox_.take([&](Object* batch) {
-    while (batch != nullptr) {
-      Object* object = batch;
-      batch = batch->next;
-      receive(object, visit);
-    }
-  });
+  inbox_.take(
+      [&](Object* batch) { Batch::for_each(batch, [&](Object* object) { receive(object, visit); }); });
   return true;
 }
 
@@ -301,7 +371,7 @@ void Lane<P>::flush_all(Visit& visit) {
   for (int round = 0; any && round < 4; ++round) {
     any = false;
     for (Remote& remote : remotes_) {
-      if (remote.first == nullptr) continue;
+      if (remote.is_empty()) continue;
       flush(remote, visit);
       any = true;
     }
@@ -314,7 +384,6 @@ template <class P>
 void Lane<P>::clean(Visit& visit) {
   drain_inbox(visit);
   for (unsigned c = 1; c < kClassCount; ++c) clean_class(c, visit);
-  while (spare_count_ > 0) world_.runs.free(spares_[--spare_count_], 1, visit);
   flush_all(visit);
 }
 
@@ -336,8 +405,8 @@ void Lane<P>::clean_class(unsigned c, Visit& visit) {
       slab->wait_for_frees();
     }
   }
-  while (Slab* slab = partial_[c].pop()) {
-    if (slab->used() == 0 && !slab->free_list_is_whole(slabs().begin(slab))) {
+  while (Slab* slab = pop_partial(c)) {
+    if (slab->used() == 0 && !slab->free_list_looks_whole(slabs().begin(slab))) {
       partial_[c].push(slab);
       drop_damaged_list(slab, Verdict::kListDamaged);
     } else if (slab->used() == 0) {
@@ -351,6 +420,7 @@ void Lane<P>::clean_class(unsigned c, Visit& visit) {
 
 template <class P>
 void Lane<P>::check_invariants() const {
+  BlockCount empties = 0;
   for (unsigned c = 1; c < kClassCount; ++c) {
     const Slab* current = current_[c];
     CHECK(heads[c] == nullptr || current != nullptr);
@@ -359,13 +429,19 @@ void Lane<P>::check_invariants() const {
       CHECK(bin_length(c) <= current->used());
     }
     for (const Slab* slab = partial_[c].first(); slab != nullptr; slab = slab->next) {
-      CHECK(slab->place == Slab::Place::kPartial && index_of(slab->size_class) == c && slab->has_room());
+      CHECK(index_of(slab->size_class) == c && slab->has_room());
+      if (slab->place == Slab::Place::kEmpty) {
+        CHECK(slab->used() == 0);
+        empties += slab_blocks_of(slab->size_class);
+      } else {
+        CHECK(slab->place == Slab::Place::kPartial);
+      }
       CHECK(slab->beyond == 0 && slab->used() <= slab->carved &&
             slab->carved <= capacity_of(slab->size_class));
       CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() == id_);
     }
   }
-  CHECK(spare_count_ <= kSpares);
+  CHECK(empties == empty_blocks());
 }
 
 }  // namespace lanemalloc

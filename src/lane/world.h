@@ -78,6 +78,19 @@ struct World {
     lane.let_go(visit);
     return true;
   }
+
+  // Has lanes that hold at least `least` blocks of empty slabs give them back, but `except`. True if any did. Cheap where none
+  // does.
+  bool collect_empties(BlockCount least, const Lane<P>* except, Visit& visit) {
+    if (!visit.may_drain) return false;
+    bool any = false;
+    lanes.for_each([&](Lane<P>& lane) {
+      if (&lane == except || lane.empty_blocks() < least) return;
+      with_idle_lane(lane, visit,
+                     [&](Lane<P>& held) { any |= held.give_back_empties(held.empty_blocks(), visit); });
+    });
+    return any;
+  }
 };
 
 }  // namespace lanemalloc

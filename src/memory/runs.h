@@ -68,7 +68,16 @@ class Runs {
     return run;
   }
 
-  // Gives back a run from allocate(), whole. Its page-map entries must be cleared already.
+  // The same of memory that is there anyway: dirty runs only. kNone if none fits, or the lock cannot be had.
+  BlockIndex reuse(BlockCount n, Visit& visit) {
+    if (!has_dirty() || !lock_.acquire(visit)) return kNone;
+    take_back_deferred();
+    const BlockIndex at = take(n, 1, 1).at;
+    lock_.release(visit);
+    return at;
+  }
+
+  // Gives back a run from allocate() or reuse(), whole. Its page-map entries must be cleared already.
   void free(BlockIndex at, BlockCount n, Visit& visit) { give(at, n, BlockKind::kDirty, visit); }
 
   // Grows a run in place by what is free behind it. False: nothing changed.
@@ -159,6 +168,7 @@ class Runs {
     return given;
   }
 
+  bool has_dirty(BlockCount n) const { return dirty() >= n; }
   bool has_dirty() const {
     return dirty_blocks_.load(std::memory_order_relaxed) != 0 ||
            deferred_.load(std::memory_order_relaxed) != 0;
@@ -326,8 +336,8 @@ class Runs {
     return kNone;
   }
 
-  Run take(BlockCount n, BlockCount align_blocks) {
-    for (unsigned set = 0; set < kSets; ++set) {
+  Run take(BlockCount n, BlockCount align_blocks, unsigned sets = kSets) {
+    for (unsigned set = 0; set < sets; ++set) {
       for (;;) {
         const BlockIndex at = find(set, n + align_blocks - 1);
         if (at == kNone) break;

@@ -11,7 +11,6 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <sys/single_threaded.h>
 #include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
@@ -292,8 +291,8 @@ bool Linux::restart_here() noexcept {
          system_call(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0;
 }
 
+// The C library says that there are threads.
 bool Linux::still_single_threaded() noexcept {
-  if (__libc_single_threaded) return true;
   had_threads.store(true, std::memory_order_relaxed);
   return false;
 }

@@ -1,6 +1,8 @@
 // The platform contract (platform.h) for Linux, by raw system calls: no errno, no thread-local storage, no libc locks.
 #pragma once
 
+#include <sys/single_threaded.h>
+
 #include "base/arch.h"
 #include "platform/platform.h"
 
@@ -36,7 +38,8 @@ struct Linux {
   static bool numbers_for_hits() noexcept;
   static bool restart_here() noexcept;
   static bool single_threaded() noexcept {
-    return !had_threads.load(std::memory_order_relaxed) && still_single_threaded();
+    return !had_threads.load(std::memory_order_relaxed) &&
+           (__libc_single_threaded || still_single_threaded());
   }
   static bool barrier() noexcept;
   static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept;

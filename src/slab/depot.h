@@ -3,7 +3,7 @@
 // Invariant: every slab in it has free objects and some in use, and its page-map owner is kDepot.
 #pragma once
 
-#include "slab/slab.h"
+#include "slab/batch.h"
 
 namespace lanemalloc {
 
@@ -47,28 +47,26 @@ class Depot {
     if (!lock_.acquire(visit)) return false;
     Object* others = nullptr;
     Object* bad = nullptr;
-    while (batch != nullptr) {
-      Object* object = batch;
-      batch = batch->next;
+    Batch::for_each(batch, [&](Object* object) {
       const MapEntry entry = slabs_.region.entry_at(slabs_.region.distance(object));
       if (entry.owner() != Owner::kDepot) {
         object->next = others;
         others = object;
-        continue;
+        return;
       }
       Slab* slab = slabs_.at(entry);
       bump(freed_[index_of(slab->size_class)]);
-      if (slab->depot_life != life_ || !slab->push(object)) continue;
+      if (slab->depot_life != life_ || !slab->push(object)) return;
       lists_[index_of(slab->size_class)].remove(slab);
       bump(counts_[index_of(slab->size_class)], ~uint32_t{0});
-      if (LIKELY(slab->free_list_is_whole(slabs_.begin(slab)))) {
+      if (LIKELY(slab->free_list_looks_whole(slabs_.begin(slab)))) {
         slabs_.destroy(slab, visit);
       } else {
         bad = object;
         slab->depot_life =
             static_cast<uint8_t>(life_ - 1);  // lost, as after abandon(): in no list, and never looked at
       }
-    }
+    });
     lock_.release(visit);
     if (UNLIKELY(bad != nullptr)) damaged(bad);
     while (others != nullptr) {

@@ -18,7 +18,7 @@ namespace lanemalloc {
 template <class Atomics = Hardware>
 struct BasicObject {
   using Link = typename Atomics::template atomic<BasicObject*>;
-  BasicObject* next;  // in a free list, or in a batch of remote frees
+  BasicObject* next;  // in a free list, or in a batch (slab/batch.h)
   Link earlier;       // in a batch's first object: the batch given before it (lane/inbox.h)
 };
 using Object = BasicObject<>;
@@ -28,6 +28,7 @@ struct Slab {
   enum class Place : uint8_t {
     kCurrent,  // its lane's bin takes objects from it
     kPartial,  // in a list: has free objects
+    kEmpty,    // in that list, and in its lane's list of empty slabs: nothing of it is in use
     kFull,     // in no list: few or none of its objects are free
   };
 
@@ -42,6 +43,10 @@ struct Slab {
   // that agree in the lowest 12 bits of their addresses hold each other up.
   Object* free_list;
   int32_t countdown;  // frees until somebody must look at the slab; below 0: more frees than objects
+  // Of an empty one.
+  uint32_t emptied_at;  // epoch
+  Slab* newer;
+  Slab* older;
 
   void start(SizeClass c) {
     free_list = nullptr;
@@ -110,31 +115,34 @@ struct Slab {
   }
 
   // Whether the first links make no circle, as a double free of an object on the list does. Costs a miss little; what it
-  // does not reach is found when the slab is empty (free_list_is_whole), or with checked=1 at once.
+  // does not reach may be found when the slab is empty (free_list_looks_whole), and with checked=1 is at once.
   bool free_list_looks_sound() const {
-    // A circle that begins before the mark and is no longer than the way from it comes back to it.
-    const Object* mark = free_list;
-    const Object* object = free_list;
-    for (const int steps : {4, 6}) {
-      for (int step = 0; step < steps; ++step) {
-        object = object->next;
-        if (object == nullptr) return true;
-        if (UNLIKELY(object == mark)) return false;
-      }
-      mark = object;
+    // A circle of at most four that begins at one of the first two comes back to the second; one object comes to itself.
+    const Object* second = free_list->next;
+    if (UNLIKELY(second == free_list)) return false;
+    const Object* object = second;
+    for (int step = 0; step < 4 && object != nullptr; ++step) {
+      object = object->next;
+      if (UNLIKELY(object == second)) return false;
     }
     return true;
   }
 
-  // Whether the free list holds every object that was handed out, each once, and nothing else; none is in use.
-  bool free_list_is_whole(Address begin) const {
+  // Whether the free list of a slab without objects in use looks like every object that was handed out, each once: its
+  // first links lead to objects of the slab, and it ends after as many as there are, or not yet. Not all of a long list is
+  // walked, since that is a cache miss an object: a quarter of the time of a program that frees what it has made.
+  bool free_list_looks_whole(Address begin) const {
+    constexpr uint32_t kWalked = 64;
     const Bytes bytes = carved * size_of(size_class);
+    const uint32_t n = carved < kWalked ? carved : kWalked;
+    const Object* mark = nullptr;
     const Object* object = free_list;
-    for (uint32_t i = 0; i < carved; ++i) {
-      if (reinterpret_cast<Address>(object) - begin >= bytes) return false;
+    for (uint32_t i = 0; i < n; ++i) {
+      if (reinterpret_cast<Address>(object) - begin >= bytes || object == mark) return false;
+      if ((i & (i + 1)) == 0) mark = object;  // a circle comes back to one of these
       object = object->next;
     }
-    return object == nullptr;
+    return carved > kWalked || object == nullptr;
   }
 
   // The list cannot be trusted: what was handed out counts as in use from now on, lost, but never handed out twice.
@@ -170,6 +178,26 @@ class SlabList {
 
  private:
   Slab* first_ = nullptr;
+};
+
+// A lane's empty slabs, by age.
+class EmptySlabs {
+ public:
+  Slab* oldest() const { return oldest_; }
+  void push(Slab* slab) {
+    slab->newer = nullptr;
+    slab->older = newest_;
+    (newest_ != nullptr ? newest_->newer : oldest_) = slab;
+    newest_ = slab;
+  }
+  void remove(Slab* slab) {
+    (slab->newer != nullptr ? slab->newer->older : newest_) = slab->older;
+    (slab->older != nullptr ? slab->older->newer : oldest_) = slab->newer;
+  }
+
+ private:
+  Slab* newest_ = nullptr;
+  Slab* oldest_ = nullptr;
 };
 
 // Makes slabs of runs and gives them back.

@@ -1,4 +1,7 @@
 // malloc_info, malloc_stats, malloc_trim, mallopt, mallinfo and mallinfo2: what programs rely on.
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "child.h"
 
 static const size_t kMib = 1 << 20;
@@ -97,4 +100,35 @@ CASE(mallinfo2_follows_live_memory) {
   CHECK(during.arena + during.hblkhd >= wanted);
   CHECK_MSG((size_t)(unsigned)old.uordblks + (size_t)(unsigned)old.hblkhd + 4096 >= live_during,
             "mallinfo: %d + %d", old.uordblks, old.hblkhd);
+}
+
+// Threads pop what a reader of the figures might be walking, and overwrite it.
+static atomic_int figures_read;
+static void* replace_objects(void* seed) {
+  void* objects[512] = {NULL};
+  unsigned random = (unsigned)(size_t)seed;
+  while (!figures_read) {
+    random = random * 1664525 + 1013904223;
+    void** slot = &objects[random >> 16 & 511];
+    free(*slot);
+    *slot = malloc(16 + (random >> 8) % 200);
+    REQUIRE(*slot);
+    memset(*slot, 0xff, 16);
+  }
+  for (int i = 0; i < 512; i++) free(objects[i]);
+  return NULL;
+}
+
+CASE(figures_may_be_read_while_threads_allocate) {
+  pthread_t threads[3];
+  for (size_t i = 0; i < 3; i++) REQUIRE(pthread_create(&threads[i], NULL, replace_objects, (void*)i) == 0);
+  size_t most = 0;
+  for (int i = 0; i < 5000; i++) {
+    size_t live = mallinfo2().uordblks;
+    if (live > most) most = live;
+  }
+  figures_read = 1;
+  for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+  CHECK_MSG(most > 3 * 512 * 16, "at most %zu bytes live", most);
+  CHECK_MSG(most < 64 * kMib, "%zu bytes live", most);
 }

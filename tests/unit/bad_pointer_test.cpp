@@ -144,11 +144,22 @@ class DamagedSlabTest : public BadPointerTest {
   void* in_use_ = nullptr;
 };
 
-TEST_ALL_CONFIGS(DamagedSlabTest, IsToldWhenItLooksEmptyAndTheLaneStaysWhole) {
+TEST_ALL_CONFIGS(DamagedSlabTest, IsToldWhenItIsToGoBackAndTheLaneStaysWhole) {
   Slot& t = thread();
   damage(t, true);
+  engine().check_invariants();
+  engine().trim(t);
   ASSERT_FALSE(reports.empty());
   EXPECT_EQ(reports[0].why, Verdict::kListDamaged);
+  engine().check_invariants();
+}
+
+TEST_ALL_CONFIGS(DamagedSlabTest, IsToldWhenItLooksEmptyAndItsLastObjectIsFreed) {
+  Slot& t = thread();
+  damage(t, true);
+  (void)free(t, in_use_);
+  ASSERT_FALSE(reports.empty());
+  EXPECT_EQ(reports[0].why, Verdict::kFreedAlready);
   engine().check_invariants();
 }
 

@@ -67,7 +67,7 @@ TEST(SizeClasses, SlabsHoldFourObjectsOrTwoLargeOnesAndWasteASixteenthAtMost) {
     EXPECT_LE(capacity_of(size_class) * size_of(size_class), bytes) << c;
     EXPECT_LE(bytes - capacity_of(size_class) * size_of(size_class), bytes / 16) << c;
     EXPECT_GE(chunk_of(size_class), 1u) << c;
-    EXPECT_LE(chunk_of(size_class) * size_of(size_class), std::max<Bytes>(4096, size_of(size_class))) << c;
+    EXPECT_LE(chunk_of(size_class) * size_of(size_class), std::max<Bytes>(8192, size_of(size_class))) << c;
     // The shortest such run.
     for (BlockCount n = 1; n < slab_blocks_of(size_class); ++n) {
       const Bytes shorter = bytes_of(n);

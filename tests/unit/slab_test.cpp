@@ -137,22 +137,22 @@ TEST_ALL_CONFIGS(SlabTest, AWholeListHoldsEveryObjectOnceAndNothingElse) {
     for (size_t i = all.size(); i-- > 0;) slab->push(all[i]);
   };
   free_all();
-  EXPECT_TRUE(slab->free_list_is_whole(begin));
+  EXPECT_TRUE(slab->free_list_looks_whole(begin));
   EXPECT_EQ(slab->used(), 0u);
   EXPECT_EQ(list_length(slab), all.size());
   all[3]->next = all[2];  // a circle
-  EXPECT_FALSE(slab->free_list_is_whole(begin));
+  EXPECT_FALSE(slab->free_list_looks_whole(begin));
   free_all();
   all[5]->next = nullptr;  // too short
-  EXPECT_FALSE(slab->free_list_is_whole(begin));
+  EXPECT_FALSE(slab->free_list_looks_whole(begin));
   free_all();
   alignas(16) Object stray = {};
   all[5]->next = &stray;  // out of the slab
   stray.next = all[7];
-  EXPECT_FALSE(slab->free_list_is_whole(begin));
+  EXPECT_FALSE(slab->free_list_looks_whole(begin));
   free_all();
   all[all.size() - 1]->next = all[0];  // never ends
-  EXPECT_FALSE(slab->free_list_is_whole(begin));
+  EXPECT_FALSE(slab->free_list_looks_whole(begin));
 }
 
 TEST_ALL_CONFIGS(SlabTest, AListThatIsAsLongAsItShouldBeButHoldsOneObjectTwiceIsNotWhole) {
@@ -162,7 +162,27 @@ TEST_ALL_CONFIGS(SlabTest, AListThatIsAsLongAsItShouldBeButHoldsOneObjectTwiceIs
   for (size_t i = 1; i < all.size(); ++i) slab->push(all[i]);
   slab->push(all[1]);
   EXPECT_EQ(slab->countdown, 0);
-  EXPECT_FALSE(slab->free_list_is_whole(slabs_.begin(slab)));
+  EXPECT_FALSE(slab->free_list_looks_whole(slabs_.begin(slab)));
+}
+
+TEST_ALL_CONFIGS(SlabTest, OfALongListTheLatestFreesAreWalked) {
+  Slab* slab = make(class_of(64));
+  const std::vector<Object*> all = carve_all(slab);
+  const auto free_all = [&](size_t left_out) {
+    slab->give_up_free_list();
+    for (size_t i = left_out; i < all.size(); ++i) slab->push(all[i]);
+  };
+  free_all(0);
+  EXPECT_TRUE(slab->free_list_looks_whole(slabs_.begin(slab)));
+  for (size_t apart : {size_t{0}, size_t{1}, size_t{20}, size_t{31}}) {
+    free_all(1);
+    slab->push(all[all.size() - 1 - apart]);  // again, and that many others were freed meanwhile
+    EXPECT_EQ(slab->countdown, 0);
+    EXPECT_FALSE(slab->free_list_looks_whole(slabs_.begin(slab))) << apart;
+  }
+  free_all(0);
+  all[all.size() - 10]->next = nullptr;  // too short
+  EXPECT_FALSE(slab->free_list_looks_whole(slabs_.begin(slab)));
 }
 
 TEST_ALL_CONFIGS(SlabTest, EveryBlockOfASlabNamesItsOwnerAndItsState) {

@@ -87,14 +87,14 @@ bool Lane<P>::is_closed() const {
 
 // The lock is held. Null owner: the lock is enough.
 template <class P>
-bool Lane<P>::take_from_owner() {
+bool Lane<P>::take_from_owner(bool ask) {
   Slot* slot = owner_slot();
   if (slot == nullptr) return true;
   revoking_.store(true, std::memory_order_relaxed);
   for (int round = 0; round < 2; ++round) {
     close_gate();
     if (!P::barrier()) {
-      asked_.store(true, std::memory_order_relaxed);
+      if (ask) asked_.store(true, std::memory_order_relaxed);
       break;
     }
     // acquire at [peek]: sees what the owner did before it left.

@@ -92,7 +92,7 @@ bool Lane<P>::take_from_cpu() {
   if (!here.compare_exchange_strong(free, kRevokedHere, std::memory_order_acquire, std::memory_order_relaxed))
     return false;
   if (!P::restart_here()) {
-    // Never so: percpu is not chosen where there is no restart. Give up without a look.
+    // A filter may have forbidden it since the entry was chosen. Give up without a look.
     free = kRevokedHere;
     here.compare_exchange_strong(free, free_here(), std::memory_order_relaxed);
     return false;

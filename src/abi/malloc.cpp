@@ -55,8 +55,15 @@ NOINLINE void free_slow(void* p, Gate* gate) {
   if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("free", p, verdict);
 }
 
+// The arguments lie where free_missed() has them.
+NOINLINE void free_full(void*, Gate* gate, MapEntry entry) {
+  process_engine.flush_slow(entry, thread_slot, gate);
+}
+
 NOINLINE void free_missed(void* p, Gate* gate, MapEntry entry) {
-  if (LIKELY(process_engine.free_quickly(p, thread_slot, gate, entry))) return;
+  if (LIKELY(process_engine.free_quickly(p, thread_slot, gate, entry,
+                                         [=](Gate* g, MapEntry e) { free_full(p, g, e); })))
+    return;
   if (p == nullptr) return Owned::leave(thread_slot, gate);
   free_slow(p, gate);
 }

@@ -62,8 +62,8 @@ inline uint64_t fetch_add_unlocked(std::atomic<uint64_t>& counter, uint64_t by) 
   return counter.fetch_add(by, std::memory_order_relaxed);
 }
 
-// Takes one off and tells whether nothing is left.
-inline bool take_one_and_test(int& count) { return --count <= 0; }
+// Takes some off and tells whether nothing is left.
+inline bool take_and_test(int& count, int some) { return (count -= some) <= 0; }
 
 inline void pause() { __asm__ volatile("yield"); }
 

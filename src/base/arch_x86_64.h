@@ -64,10 +64,10 @@ inline uint64_t fetch_add_unlocked(std::atomic<uint64_t>& counter, uint64_t by) 
   return by;
 }
 
-// Takes one off and tells whether nothing is left, in one instruction that the compiler does not find by itself.
-inline bool take_one_and_test(int& count) {
+// Takes some off and tells whether nothing is left, in one instruction that the compiler does not find by itself.
+inline bool take_and_test(int& count, int some) {
   bool none_left;
-  __asm__("subl $1, %[count]" : [count] "+m"(count), "=@ccle"(none_left));
+  __asm__("subl %[some], %[count]" : [count] "+m"(count), "=@ccle"(none_left) : [some] "ri"(some));
   return none_left;
 }
 

@@ -410,6 +410,12 @@ void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
   if (lane->how == Entry::kPerCpu) lane->leave_here();
 }
 
+template <class P>
+void Engine<P>::flush_slow(MapEntry entry, Slot& slot, Gate* gate) {
+  Inside inside(slot, gate);
+  static_cast<Lane<P>*>(gate)->flush_to(entry.owner(), inside.visit());
+}
+
 // There is no memory for a lane of our own: a batch of one, straight to the owner. What lies in the depot goes to some lane,
 // which sends it on.
 template <class P>

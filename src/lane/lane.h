@@ -76,9 +76,12 @@ class Lane : public Gate {
   NOINLINE void* refill(SizeClass c, Visit& visit);
   // Refills the bin from its own slab's free list, the usual miss, and takes one object; null if that does not do.
   FAST Object* refill_quickly(Bytes index);
-  // Frees an object of another lane into a batch that is there and has room; false if that does not do.
+  // Frees an object of another lane into a batch that is there; kNot: there is none. kFull: it is to be flushed now.
+  enum class Sent : uint8_t { kNot, kDone, kFull };
   template <class ClassOf>
-  FAST bool send_quickly(Object* object, MapEntry entry, ClassOf class_of_object);
+  FAST Sent send_quickly(Object* object, MapEntry entry, ClassOf class_of_object);
+  // Sends the batch to this owner.
+  void flush_to(Owner owner, Visit& visit) { flush(remote_to(owner), visit); }
   // Frees an object whose page-map entry is `entry`.
   void free(Object* object, MapEntry entry, Visit& visit);
   // After Slab::push() said that somebody must look.
@@ -140,6 +143,9 @@ class Lane : public Gate {
   IdStack<>::Link& idle_link() { return idle_link_; }
   std::atomic<uint32_t>& overflow_link() { return overflow_link_; }
 
+  // Of the table: there is a lane here. In memory that no lane has been made in it reads as false.
+  std::atomic<bool>& made() { return made_; }
+
   // Changes whenever the lane leaves its hit paths; the scavenger compares.
   uint64_t activity() const {
     return activity_.load(std::memory_order_relaxed) + counters_.misses.load(std::memory_order_relaxed);
@@ -170,10 +176,12 @@ class Lane : public Gate {
 
   // Objects of one other owner, on their way there.
   struct Remote : Batch {
-    Owner owner = Owner::kNobody;
-    int32_t room = 0;  // bytes; at most 0: full
+    Owner owner = Owner::kClosed;  // never one of an object
+    uint8_t unanswered = 0;        // batches that the owner has not taken in
+    uint8_t seen = 0;              // the owner's misses at the last look
+    int32_t room = 0;              // bytes; at most 0: to be flushed
   };
-  static_assert(sizeof(Remote) == 16);
+  static_assert(sizeof(Remote) == 32);
 
   // Of an object in a batch. It takes its size, and at least its share of the count, out of the batch's room: one
   // subtraction for both.
@@ -208,6 +216,7 @@ class Lane : public Gate {
   bool take_away(Slab* slab);
   NOINLINE void age(Visit& visit);
   void free_here(Object* object, MapEntry entry, Visit& visit);
+  FAST Remote& remote_to(Owner owner) { return *kept(&remotes_[static_cast<unsigned>(owner) % kRemotes]); }
   void send(Object* object, MapEntry entry, Visit& visit);
   FAST void receive(Object* object, Visit& visit);
   NOINLINE void send_after(Object* object, MapEntry entry, Visit& visit);
@@ -233,8 +242,6 @@ class Lane : public Gate {
   std::atomic<uint32_t> empty_blocks_{0};  // of those; anybody reads it
   uint32_t epoch_ = 0;                     // when it last looked how old they are
   uint32_t fresh_blocks_ = 0;              // taken since it last looked around for empty ones
-  uint8_t unanswered_[64]{};
-  uint8_t seen_[64]{};  // owners' misses at the last look
   LaneCounters counters_;
   const Owner id_;
   const uint32_t number_;
@@ -251,6 +258,7 @@ class Lane : public Gate {
   std::atomic<Slot*> owner_slot_{nullptr};  // whose lane it is; under the lock
   std::atomic<bool> revoking_{false};
   bool set_aside_ = false;
+  std::atomic<bool> made_{false};
   std::atomic<bool> mail_waits_{false};  // much of it
   std::atomic<bool> asked_{false};       // where the system has no barrier: clean yourself when you can
 };

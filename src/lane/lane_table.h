@@ -39,7 +39,7 @@ class LaneTable {
     for (uint32_t i = 0; i < n && i < most_; ++i) {
       Lane<P>& lane = at(static_cast<Owner>(i + static_cast<uint32_t>(Owner::kFirstLane)));
       // acquire: sees the lane whole. One that is just being made is not ready to be visited.
-      if (ready_word(i).load(std::memory_order_acquire) != 0) visit(lane);
+      if (lane.made().load(std::memory_order_acquire)) visit(lane);
     }
   }
 
@@ -116,11 +116,7 @@ class LaneTable {
     return static_cast<uint32_t>(id) - static_cast<uint32_t>(Owner::kFirstLane);
   }
 
-  // The last word of a lane's place says that the lane has been made.
-  std::atomic<uint32_t>& ready_word(uint32_t i) const {
-    return *reinterpret_cast<std::atomic<uint32_t>*>(lanes_ + (i + 1) * kStride - sizeof(uint32_t));
-  }
-  static_assert(sizeof(Lane<P>) <= kStride - sizeof(uint32_t));
+  static_assert(sizeof(Lane<P>) <= kStride);
 
   Lane<P>* numbered(std::atomic<uint16_t>& entry, Entry how, uint32_t number) {
     // acquire: sees the lane made. Pairs with the release below.
@@ -147,7 +143,7 @@ class LaneTable {
         Lane<P>(owner(i + static_cast<uint32_t>(Owner::kFirstLane)), world_, how, lane_number);
     if (visit != nullptr) lane->try_lock(*visit);
     // release: whoever sees the lane ready sees it whole. Pairs with the acquire in for_each().
-    ready_word(i).store(1, std::memory_order_release);
+    lane->made().store(true, std::memory_order_release);
     return lane;
   }
 

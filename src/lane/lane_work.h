@@ -265,65 +265,67 @@ void Lane<P>::free(Object* object, MapEntry entry, Visit& visit) {
   send(object, entry, visit);
 }
 
-// An owner that is nobody has no batch with room: so the object is one of ours when its class is asked for.
+// An object of nobody has no batch: so this one is a lane's or the depot's when its class is asked for.
 template <class P>
 template <class ClassOf>
-FAST bool Lane<P>::send_quickly(Object* object, MapEntry entry, ClassOf class_of_object) {
-  Remote& remote = remotes_[static_cast<unsigned>(entry.owner()) % kRemotes];
-  if (UNLIKELY(remote.owner != entry.owner() || remote.room <= 0)) return false;
-  const unsigned c = index_of(class_of_object());
+FAST typename Lane<P>::Sent Lane<P>::send_quickly(Object* object, MapEntry entry, ClassOf class_of_object) {
+  Remote& remote = remote_to(entry.owner());
+  if (UNLIKELY(remote.owner != entry.owner())) return Sent::kNot;
+  const size_t c = index_of(class_of_object());
   bump(counters_.sent[c]);
-  remote.add(object, kCharges.of[c].places);
-  remote.room -= static_cast<int32_t>(kCharges.of[c].room);
-  return true;
+  remote.add(object, [&] { return kCharges.of[c].places; });
+  const bool full = arch::take_and_test(remote.room, static_cast<int32_t>(kCharges.of[c].room));
+  return LIKELY(!full) ? Sent::kDone : Sent::kFull;
 }
 
 template <class P>
 void Lane<P>::send(Object* object, MapEntry entry, Visit& visit) {
-  Remote& remote = remotes_[static_cast<unsigned>(entry.owner()) % kRemotes];
+  Remote& remote = remote_to(entry.owner());
   if (remote.owner != entry.owner() || remote.room <= 0) {
     if (!remote.is_empty()) flush(remote, visit);
     // A depot that could not be entered keeps its batch; what is added is sorted out there.
     if (remote.is_empty()) {
+      if (remote.owner != entry.owner()) remote.unanswered = 0;
       remote.owner = entry.owner();
       remote.room = kBatchBytes;
       stir(visit);
     }
   }
   const Charge& charge = kCharges.of[index_at(object)];
-  remote.add(object, charge.places);
+  remote.add(object, [&] { return charge.places; });
   remote.room -= static_cast<int32_t>(charge.room);
 }
 
 template <class P>
 void Lane<P>::flush(Remote& remote, Visit& visit) {
   Object* batch = remote.take();
-  remote.room = 0;
+  remote.room = kBatchBytes;
   bump(counters_.remote_batches);
   stir(visit);
   if (remote.owner == Owner::kDepot) {
     const bool done = world_.depot.free(
         batch, visit, [&](Object* object) { receive(object, visit); },
         [&](Object* object) { world_.report(Verdict::kListDamaged, object); });
-    if (!done) remote.put_back(batch);
+    if (!done) {
+      remote.put_back(batch);
+      remote.room = 0;
+    }
     return;
   }
   // acquire: whoever read the owner's number from the page map sees its lane made. Pairs with [entries.release].
   std::atomic_thread_fence(std::memory_order_acquire);
   Lane& owner = world_.lanes.at(remote.owner);
-  uint8_t& unanswered = unanswered_[static_cast<unsigned>(remote.owner) % sizeof unanswered_];
   if (!owner.inbox_.give(batch)) {
-    unanswered = 0;
+    remote.unanswered = 0;
     return;
   }
-  if (++unanswered < kIdleAfter || !visit.may_drain) return;
+  if (++remote.unanswered < kIdleAfter || !visit.may_drain) return;
   // The owner has not looked for a while. If it refills its bins, tell it. Else, if it is not inside, take in for it what lies
   // there.
-  unanswered = 0;
-  uint8_t& seen = seen_[static_cast<unsigned>(remote.owner) % sizeof seen_];
+  remote.unanswered = 0;
   const auto misses = static_cast<uint8_t>(owner.counters_.misses.load(std::memory_order_relaxed));
-  if (seen != misses) {
-    seen = misses;
+  if (remote.seen != misses) {
+    remote.seen = misses;
     owner.mail_waits_.store(true, std::memory_order_relaxed);
     return;
   }

@@ -19,35 +19,40 @@ class Batch {
  public:
   static constexpr Bytes kHolderBytes = 64;
 
-  // How many others an object of the size can name.
+  // The bytes of an object that it can hold names in.
   static constexpr unsigned places_in(Bytes size) {
-    return static_cast<unsigned>(((size < kHolderBytes ? size : kHolderBytes) - sizeof(Object)) / sizeof(Object*));
+    return static_cast<unsigned>((size < kHolderBytes ? size : kHolderBytes) - sizeof(Object));
   }
 
   bool is_empty() const { return first_ == nullptr; }
 
-  // Adds an object of which `places` are the places that it has.
-  FAST void add(Object* object, unsigned places) {
-    if (LIKELY(named_ < places_)) {
-      others(first_)[named_++] = object;
+  // Adds an object; `places` says what places_in() its size is, if it has to be a holder.
+  template <class Places>
+  FAST void add(Object* object, Places places) {
+    if (LIKELY(place_ != end_)) {
+      *place_++ = object;
       return;
     }
     close();
     object->next = first_;
     first_ = object;
-    places_ = static_cast<uint8_t>(places);
+    place_ = others(object);
+    end_ = reinterpret_cast<Object**>(reinterpret_cast<std::byte*>(place_) + places());
   }
 
   // The batch's first object, for the way; this one is empty then.
   Object* take() {
     close();
-    places_ = 0;
+    place_ = end_ = nullptr;
     Object* first = first_;
     first_ = nullptr;
     return first;
   }
   // What take() returned.
-  void put_back(Object* first) { first_ = first; }
+  void put_back(Object* first) {
+    first_ = first;
+    place_ = end_ = others(first);
+  }
 
   // Calls visit(object) for each object of a batch from take(). visit() may do with it whatever it likes.
   template <class Visit>
@@ -70,14 +75,14 @@ class Batch {
 
   // Writes down how many the first holder names.
   FAST void close() {
-    if (named_ == 0) return;
-    first_->next = reinterpret_cast<Object*>(bits(first_->next) | named_);
-    named_ = 0;
+    if (first_ == nullptr) return;
+    const auto named = static_cast<uintptr_t>(place_ - others(first_));
+    first_->next = reinterpret_cast<Object*>(bits(first_->next) | named);
   }
 
   Object* first_ = nullptr;
-  uint8_t named_ = 0;   // by the first holder
-  uint8_t places_ = 0;  // it could name
+  Object** place_ = nullptr;  // in the first holder, for the next object; end_: none
+  Object** end_ = nullptr;
 };
 
 }  // namespace lanemalloc

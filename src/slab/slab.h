@@ -65,7 +65,7 @@ struct Slab {
   FAST bool push(Object* object) {
     object->next = free_list;
     free_list = object;
-    return arch::take_one_and_test(countdown);
+    return arch::take_and_test(countdown, 1);
   }
 
   // Takes the whole free list. Adds its length to `taken`.

@@ -4,11 +4,11 @@
 
 #define add_unlocked add_unlocked_in_assembly
 #define fetch_add_unlocked fetch_add_unlocked_in_assembly
-#define take_one_and_test take_one_and_test_in_assembly
+#define take_and_test take_and_test_in_assembly
 #include_next "base/arch.h"
 #undef add_unlocked
 #undef fetch_add_unlocked
-#undef take_one_and_test
+#undef take_and_test
 
 namespace lanemalloc::arch {
 
@@ -23,6 +23,6 @@ inline void add_unlocked(std::atomic<T>& counter, T by) {
   counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
 }
 
-inline bool take_one_and_test(int& count) { return --count <= 0; }
+inline bool take_and_test(int& count, int some) { return (count -= some) <= 0; }
 
 }  // namespace lanemalloc::arch

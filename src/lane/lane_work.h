@@ -146,7 +146,8 @@ BlockIndex Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
       slab != nullptr && slab_blocks_of(slab->size_class) == n && take_away(slab))
     return world_.region.block_of_state(slab);
   BlockIndex at = world_.runs.reuse(n, visit);
-  if (at == Runs<P>::kNone && give_back_empties(n, visit)) at = world_.runs.reuse(n, visit);
+  if (at == Runs<P>::kNone && give_back_empties(n == 1 ? 1 : empty_blocks(), visit))
+    at = world_.runs.reuse(n, visit);
   if (at == Runs<P>::kNone && (fresh_blocks_ += n) >= kMuch) {
     fresh_blocks_ = 0;
     if (world_.collect_empties(kMuch, this, visit)) at = world_.runs.reuse(n, visit);
@@ -205,9 +206,11 @@ void Lane<P>::keep(Slab* slab, Visit& visit) {
   slab->emptied_at = world_.runs.epoch();
   empties_.push(slab);
   bump(empty_blocks_, blocks);
-  // Of several blocks: no other class could use it, so one is enough.
+  // Of several blocks: no other class could use it. One is enough, and that only if the bin's own slab has no room.
+  const Slab* current = current_[index_of(slab->size_class)];
   const bool only_one = slab->next == nullptr && slab->previous == nullptr;
-  if (blocks > 1 && !only_one && take_away(slab)) return slabs().destroy(slab, visit);
+  const bool is_needed = only_one && (current == nullptr || !current->has_room());
+  if (blocks > 1 && !is_needed && take_away(slab)) return slabs().destroy(slab, visit);
   if (empty_blocks() > kMostAlone && P::single_threaded()) give_back_empties(kMostAlone / 2, visit);
 }
 

@@ -40,7 +40,7 @@ class Engine {
       Owned::leave(slot, gate);
       return object;
     }
-    void* object = static_cast<Lane<P>*>(gate)->pop(index);
+    void* object = static_cast<Lane<P>*>(gate)->pop(gate->classes[index]);
     if (UNLIKELY(object == nullptr)) return miss(gate);
     Owned::leave(slot, gate);
     return object;

@@ -30,16 +30,17 @@ inline constexpr uint32_t kNotHere = 0xFFFF0002;
 static_assert(kMostNumbers < 0xFFFF);
 
 struct alignas(kGateAlignment) Gate {
-  // Bins below this index may be hit. 0 while nobody may.
+  // Requests whose small_index() is below may be hits. 0 while nobody's may.
   std::atomic<size_t> open_bins{0};
   const size_t no_bins = 0;
   // The page-map owner whose objects may be freed by a hit. kClosed while nobody may.
   alignas(8) std::atomic<uint16_t> open_owner{static_cast<uint16_t>(Owner::kClosed)};
   alignas(8) const uint16_t no_owner = static_cast<uint16_t>(Owner::kClosed);
 
-  Object* heads[kClassCount]{};  // free objects a class, for a hit to pop
+  Object* heads[kClassCount]{};            // free objects a class, for a hit to pop
+  const SmallTable classes = kSmallTable;  // here, so that a hit has it at hand
 
-  // What hits by CPU may ask for (entry/percpu.h): bins below this index, pointers below this distance. 0 where nobody may.
+  // What hits by CPU may ask for (entry/percpu.h): requests below this index, pointers below this distance. 0 where nobody may.
   size_t here_bins = 0;
   const size_t no_bins_here = 0;
   Bytes here_bytes = 0;

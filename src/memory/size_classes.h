@@ -1,8 +1,10 @@
 // Size classes: what sizes slabs are cut into. Called by: slab, lane, engine. Holds no state; all of it is constant.
 //
-//   class   1 ..  64   sizes 16, 32, 48 .. 1024: the index is (size + 15) / 16, so that the hit path needs no table
-//   class  65 .. 136   eight steps a doubling up to 512 KiB: at most 12.5 % of a request is added
+//   class   1 .. 16    sizes 16, 32, 48 .. 256
+//   class  17 .. 104   eight steps a doubling up to 512 KiB: at most 12.5 % of a request is added
 //   larger             runs of whole blocks, which adds at most 12.5 % too
+//
+// Up to 1 KiB a class is found by a table of (size + 15) / 16, beyond by the size's highest bits.
 //
 // Class 0 is nobody's: its bin is always empty, so a request of 0 bytes (and one so large that the sum wraps) misses.
 #pragma once
@@ -16,33 +18,54 @@ namespace lanemalloc {
 
 enum class SizeClass : uint8_t {};
 
-inline constexpr Bytes kGranule = 16;  // every object is aligned to it
-inline constexpr Bytes kSmallMax = 1024;
-inline constexpr unsigned kSmallClasses = kSmallMax / kGranule;  // 1 .. 64
+inline constexpr Bytes kGranule = 16;                            // every object is aligned to it
+inline constexpr Bytes kSmallMax = 1024;                         // a hit serves up to here
+inline constexpr unsigned kSmallIndexes = kSmallMax / kGranule;  // 1 .. 64
+inline constexpr Bytes kExactMax = 256;
+inline constexpr unsigned kExactClasses = kExactMax / kGranule;  // 1 .. 16
+inline constexpr unsigned kExactShift = 8;                       // 2^8 = kExactMax
 inline constexpr unsigned kStepShift = 3;                        // 2^3 steps a doubling
 inline constexpr Bytes kSlabMax = Bytes{512} << 10;
-inline constexpr unsigned kClassCount = kSmallClasses + 1 + (9u << kStepShift);  // 137, with class 0
+inline constexpr unsigned kClassCount = kExactClasses + 1 + (11u << kStepShift);  // 105, with class 0
 
 constexpr unsigned index_of(SizeClass c) { return static_cast<unsigned>(c); }
 
-// The index of a small request's bin; beyond kSmallClasses: not small. 0 for 0 bytes and for a sum that wraps.
+// Where a small request's class stands in kSmallTable; beyond kSmallIndexes: not small. 0 for 0 bytes and for a sum that wraps.
 constexpr Bytes small_index(Bytes size) { return (size + kGranule - 1) / kGranule; }
 
-// The class of 0 < size <= kSlabMax.
-constexpr SizeClass class_of(Bytes size) {
-  if (size <= kSmallMax) return static_cast<SizeClass>(small_index(size));
+namespace size_class_tables {
+
+// The class of 0 < size <= kSlabMax, by its highest bits.
+constexpr unsigned compute(Bytes size) {
+  if (size <= kExactMax) return static_cast<unsigned>(small_index(size));
   const unsigned doubling = static_cast<unsigned>(std::bit_width(size - 1)) - 1;  // 2^doubling < size
   const unsigned step =
       static_cast<unsigned>((size - 1) >> (doubling - kStepShift)) & ((1u << kStepShift) - 1);
-  return static_cast<SizeClass>(kSmallClasses + 1 + ((doubling - 10) << kStepShift) + step);
+  return kExactClasses + 1 + ((doubling - kExactShift) << kStepShift) + step;
+}
+
+}  // namespace size_class_tables
+
+using SmallTable = std::array<uint8_t, kSmallIndexes + 1>;
+inline constexpr SmallTable kSmallTable = [] {
+  SmallTable table{};
+  for (unsigned i = 1; i <= kSmallIndexes; ++i)
+    table[i] = static_cast<uint8_t>(size_class_tables::compute(i * kGranule));
+  return table;
+}();
+
+// The class of 0 < size <= kSlabMax.
+constexpr SizeClass class_of(Bytes size) {
+  return static_cast<SizeClass>(size <= kSmallMax ? kSmallTable[small_index(size)]
+                                                  : size_class_tables::compute(size));
 }
 
 namespace size_class_tables {
 
 constexpr Bytes size_of(unsigned index) {
-  if (index <= kSmallClasses) return index * kGranule;
-  const unsigned doubling = 10 + ((index - kSmallClasses - 1) >> kStepShift);
-  const unsigned step = (index - kSmallClasses - 1) & ((1u << kStepShift) - 1);
+  if (index <= kExactClasses) return index * kGranule;
+  const unsigned doubling = kExactShift + ((index - kExactClasses - 1) >> kStepShift);
+  const unsigned step = (index - kExactClasses - 1) & ((1u << kStepShift) - 1);
   return (Bytes{1} << doubling) + (step + 1) * (Bytes{1} << (doubling - kStepShift));
 }
 

@@ -11,8 +11,8 @@ namespace {
 // The sizes as the head comment of size_classes.h tells them, made in another way.
 std::vector<Bytes> sizes_of_the_model() {
   std::vector<Bytes> sizes;
-  for (Bytes s = 16; s <= 1024; s += 16) sizes.push_back(s);
-  for (Bytes doubling = 1024; doubling < kSlabMax; doubling *= 2)
+  for (Bytes s = 16; s <= 256; s += 16) sizes.push_back(s);
+  for (Bytes doubling = 256; doubling < kSlabMax; doubling *= 2)
     for (Bytes step = 1; step <= 8; ++step) sizes.push_back(doubling + step * doubling / 8);
   return sizes;
 }
@@ -39,7 +39,7 @@ TEST(SizeClasses, AddAtMostAnEighthAbove128Bytes) {
     if (size > 128) {
       ASSERT_LE(waste * 8, size) << size;
     }
-    ASSERT_LT(waste, size <= kSmallMax ? kGranule : size) << size;
+    ASSERT_LT(waste, size <= kExactMax ? kGranule : size) << size;
   }
 }
 
@@ -48,12 +48,13 @@ TEST(SizeClasses, AreAlignedToTheGranule) {
     EXPECT_EQ(size_of(static_cast<SizeClass>(c)) % kGranule, 0u) << c;
 }
 
-TEST(SizeClasses, TheIndexOfASmallSizeIsItsClassAndNothingElsePasses) {
+TEST(SizeClasses, TheIndexOfASmallSizeLeadsToItsClassAndNothingElsePasses) {
   EXPECT_EQ(small_index(0), 0u);
+  EXPECT_EQ(kSmallTable[0], 0u);
   for (Bytes size = 1; size <= kSmallMax; ++size)
-    ASSERT_EQ(small_index(size), index_of(class_of(size))) << size;
+    ASSERT_EQ(kSmallTable[small_index(size)], index_of(class_of(size))) << size;
   for (Bytes size : {kSmallMax + 1, Bytes{1} << 40, Bytes{1} << 63, ~Bytes{0} - 15})
-    EXPECT_GT(small_index(size), kSmallClasses) << size;
+    EXPECT_GT(small_index(size), kSmallIndexes) << size;
   // The sum wraps: class 0, whose bin is always empty.
   for (Bytes below = 0; below < 15; ++below) EXPECT_EQ(small_index(~Bytes{0} - below), 0u) << below;
 }

@@ -73,7 +73,7 @@ void Lane<P>::close_gate() {
 template <class P>
 void Lane<P>::open_gate() {
   if (world_.settings.checked) return;  // every operation then takes the slow path, which checks
-  open_bins.store(kSmallClasses + 1, std::memory_order_relaxed);
+  open_bins.store(kSmallIndexes + 1, std::memory_order_relaxed);
   open_owner.store(static_cast<uint16_t>(id_), std::memory_order_relaxed);
 }
 

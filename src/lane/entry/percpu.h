@@ -52,7 +52,7 @@ struct PerCpu {
   template <class P>
   FAST static bool pop(Gate* gate, Bytes index, void*& object) {
     if (index >= *word<size_t, offsetof(Gate, here_bins)>(gate)) return false;
-    void** head = word<void*, offsetof(Gate, heads)>(gate) + index;
+    void** head = word<void*, offsetof(Gate, heads)>(gate) + kSmallTable[index];
     return P::hit_pop_here(here(gate), head, object) == Restartable::kDone;
   }
   FAST static bool may_free(Gate* gate, Bytes distance) {

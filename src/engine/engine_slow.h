@@ -323,9 +323,11 @@ void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* g
     const BlockCount blocks = blocks_for(size);
     const BlockCount align_blocks =
         alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
-    if (blocks >= Lane<P>::kMuch && !world_.runs.has_dirty(blocks))
+    Run run = {world_.runs.reuse(blocks, align_blocks, inside.visit()), false};
+    if (run.at == Runs<P>::kNone) {
       collect_empties(Lane<P>::kMuch, gate, inside.visit());
-    Run run = world_.runs.allocate(blocks, align_blocks, inside.visit());
+      run = world_.runs.allocate(blocks, align_blocks, inside.visit());
+    }
     if (run.at == Runs<P>::kNone && collect_empties(1, gate, inside.visit()))
       run = world_.runs.allocate(blocks, align_blocks, inside.visit());
     if (run.at != Runs<P>::kNone) {

@@ -241,7 +241,7 @@ class Lane : public Gate {
   EmptySlabs empties_;
   std::atomic<uint32_t> empty_blocks_{0};  // of those; anybody reads it
   uint32_t epoch_ = 0;                     // when it last looked how old they are
-  uint32_t fresh_blocks_ = 0;              // taken since it last looked around for empty ones
+  uint32_t fresh_blocks_ = kMuch;          // taken since it looked around for empty ones; kMuch: look at once
   LaneCounters counters_;
   const Owner id_;
   const uint32_t number_;

@@ -145,14 +145,16 @@ BlockIndex Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
   if (Slab* slab = empties_.oldest();
       slab != nullptr && slab_blocks_of(slab->size_class) == n && take_away(slab))
     return world_.region.block_of_state(slab);
-  BlockIndex at = world_.runs.reuse(n, visit);
+  BlockIndex at = world_.runs.reuse(n, 1, visit);
   if (at == Runs<P>::kNone && give_back_empties(n == 1 ? 1 : empty_blocks(), visit))
-    at = world_.runs.reuse(n, visit);
-  if (at == Runs<P>::kNone && (fresh_blocks_ += n) >= kMuch) {
+    at = world_.runs.reuse(n, 1, visit);
+  if (at == Runs<P>::kNone && fresh_blocks_ >= kMuch) {
     fresh_blocks_ = 0;
-    if (world_.collect_empties(kMuch, this, visit)) at = world_.runs.reuse(n, visit);
+    if (world_.collect_empties(kMuch, this, visit)) at = world_.runs.reuse(n, 1, visit);
   }
-  if (at == Runs<P>::kNone) at = world_.runs.allocate(n, 1, visit).at;
+  if (at != Runs<P>::kNone) return at;
+  fresh_blocks_ += n;
+  at = world_.runs.allocate(n, 1, visit).at;
   if (at == Runs<P>::kNone && world_.collect_empties(1, this, visit))
     at = world_.runs.allocate(n, 1, visit).at;
   return at;
@@ -206,6 +208,7 @@ void Lane<P>::keep(Slab* slab, Visit& visit) {
   slab->emptied_at = world_.runs.epoch();
   empties_.push(slab);
   bump(empty_blocks_, blocks);
+  fresh_blocks_ = kMuch;
   // Of several blocks: no other class could use it. One is enough, and that only if the bin's own slab has no room.
   const Slab* current = current_[index_of(slab->size_class)];
   const bool only_one = slab->next == nullptr && slab->previous == nullptr;

@@ -69,10 +69,10 @@ class Runs {
   }
 
   // The same of memory that is there anyway: dirty runs only. kNone if none fits, or the lock cannot be had.
-  BlockIndex reuse(BlockCount n, Visit& visit) {
+  BlockIndex reuse(BlockCount n, BlockCount align_blocks, Visit& visit) {
     if (!has_dirty() || !lock_.acquire(visit)) return kNone;
     take_back_deferred();
-    const BlockIndex at = take(n, 1, 1).at;
+    const BlockIndex at = take(n, align_blocks, 1).at;
     lock_.release(visit);
     return at;
   }
@@ -168,7 +168,6 @@ class Runs {
     return given;
   }
 
-  bool has_dirty(BlockCount n) const { return dirty() >= n; }
   bool has_dirty() const {
     return dirty_blocks_.load(std::memory_order_relaxed) != 0 ||
            deferred_.load(std::memory_order_relaxed) != 0;

@@ -146,8 +146,7 @@ void phase_shift() {
       pthread_mutex_unlock(&mutex);
     }
   });
-  // Each lane keeps up to four spare blocks of 64 KiB for a while.
-  size_t limit = before + live + live / 2 + kThreads * 256 * kKiB + (lanes_by_cpu() ? live / 8 : 0);
+  size_t limit = before + live + live / 2 + (lanes_by_cpu() ? live / 8 : 0);
   EXPECT(most < limit, "%zu MiB resident where at most %zu MiB were live at once, in objects of %zu bytes",
          (most - before) / kMiB, live / kMiB, size_then);
   NOTE("at most %zu MiB resident where %zu MiB were live at once, in objects of %zu bytes",

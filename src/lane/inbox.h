@@ -40,13 +40,14 @@ class Inbox {
   // Only the owner, or who holds its lane.
   bool is_empty() const { return head_.load(std::memory_order_relaxed) == nullptr && rest_ == nullptr; }
 
-  // Calls visit(batch) for every batch that can be reached now. Only the owner, or who holds its lane.
+  // Calls visit(batch) for every batch that can be reached now, or so many; the others stay. Only the owner, or who holds its
+  // lane.
   template <class Visit>
-  void take(Visit visit) {
+  void take(Visit visit, unsigned most = ~0u) {
     Batch* batch = rest_;
     // acquire: sees the links of the newest batch. Pairs with the release in give() [inbox.take].
     if (batch == nullptr) batch = head_.exchange(nullptr, std::memory_order_acquire);
-    while (batch != nullptr) {
+    for (; batch != nullptr && most > 0; --most) {
       // acquire: pairs with give()'s second store [inbox.follow].
       Batch* earlier = batch->earlier.load(std::memory_order_acquire);
       if (earlier == unlinked()) break;

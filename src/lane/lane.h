@@ -88,8 +88,8 @@ class Lane : public Gate {
   void look_at(Slab* slab, Visit& visit);
   // Sends every waiting batch.
   void flush_all(Visit& visit);
-  // Takes in what others have sent. True if there was anything.
-  bool drain_inbox(Visit& visit);
+  // Takes in what others have sent, or so many batches of it. True if there was any that could be reached.
+  bool drain_inbox(Visit& visit, unsigned most = ~0u);
   // Gives away everything that is not in use: the scavenger does it to lanes at rest, trim to all.
   void clean(Visit& visit);
 
@@ -169,6 +169,7 @@ class Lane : public Gate {
 
  private:
   static constexpr unsigned kRemotes = 32;
+  static constexpr unsigned kSomeBatches = 4;
   static constexpr uint32_t kBatchBytes = 16 << 10;
   static constexpr uint32_t kBatchObjects = 64;
   static constexpr BlockCount kMostAlone = 512;  // empty blocks, in a process without a scavenger

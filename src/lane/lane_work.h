@@ -92,7 +92,7 @@ void* Lane<P>::refill(SizeClass c, Visit& visit) {
   bump(counters_.misses);
   if (UNLIKELY(empty_blocks() != 0 && epoch_ != world_.runs.epoch())) age(visit);
   // Not only when it is short of this class: what others send must not pile up.
-  if (UNLIKELY(mail_waits_.load(std::memory_order_relaxed))) drain_inbox(visit);
+  if (UNLIKELY(mail_waits_.load(std::memory_order_relaxed))) drain_inbox(visit, kSomeBatches);
   const unsigned i = index_of(c);
   for (;;) {
     Slab* slab = current_[i];
@@ -105,10 +105,12 @@ void* Lane<P>::refill(SizeClass c, Visit& visit) {
       drop_damaged_list(slab, Verdict::kListDamaged);
     }
     Slab* other = pop_partial(i);
-    if (other == nullptr && drain_inbox(visit)) {
-      if (slab != nullptr && slab->free_list != nullptr) continue;
+    // Some batches at a time, so that no request pays for all that others have freed.
+    while (other == nullptr && drain_inbox(visit, kSomeBatches)) {
+      if (slab != nullptr && slab->free_list != nullptr) break;
       other = pop_partial(i);
     }
+    if (other == nullptr && slab != nullptr && slab->free_list != nullptr) continue;
     if (slab != nullptr) {
       const bool uncarved = slab->carved < capacity_of(c);
       if (uncarved && other == nullptr) {
@@ -363,13 +365,19 @@ void Lane<P>::send_after(Object* object, MapEntry entry, Visit& visit) {
 }
 
 template <class P>
-bool Lane<P>::drain_inbox(Visit& visit) {
-  if (mail_waits_.load(std::memory_order_relaxed)) mail_waits_.store(false, std::memory_order_relaxed);
+bool Lane<P>::drain_inbox(Visit& visit, unsigned most) {
   if (inbox_.is_empty()) return false;
   bump(counters_.inbox_drains);
+  bool any = false;
   inbox_.take(
-      [&](Object* batch) { Batch::for_each(batch, [&](Object* object) { receive(object, visit); }); });
-  return true;
+      [&](Object* batch) {
+        any = true;
+        Batch::for_each(batch, [&](Object* object) { receive(object, visit); });
+      },
+      most);
+  if (mail_waits_.load(std::memory_order_relaxed) && inbox_.is_empty())
+    mail_waits_.store(false, std::memory_order_relaxed);
+  return any;
 }
 
 // Some rounds, since what the depot no longer has is sent on, into a batch that may have been flushed already.

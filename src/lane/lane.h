@@ -210,7 +210,7 @@ class Lane : public Gate {
   }
   unsigned index_at(const Object* object) const;
   Slab* fresh_slab(SizeClass c, Visit& visit);
-  BlockIndex blocks_for_slab(BlockCount n, Visit& visit);
+  Run blocks_for_slab(BlockCount n, Visit& visit);
   Slab* pop_partial(unsigned c);
   void keep(Slab* slab, Visit& visit);
   void forget_empty(Slab* slab);

@@ -135,18 +135,18 @@ void* Lane<P>::refill(SizeClass c, Visit& visit) {
 
 template <class P>
 Slab* Lane<P>::fresh_slab(SizeClass c, Visit& visit) {
-  const BlockIndex at = blocks_for_slab(slab_blocks_of(c), visit);
-  if (at == Runs<P>::kNone) return nullptr;
+  const Run run = blocks_for_slab(slab_blocks_of(c), visit);
+  if (run.at == Runs<P>::kNone) return nullptr;
   bump(counters_.slabs_made);
-  return slabs().make(at, c, id_);
+  return slabs().make(run.at, c, id_, run.zeroed);
 }
 
 // Memory that was used before comes first: the lane's own empty slabs of other classes, free runs, other lanes' empty slabs.
 template <class P>
-BlockIndex Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
+Run Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
   if (Slab* slab = empties_.oldest();
       slab != nullptr && slab_blocks_of(slab->size_class) == n && take_away(slab))
-    return world_.region.block_of_state(slab);
+    return {world_.region.block_of_state(slab), false};
   BlockIndex at = world_.runs.reuse(n, 1, visit);
   if (at == Runs<P>::kNone && give_back_empties(n == 1 ? 1 : empty_blocks(), visit))
     at = world_.runs.reuse(n, 1, visit);
@@ -154,12 +154,11 @@ BlockIndex Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
     fresh_blocks_ = 0;
     if (world_.collect_empties(kMuch, this, visit)) at = world_.runs.reuse(n, 1, visit);
   }
-  if (at != Runs<P>::kNone) return at;
+  if (at != Runs<P>::kNone) return {at, false};
   fresh_blocks_ += n;
-  at = world_.runs.allocate(n, 1, visit).at;
-  if (at == Runs<P>::kNone && world_.collect_empties(1, this, visit))
-    at = world_.runs.allocate(n, 1, visit).at;
-  return at;
+  const Run run = world_.runs.allocate(n, 1, visit);
+  if (run.at != Runs<P>::kNone || !world_.collect_empties(1, this, visit)) return run;
+  return world_.runs.allocate(n, 1, visit);
 }
 
 // After a double free: tells, and goes on without the list.

@@ -82,7 +82,7 @@ constexpr BlockCount slab_blocks(Bytes size) {
 struct Row {
   uint32_t size;      // bytes of an object
   uint32_t capacity;  // objects in a slab
-  uint32_t chunk;     // objects that are carved at a time: a page or two
+  uint32_t chunk;     // objects that are carved at a time: two pages; one where pages were not touched before
   uint32_t blocks;    // blocks of a slab
 };
 
@@ -91,7 +91,7 @@ constexpr std::array<Row, kClassCount> make() {
   for (unsigned c = 1; c < kClassCount; ++c) {
     const Bytes size = size_of(c);
     const BlockCount blocks = slab_blocks(size);
-    const Bytes chunk = size >= 4096 ? 1 : (size < 128 ? 4096 : 8192) / size;
+    const Bytes chunk = size >= 4096 ? 1 : 8192 / size;
     rows[c] = {static_cast<uint32_t>(size), static_cast<uint32_t>(bytes_of(blocks) / size),
                static_cast<uint32_t>(chunk), blocks};
   }

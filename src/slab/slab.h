@@ -39,6 +39,7 @@ struct Slab {
   SizeClass size_class;
   Place place;
   uint8_t depot_life;  // of the depot, when it was given there
+  bool untouched;      // its memory: the first touch of a page costs a fault
   // What a hit writes. At 32 bytes from the start of a cache line, where no gate has its words: a store and a later load
   // that agree in the lowest 12 bits of their addresses hold each other up.
   Object* free_list;
@@ -48,7 +49,8 @@ struct Slab {
   Slab* newer;
   Slab* older;
 
-  void start(SizeClass c) {
+  void start(SizeClass c, bool on_untouched) {
+    untouched = on_untouched;
     free_list = nullptr;
     countdown = 0;
     beyond = carved = 0;
@@ -78,11 +80,12 @@ struct Slab {
     return list;
   }
 
-  // Hands out about a page of objects for the first time, linked in address order. Adds their number to `taken`.
+  // Hands out a page or two of objects for the first time, linked in address order. Adds their number to `taken`.
   Object* carve(Address begin, uint64_t& taken) {
     const Bytes size = size_of(size_class);
     const uint32_t left = capacity_of(size_class) - carved;
-    const uint32_t n = chunk_of(size_class) < left ? chunk_of(size_class) : left;
+    const uint32_t chunk = chunk_of(size_class) >> (untouched && chunk_of(size_class) > 1);
+    const uint32_t n = chunk < left ? chunk : left;
     const Address first = begin + carved * size;
     Object* object = reinterpret_cast<Object*>(first);
     for (uint32_t i = 1; i < n; ++i) {
@@ -210,9 +213,9 @@ struct Slabs {
   Address begin(const Slab* slab) const { return region.address_of(region.block_of_state(slab)); }
 
   // A slab without objects, on blocks in use that nobody owns.
-  Slab* make(BlockIndex first, SizeClass c, Owner owner) const {
+  Slab* make(BlockIndex first, SizeClass c, Owner owner, bool untouched = false) const {
     Slab* slab = reinterpret_cast<Slab*>(region.state(first).owner_part);
-    slab->start(c);
+    slab->start(c, untouched);
     region.set_size_class(first, slab_blocks_of(c), c);
     give_to(slab, owner);
     return slab;

@@ -206,7 +206,7 @@ TEST_ALL_CONFIGS(SlabTest, EveryBlockOfASlabNamesItsOwnerAndItsState) {
 TEST_ALL_CONFIGS(SlabTest, AListOfSlabsIsNewestFirstAndForgetsWhatIsRemoved) {
   SlabList list;
   Slab slabs[3];
-  for (Slab& s : slabs) s.start(class_of(16)), list.push(&s);
+  for (Slab& s : slabs) s.start(class_of(16), false), list.push(&s);
   EXPECT_EQ(list.first(), &slabs[2]);
   list.remove(&slabs[1]);
   EXPECT_EQ(list.pop(), &slabs[2]);

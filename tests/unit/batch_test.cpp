@@ -1,0 +1,133 @@
+// Batch: freed objects name each other on their way to their lane. (Through the inbox, and its interleavings: tests/model.)
+#include "slab/batch.h"
+
+#include <cstring>
+
+#include "fixture.h"
+
+namespace lanemalloc {
+namespace {
+
+class BatchTest : public testing::Test {
+ protected:
+  Object* make(Bytes size) {
+    memory_.emplace_back(size / sizeof(Object));
+    Object* object = memory_.back().data();
+    fill(object, size, 1);
+    objects_.push_back({object, size});
+    return object;
+  }
+  // Adds a fresh object. True if it became a holder.
+  bool add(Bytes size) {
+    bool holds = false;
+    batch_.add(make(size), [&] {
+      holds = true;
+      return Batch::places_in(size);
+    });
+    if (!holds) named_.push_back(objects_.back());
+    return holds;
+  }
+  // The objects that a batch holds, in order of address; they may be written to when they are visited.
+  static std::vector<Object*> visited(Object* first) {
+    std::vector<Object*> seen;
+    Batch::for_each(first, [&](Object* object) {
+      memset(static_cast<void*>(object), 0xEE, sizeof(Object));
+      seen.push_back(object);
+    });
+    std::sort(seen.begin(), seen.end());
+    return seen;
+  }
+  std::vector<Object*> added() const {
+    std::vector<Object*> all;
+    for (const auto& o : objects_) all.push_back(o.first);
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+  // The batch comes back whole, and those that a holder names were not touched on the way.
+  void expect_whole(Object* first) {
+    for (const auto& [object, size] : named_) EXPECT_TRUE(is_whole(object, size, 1)) << size;
+    EXPECT_EQ(visited(first), added());
+    memory_.clear();
+    objects_.clear();
+    named_.clear();
+  }
+
+  Batch batch_;
+  std::deque<std::vector<Object>> memory_;
+  std::vector<std::pair<Object*, Bytes>> objects_, named_;
+};
+
+TEST_F(BatchTest, EveryObjectOfEveryClassComesBackOnce) {
+  for (unsigned c = 1; c < kClassCount; ++c) {
+    const Bytes size = size_of(static_cast<SizeClass>(c));
+    for (size_t n : {1, 2, 3, 4, 6, 7, 8, 9, 15, 64}) {
+      SCOPED_TRACE(std::to_string(n) + " of " + std::to_string(size) + " bytes");
+      size_t holders = 0;
+      for (size_t i = 0; i < n; ++i) holders += add(size);
+      const size_t group = 1 + Batch::places_in(size) / sizeof(Object*);
+      EXPECT_EQ(holders, (n + group - 1) / group);
+      EXPECT_FALSE(batch_.is_empty());
+      Object* first = batch_.take();
+      EXPECT_TRUE(batch_.is_empty());
+      expect_whole(first);
+    }
+  }
+}
+
+TEST_F(BatchTest, AHolderNamesAsManyAsFitIntoItsFirstLine) {
+  EXPECT_EQ(Batch::places_in(16), 0u);
+  EXPECT_EQ(Batch::places_in(32), 2 * sizeof(Object*));
+  EXPECT_EQ(Batch::places_in(48), 4 * sizeof(Object*));
+  for (Bytes size : {Bytes{64}, Bytes{80}, kSlabMax}) EXPECT_EQ(Batch::places_in(size), 6 * sizeof(Object*));
+}
+
+TEST_F(BatchTest, ObjectsOf16BytesAreHoldersAll) {
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(add(16));
+  expect_whole(batch_.take());
+}
+
+TEST_F(BatchTest, MixedSizesComeBackOnce) {
+  Random random(1);
+  const std::vector<Bytes> sizes = {16, 32, 48, 64, 80, 1024, 5120};
+  for (int round = 0; round < 2000; ++round) {
+    for (uint64_t n = random.between(1, 70); n > 0; --n) add(sizes[random.below(sizes.size())]);
+    expect_whole(batch_.take());
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+  }
+}
+
+// As where the depot's lock cannot be had.
+TEST_F(BatchTest, WhatIsPutBackTakesFurtherObjects) {
+  Random random(1);
+  const std::vector<Bytes> sizes = {16, 32, 64, 256};
+  for (int round = 0; round < 2000; ++round) {
+    for (uint64_t times = random.between(1, 4); times > 0; --times) {
+      for (uint64_t n = random.between(1, 20); n > 0; --n) add(sizes[random.below(sizes.size())]);
+      Object* first = batch_.take();
+      batch_.put_back(first);
+      EXPECT_FALSE(batch_.is_empty());
+      EXPECT_TRUE(add(64)) << "the first holder may be full";
+    }
+    expect_whole(batch_.take());
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+  }
+}
+
+TEST_F(BatchTest, AnEmptyOneHasNothing) {
+  EXPECT_TRUE(batch_.is_empty());
+  EXPECT_EQ(batch_.take(), nullptr);
+  EXPECT_EQ(batch_.take(), nullptr);
+  EXPECT_TRUE(visited(nullptr).empty());
+  add(64);
+  expect_whole(batch_.take());
+}
+
+// free_without_lane() sends such a one.
+TEST_F(BatchTest, OneObjectWithoutANextIsABatch) {
+  Object* object = make(64);
+  object->next = nullptr;
+  expect_whole(object);
+}
+
+}  // namespace
+}  // namespace lanemalloc

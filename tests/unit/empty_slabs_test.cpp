@@ -1,0 +1,215 @@
+// Empty slabs: a lane keeps them for itself, and lets go of them before fresh memory is taken, by whomever; later at any rate.
+#include "fixture.h"
+
+namespace lanemalloc {
+namespace {
+
+class EmptySlabsTest : public EngineTest {
+ protected:
+  static constexpr Bytes kSize = 1024;   // in slabs of one block
+  static constexpr Bytes kOther = 768;   // the same
+  static constexpr Bytes kLong = 14336;  // in slabs of two blocks
+
+  std::vector<void*> take_slabs(Slot& t, uint32_t slabs, Bytes size = kSize) {
+    std::vector<void*> all;
+    for (uint32_t i = slabs * capacity_of(class_of(size)); i > 0; --i) all.push_back(take(t, size));
+    return all;
+  }
+  void give_all(Slot& t, const std::vector<void*>& all) {
+    for (void* p : all) give(t, p);
+  }
+  // Leaves so many empty slabs in the thread's lane.
+  void leave_empty(Slot& t, uint32_t slabs, Bytes size = kSize) {
+    give_all(t, take_slabs(t, slabs + 1, size));  // the bin's own slab is none of them
+    ASSERT_EQ(lane_of(t)->empty_blocks(), slabs);
+  }
+  // Bytes that are in use, lie in a lane, or are free and were not given back: what has been fresh once.
+  Bytes touched() {
+    const RunStatistics runs = statistics().runs;
+    return runs.claimed - runs.clean;
+  }
+};
+
+TEST_ALL_CONFIGS(EmptySlabsTest, TheSameClassTakesThemUpAgain) {
+  Slot& t = thread();
+  leave_empty(t, 40);
+  const Bytes before = touched();
+  const uint64_t made = statistics().slabs_made;
+  for (int round = 0; round < 3; ++round) {
+    const std::vector<void*> all = take_slabs(t, 41);
+    EXPECT_EQ(lane_of(t)->empty_blocks(), 0u);
+    give_all(t, all);
+  }
+  EXPECT_EQ(statistics().slabs_made, made);
+  EXPECT_EQ(touched(), before);
+  EXPECT_EQ(statistics().runs.dirty, 0u);
+}
+
+TEST_ALL_CONFIGS(EmptySlabsTest, AnotherClassOfTheLaneTakesThemBeforeFreshMemory) {
+  Slot& t = thread();
+  leave_empty(t, 40);
+  const Bytes before = touched();
+  const std::vector<void*> all = take_slabs(t, 40, kOther);
+  EXPECT_EQ(lane_of(t)->empty_blocks(), 0u);
+  EXPECT_EQ(touched(), before);
+  give_all(t, all);
+}
+
+TEST_ALL_CONFIGS(EmptySlabsTest, ALongerSlabIsMadeOfThem) {
+  Slot& t = thread();
+  leave_empty(t, 40);
+  const Bytes before = touched();
+  const std::vector<void*> all = take_slabs(t, 19, kLong);
+  EXPECT_EQ(touched(), before);
+  give_all(t, all);
+  EXPECT_LE(lane_of(t)->empty_blocks(), slab_blocks_of(class_of(kLong))) << "of several blocks one is kept";
+}
+
+TEST_ALL_CONFIGS(EmptySlabsTest, AnotherLanesAreCollectedBeforeFreshMemoryIsTaken) {
+  Slot &a = thread(), &b = thread();
+  leave_empty(a, 40);
+  const Bytes before = touched();
+  const std::vector<void*> all = take_slabs(b, 40);
+  EXPECT_NE(lane_of(a), lane_of(b));
+  EXPECT_EQ(lane_of(a)->empty_blocks(), 0u);
+  EXPECT_EQ(touched(), before);
+  give_all(b, all);
+}
+
+// Each takes what the one before has left, whatever its sizes were.
+TEST_ALL_CONFIGS(EmptySlabsTest, MemoryGoesFromThreadToThreadAndDoesNotGrow) {
+  Slot &a = thread(), &b = thread();
+  give_all(a, take_slabs(a, 41));
+  give_all(b, take_slabs(b, 41));
+  give_all(a, take_slabs(a, 41, kOther));
+  give_all(b, take_slabs(b, 41, kOther));
+  const Bytes before = touched();
+  for (int round = 0; round < 5; ++round) {
+    give_all(a, take_slabs(a, 40));
+    give_all(b, take_slabs(b, 40));
+    give_all(a, take_slabs(a, 40, kOther));
+    give_all(b, take_slabs(b, 40, kOther));
+  }
+  EXPECT_LE(touched(), before);
+}
+
+TEST_ALL_CONFIGS(EmptySlabsTest, AFewOfAnotherLaneStay) {
+  Slot &a = thread(), &b = thread();
+  leave_empty(a, Lane<Fake>::kMuch - 1);
+  give_all(b, take_slabs(b, 40));
+  EXPECT_EQ(lane_of(a)->empty_blocks(), Lane<Fake>::kMuch - 1);
+}
+
+TEST_ALL_CONFIGS(EmptySlabsTest, ThoseOfABusyLaneStay) {
+  Slot &a = thread(), &b = thread();
+  leave_empty(a, 40);
+  Lane<Fake>* lane = lane_of(a);
+  in_handler(a, [&] {
+    const std::vector<void*> all = take_slabs(b, 30);
+    EXPECT_EQ(lane->empty_blocks(), 40u);
+    give_all(b, all);
+  });
+}
+
+TEST_ALL_CONFIGS(EmptySlabsTest, TheyAgeAwayInALaneThatWorks) {
+  Slot& t = thread();
+  leave_empty(t, 40);
+  const uint32_t begin = world().runs.epoch();
+  std::vector<void*> all;
+  while (lane_of(t)->empty_blocks() != 0 && world().runs.epoch() < begin + 10) {
+    world().runs.advance_epoch();
+    const uint64_t misses = statistics().misses;
+    while (statistics().misses == misses) all.push_back(take(t, 2048));
+    if (world().runs.epoch() < begin + 4) {
+      EXPECT_GE(lane_of(t)->empty_blocks(), 35u);
+    }
+  }
+  EXPECT_EQ(world().runs.epoch(), begin + 4);
+  EXPECT_GE(statistics().runs.dirty, bytes_of(35));
+  give_all(t, all);
+}
+
+TEST_ALL_CONFIGS(EmptySlabsTest, AYoungOneOutlivesTheOldOnes) {
+  Slot& t = thread();
+  leave_empty(t, 40);
+  for (int i = 0; i < 3; ++i) world().runs.advance_epoch();
+  give_all(t, take_slabs(t, 11));  // ten of the newest are used again
+  world().runs.advance_epoch();
+  void* p = take(t, 64);  // out of one of the ten
+  EXPECT_EQ(lane_of(t)->empty_blocks(), 9u);
+  EXPECT_EQ(statistics().runs.dirty, bytes_of(30));
+  give(t, p);
+}
+
+TEST_ALL_CONFIGS(EmptySlabsTest, ALargeAllocationCollectsThem) {
+  for (Bytes size : {kSlabMax + 1, Bytes{2} << 20}) {
+    for (bool another : {false, true}) {
+      begin({});
+      Slot &a = thread(), &b = thread();
+      leave_empty(a, 64);
+      const Bytes before = touched();
+      give(a, take(a, kSize));  // opens the lane again, which was held for the figures
+      void* p = take(another ? b : a, size);
+      EXPECT_EQ(lane_of(a)->empty_blocks(), 0u) << size;
+      EXPECT_EQ(touched(), before) << size;
+      give(a, p);
+    }
+  }
+}
+
+TEST_ALL_CONFIGS(EmptySlabsTest, ALargeAllocationCollectsThemThoughThereAreFreePieces) {
+  Slot &a = thread(), &b = thread();
+  const std::vector<void*> slabs = take_slabs(a, 65);
+  std::vector<void*> pieces;
+  for (int i = 0; i < 20; ++i) pieces.push_back(take(b, kSlabMax + 1));
+  for (size_t i = 1; i < pieces.size(); i += 2) give(b, pieces[i]);
+  give_all(a, slabs);
+  const Bytes before = touched();
+  void* p = take(b, Bytes{3} << 20);
+  EXPECT_EQ(touched(), before);
+  give(b, p);
+  for (size_t i = 0; i < pieces.size(); i += 2) give(b, pieces[i]);
+}
+
+TEST_ALL_CONFIGS(EmptySlabsTest, WhereThereIsNoMemoryEvenAFewAreGivenBack) {
+  for (Bytes size : {kOther, kLong}) {
+    begin({});
+    Slot &a = thread(), &b = thread();
+    give(b, take(b, size));
+    leave_empty(a, 10);
+    Fake::fail(Fake::Call::kClaim, 1);
+    std::vector<void*> all;
+    for (void* p; (p = engine().allocate(size, b)) != nullptr;) all.push_back(p);
+    Fake::fail_never();
+    EXPECT_EQ(lane_of(a)->empty_blocks(), 0u);
+    EXPECT_LT(statistics().runs.dirty + statistics().runs.clean, bytes_of(slab_blocks_of(class_of(size))));
+    give_all(b, all);
+  }
+}
+
+// There is no scavenger that would see to it.
+TEST_ALL_CONFIGS(EmptySlabsTest, AProcessWithOneThreadKeepsSome) {
+  Slot& t = thread();
+  give_all(t, take_slabs(t, 701));
+  if (config().single) {
+    EXPECT_GE(lane_of(t)->empty_blocks(), 200u);
+    EXPECT_LE(lane_of(t)->empty_blocks(), 512u);
+  } else {
+    EXPECT_EQ(lane_of(t)->empty_blocks(), 700u);
+  }
+}
+
+TEST_ALL_CONFIGS(EmptySlabsTest, TheyGoBackWhenTheLaneRestsAndWhenItIsTrimmed) {
+  Slot& t = thread();
+  leave_empty(t, 40);
+  engine().trim(t);
+  EXPECT_EQ(lane_of(t)->empty_blocks(), 0u);
+  EXPECT_EQ(statistics().slab_bytes, 0u);
+  start_scavenger(t);
+  leave_empty(t, 40);
+  all_passes();
+  EXPECT_EQ(statistics().slab_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace lanemalloc

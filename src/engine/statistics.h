@@ -35,6 +35,11 @@ struct Statistics {
   RunStatistics runs;
 };
 
+// A difference of figures that were read one after the other, while threads went on.
+inline uint64_t not_negative(uint64_t difference) {
+  return static_cast<int64_t>(difference) < 0 ? 0 : difference;
+}
+
 template <class P>
 void collect(World<P>& world, Statistics& s) {
   s = Statistics{};
@@ -97,7 +102,8 @@ void collect(World<P>& world, Statistics& s) {
     const uint64_t direct = shared.direct_frees[c].load(std::memory_order_relaxed);
     s.direct_frees += direct;
     s.classes[c].in_flight += direct;
-    s.classes[c].live = used[c] - s.classes[c].in_flight;
+    s.classes[c].live = not_negative(used[c] - s.classes[c].in_flight);
+    s.classes[c].in_flight = not_negative(s.classes[c].in_flight);
     s.allocations += s.classes[c].allocations;
     s.live_objects += s.classes[c].live;
     s.live_bytes += s.classes[c].live * s.classes[c].size;

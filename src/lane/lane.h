@@ -143,9 +143,6 @@ class Lane : public Gate {
   IdStack<>::Link& idle_link() { return idle_link_; }
   std::atomic<uint32_t>& overflow_link() { return overflow_link_; }
 
-  // Of the table: there is a lane here. In memory that no lane has been made in it reads as false.
-  std::atomic<bool>& made() { return made_; }
-
   // Changes whenever the lane leaves its hit paths; the scavenger compares.
   uint64_t activity() const {
     return activity_.load(std::memory_order_relaxed) + counters_.misses.load(std::memory_order_relaxed);
@@ -259,7 +256,6 @@ class Lane : public Gate {
   std::atomic<Slot*> owner_slot_{nullptr};  // whose lane it is; under the lock
   std::atomic<bool> revoking_{false};
   bool set_aside_ = false;
-  std::atomic<bool> made_{false};
   std::atomic<bool> mail_waits_{false};  // much of it
   std::atomic<bool> asked_{false};       // where the system has no barrier: clean yourself when you can
 };

@@ -39,7 +39,7 @@ class LaneTable {
     for (uint32_t i = 0; i < n && i < most_; ++i) {
       Lane<P>& lane = at(static_cast<Owner>(i + static_cast<uint32_t>(Owner::kFirstLane)));
       // acquire: sees the lane whole. One that is just being made is not ready to be visited.
-      if (lane.made().load(std::memory_order_acquire)) visit(lane);
+      if (made(i).load(std::memory_order_acquire)) visit(lane);
     }
   }
 
@@ -116,7 +116,12 @@ class LaneTable {
     return static_cast<uint32_t>(id) - static_cast<uint32_t>(Owner::kFirstLane);
   }
 
-  static_assert(sizeof(Lane<P>) <= kStride);
+  // Whether lane i has been made. Behind the lane, so that its making does not write it: anybody may be looking. Where no lane
+  // has been made it reads as false.
+  std::atomic<bool>& made(uint32_t i) {
+    return *reinterpret_cast<std::atomic<bool>*>(lanes_ + i * kStride + sizeof(Lane<P>));
+  }
+  static_assert(sizeof(Lane<P>) + sizeof(std::atomic<bool>) <= kStride);
 
   Lane<P>* numbered(std::atomic<uint16_t>& entry, Entry how, uint32_t number) {
     // acquire: sees the lane made. Pairs with the release below.
@@ -143,7 +148,7 @@ class LaneTable {
         Lane<P>(owner(i + static_cast<uint32_t>(Owner::kFirstLane)), world_, how, lane_number);
     if (visit != nullptr) lane->try_lock(*visit);
     // release: whoever sees the lane ready sees it whole. Pairs with the acquire in for_each().
-    lane->made().store(true, std::memory_order_release);
+    made(i).store(true, std::memory_order_release);
     return lane;
   }
 

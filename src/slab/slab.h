@@ -120,13 +120,14 @@ struct Slab {
   // Whether the first links make no circle, as a double free of an object on the list does. Costs a miss little; what it
   // does not reach may be found when the slab is empty (free_list_looks_whole), and with checked=1 is at once.
   bool free_list_looks_sound() const {
-    // A circle of at most four that begins at one of the first two comes back to the second; one object comes to itself.
+    // A circle of at most five that begins at the first comes back to it, one of at most four to the second; one object comes
+    // to itself.
     const Object* second = free_list->next;
     if (UNLIKELY(second == free_list)) return false;
     const Object* object = second;
     for (int step = 0; step < 4 && object != nullptr; ++step) {
       object = object->next;
-      if (UNLIKELY(object == second)) return false;
+      if (UNLIKELY(object == second || object == free_list)) return false;
     }
     return true;
   }

@@ -60,6 +60,7 @@ class Program:
 RELAXED, RELEASE, ACQUIRE = (f"std::memory_order_{order}" for order in ("relaxed", "release", "acquire"))
 
 INBOX, STACK, OWNED, LOCK = "lane/inbox.h", "lane/id_stack.h", "lane/entry/owned.h", "base/lock.h"
+BATCH = "slab/batch.h"
 RUNS, SCAVENGER, ENGINE = "memory/runs.h", "memory/scavenger.h", "engine/engine.h"
 ENGINE_SLOW, PLATFORM = "engine/engine_slow.h", "platform/platform.h"
 PERCPU, SHARED, LANE, LANE_WORK = "lane/entry/percpu.h", "lane/entry/shared.h", "lane/lane.h", "lane/lane_work.h"
@@ -181,6 +182,18 @@ MUTANTS += [
     change("explorer", "no tag", "stack stack-3", STACK, "((head >> 32) + 1) << 32", "(head >> 32) << 32"),
     change("explorer", "take does not wait for a half-given batch", "inbox inbox-3", INBOX,
            "if (earlier == unlinked()) break;", "if (earlier == unlinked()) earlier = nullptr;"),
+    change("explorer", "a batch is given before the last holder's count is written", "batch batch-3 remote-batch", BATCH,
+           "Object* take() {\n    close();", "Object* take() {"),
+    change("explorer", "a holder's count is not written when the next one comes", "batch batch-3 remote-batch", BATCH,
+           "close();\n    object->next = first_;", "object->next = first_;"),
+    change("explorer", "a holder is visited before those that it names", "batch batch-3", BATCH,
+           "for (Object** other = others(holder); other != end; ++other) visit(*other);\n"
+           "      visit(holder);  // last, since it is gone then",
+           "visit(holder);\n      for (Object** other = others(holder); other != end; ++other) visit(*other);"),
+    change("explorer", "the batches behind a taken one are read after its visit", "batch batch-3", INBOX,
+           "rest_ = earlier;  // a child forked meanwhile finds what is left, and nothing that was visited\n"
+           "      visit(batch);\n      batch = earlier;",
+           "visit(batch);\n      batch = reinterpret_cast<Batch*>(batch->next);"),
     change("explorer", "release wakes nobody", "lock", LOCK,
            "kHeldAndAwaited) {\n      P::wake(state_, 1);", "kHeldAndAwaited) {"),
     change("explorer", "who has slept takes the lock as if nobody else slept", "lock-3", LOCK,

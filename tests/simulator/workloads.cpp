@@ -36,6 +36,7 @@ class Lanes {
   void* allocate(size_t size) {
     return engine_.allocate(size, slot(), [&](Gate* gate) {
       void* p = engine_.allocate_quickly(size, slot(), gate);
+      if (p == nullptr) p = engine_.allocate_by_refill(size, slot(), gate);
       return p != nullptr ? p : engine_.allocate_slow(size, slot(), gate);
     });
   }
@@ -43,7 +44,8 @@ class Lanes {
     engine_.free(
         p, slot(),
         [&](Gate* gate, MapEntry entry) {
-          if (engine_.free_quickly(p, slot(), gate, entry)) return;
+          const auto full = [&](Gate* g, MapEntry e) { engine_.flush_slow(e, slot(), g); };
+          if (engine_.free_quickly(p, slot(), gate, entry, full)) return;
           const Verdict verdict = engine_.free_slow(p, slot(), gate);
           if (verdict != Verdict::kGood) bad_pointer(verdict, p);
         },

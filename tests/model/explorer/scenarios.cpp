@@ -52,6 +52,50 @@ struct InboxScenario {
   }
 };
 
+// Batches of several objects, whose holders name the others: a giver fills one and then another, the owner takes them in and
+// writes to every object, as a lane does.
+struct BatchScenario {
+  struct Small {  // an object of 32 bytes: it can name two
+    Object object;
+    Object* names[2];
+  };
+  static constexpr int kFirst = 5, kSecond = 2, kEach = kFirst + kSecond;
+  Inbox<> inbox;
+  Small objects[2 * kEach];
+  int taken[2 * kEach] = {};
+  bool given[2] = {};
+
+  void give(Small* from, int n) {
+    Batch batch;
+    for (int i = 0; i < n; ++i) batch.add(&from[i].object, [] { return Batch::places_in(sizeof(Small)); });
+    inbox.give(batch.take());
+  }
+  void take() {
+    inbox.take([&](Object* batch) {
+      Batch::for_each(batch, [&](Object* object) {
+        Small* small = reinterpret_cast<Small*>(object);
+        explorer::check(small >= objects && small < objects + 2 * kEach, "no object that was given");
+        ++taken[small - objects];
+        object->next = nullptr;
+        small->names[0] = small->names[1] = nullptr;
+      });
+    });
+  }
+  void thread(int i) {
+    if (i == 0) return take(), take();
+    give(&objects[(i - 1) * kEach], kFirst);
+    give(&objects[(i - 1) * kEach + kFirst], kSecond);
+    given[i - 1] = true;
+  }
+  void check() {
+    take();
+    if (!inbox.is_empty()) take();
+    explorer::check(inbox.is_empty(), "something stays in the inbox");
+    for (int i = 0; i < 2 * kEach; ++i)
+      explorer::check(taken[i] == (given[i / kEach] ? 1 : 0), "an object is lost, or comes twice");
+  }
+};
+
 struct StackScenario {
   static constexpr uint32_t kMembers = 3;
   IdStack<> stack;
@@ -320,6 +364,35 @@ struct RemoteScenario : Threads {
   void check() { check_all(); }
 };
 
+// The same with as many objects as two holders name, and one more.
+struct RemoteBatchScenario : Threads {
+  static constexpr int kObjects = 7;
+  void* objects[kObjects];
+  RemoteBatchScenario() : Threads(2) {
+    for (void*& p : objects) p = engine.allocate(32, slots[0]);
+  }
+  void thread(int i) {
+    if (i == 1) {
+      for (void* p : objects) free(p, 1);
+      engine.thread_exits(slots[1]);
+      return;
+    }
+    Visit visit(&slots[0], true);
+    Gate* gate = Owned::enter(slots[0]);
+    static_cast<Lane<Model>*>(gate)->drain_inbox(visit);
+    Owned::leave(slots[0], gate);
+    engine.free(engine.allocate(32, slots[0]), slots[0]);
+  }
+  void check() {
+    Visit visit(&slots[0], true);
+    lane(0).drain_inbox(visit);
+    check_all();
+    Statistics s;
+    engine.statistics(s);
+    explorer::check(s.in_flight_objects == 0, "an object is lost on its way");
+  }
+};
+
 // A process forks while another thread works, and a third takes that one's lane away: the child goes on with what is whole.
 struct ForkScenario : Threads {
   bool in_child = false;
@@ -549,6 +622,9 @@ namespace explorer {
 const Scenario kScenarios[] = {
     scenario<InboxScenario>("inbox", "Inbox: no batch is lost or comes twice", {2, 6}),
     scenario<InboxScenario>("inbox-3", "Inbox: the same with two givers", {3, 4}),
+    scenario<BatchScenario>("batch", "Batch: of several objects in an inbox none is lost or comes twice",
+                            {2, 4}),
+    scenario<BatchScenario>("batch-3", "Batch: the same with two givers", {3, 3}),
     scenario<StackScenario>("stack", "IdStack: no lane is lost or held by two", {2, 5}),
     scenario<StackScenario>("stack-3", "IdStack: the same with three threads", {3, 3}),
     scenario<LockScenario>("lock", "Lock: one holder at a time, and no sleeper is forgotten", {2, 6}),
@@ -565,6 +641,8 @@ const Scenario kScenarios[] = {
     scenario<HandlerAndRevokerScenario>("handler-2", "re-entrance: a handler anywhere, and a revoker",
                                         {2, 2, 1}),
     scenario<RemoteScenario>("remote", "remote frees: a batch is sent and received, whole", {2, 3}),
+    scenario<RemoteBatchScenario>("remote-batch", "remote frees: a batch of seven objects, in three holders",
+                                  {2, 1}),
     scenario<ExitScenario>("exit", "thread exit: a lane is given back, revoked and adopted", {3, 2}),
     scenario<ForkScenario>("fork", "fork: the child finds no lane half done", {2, 3}),
     scenario<ForkScenario>("fork-3", "fork: the same while the other's lane is taken away", {3, 2}),

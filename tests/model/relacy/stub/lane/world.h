@@ -25,7 +25,7 @@ class Lane : public Gate {
   // As in lane/lane_work.h.
   bool try_hold(Visit& visit) {
     if (!try_lock(visit)) return false;
-    if (take_from_owner()) return true;
+    if (take_from_owner(true)) return true;
     unlock(visit);
     return false;
   }
@@ -47,7 +47,7 @@ class Lane : public Gate {
   model::Contents contents;  // everything else in a lane
 
  private:
-  bool take_from_owner();
+  bool take_from_owner(bool ask);
   void give_to_owner();
 
   const Owner id_;

@@ -6,6 +6,8 @@
 
 #include <atomic>
 
+#include "base/compiler.h"
+
 namespace lanemalloc::arch {
 
 // Returns the kernel's answer: -errno on failure.
@@ -22,6 +24,13 @@ inline long system_call(long number, long a = 0, long b = 0, long c = 0, long d 
                    : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
                    : "memory", "cc");
   return x0;
+}
+
+// The same pointer, which the compiler is to keep rather than compute again.
+template <class T>
+FAST T* kept(T* pointer) {
+  __asm__("" : "+r"(pointer));
+  return pointer;
 }
 
 // clone(2): the child starts on `stack` (top, 16-byte aligned), calls run(argument) and exits by exit(2).

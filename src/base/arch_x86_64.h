@@ -6,6 +6,8 @@
 
 #include <atomic>
 
+#include "base/compiler.h"
+
 namespace lanemalloc::arch {
 
 // Returns the kernel's answer: -errno on failure.
@@ -19,6 +21,13 @@ inline long system_call(long number, long a = 0, long b = 0, long c = 0, long d 
                    : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
                    : "rcx", "r11", "memory");
   return result;
+}
+
+// The same pointer, which the compiler is to keep rather than compute again.
+template <class T>
+FAST T* kept(T* pointer) {
+  __asm__("" : "+r"(pointer));
+  return pointer;
 }
 
 // clone(2): the child starts on `stack` (top, 16-byte aligned), calls run(argument) and exits by exit(2).

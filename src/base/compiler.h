@@ -22,11 +22,4 @@ inline constexpr size_t kNoSharing = 128;
 // signal handlers, and, together with membarrier on the other side, with a revoker.
 FAST void compiler_fence() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
-// The same pointer, which the compiler is to keep rather than compute again.
-template <class T>
-FAST T* kept(T* pointer) {
-  __asm__("" : "+r"(pointer));
-  return pointer;
-}
-
 }  // namespace lanemalloc

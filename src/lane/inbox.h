@@ -38,7 +38,7 @@ class Inbox {
   // Anybody may ask: something was given and not taken yet.
   bool has_mail() const { return head_.load(std::memory_order_relaxed) != nullptr; }
   // Only the owner, or who holds its lane.
-  bool is_empty() const { return head_.load(std::memory_order_relaxed) == nullptr && rest_ == nullptr; }
+  bool is_empty() const { return rest_ == nullptr && !has_mail(); }
 
   // Calls visit(batch) for every batch that can be reached now, or so many; the others stay. Only the owner, or who holds its
   // lane.
@@ -75,8 +75,8 @@ class Inbox {
         batch->earlier.store(nullptr, std::memory_order_relaxed);
   }
 
-  typename Atomics::template atomic<Batch*> head_{nullptr};
-  Batch* rest_ = nullptr;
+  Batch* rest_ = nullptr;  // the taker's, at every batch; so not beside what the givers write
+  alignas(kNoSharing) typename Atomics::template atomic<Batch*> head_{nullptr};
 };
 
 }  // namespace lanemalloc

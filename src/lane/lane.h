@@ -214,7 +214,9 @@ class Lane : public Gate {
   bool take_away(Slab* slab);
   NOINLINE void age(Visit& visit);
   void free_here(Object* object, MapEntry entry, Visit& visit);
-  FAST Remote& remote_to(Owner owner) { return *kept(&remotes_[static_cast<unsigned>(owner) % kRemotes]); }
+  FAST Remote& remote_to(Owner owner) {
+    return *arch::kept(&remotes_[static_cast<unsigned>(owner) % kRemotes]);
+  }
   void send(Object* object, MapEntry entry, Visit& visit);
   FAST void receive(Object* object, Visit& visit);
   NOINLINE void send_after(Object* object, MapEntry entry, Visit& visit);

@@ -365,8 +365,6 @@ void Lane<P>::send_after(Object* object, MapEntry entry, Visit& visit) {
 
 template <class P>
 bool Lane<P>::drain_inbox(Visit& visit, unsigned most) {
-  if (inbox_.is_empty()) return false;
-  bump(counters_.inbox_drains);
   bool any = false;
   inbox_.take(
       [&](Object* batch) {
@@ -374,6 +372,7 @@ bool Lane<P>::drain_inbox(Visit& visit, unsigned most) {
         Batch::for_each(batch, [&](Object* object) { receive(object, visit); });
       },
       most);
+  if (any) bump(counters_.inbox_drains);
   if (mail_waits_.load(std::memory_order_relaxed) && inbox_.is_empty())
     mail_waits_.store(false, std::memory_order_relaxed);
   return any;

@@ -34,7 +34,7 @@ import common
 from common import Library, Spread
 
 WORKLOADS = ("pair32", "bulk-order", "bulk-reverse", "bulk-shuffle", "ring")
-LIMITS = {"pair32": 45, "bulk-order": 45, "bulk-reverse": 45, "bulk-shuffle": 45, "ring": 110}
+LIMITS = {"pair32": 42, "bulk-order": 42, "bulk-reverse": 42, "bulk-shuffle": 42, "ring": 100}
 RING_LOOP = 19
 FEW, MANY = 60_000, 260_000
 STEPPED_FEW, STEPPED_MANY = 2_000, 5_000

@@ -55,20 +55,22 @@ NOINLINE void free_slow(void* p, Gate* gate) {
   if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("free", p, verdict);
 }
 
-// The arguments lie where free_missed() has them.
-NOINLINE void free_full(void*, Gate* gate, MapEntry entry) {
-  process_engine.flush_slow(entry, thread_slot, gate);
+// The arguments lie where free() and free_missed() have them: what goes from one to the other is left in its registers.
+AS_DECLARED void free_full(void*, Gate* gate, ProcessEngine::Remote* batch) {
+  process_engine.flush_slow(batch, thread_slot, gate);
 }
 
 NOINLINE void free_missed(void* p, Gate* gate, MapEntry entry) {
   if (LIKELY(process_engine.free_quickly(p, thread_slot, gate, entry,
-                                         [=](Gate* g, MapEntry e) { free_full(p, g, e); })))
+                                         [=](Gate* g, auto* batch) { free_full(p, g, batch); })))
     return;
   if (p == nullptr) return Owned::leave(thread_slot, gate);
   free_slow(p, gate);
 }
 
-NOINLINE void free_look(Gate* gate, Slab* slab) { process_engine.look_slow(slab, thread_slot, gate); }
+AS_DECLARED void free_look(void*, Gate* gate, Slab* slab) {
+  process_engine.look_slow(slab, thread_slot, gate);
+}
 
 FAST void* allocate(Bytes size) {
   return process_engine.allocate(size, thread_slot, [=](Gate* gate) { return malloc_missed(size, gate); });
@@ -77,7 +79,7 @@ FAST void* allocate(Bytes size) {
 FAST void deallocate(void* p) {
   process_engine.free(
       p, thread_slot, [=](Gate* gate, MapEntry entry) { free_missed(p, gate, entry); },
-      [](Gate* gate, Slab* slab) { free_look(gate, slab); });
+      [=](Gate* gate, Slab* slab) { free_look(p, gate, slab); });
 }
 
 void* allocate_zeroed(Bytes count, Bytes size) {

@@ -68,7 +68,7 @@ aborted:
 template <int kNumberAt>
 FAST Restartable rseq_take_for(ptrdiff_t area, std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
                                uint32_t mark, uint32_t& before, uint64_t& seen) {
-  uint64_t scratch, low;
+  uint64_t scratch, low;  // low: in the register in which free()'s next function takes it
   __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
                         "movq %[who], %[low]\n\t"
                         "movl %%fs:%c[at](%[area]), %k[scratch]\n\t"
@@ -76,7 +76,7 @@ FAST Restartable rseq_take_for(ptrdiff_t area, std::atomic<uint32_t>& word, cons
                         "cmpl %k[scratch], %[word]\n\t"
                         "jne %l[elsewhere]\n\t"
                         "movl %[mark], %[word]\n" LANE_RSEQ_END
-                        : [scratch] "=&r"(scratch), [low] "=&r"(low), [word] "+m"(word)
+                        : [scratch] "=&r"(scratch), [low] "=&d"(low), [word] "+m"(word)
                         : [area] "r"(area), [at] "i"(kNumberAt - 2), [who] "m"(who), [mark] "er"(mark)
                         : "memory", "cc"
                         : elsewhere, aborted);

@@ -9,6 +9,12 @@
 #define FAST [[gnu::always_inline]] inline
 #define SLOW [[gnu::noinline, gnu::cold]]
 #define NOINLINE [[gnu::noinline]]
+// AS_DECLARED: not inlined, and called with every argument that it declares, used or not.
+#ifdef __clang__
+#define AS_DECLARED [[gnu::noinline]]
+#else
+#define AS_DECLARED [[gnu::noipa]]
+#endif
 #define EXPORT [[gnu::visibility("default")]]
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)

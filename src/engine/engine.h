@@ -72,16 +72,18 @@ class Engine {
     if (object != nullptr) Owned::leave(slot, gate);
     return object;
   }
-  // `full(gate, entry)`: the object is freed, and the batch to its owner must be sent.
+  using Remote = typename Lane<P>::Remote;
+  // `full(gate, batch)`: the object is freed, and the batch must be sent (flush_slow).
   template <class Full>
   FAST bool free_quickly(void* p, Slot& slot, Gate* gate, MapEntry entry, Full full) {
     if (!Owned::may_allocate(gate, 0)) return false;
     using Sent = typename Lane<P>::Sent;
-    const Sent sent = static_cast<Lane<P>*>(gate)->send_quickly(static_cast<Object*>(p), entry, [&] {
-      return world_.region.size_class_at(world_.region.distance(p));
-    });
+    Remote* batch;
+    const auto class_of_object = [&] { return world_.region.size_class_of(p); };
+    const Sent sent =
+        static_cast<Lane<P>*>(gate)->send_quickly(static_cast<Object*>(p), entry, class_of_object, batch);
     if (sent == Sent::kNot) return false;
-    if (UNLIKELY(sent == Sent::kFull)) return full(gate, entry), true;
+    if (UNLIKELY(sent == Sent::kFull)) return full(gate, batch), true;
     Owned::leave(slot, gate);
     return true;
   }
@@ -91,7 +93,7 @@ class Engine {
   // Tells why if the pointer is bad; then nothing changed.
   Verdict free_slow(void* p, Slot& slot, Gate* gate);
   void look_slow(Slab* slab, Slot& slot, Gate* gate);
-  void flush_slow(MapEntry entry, Slot& slot, Gate* gate);
+  void flush_slow(Remote* batch, Slot& slot, Gate* gate);
 
   // --- Whole operations, for everything but malloc(n) and free(p). Null: no memory.
   void* allocate(Bytes size, Slot& slot) {

@@ -413,17 +413,16 @@ void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
 }
 
 template <class P>
-void Engine<P>::flush_slow(MapEntry entry, Slot& slot, Gate* gate) {
+void Engine<P>::flush_slow(Remote* batch, Slot& slot, Gate* gate) {
   Inside inside(slot, gate);
-  static_cast<Lane<P>*>(gate)->flush_to(entry.owner(), inside.visit());
+  static_cast<Lane<P>*>(gate)->flush(*batch, inside.visit());
 }
 
 // There is no memory for a lane of our own: a batch of one, straight to the owner. What lies in the depot goes to some lane,
 // which sends it on.
 template <class P>
 void Engine<P>::free_without_lane(Object* object, MapEntry entry) {
-  count<P>(
-      world_.counters.direct_frees[index_of(world_.region.size_class_at(world_.region.distance(object)))]);
+  count<P>(world_.counters.direct_frees[index_of(world_.region.size_class_of(object))]);
   object->next = nullptr;
   std::atomic_thread_fence(std::memory_order_acquire);  // as in Lane::flush
   world_.lanes.at(is_lane(entry.owner()) ? entry.owner() : Owner::kFirstLane).inbox().give(object);
@@ -463,7 +462,7 @@ Found Engine<P>::find(const void* p) const {
 
 template <class P>
 Bytes Engine<P>::usable_size(const void* p, MapEntry entry) const {
-  if (entry.owner() != Owner::kLarge) return size_of(world_.region.size_class_at(world_.region.distance(p)));
+  if (entry.owner() != Owner::kLarge) return size_of(world_.region.size_class_of(p));
   return bytes_of(world_.region.state(world_.region.block_of(p)).length);
 }
 

@@ -53,6 +53,15 @@ class Lane : public Gate {
   static constexpr BlockCount kMuch =
       16;  // empty blocks: they go back rather than that others take fresh ones
 
+  // Objects of one other owner, on their way there.
+  struct Remote : Batch {
+    Owner owner = Owner::kClosed;  // never one of an object
+    uint8_t unanswered = 0;        // batches that the owner has not taken in
+    uint8_t seen = 0;              // the owner's misses at the last look
+    int32_t room = 0;              // bytes; at most 0: to be flushed
+  };
+  static_assert(sizeof(Remote) == 32);
+
   // number: the lane's among those of its entry; kNoNumber if it has none.
   Lane(Owner id, World<P>& world, Entry entry, uint32_t number);
   Lane(const Lane&) = delete;
@@ -76,12 +85,12 @@ class Lane : public Gate {
   NOINLINE void* refill(SizeClass c, Visit& visit);
   // Refills the bin from its own slab's free list, the usual miss, and takes one object; null if that does not do.
   FAST Object* refill_quickly(Bytes index);
-  // Frees an object of another lane into a batch that is there; kNot: there is none. kFull: it is to be flushed now.
+  // Frees an object of another lane into a batch that is there; kNot: there is none. kFull: `full` is to be flushed now.
   enum class Sent : uint8_t { kNot, kDone, kFull };
   template <class ClassOf>
-  FAST Sent send_quickly(Object* object, MapEntry entry, ClassOf class_of_object);
-  // Sends the batch to this owner.
-  void flush_to(Owner owner, Visit& visit) { flush(remote_to(owner), visit); }
+  FAST Sent send_quickly(Object* object, MapEntry entry, ClassOf class_of_object, Remote*& full);
+  // Sends the batch.
+  NOINLINE void flush(Remote& remote, Visit& visit);
   // Frees an object whose page-map entry is `entry`.
   void free(Object* object, MapEntry entry, Visit& visit);
   // After Slab::push() said that somebody must look.
@@ -172,15 +181,6 @@ class Lane : public Gate {
   static constexpr BlockCount kMostAlone = 512;  // empty blocks, in a process without a scavenger
   static constexpr uint32_t kPassesToKeep = 4;   // passes of the scavenger that a slab stays empty
 
-  // Objects of one other owner, on their way there.
-  struct Remote : Batch {
-    Owner owner = Owner::kClosed;  // never one of an object
-    uint8_t unanswered = 0;        // batches that the owner has not taken in
-    uint8_t seen = 0;              // the owner's misses at the last look
-    int32_t room = 0;              // bytes; at most 0: to be flushed
-  };
-  static_assert(sizeof(Remote) == 32);
-
   // Of an object in a batch. It takes its size, and at least its share of the count, out of the batch's room: one
   // subtraction for both.
   struct Charge {
@@ -220,7 +220,6 @@ class Lane : public Gate {
   void send(Object* object, MapEntry entry, Visit& visit);
   FAST void receive(Object* object, Visit& visit);
   NOINLINE void send_after(Object* object, MapEntry entry, Visit& visit);
-  NOINLINE void flush(Remote& remote, Visit& visit);
   bool was_not_set_aside(Visit& visit) {
     if (LIKELY(!set_aside_)) return true;
     lock_.release(visit);

@@ -60,7 +60,7 @@ Slabs<P> Lane<P>::slabs() const {
 
 template <class P>
 unsigned Lane<P>::index_at(const Object* object) const {
-  return index_of(world_.region.size_class_at(world_.region.distance(object)));
+  return index_of(world_.region.size_class_of(object));
 }
 
 template <class P>
@@ -275,14 +275,16 @@ void Lane<P>::free(Object* object, MapEntry entry, Visit& visit) {
 // An object of nobody has no batch: so this one is a lane's or the depot's when its class is asked for.
 template <class P>
 template <class ClassOf>
-FAST typename Lane<P>::Sent Lane<P>::send_quickly(Object* object, MapEntry entry, ClassOf class_of_object) {
+FAST typename Lane<P>::Sent Lane<P>::send_quickly(Object* object, MapEntry entry, ClassOf class_of_object,
+                                                  Remote*& full) {
   Remote& remote = remote_to(entry.owner());
   if (UNLIKELY(remote.owner != entry.owner())) return Sent::kNot;
   const size_t c = index_of(class_of_object());
   bump(counters_.sent[c]);
   remote.add(object, [&] { return kCharges.of[c].places; });
-  const bool full = arch::take_and_test(remote.room, static_cast<int32_t>(kCharges.of[c].room));
-  return LIKELY(!full) ? Sent::kDone : Sent::kFull;
+  full = &remote;
+  const bool is_full = arch::take_and_test(remote.room, static_cast<int32_t>(kCharges.of[c].room));
+  return LIKELY(!is_full) ? Sent::kDone : Sent::kFull;
 }
 
 template <class P>
@@ -347,7 +349,7 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
 // An object that was sent here. Its slab may have moved on since: then it is sent after it.
 template <class P>
 FAST void Lane<P>::receive(Object* object, Visit& visit) {
-  const MapEntry entry = world_.region.entry_at(world_.region.distance(object));
+  const MapEntry entry = world_.region.entry_of(object);
   if (UNLIKELY(entry.owner() != id_)) return send_after(object, entry, visit);
   Slab* slab = slabs().at(entry);
   bump(counters_.received[index_of(slab->size_class)]);

@@ -96,6 +96,8 @@ class Region {
       bits_ = object_bits ? lanes_ + lanes : 0;
       block_count_ = blocks;
       base_ = at + meta;
+      map_from_0_ = map_ - (base_ >> kBlockShift) * sizeof(uint64_t);
+      classes_from_0_ = classes_ - (base_ >> kBlockShift) * sizeof(SizeClass);
       bytes_ = body;
       set_hits(true);
       return true;
@@ -133,6 +135,15 @@ class Region {
   }
   MapEntry make_entry(Owner owner, BlockIndex first) const {
     return {owner, reinterpret_cast<Address>(&state(first))};
+  }
+  // Of an object that is known to lie in the body: one subtraction less.
+  FAST MapEntry entry_of(const void* p) const {
+    const Address at = map_from_0_ + (reinterpret_cast<Address>(p) >> kBlockShift) * sizeof(uint64_t);
+    return MapEntry(reinterpret_cast<const std::atomic<uint64_t>*>(at)->load(std::memory_order_relaxed));
+  }
+  FAST SizeClass size_class_of(const void* p) const {
+    const Address at = classes_from_0_ + (reinterpret_cast<Address>(p) >> kBlockShift) * sizeof(SizeClass);
+    return reinterpret_cast<const std::atomic<SizeClass>*>(at)->load(std::memory_order_relaxed);
   }
   // relaxed, both: fixed while the slab has objects.
   SizeClass size_class_at(Bytes distance) const {
@@ -224,6 +235,9 @@ class Region {
   Bytes bytes_ = 0;
   Address map_ = 0;
   Address classes_ = 0;
+  // Where both would begin if the body began at address 0.
+  Address map_from_0_ = 0;
+  Address classes_from_0_ = 0;
   Address states_ = 0;
   Address lanes_ = 0;
   Address bits_ = 0;

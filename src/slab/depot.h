@@ -48,7 +48,7 @@ class Depot {
     Object* others = nullptr;
     Object* bad = nullptr;
     Batch::for_each(batch, [&](Object* object) {
-      const MapEntry entry = slabs_.region.entry_at(slabs_.region.distance(object));
+      const MapEntry entry = slabs_.region.entry_of(object);
       if (entry.owner() != Owner::kDepot) {
         object->next = others;
         others = object;

@@ -44,7 +44,7 @@ class Lanes {
     engine_.free(
         p, slot(),
         [&](Gate* gate, MapEntry entry) {
-          const auto full = [&](Gate* g, MapEntry e) { engine_.flush_slow(e, slot(), g); };
+          const auto full = [&](Gate* g, auto* batch) { engine_.flush_slow(batch, slot(), g); };
           if (engine_.free_quickly(p, slot(), gate, entry, full)) return;
           const Verdict verdict = engine_.free_slow(p, slot(), gate);
           if (verdict != Verdict::kGood) bad_pointer(verdict, p);

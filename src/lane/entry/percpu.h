@@ -52,7 +52,8 @@ struct PerCpu {
   template <class P>
   FAST static bool pop(Gate* gate, Bytes index, void*& object) {
     if (index >= *word<size_t, offsetof(Gate, here_bins)>(gate)) return false;
-    void** head = word<void*, offsetof(Gate, heads)>(gate) + kSmallTable[index];
+    const SmallTable& classes = *word<const SmallTable, offsetof(Gate, classes)>(gate);
+    void** head = word<void*, offsetof(Gate, heads)>(gate) + classes[index];
     return P::hit_pop_here(here(gate), head, object) == Restartable::kDone;
   }
   FAST static bool may_free(Gate* gate, Bytes distance) {

@@ -521,8 +521,11 @@ void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
     return p;  // at most half of it stays unused
   }
   if (size <= old_size) return copy_to_new(p, size, size, slot);
-  // With a quarter to spare, so that growing step by step does not copy at every step.
-  if (const Bytes roomy = old_size + old_size / 4; roomy > size) {
+  // With room to spare, so that growing step by step does not copy at every step: of a large object as much again, since pages
+  // that nobody touches cost nothing.
+  constexpr Bytes kManyPages = 32 << 10;
+  const Bytes spare = old_size < kManyPages ? old_size / 8 * 3 : old_size;
+  if (const Bytes roomy = old_size + spare; roomy > size) {
     if (void* copy = copy_to_new(p, old_size, roomy, slot)) return copy;
   }
   return copy_to_new(p, old_size, size, slot);
@@ -654,6 +657,7 @@ void Engine<P>::give_up_lane(Lane<P>& lane, Visit& visit) {
   lane.disown(visit);
   if (!lane.lock_or_wait(visit)) return;  // set aside: after a fork
   lane.flush_all(visit);
+  lane.leave_full(true);
   lane.unlock(visit);
   world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
   world_.lanes.push_idle(lane);

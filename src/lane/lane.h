@@ -106,6 +106,9 @@ class Lane : public Gate {
   bool give_back_empties(BlockCount enough, Visit& visit);
 
   // --- From outside.
+  // Its thread has exited, and nobody has cleaned it since.
+  bool was_left_full() const { return left_full_.load(std::memory_order_relaxed); }
+  void leave_full(bool yes) { left_full_.store(yes, std::memory_order_relaxed); }
   // How many blocks of slabs lie here empty.
   BlockCount empty_blocks() const { return empty_blocks_.load(std::memory_order_relaxed); }
   // Takes the lane away from its owner or its CPU, if nobody is inside. Never waits. ask: an owner who cannot be shut out, for
@@ -258,7 +261,8 @@ class Lane : public Gate {
   std::atomic<bool> revoking_{false};
   bool set_aside_ = false;
   std::atomic<bool> mail_waits_{false};  // much of it
-  std::atomic<bool> asked_{false};       // where the system has no barrier: clean yourself when you can
+  std::atomic<bool> left_full_{false};
+  std::atomic<bool> asked_{false};  // where the system has no barrier: clean yourself when you can
 };
 
 }  // namespace lanemalloc

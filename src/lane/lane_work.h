@@ -398,6 +398,7 @@ void Lane<P>::flush_all(Visit& visit) {
 
 template <class P>
 void Lane<P>::clean(Visit& visit) {
+  leave_full(false);
   drain_inbox(visit);
   for (unsigned c = 1; c < kClassCount; ++c) clean_class(c, visit);
   flush_all(visit);

@@ -79,15 +79,21 @@ struct World {
     return true;
   }
 
-  // Has lanes that hold at least `least` blocks of empty slabs give them back, but `except`. True if any did. Cheap where none
-  // does.
+  // Has lanes that hold at least `least` blocks of empty slabs give them back, but `except`; and one whose thread has exited,
+  // everything that is not in use. True if any did. Cheap where none does.
   bool collect_empties(BlockCount least, const Lane<P>* except, Visit& visit) {
     if (!visit.may_drain) return false;
     bool any = false;
+    bool cleaned = false;
     lanes.for_each([&](Lane<P>& lane) {
-      if (&lane == except || lane.empty_blocks() < least) return;
-      with_idle_lane(lane, visit,
-                     [&](Lane<P>& held) { any |= held.give_back_empties(held.empty_blocks(), visit); });
+      const bool clean = !cleaned && lane.was_left_full();
+      if (&lane == except || (!clean && lane.empty_blocks() < least)) return;
+      with_idle_lane(lane, visit, [&](Lane<P>& held) {
+        any |= held.give_back_empties(held.empty_blocks(), visit);
+        if (!clean) return;
+        held.clean(visit);
+        any = cleaned = true;
+      });
     });
     return any;
   }

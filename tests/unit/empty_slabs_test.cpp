@@ -100,6 +100,34 @@ TEST_ALL_CONFIGS(EmptySlabsTest, AFewOfAnotherLaneStay) {
   EXPECT_EQ(lane_of(a)->empty_blocks(), Lane<Fake>::kMuch - 1);
 }
 
+// What lies free in bins and in partly used slabs too, as long as nobody has taken the lane up; then it is that thread's.
+TEST_ALL_CONFIGS(EmptySlabsTest, OfALaneWhoseThreadHasExitedEverythingFreeIsCollected) {
+  if (config().entry != Entry::kOwned) GTEST_SKIP() << "other lanes are nobody's";
+  Slot &a = thread(), &b = thread();
+  give(b, take(b, kSize));  // so that it has a lane, and does not take up the other
+  const std::vector<void*> kept = take_slabs(a, 1, kOther);
+  give_all(a, take_slabs(a, Lane<Fake>::kMuch / 2, kOther));
+  Lane<Fake>* left = lane_of(a);
+  engine().thread_exits(a);
+  EXPECT_TRUE(left->was_left_full());
+  std::vector<void*> all = take_slabs(b, Lane<Fake>::kMuch);  // then it looks around
+  EXPECT_TRUE(left->was_left_full());
+  const Bytes before = touched();
+  for (void* p : take_slabs(b, Lane<Fake>::kMuch / 2)) all.push_back(p);
+  EXPECT_FALSE(left->was_left_full());
+  EXPECT_EQ(touched(), before);
+  give_all(b, kept);
+  give_all(b, all);
+  Slot& c = thread();
+  give(c, take(c, kSize));
+  EXPECT_EQ(lane_of(c), left);
+  engine().thread_exits(c);
+  Slot& d = thread();
+  give(d, take(d, kSize));
+  EXPECT_EQ(lane_of(d), left);
+  EXPECT_FALSE(left->was_left_full());
+}
+
 TEST_ALL_CONFIGS(EmptySlabsTest, ThoseOfABusyLaneStay) {
   Slot &a = thread(), &b = thread();
   leave_empty(a, 40);

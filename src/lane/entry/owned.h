@@ -118,6 +118,7 @@ void Lane<P>::give_to_owner() {
 template <class P>
 bool Lane<P>::adopt_by(Slot& slot, Visit& visit) {
   if (!lock_or_wait(visit)) return false;
+  leave_full(false);
   owner_slot_.store(&slot, std::memory_order_relaxed);
   open_gate();
   unlock(visit);

@@ -184,7 +184,7 @@ void Lane<P>::free_here(Object* object, MapEntry entry, Visit& visit) {
 template <class P>
 void Lane<P>::look_at(Slab* slab, Visit& visit) {
   stir(visit);
-  if (UNLIKELY(slab->countdown < 0)) {
+  if (UNLIKELY(slab->has_too_many_frees())) {
     if (slab->place == Slab::Place::kEmpty) forget_empty(slab);
     return drop_damaged_list(slab, Verdict::kFreedAlready);
   }

@@ -35,7 +35,7 @@ struct Slab {
   Slab* next;  // in a list
   Slab* previous;
   uint32_t carved;  // objects handed out at least once: the first ones
-  uint32_t beyond;  // objects in use that the countdown leaves out
+  uint32_t beyond;  // objects in use that the countdown leaves out; may wrap below 0
   SizeClass size_class;
   Place place;
   uint8_t depot_life;  // of the depot, when it was given there
@@ -60,6 +60,7 @@ struct Slab {
   }
 
   uint32_t used() const { return static_cast<uint32_t>(countdown) + beyond; }
+  bool has_too_many_frees() const { return static_cast<int32_t>(used()) < 0; }
   uint32_t free_objects() const { return carved - used(); }
   bool has_room() const { return free_list != nullptr || carved < capacity_of(size_class); }
 
@@ -70,17 +71,18 @@ struct Slab {
     return arch::take_and_test(countdown, 1);
   }
 
-  // Takes the whole free list. Adds its length to `taken`.
+  // Takes the whole free list, for a bin. Sets `taken` to its length. Nobody need look when all objects are free again, for the
+  // bin will ask; one free more must be looked at.
   Object* take_free_list(uint64_t& taken) {
     Object* list = free_list;
     free_list = nullptr;
     taken = free_objects();
-    countdown = static_cast<int32_t>(carved);
-    beyond = 0;
+    countdown = static_cast<int32_t>(carved) + 1;
+    beyond = ~0u;
     return list;
   }
 
-  // Hands out a page or two of objects for the first time, linked in address order. Adds their number to `taken`.
+  // Hands out a page or two of objects for the first time, linked in address order. Sets `taken` to their number.
   Object* carve(Address begin, uint64_t& taken) {
     const Bytes size = size_of(size_class);
     const uint32_t left = capacity_of(size_class) - carved;

@@ -731,7 +731,6 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
 template <class P>
 void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate) {
   if (lane.is_set_aside()) return;
-  lane.inbox().forget_givers();
   const Slot* owner = lane.owner_slot();
   const bool is_orphan = owner != nullptr && owner != &slot;
   if (is_orphan) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
@@ -744,8 +743,9 @@ void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate) {
     if (gate == &lane) gate = &no_lane_gate;
     return lane.set_aside();
   }
+  if (is_orphan && owner->load(std::memory_order_acquire) != &lane) return lane.set_aside();
+  lane.inbox().forget_givers();
   if (!is_orphan) return;
-  if (owner->load(std::memory_order_acquire) != &lane) return lane.set_aside();
   lane.close_gate();
   lane.forget_owner();
   world_.lanes.push_idle(lane);

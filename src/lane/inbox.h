@@ -38,34 +38,37 @@ class Inbox {
   // Anybody may ask: something was given and not taken yet.
   bool has_mail() const { return head_.load(std::memory_order_relaxed) != nullptr; }
   // Only the owner, or who holds its lane.
-  bool is_empty() const { return rest_ == nullptr && !has_mail(); }
+  bool is_empty() const { return rest() == nullptr && !has_mail(); }
 
   // Calls visit(batch) for every batch that can be reached now, or so many; the others stay. Only the owner, or who holds its
   // lane.
   template <class Visit>
   void take(Visit visit, unsigned most = ~0u) {
-    Batch* batch = rest_;
+    Batch* batch = rest();
     // acquire: sees the links of the newest batch. Pairs with the release in give() [inbox.take].
     if (batch == nullptr) batch = head_.exchange(nullptr, std::memory_order_acquire);
     for (; batch != nullptr && most > 0; --most) {
       // acquire: pairs with give()'s second store [inbox.follow].
       Batch* earlier = batch->earlier.load(std::memory_order_acquire);
       if (earlier == unlinked()) break;
-      rest_ = earlier;  // a child forked meanwhile finds what is left, and nothing that was visited
+      keep(earlier);  // a child forked meanwhile finds what is left, and nothing that was visited
       visit(batch);
       batch = earlier;
     }
-    rest_ = batch;
+    keep(batch);
   }
 
   // In a fork child, where no giver is left: what lies behind an unlinked batch cannot be reached any more; the batch
   // itself can.
   void forget_givers() {
-    cut(rest_);
+    cut(rest());
     cut(head_.load(std::memory_order_relaxed));
   }
 
  private:
+  Batch* rest() const { return rest_.load(std::memory_order_relaxed); }
+  void keep(Batch* batch) { rest_.store(batch, std::memory_order_relaxed); }
+
   // No object lies at address 1.
   static Batch* unlinked() { return reinterpret_cast<Batch*>(1); }
 
@@ -75,7 +78,8 @@ class Inbox {
         batch->earlier.store(nullptr, std::memory_order_relaxed);
   }
 
-  Batch* rest_ = nullptr;  // the taker's, at every batch; so not beside what the givers write
+  // The taker's, at every batch; so not beside what the givers write. Atomic only for a child of a fork, whose taker is gone.
+  typename Atomics::template atomic<Batch*> rest_{nullptr};
   alignas(kNoSharing) typename Atomics::template atomic<Batch*> head_{nullptr};
 };
 

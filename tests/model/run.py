@@ -126,7 +126,7 @@ MUTANTS = [
            "batch->earlier.store(unlinked(), ", "batch->earlier.store(nullptr, "),
     change("lists", "take does not wait for a half-given batch", "inbox", INBOX,
            "if (earlier == unlinked()) break;", "if (earlier == unlinked()) earlier = nullptr;"),
-    change("lists", "take forgets the rest", "inbox", INBOX, "rest_ = batch;", "rest_ = nullptr;"),
+    change("lists", "take forgets the rest", "inbox", INBOX, "keep(batch);\n  }", "keep(nullptr);\n  }"),
     # The swap's release already covers it: swaps are read-modify-writes, so they are all in one release sequence.
     change("lists", "give's second store and take's look at it relaxed", "inbox", INBOX,
            f"batch->earlier.store(earlier, {RELEASE})", f"batch->earlier.store(earlier, {RELAXED})",
@@ -191,7 +191,7 @@ MUTANTS += [
            "      visit(holder);  // last, since it is gone then",
            "visit(holder);\n      for (Object** other = others(holder); other != end; ++other) visit(*other);"),
     change("explorer", "the batches behind a taken one are read after its visit", "batch batch-3", INBOX,
-           "rest_ = earlier;  // a child forked meanwhile finds what is left, and nothing that was visited\n"
+           "keep(earlier);  // a child forked meanwhile finds what is left, and nothing that was visited\n"
            "      visit(batch);\n      batch = earlier;",
            "visit(batch);\n      batch = reinterpret_cast<Batch*>(batch->next);"),
     change("explorer", "release wakes nobody", "lock", LOCK,

@@ -74,8 +74,8 @@ MUTANTS = (
              "index_of(static_cast<Slab*>(entry.state())->size_class)"),)),
     Mutant("every object is sent by itself", "owned", "producer-consumer",
            (("lane/lane.h", "kBatchObjects = 64", "kBatchObjects = 1"),)),
-    Mutant("batches a third smaller", "owned", "producer-consumer",
-           (("lane/lane.h", "kBatchObjects = 64", "kBatchObjects = 43"),), is_golden=True),
+    Mutant("a holder names four objects, not six", "owned", "producer-consumer",
+           (("slab/batch.h", "kHolderBytes = 64", "kHolderBytes = 48"),), is_golden=True),
 )
 
 

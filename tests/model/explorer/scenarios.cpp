@@ -366,7 +366,7 @@ struct RemoteScenario : Threads {
 
 // The same with as many objects as two holders name, and one more.
 struct RemoteBatchScenario : Threads {
-  static constexpr int kObjects = 7;
+  static constexpr int kObjects = 8;
   void* objects[kObjects];
   RemoteBatchScenario() : Threads(2) {
     for (void*& p : objects) p = engine.allocate(32, slots[0]);
@@ -641,7 +641,7 @@ const Scenario kScenarios[] = {
     scenario<HandlerAndRevokerScenario>("handler-2", "re-entrance: a handler anywhere, and a revoker",
                                         {2, 2, 1}),
     scenario<RemoteScenario>("remote", "remote frees: a batch is sent and received, whole", {2, 3}),
-    scenario<RemoteBatchScenario>("remote-batch", "remote frees: a batch of seven objects, in three holders",
+    scenario<RemoteBatchScenario>("remote-batch", "remote frees: a batch of eight objects, in three holders",
                                   {2, 1}),
     scenario<ExitScenario>("exit", "thread exit: a lane is given back, revoked and adopted", {3, 2}),
     scenario<ForkScenario>("fork", "fork: the child finds no lane half done", {2, 3}),

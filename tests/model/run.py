@@ -231,7 +231,7 @@ MUTANTS += [
            "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();\n  unlock(visit);",
            "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();"),
     change("explorer", "the child takes over busy lanes", "fork fork-3", ENGINE_SLOW,
-           f"if (owner->load({ACQUIRE}) != &lane) return lane.set_aside();", ""),
+           f"if (is_orphan && owner->load({ACQUIRE}) != &lane) return lane.set_aside();", ""),
 ]
 
 

@@ -48,6 +48,7 @@ class Lane : public Gate {
 
  private:
   bool take_from_owner(bool ask);
+  void leave_full(bool) {}
   void give_to_owner();
 
   const Owner id_;

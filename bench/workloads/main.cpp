@@ -8,8 +8,10 @@
 //   minor_faults major_faults  of the work
 //   library                    the file that malloc comes from
 //   malloc_p50_ns ... max, free_p50_ns ... max     of single calls, where the workload is one for latency
+//   malloc_preempted free_preempted                calls that are not among those
 //   idle_kib                   with --idle: resident memory after so many seconds without a call
 // Called by: bench/suite, tests/bench.
+#include <inttypes.h>
 #include <sys/resource.h>
 
 #include <cmath>
@@ -71,7 +73,8 @@ void Run::print() const {
     for (const auto& [call, tail] : tails) {
       std::printf(" %s_p50_ns=%.1f %s_p99_ns=%.1f %s_p999_ns=%.1f", call, tail.p50, call, tail.p99, call,
                   tail.p999);
-      std::printf(" %s_p9999_ns=%.1f %s_max_ns=%.1f", call, tail.p9999, call, tail.max);
+      std::printf(" %s_p9999_ns=%.1f %s_max_ns=%.1f %s_preempted=%" PRIu64, call, tail.p9999, call, tail.max,
+                  call, tail.preempted);
     }
   }
   if (idle_seconds_ > 0) std::printf(" idle_kib=%lu", idle_kib_);

@@ -92,9 +92,10 @@ inline char* make(size_t bytes, Tally& tally) {
   return object;
 }
 
-// The tail of the time of single calls, in nanoseconds.
+// The tail of the time of single calls, in nanoseconds; and how many calls are not in it (latency.cpp).
 struct Tail {
   double p50 = 0, p99 = 0, p999 = 0, p9999 = 0, max = 0;
+  uint64_t preempted = 0;
 };
 
 class Run {

@@ -9,7 +9,7 @@ tools/install-packages g++ libc6-dev python3
 program=$(python3 bench/workloads/build.py)
 readonly program kLibrary=$PWD/build/release/liblanemalloc.so
 readonly kKeys='wall_ns cpu_ns operations peak_kib end_kib minor_faults major_faults checksum library'
-readonly kTail='p50_ns p99_ns p999_ns p9999_ns max_ns'
+readonly kTail='p50_ns p99_ns p999_ns p9999_ns max_ns preempted'
 passed=0 failed=0
 
 fail() {

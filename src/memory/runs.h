@@ -55,13 +55,15 @@ class Runs {
     if (!lock_.acquire(visit)) return {take_fresh_aligned(n, align_blocks), true};
     take_back_deferred();
     Run run = take(n, align_blocks);
-    if (run.at == kNone) run = grow(n, align_blocks);
-    if (run.at == kNone && give_back_everything()) {
-      run = take(n, align_blocks);
-      if (run.at == kNone) run = grow(n, align_blocks);
+    lock_.release(visit);
+    if (run.at == kNone) run = grow(n, align_blocks, visit);
+    if (UNLIKELY(run.at == kNone) && lock_.acquire(visit)) {
+      const bool any = give_back_everything();
+      if (any) run = take(n, align_blocks);
+      lock_.release(visit);
+      if (any && run.at == kNone) run = grow(n, align_blocks, visit);
     }
     const bool swap = run.at != kNone && run.zeroed && decay_ms_ >= 0 && dirty() > cache_limit();
-    lock_.release(visit);
     // Much is dirty, and yet none of it would do: give back as much as was taken, so that memory does not grow by the
     // pieces that do not fit.
     if (UNLIKELY(swap)) purge(kAll, visit, n);
@@ -378,8 +380,9 @@ class Runs {
     insert(at, n, kind);
   }
 
-  // Takes fresh blocks, more than asked for, and keeps the rest as a clean run.
-  Run grow(BlockCount n, BlockCount align_blocks) {
+  // Takes fresh blocks, more than asked for, and keeps the rest as a clean run. Without the lock, since system calls may last: then
+  // everybody else would wait. Two who grow at once take somewhat more addresses than one.
+  Run grow(BlockCount n, BlockCount align_blocks, Visit& visit) {
     const BlockCount least = n + align_blocks - 1;
     BlockCount step = static_cast<BlockCount>(claimed_blocks_.load(std::memory_order_relaxed) / 8);
     step = step < kGrowStep ? kGrowStep : step > kLargestStep ? kLargestStep : step;
@@ -390,8 +393,8 @@ class Runs {
     claimed(got);
     const BlockIndex begin = aligned_in(at, align_blocks);
     mark_used(begin, n);
-    if (begin > at) put(at, begin - at, BlockKind::kClean);
-    if (at + got > begin + n) put(begin + n, at + got - begin - n, BlockKind::kClean);
+    if (begin > at) give(at, begin - at, BlockKind::kClean, visit);
+    if (at + got > begin + n) give(begin + n, at + got - begin - n, BlockKind::kClean, visit);
     return {begin, true};
   }
 
@@ -408,6 +411,7 @@ class Runs {
   void give(BlockIndex at, BlockCount n, BlockKind kind, Visit& visit) {
     if (!lock_.acquire(visit)) {
       if (kind == BlockKind::kDirty) return defer(at, n);
+      if (kind == BlockKind::kClean) P::release(region_.address_of(at), bytes_of(n));
       claimed(-uint64_t{n});  // an absent run's addresses are lost, which costs nothing
       return;
     }

@@ -1,6 +1,6 @@
 // The order in which locks may be held together: a thread that holds one takes only locks below it in this list.
 // fork takes them in this order. In short: a lane may be held while the depot's lock is taken, either while the run
-// allocator's is.
+// allocator's two are.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,10 @@
 namespace lanemalloc {
 
 enum class Rank : uint8_t {
-  kLane,   // one lane, held from outside (revoked, or owned by nobody)
-  kDepot,  // slabs between two lanes
-  kRuns,   // runs of blocks
+  kLane,    // one lane, held from outside (revoked, or owned by nobody)
+  kDepot,   // slabs between two lanes
+  kGrowth,  // having the system add memory
+  kRuns,    // runs of blocks
 };
 
 }  // namespace lanemalloc

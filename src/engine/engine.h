@@ -143,6 +143,7 @@ class Engine {
     std::atomic<Slot*> who{nullptr};
     Gate* gate = nullptr;
     bool depot = false;
+    bool growth = false;
     bool runs = false;
   };
   static constexpr unsigned kForks = 16;
@@ -168,7 +169,7 @@ class Engine {
   void count_owner();
 
   void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
-  bool collect_empties(BlockCount least, Gate* gate, Visit& visit);
+  bool collect_empties(Need need, Gate* gate, Visit& visit);
   void free_large(void* p, Visit& visit);
   bool resize_large(void* p, BlockCount blocks, Visit& visit);
   void* move_large(void* p, Bytes size, Visit& visit);

@@ -325,10 +325,10 @@ void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* g
         alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
     Run run = {world_.runs.reuse(blocks, align_blocks, inside.visit()), false};
     if (run.at == Runs<P>::kNone) {
-      collect_empties(Lane<P>::kMuch, gate, inside.visit());
+      collect_empties(Need::kSome, gate, inside.visit());
       run = world_.runs.allocate(blocks, align_blocks, inside.visit());
     }
-    if (run.at == Runs<P>::kNone && collect_empties(1, gate, inside.visit()))
+    if (run.at == Runs<P>::kNone && collect_empties(Need::kAll, gate, inside.visit()))
       run = world_.runs.allocate(blocks, align_blocks, inside.visit());
     if (run.at != Runs<P>::kNone) {
       publish_large(run.at, false);
@@ -341,15 +341,16 @@ void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* g
   return p;
 }
 
-// Has all lanes, also the one that the thread is inside by `gate`, give empty slabs back. True if any did.
+// As World's, of the lane too that the thread is inside by `gate`.
 template <class P>
-bool Engine<P>::collect_empties(BlockCount least, Gate* gate, Visit& visit) {
+bool Engine<P>::collect_empties(Need need, Gate* gate, Visit& visit) {
+  const BlockCount least = need == Need::kSome ? Lane<P>::kMuch : 1;
   bool any = false;
   if (Owned::may_allocate(gate, 0)) {
     Lane<P>* lane = static_cast<Lane<P>*>(gate);
     if (lane->empty_blocks() >= least) any = lane->give_back_empties(lane->empty_blocks(), visit);
   }
-  return world_.collect_empties(least, nullptr, visit) || any;
+  return world_.collect_empties(need, nullptr, visit) || any;
 }
 
 template <class P>
@@ -686,6 +687,7 @@ void Engine<P>::before_fork(Slot& slot) {
   }
   fork->gate = gate;
   fork->depot = world_.depot.lock().acquire(visit);
+  fork->growth = world_.runs.growth_lock().acquire(visit);
   fork->runs = world_.runs.lock().acquire(visit);
 }
 
@@ -695,6 +697,7 @@ void Engine<P>::after_fork_in_parent(Slot& slot) {
   if (fork == nullptr) return;
   Visit visit(&slot, false);
   if (fork->runs) world_.runs.lock().release(visit);
+  if (fork->growth) world_.runs.growth_lock().release(visit);
   if (fork->depot) world_.depot.lock().release(visit);
   Gate* gate = fork->gate;
   // release: the slot of the table may be taken by another thread. Pairs with the acquire in before_fork().
@@ -711,6 +714,11 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   if (fork == nullptr) return;
   Visit visit(&slot, false);
   world_.scavenger.forget_thread();
+  if (fork->growth) {
+    world_.runs.growth_lock().release(visit);
+  } else if (world_.runs.growth_lock().holder() != &slot) {
+    world_.runs.growth_lock().forget_holder();  // the blocks that it had just taken are nobody's
+  }
   if (fork->runs) {
     world_.runs.lock().release(visit);
   } else if (world_.runs.lock().is_held() && world_.runs.lock().holder() != &slot) {

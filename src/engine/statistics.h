@@ -126,8 +126,8 @@ void collect(World<P>& world, Statistics& s) {
   s.slabs_moved = world.depot.moved();
   s.depot_failures = world.depot.lock().failures();
   s.depot_waits = world.depot.lock().waits();
-  s.runs_failures = world.runs.lock().failures();
-  s.runs_waits = world.runs.lock().waits();
+  s.runs_failures = world.runs.lock().failures() + world.runs.growth_lock().failures();
+  s.runs_waits = world.runs.lock().waits() + world.runs.growth_lock().waits();
   s.runs = world.runs.statistics();
 }
 

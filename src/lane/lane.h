@@ -99,8 +99,8 @@ class Lane : public Gate {
   void flush_all(Visit& visit);
   // Takes in what others have sent, or so many batches of it. True if there was any that could be reached.
   bool drain_inbox(Visit& visit, unsigned most = ~0u);
-  // Gives away everything that is not in use: the scavenger does it to lanes at rest, trim to all.
-  void clean(Visit& visit);
+  // Gives away everything that is not in use: the scavenger does it to lanes at rest, trim to all. True if a slab went back.
+  bool clean(Visit& visit);
 
   // Gives back the slabs that have been empty longest, at least so many blocks. True if any.
   bool give_back_empties(BlockCount enough, Visit& visit);
@@ -232,7 +232,7 @@ class Lane : public Gate {
   void give_to_owner();
   bool take_from_cpu();
   void drop_damaged_list(Slab* slab, Verdict why);
-  void clean_class(unsigned c, Visit& visit);
+  bool clean_class(unsigned c, Visit& visit);
   void stir(Visit& visit);
   Slabs<P> slabs() const;
 

@@ -152,12 +152,12 @@ Run Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
     at = world_.runs.reuse(n, 1, visit);
   if (at == Runs<P>::kNone && fresh_blocks_ >= kMuch) {
     fresh_blocks_ = 0;
-    if (world_.collect_empties(kMuch, this, visit)) at = world_.runs.reuse(n, 1, visit);
+    if (world_.collect_empties(Need::kSome, this, visit)) at = world_.runs.reuse(n, 1, visit);
   }
   if (at != Runs<P>::kNone) return {at, false};
   fresh_blocks_ += n;
   const Run run = world_.runs.allocate(n, 1, visit);
-  if (run.at != Runs<P>::kNone || !world_.collect_empties(1, this, visit)) return run;
+  if (run.at != Runs<P>::kNone || !world_.collect_empties(Need::kAll, this, visit)) return run;
   return world_.runs.allocate(n, 1, visit);
 }
 
@@ -397,15 +397,17 @@ void Lane<P>::flush_all(Visit& visit) {
 // --- Cleaning.
 
 template <class P>
-void Lane<P>::clean(Visit& visit) {
+bool Lane<P>::clean(Visit& visit) {
   leave_full(false);
   drain_inbox(visit);
-  for (unsigned c = 1; c < kClassCount; ++c) clean_class(c, visit);
+  bool any = false;
+  for (unsigned c = 1; c < kClassCount; ++c) any |= clean_class(c, visit);
   flush_all(visit);
+  return any;
 }
 
 template <class P>
-void Lane<P>::clean_class(unsigned c, Visit& visit) {
+bool Lane<P>::clean_class(unsigned c, Visit& visit) {
   if (Slab* slab = current_[c]; slab != nullptr) {
     uint64_t returned = 0;
     for (; heads[c] != nullptr; ++returned) {
@@ -422,17 +424,20 @@ void Lane<P>::clean_class(unsigned c, Visit& visit) {
       slab->wait_for_frees();
     }
   }
+  bool any = false;
   while (Slab* slab = pop_partial(c)) {
     if (slab->used() == 0 && !slab->free_list_looks_whole(slabs().begin(slab))) {
       partial_[c].push(slab);
       drop_damaged_list(slab, Verdict::kListDamaged);
     } else if (slab->used() == 0) {
       slabs().destroy(slab, visit);
+      any = true;
     } else if (!world_.depot.give(slab, visit)) {
       partial_[c].push(slab);
-      return;
+      break;
     }
   }
+  return any;
 }
 
 template <class P>

@@ -51,6 +51,8 @@ struct SharedCounters {
   std::atomic<uint64_t> rebinds{0};  // threads that went over to another lane
 };
 
+enum class Need : uint8_t { kSome, kAll };  // of what lanes keep
+
 template <class P>
 struct World {
   Region<P> region;
@@ -79,20 +81,23 @@ struct World {
     return true;
   }
 
-  // Has lanes that hold at least `least` blocks of empty slabs give them back, but `except`; and one whose thread has exited,
-  // everything that is not in use. True if any did. Cheap where none does.
-  bool collect_empties(BlockCount least, const Lane<P>* except, Visit& visit) {
+  // Has lanes give empty slabs back, but `except`; and lanes whose threads have exited, everything that is not in use. Before fresh
+  // memory is taken: where it is much, and of one exited thread, so that nobody pays for many. When there is no memory: all.
+  // True if any did. Cheap where none does.
+  bool collect_empties(Need need, const Lane<P>* except, Visit& visit) {
     if (!visit.may_drain) return false;
+    const BlockCount least = need == Need::kSome ? Lane<P>::kMuch : 1;
     bool any = false;
-    bool cleaned = false;
+    bool may_clean = true;
     lanes.for_each([&](Lane<P>& lane) {
-      const bool clean = !cleaned && lane.was_left_full();
-      if (&lane == except || (!clean && lane.empty_blocks() < least)) return;
+      if (&lane == except || !((may_clean && lane.was_left_full()) || lane.empty_blocks() >= least)) return;
       with_idle_lane(lane, visit, [&](Lane<P>& held) {
-        any |= held.give_back_empties(held.empty_blocks(), visit);
-        if (!clean) return;
-        held.clean(visit);
-        any = cleaned = true;
+        if (may_clean && held.was_left_full()) {  // it may have been adopted meanwhile
+          any |= held.clean(visit);
+          may_clean = need == Need::kAll;
+        } else {
+          any |= held.give_back_empties(held.empty_blocks(), visit);
+        }
       });
     });
     return any;

@@ -1,6 +1,7 @@
 // Runs: which runs of blocks are free, and in what condition. Slabs and large allocations come from here.
 // Called by: lane (slabs), engine (large allocations), scavenger. Locking: rank kRuns; who may not wait for it takes
-// fresh blocks from the region instead, and leaves what it frees on a lock-free stack for the next holder.
+// fresh blocks from the region instead, and leaves what it frees on a lock-free stack for the next holder. Rank kGrowth: one
+// thread at a time has the system add memory, which may last, and only those who need memory too wait for it.
 //
 // A free run is dirty (old data), clean (zeros, no memory behind it) or absent (not even claimed). Only runs in the same
 // condition are merged. A request takes the smallest dirty run that fits, then a clean one, then an absent one, then fresh
@@ -178,6 +179,7 @@ class Runs {
   uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
   void advance_epoch() { bump(epoch_); }
 
+  Lock<P>& growth_lock() { return growth_; }
   Lock<P>& lock() { return lock_; }
   // In a fork child whose parent's lock holder is gone: what was free is left alone for good; nothing is shared with it.
   void abandon() {
@@ -380,9 +382,21 @@ class Runs {
     insert(at, n, kind);
   }
 
-  // Takes fresh blocks, more than asked for, and keeps the rest as a clean run. Without the lock, since system calls may last: then
-  // everybody else would wait. Two who grow at once take somewhat more addresses than one.
+  // Nothing is free. Whoever comes here while another grows may find what that one has left over.
   Run grow(BlockCount n, BlockCount align_blocks, Visit& visit) {
+    if (!growth_.acquire(visit)) return {take_fresh_aligned(n, align_blocks), true};
+    Run run = {kNone, false};
+    if (lock_.acquire(visit)) {
+      run = take(n, align_blocks);
+      lock_.release(visit);
+    }
+    if (run.at == kNone) run = take_fresh_and_more(n, align_blocks, visit);
+    growth_.release(visit);
+    return run;
+  }
+
+  // Keeps what is over as a clean run.
+  Run take_fresh_and_more(BlockCount n, BlockCount align_blocks, Visit& visit) {
     const BlockCount least = n + align_blocks - 1;
     BlockCount step = static_cast<BlockCount>(claimed_blocks_.load(std::memory_order_relaxed) / 8);
     step = step < kGrowStep ? kGrowStep : step > kLargestStep ? kLargestStep : step;
@@ -535,6 +549,7 @@ class Runs {
   Region<P>& region_;
   bool unmap_ = false;
   int64_t decay_ms_ = 0;
+  alignas(kNoSharing) Lock<P> growth_{Rank::kGrowth};
   alignas(kNoSharing) Lock<P> lock_{Rank::kRuns};
   Bins sets_[kSets];
   BlockIndex oldest_ = kNone;

@@ -43,7 +43,7 @@ SEED = 1
 MOST_LOCAL = 0.05  # transfers an operation, metadata and links
 # Of metadata, times the objects of a batch: somewhat more than one transfer a batch of B allocations and B frees. Four (2 / B)
 # are few enough to scale, but would let a lane pass whose shared words lie together.
-MOST_A_BATCH = 0.6
+MOST_A_BATCH = 0.5
 MOST_LINKS = 0.3  # a holder's line goes over and comes back, one object in seven (of those larger than 16 bytes): 2 / 7 an object
 LEAST_BATCH = 16.0  # objects
 

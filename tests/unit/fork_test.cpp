@@ -149,11 +149,14 @@ TEST_ALL_CONFIGS(ForkTest, AHandlerThatForksInsideALockFindsItHeldInTheChildAndI
   Gate* gate = Owned::enter(a);
   Visit outer(&a, true);
   ASSERT_TRUE(world().depot.lock().acquire(outer));
+  ASSERT_TRUE(world().runs.growth_lock().acquire(outer));
   ASSERT_TRUE(world().runs.lock().acquire(outer));
   fork_in_child(a);
   EXPECT_EQ(world().runs.lock().holder(), &a);
+  EXPECT_EQ(world().runs.growth_lock().holder(), &a);
   EXPECT_EQ(world().depot.lock().holder(), &a);
   world().runs.lock().release(outer);
+  world().runs.growth_lock().release(outer);
   world().depot.lock().release(outer);
   Owned::leave(a, gate);
   expect_nothing_is_handed_out_twice(a, {});
@@ -172,6 +175,19 @@ TEST_ALL_CONFIGS(ForkTest, WhenAnotherThreadHeldTheRunsOnlyWhatTheyGuardIsGivenU
   for (int i = 1; i < 30; i += 2) give(a, large[static_cast<size_t>(i)]);  // between runs that are given up
   engine().check_invariants();
   for (int i = 0; i < 40; ++i) live.push_back(take(a, 300000 + 10000 * i));
+  expect_nothing_is_handed_out_twice(a, live);
+}
+
+TEST_ALL_CONFIGS(ForkTest, WhenAnotherThreadWasAddingMemoryTheChildAddsItsOwn) {
+  Slot &a = thread(), &other = thread();
+  Visit holder(&other, true);
+  ASSERT_TRUE(world().runs.growth_lock().acquire(holder));
+  ASSERT_NE(world().region.take_fresh(32), Region<Fake>::kNoBlock);  // nobody's in the child
+  in_handler(a, [&] { fork_in_child(a); });
+  EXPECT_FALSE(world().runs.growth_lock().is_held());
+  std::vector<void*> live;
+  for (int i = 0; i < 40; ++i) live.push_back(take(a, 600000));
+  EXPECT_FALSE(world().runs.growth_lock().is_held());
   expect_nothing_is_handed_out_twice(a, live);
 }
 

@@ -125,5 +125,22 @@ TEST_ALL_CONFIGS(ReallocTest, GrowingStepByStepCostsFewMoves) {
   EXPECT_LE(Fake::calls(Fake::Call::kMove), 40u);
 }
 
+TEST_ALL_CONFIGS(ReallocTest, WhatIsCopiedHasRoomToGrow) {
+  Slot& t = thread();
+  for (Bytes size : {Bytes{16}, Bytes{1000}, Bytes{20000}, Bytes{40000}, Bytes{200000}, kSlabMax}) {
+    void* p = take(t, size);
+    void* behind = take(t, size);
+    const Bytes old = usable(p);
+    p = resize(t, p, old + 1);
+    EXPECT_GE(usable(p), old < 32768 ? old / 8 * 11 : old * 2) << size;
+    EXPECT_LE(usable(p), old * 2 + kBlockSize) << size;
+    const Bytes smaller = usable(p) / 2 - 1;
+    p = resize(t, p, smaller);
+    EXPECT_LE(usable(p), size <= 16 ? 16 : smaller / 4 * 5 + kBlockSize) << "shrinking leaves none";
+    give(t, p);
+    give(t, behind);
+  }
+}
+
 }  // namespace
 }  // namespace lanemalloc

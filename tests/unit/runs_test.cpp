@@ -256,6 +256,18 @@ TEST_ALL_CONFIGS(RunsTest, WhoeverCannotHaveTheLockTakesFreshBlocksAndLeavesFree
   EXPECT_EQ(blocks().dirty, 11u);
 }
 
+TEST_ALL_CONFIGS(RunsTest, WhoeverCannotWaitUntilAnotherHasGrownTakesNoMoreThanItNeeds) {
+  start(false, -1);
+  ASSERT_TRUE(runs_.growth_lock().try_acquire(holder_));
+  const uint64_t before = Fake::claimed_blocks();
+  const lanemalloc::Run run = runs_.allocate(4, 1, handler_);
+  ASSERT_NE(run.at, FakeRuns::kNone);
+  EXPECT_EQ(Fake::claimed_blocks() - before, 4u);
+  runs_.growth_lock().release(holder_);
+  take(4);
+  EXPECT_GT(Fake::claimed_blocks() - before, 8u);  // more than is asked for, for the next
+}
+
 TEST_ALL_CONFIGS(RunsTest, CountWhatIsClaimedWhenAMovedRunIsFreedWithoutTheLock) {
   start(false, -1);
   const BlockIndex from = take(20), to = take(24);

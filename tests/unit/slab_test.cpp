@@ -94,6 +94,22 @@ TEST_ALL_CONFIGS(SlabTest, TakingTheFreeListCountsItsObjectsAsInUse) {
   EXPECT_EQ(slab->free_list, nullptr);
 }
 
+TEST_ALL_CONFIGS(SlabTest, OfABinsSlabNobodyNeedLookUntilOneIsFreedTooMany) {
+  Slab* slab = make(class_of(1024));
+  const std::vector<Object*> all = carve_all(slab);
+  for (Object* o : all) slab->push(o);
+  uint64_t taken = 0;
+  slab->take_free_list(taken);
+  EXPECT_EQ(taken, all.size());
+  for (Object* o : all) {
+    EXPECT_FALSE(slab->push(o));
+    EXPECT_FALSE(slab->has_too_many_frees());
+  }
+  EXPECT_EQ(slab->used(), 0u);
+  EXPECT_TRUE(slab->push(all[0]));
+  EXPECT_TRUE(slab->has_too_many_frees());
+}
+
 TEST_ALL_CONFIGS(SlabTest, AFullSlabWaitsForSomeFreesAndLosesNoCount) {
   for (Bytes size : {Bytes{16}, Bytes{1024}, Bytes{20000}, kSlabMax}) {
     Slab* slab = make(class_of(size));

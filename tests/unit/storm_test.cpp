@@ -122,7 +122,9 @@ class StormTest : public EngineTest {
     }
     for (unsigned c = 1; c < kClassCount; ++c) {
       ASSERT_GE(s.classes[c].live, by_class[c]) << "class " << c;
-      if (Fake::has_barrier) ASSERT_EQ(s.classes[c].live, by_class[c]) << "class " << c;
+      if (Fake::has_barrier) {
+        ASSERT_EQ(s.classes[c].live, by_class[c]) << "class " << c;
+      }
     }
   }
 

@@ -206,6 +206,34 @@ struct RunsScenario {
   }
 };
 
+// Two need memory at once, and the system has just enough for one of them to grow by a step: that does for both.
+struct GrowthScenario {
+  Region<Model> region;
+  Runs<Model> runs{region};
+  BlockIndex got[explorer::kMostThreads];
+  GrowthScenario() {
+    if (!region.start(kBlockSize, false)) __builtin_trap();
+    runs.start(false, 1000);
+    Visit visit(this, true);
+    runs.allocate(kAll - kStep, 1, visit);
+  }
+  void thread(int i) {
+    Visit visit(&got[i], true);
+    got[i] = runs.allocate(1, 1, visit).at;
+  }
+  void check() {
+    runs.check_invariants();
+    explorer::check(got[0] != Runs<Model>::kNone && got[1] != Runs<Model>::kNone,
+                    "no memory for one, and too much for the other");
+    explorer::check(got[0] != got[1], "a block comes twice");
+    explorer::check(runs.statistics().clean == bytes_of(kStep - 2), "what was left over is not there");
+  }
+
+ private:
+  static constexpr BlockCount kAll = (8 << 20) >> kBlockShift;  // as Model's limit allows
+  static constexpr BlockCount kStep = kHugePage >> kBlockShift;
+};
+
 // --- Lanes.
 
 // An engine in which some threads have a lane already, with a few objects in each.
@@ -633,6 +661,7 @@ const Scenario kScenarios[] = {
                                 {2, 5, 0, false, true}),
     scenario<RunsScenario>("runs", "Runs: what could not be freed at once comes back once", {2, 3}),
     scenario<RunsScenario>("runs-3", "Runs: the same with two deferring threads", {3, 2}),
+    scenario<GrowthScenario>("growth", "Runs: two that need more memory take no more than they need", {2, 3}),
     scenario<EntryScenario>("entry", "Owned: an owner that hits and a revoker never meet", {2, 3}),
     scenario<MissScenario>("miss", "Owned: an owner that misses and a revoker never meet", {2, 3}),
     scenario<EntryScenario>("entry-3", "Owned: an owner and two revokers never meet", {3, 2}),

@@ -143,7 +143,7 @@ class Lane : public Gate {
   bool take_asked() { return is_asked() && asked_.exchange(false, std::memory_order_relaxed); }
 
   // The lock. False without it, also if the lane was set aside meanwhile: a handler that interrupted this thread has forked.
-  bool try_lock(Visit& visit) { return lock_.try_acquire(visit) && was_not_set_aside(visit); }
+  FAST bool try_lock(Visit& visit) { return lock_.try_acquire(visit) && was_not_set_aside(visit); }
   bool lock_or_wait(Visit& visit) { return lock_.acquire(visit) && was_not_set_aside(visit); }
   void unlock(Visit& visit) { lock_.release(visit); }
   const Lock<P>& lock() const { return lock_; }  // to be looked at
@@ -244,6 +244,7 @@ class Lane : public Gate {
   std::atomic<uint32_t> empty_blocks_{0};  // of those; anybody reads it
   uint32_t epoch_ = 0;                     // when it last looked how old they are
   uint32_t fresh_blocks_ = kMuch;          // taken since it looked around for empty ones; kMuch: look at once
+  bool few_came_ = false;                  // at the last look into the inbox
   LaneCounters counters_;
   const Owner id_;
   const uint32_t number_;

@@ -105,15 +105,17 @@ void* Lane<P>::refill(SizeClass c, Visit& visit) {
       drop_damaged_list(slab, Verdict::kListDamaged);
     }
     Slab* other = pop_partial(i);
-    // Some batches at a time, so that no request pays for all that others have freed.
-    while (other == nullptr && drain_inbox(visit, kSomeBatches)) {
+    const bool uncarved = slab != nullptr && slab->carved < capacity_of(c);
+    // Some batches at a time, so that no request pays for all that others have freed. And where few were there the last time, some
+    // more objects are handed out first: each look is two transfers of the inbox's line, and then more batches come a look.
+    while (other == nullptr && !(uncarved && few_came_) && drain_inbox(visit, kSomeBatches)) {
       if (slab != nullptr && slab->free_list != nullptr) break;
       other = pop_partial(i);
     }
     if (other == nullptr && slab != nullptr && slab->free_list != nullptr) continue;
     if (slab != nullptr) {
-      const bool uncarved = slab->carved < capacity_of(c);
       if (uncarved && other == nullptr) {
+        few_came_ = false;
         Object* list = slab->carve(slabs().begin(slab), taken);
         return serve(c, list, taken);
       }
@@ -367,17 +369,20 @@ void Lane<P>::send_after(Object* object, MapEntry entry, Visit& visit) {
 
 template <class P>
 bool Lane<P>::drain_inbox(Visit& visit, unsigned most) {
-  bool any = false;
+  unsigned came = 0;
   inbox_.take(
       [&](Object* batch) {
-        any = true;
+        ++came;
         Batch::for_each(batch, [&](Object* object) { receive(object, visit); });
       },
       most);
-  if (any) bump(counters_.inbox_drains);
+  if (came > 0) {
+    bump(counters_.inbox_drains);
+    few_came_ = came < kSomeBatches;
+  }
   if (mail_waits_.load(std::memory_order_relaxed) && inbox_.is_empty())
     mail_waits_.store(false, std::memory_order_relaxed);
-  return any;
+  return came > 0;
 }
 
 // Some rounds, since what the depot no longer has is sent on, into a batch that may have been flushed already.

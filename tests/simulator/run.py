@@ -41,9 +41,10 @@ MUTANT_CORES = 32  # see enough
 SEED = 1
 
 MOST_LOCAL = 0.05  # transfers an operation, metadata and links
-# Of metadata, times the objects of a batch: somewhat more than one transfer a batch of B allocations and B frees. Four (2 / B)
-# are few enough to scale, but would let a lane pass whose shared words lie together.
-MOST_A_BATCH = 0.5
+# Of metadata, times the objects of a batch: half a transfer a batch of B allocations and B frees, since the inbox goes to its
+# owner and back once for some batches. Four a batch (2 / B) are few enough to scale, but would let a lane pass whose shared words
+# lie together.
+MOST_A_BATCH = 0.25
 MOST_LINKS = 0.3  # a holder's line goes over and comes back, one object in seven (of those larger than 16 bytes): 2 / 7 an object
 LEAST_BATCH = 16.0  # objects
 
@@ -74,6 +75,8 @@ MUTANTS = (
              "index_of(static_cast<Slab*>(entry.state())->size_class)"),)),
     Mutant("every object is sent by itself", "owned", "producer-consumer",
            (("lane/lane.h", "kBatchObjects = 64", "kBatchObjects = 1"),)),
+    Mutant("the inbox is looked into for every batch", "percpu", "producer-consumer",
+           (("lane/lane_work.h", "few_came_ = came < kSomeBatches;", "few_came_ = false;"),)),
     Mutant("a holder names four objects, not six", "owned", "producer-consumer",
            (("slab/batch.h", "kHolderBytes = 64", "kHolderBytes = 48"),), is_golden=True),
 )

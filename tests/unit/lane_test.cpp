@@ -203,6 +203,42 @@ TEST_ALL_CONFIGS(EngineTest, ABatchIsSentByItsCountOrByItsBytes) {
   EXPECT_LE(by_bytes, 17u);
 }
 
+TEST_ALL_CONFIGS(EngineTest, WhereFewBatchesComeFreshObjectsAreHandedOutBetween) {
+  Slot &a = thread(), &b = thread();
+  std::vector<void*> all;
+  const auto miss = [&] {
+    const uint64_t misses = statistics().misses;
+    while (statistics().misses == misses) all.push_back(take(a, 16));
+  };
+  const auto send_a_batch = [&] {
+    const uint64_t sent = statistics().remote_batches;
+    while (statistics().remote_batches == sent) {
+      ASSERT_FALSE(all.empty());
+      give(b, all.back());
+      all.pop_back();
+    }
+  };
+  for (int i = 0; i < 5; ++i) miss();
+  uint64_t drains = 0;
+  for (int round = 0; round < 3; ++round) {
+    send_a_batch();
+    miss();
+    EXPECT_EQ(statistics().inbox_drains, ++drains);
+    send_a_batch();
+    miss();
+    EXPECT_EQ(statistics().inbox_drains, drains) << "few came, and there are fresh ones";
+  }
+  for (int i = 0; i < 3; ++i) send_a_batch();  // with the last of those, four
+  miss();
+  ++drains;
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 4; ++i) send_a_batch();
+    miss();
+    EXPECT_EQ(statistics().inbox_drains, ++drains) << "many came";
+  }
+  for (void* p : all) give(a, p);
+}
+
 TEST_ALL_CONFIGS(EngineTest, ASleepingOwnerIsDrainedByWhoSends) {
   Slot &a = thread(), &b = thread();
   std::vector<void*> all;

@@ -275,8 +275,11 @@ TEST_SHARED(SharedTest, ARefusedTryStampsAndOfEqualsTheFirstTriedIsWaitedAt) {
     hold_all();
     const std::vector<uint32_t> tried = order(4711, 4);
     EXPECT_EQ(waits_at(thread_at(2)), tried[0]);
-    for (uint32_t i = 1; i < 4; ++i)
-      if (tried[i] != 2) EXPECT_EQ(lane(tried[i]).precedence(), 4711u) << i;
+    for (uint32_t i = 1; i < 4; ++i) {
+      if (tried[i] != 2) {
+        EXPECT_EQ(lane(tried[i]).precedence(), 4711u) << i;
+      }
+    }
     // One that is contended longer goes first.
     begin(5, shared);
     hold_all();

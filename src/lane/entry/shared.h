@@ -34,7 +34,7 @@ class Shared {
   }
 
   // Never waits.
-  bool try_enter(Lane<P>& lane) {
+  FAST bool try_enter(Lane<P>& lane) {
     const bool entered = lane.try_lock(visit_);
     const bool contended = lane.precedence().load(std::memory_order_relaxed) != 0;
     if (UNLIKELY(contended == entered))

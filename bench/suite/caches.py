@@ -21,9 +21,9 @@ from common import Library
 
 PROGRAM = common.BUILD / "workloads"
 WORKLOADS = ("larson", "xmalloc", "t-test1", "linux-scalability", "sh8", "rptest", "mstress", "fan-out", "asymmetric", "server-latency", "realloc")
-PEERS = ("tcmalloc", "mimalloc2", "mimalloc3", "snmalloc", "rpmalloc", "jemalloc531")
+# snmalloc does not start under valgrind.
+PEERS = ("tcmalloc", "mimalloc2", "mimalloc3", "rpmalloc", "jemalloc531")
 THREADS = 2
-SCALE = 0.04
 
 Figures = tuple[float, float, float]
 
@@ -47,9 +47,9 @@ def counts(library: Library, workload: str, scale: float) -> tuple[float, Figure
     return float(fields["operations"]), (n["Ir"], n["D1mr"] + n["D1mw"], n["DLmr"] + n["DLmw"])
 
 
-def figures(library: Library, workload: str) -> Figures:
-    few_operations, few = counts(library, workload, SCALE / 2)
-    operations, many = counts(library, workload, SCALE)
+def figures(library: Library, workload: str, scale: float) -> Figures:
+    few_operations, few = counts(library, workload, scale / 2)
+    operations, many = counts(library, workload, scale)
     instructions, d1, ll = ((m - f) / (operations - few_operations) for m, f in zip(many, few, strict=True))
     return instructions, d1, ll
 
@@ -57,17 +57,22 @@ def figures(library: Library, workload: str) -> Figures:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"default: {' '.join(WORKLOADS)}")
+    parser.add_argument("--scale", type=float, default=0.04, help="part of the work (default: %(default)s)")
     arguments = parser.parse_args()
+    if not PROGRAM.exists():
+        parser.error(f"{PROGRAM} is not there: make bench builds it")
+    if not common.need("valgrind"):
+        parser.error("valgrind is not there")
     all_ = [library for library in common.libraries() if library.name in ("lanemalloc", *PEERS)]
     rows = []
     for workload in arguments.workloads or WORKLOADS:
         cells = []
         for library in all_:
             try:
-                cells.append("{:.0f} {:.2f} {:.2f}".format(*figures(library, workload)))
+                cells.append("{:.0f} {:.2f} {:.2f}".format(*figures(library, workload, arguments.scale)))
             except (RuntimeError, subprocess.SubprocessError) as error:
                 print(f"{workload} under {library.name}: {error}", file=sys.stderr)
-                cells.append("-")
+                cells.append("failed")
         rows.append([workload, *cells])
         print(f"  {workload} done", file=sys.stderr)
     print(f"\nAn operation, {THREADS} threads, with the program's own: instructions, D1 data misses, LL data misses")

@@ -16,6 +16,10 @@ from model import Measurements, Result
 from seeds.page import STYLE, escape
 
 MIB = 1024.0
+TAIL_TEXT = (
+    "<p>Time of single calls, in microseconds; median of the rounds. Left out are the calls in which the scheduler gave the CPU to "
+    "another thread: their number is in the last column of each.</p>"
+)
 POINTS = {"p50": "p50", "p99": "p99", "p999": "p99.9", "p9999": "p99.99", "max": "max"}
 MEANS = {
     "wall_ns": "time",
@@ -240,13 +244,15 @@ class Page:
 
     def latency_table(self, line: str) -> str:
         m = self.result.synthetic
-        heads = "".join(f"<th>{call} {p}</th>" for call in ("malloc", "free") for p in POINTS.values())
+        heads = "".join(f"<th>{call} {p}</th>" for call in ("malloc", "free") for p in (*POINTS.values(), "left out"))
         rows = [f"<tr><th></th>{heads}</tr>"]
         for n in m.allocators:
             cells = []
-            for figure in [f"{call}_{p}_ns" for call in ("malloc", "free") for p in POINTS]:
+            for figure in [f"{call}_{p}" for call in ("malloc", "free") for p in (*(f"{p}_ns" for p in POINTS), "preempted")]:
                 value, best = m.typical(line, n, figure), figures.best(m, line, figure, self.base)
-                if value is None or best is None:
+                if figure.endswith("_preempted"):
+                    cells.append(f"<td{self.mine(n)}>{'-' if value is None else f'{value:.0f}'}</td>")
+                elif value is None or best is None:
                     cells.append('<td class="bad">failed</td>')
                 else:
                     text = f"{value / 1000:.2f}" if value < 1e5 else f"{value / 1000:.0f}"
@@ -266,7 +272,7 @@ class Page:
                 parts.append(f"<details{shown}><summary>{escape(line)} threads [µs]</summary>{plot}{self.latency_table(line)}</details>")
         if not parts:
             return ""
-        return self.section("latency", "Single calls", "<p>Time of single calls, in microseconds; median of the rounds.</p>", *parts)
+        return self.section("latency", "Single calls", TAIL_TEXT, *parts)
 
     def idle(self) -> str:
         m = self.result.idle

@@ -212,11 +212,17 @@ class Report:
                 continue
             line = line if line in lines else lines[-1]
             points = {"p50": "p50", "p99": "p99", "p999": "p99.9", "p9999": "p99.99", "max": "max"}
-            heads = [f"{call} {p}" for call in ("malloc", "free") for p in points.values()]
-            table = new_table(f"Single calls of {line}: microseconds, median of the rounds", "", *heads)
+            heads = [f"{call} {p}" for call in ("malloc", "free") for p in (*points.values(), "left out")]
+            title = f"Single calls of {line}: microseconds, median of the rounds; calls in which the scheduler took the CPU are left out"
+            table = new_table(title, "", *heads)
             for n in m.allocators:
-                values = [m.typical(line, n, f"{call}_{p}_ns") for call in ("malloc", "free") for p in points]
-                table.add_row(n, *["-" if v is None else f"{v / 1000:.2f}" if v < 1e4 else f"{v / 1000:.0f}" for v in values])
+                cells = []
+                for call in ("malloc", "free"):
+                    values = [m.typical(line, n, f"{call}_{p}_ns") for p in points]
+                    cells += ["-" if v is None else f"{v / 1000:.2f}" if v < 1e4 else f"{v / 1000:.0f}" for v in values]
+                    left_out = m.typical(line, n, f"{call}_preempted")
+                    cells.append("-" if left_out is None else f"{left_out:.0f}")
+                table.add_row(n, *cells)
             self.show(table)
 
     def idle(self) -> None:

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-tools/install-packages python3 python3-rich python3-matplotlib
+tools/install-packages python3 python3-rich python3-matplotlib valgrind g++ libc6-dev
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 status=0

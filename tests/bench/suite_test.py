@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT / "bench" / "suite"), str(ROOT / "bench")]
+import caches
 import figures
 import machine
 import main
@@ -26,6 +27,7 @@ import model
 import page
 import report
 from common import Library
+from workloads.build import build_workloads
 from model import Allocator, Failure, Measurements, Result, Run
 
 LIBC = Library("libc", None)
@@ -403,6 +405,25 @@ class Machine(unittest.TestCase):
         self.assertEqual(machine.ranges({0, 1, 2, 5, 7, 8}), "0-2,5,7-8")
 
 
+class Caches(unittest.TestCase):
+    def test_instructions_and_misses_repeat_and_are_plausible(self) -> None:
+        build_workloads()
+        first, second = (caches.figures(LIBC, "linux-scalability", 0.01) for _ in range(2))
+        for one, other in zip(first, second, strict=True):
+            self.assertAlmostEqual(one, other, delta=0.02 * one + 0.01)
+        instructions, d1, ll = first
+        self.assertTrue(50 < instructions < 500, instructions)
+        self.assertTrue(0 <= ll <= d1 < 5, (d1, ll))
+
+    def test_without_the_workloads_it_says_what_builds_them(self) -> None:
+        errors = io.StringIO()
+        with unittest.mock.patch.object(caches, "PROGRAM", Path("/nowhere/workloads")), unittest.mock.patch.object(sys, "argv", ["caches.py"]):
+            with contextlib.redirect_stderr(errors), self.assertRaises(SystemExit) as ended:
+                caches.main()
+        self.assertEqual(ended.exception.code, 2)
+        self.assertIn("/nowhere/workloads is not there: make bench builds it", errors.getvalue())
+
+
 class Output(unittest.TestCase):
     def result(self) -> Result:
         """Two allocators; the second has failed on one line, and its name would be markup."""
@@ -424,6 +445,20 @@ class Output(unittest.TestCase):
         report.Report(self.result(), None, console).everything()
         self.assertIn("FAILED: <p>: tail 8: status 3: [bold] <b>", out.getvalue())
         self.assertIn("0.50", out.getvalue())
+
+    def test_calls_that_are_left_out_are_counted_in_table_and_page(self) -> None:
+        result = self.result()
+        result.latency_workloads = ["tail"]
+        tails = {f"{call}_{p}_ns": 70.0 for call in ("malloc", "free") for p in ("p50", "p99", "p999", "p9999", "max")}
+        result.synthetic.add(Run("tail 8", "lane", 1, {"wall_ns": 1e6, **tails, "malloc_preempted": 4711.0, "free_preempted": 815.0}))
+        out = io.StringIO()
+        report.Report(result, None, report.Console(file=out, width=200, highlight=False)).latency()
+        self.assertRegex(out.getvalue(), r"lane +(0\.07 +){5}4711 +(0\.07 +){5}815")
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "suite.html"
+            with contextlib.redirect_stdout(io.StringIO()):
+                page.write(result, file)
+            self.assertRegex(file.read_text(), ">4711<.*>815<")
 
     def test_the_page_needs_no_network_and_escapes_names(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -5,6 +5,7 @@ lines that both sides ran, and every result says over how many.
 """
 
 import math
+import random
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -218,6 +219,45 @@ def _line_bar(
     return Bar(name, shown, figure_text, not beyond, f"{note}; {len(beyond)} of {len(seen)} lines beyond", beyond)
 
 
+@dataclass(frozen=True)
+class Standing:
+    """What a bar on every line says of one allocator; `worst` may be infinite."""
+
+    name: str
+    beyond: float  # lines; an expected number for what is drawn by chance
+    worst: float
+
+
+def standings(m: Measurements, figure: str, limit: float, names: Sequence[str]) -> list[Standing]:
+    """The same bar for each of these: against the best of the others on each line."""
+    result = []
+    for name in names:
+        bar = _line_bar(m, figure, name, [n for n in names if n != name], limit, "", False)
+        if bar.met is not None:
+            result.append(Standing(name, len(bar.beyond), math.inf if bar.figure == "failed" else float(bar.figure)))
+    return sorted(result, key=lambda s: (s.beyond, s.worst))
+
+
+def twin_of_the_best(m: Measurements, figure: str, limit: float, names: Sequence[str], draws: int = 200) -> Standing | None:
+    """What noise alone does to the bar: an allocator that is on each line exactly as good as the best of these. Its rounds, and
+    theirs, are drawn with replacement from those that were measured; the same each time."""
+    chance = random.Random(1)
+    beyond, worst = 0, [0.0] * draws
+    any_line = False
+    for line in m.lines:
+        by = {n: samples for n in names if (samples := m.samples(line, n, figure)) and m.typical(line, n, figure) is not None}
+        if not by:
+            continue
+        any_line = True
+        twin = min(by.values(), key=statistics.median)
+        for i in range(draws):
+            least = min(statistics.median(chance.choices(samples, k=len(samples))) for samples in by.values())
+            ratio_ = statistics.median(chance.choices(twin, k=len(twin))) / least
+            beyond += ratio_ > limit
+            worst[i] = max(worst[i], ratio_)
+    return Standing("a twin of the best", beyond / draws, statistics.median(worst)) if any_line else None
+
+
 def program_bars(m: Measurements, subject: str, peers: Sequence[str]) -> list[Bar]:
     worst = _line_bar(m, PROGRAM_TIME, subject, peers, PROGRAM_LIMIT, "real programs: worst time / best peer's", False)
     name, limit = "real programs: geometric mean of time / best single peer's", "< 1.00 (first)"
@@ -226,6 +266,13 @@ def program_bars(m: Measurements, subject: str, peers: Sequence[str]) -> list[Ba
         return [worst, Bar(name, limit, "-", None)]
     peer, mean = order[0]
     return [worst, Bar(name, limit, f"{mean.value:.3f}", mean.value < 1.0, f"against {peer}, {_over(mean).replace('lines', 'programs')}")]
+
+
+def line_bars_of(result: Result) -> list[tuple[str, Measurements, str, float]]:
+    return [
+        ("workloads", result.synthetic, TIME, LINE_TIME_LIMIT),
+        ("real programs", result.programs, PROGRAM_TIME, PROGRAM_LIMIT),
+    ]
 
 
 def pair_bars(pairs: dict[str, Any], subject: str, peers: Sequence[str]) -> list[Bar]:

@@ -148,7 +148,29 @@ class Page:
         for subject in self.result.subjects:
             heading = f"<h3>{escape(subject)}</h3>" if len(self.result.subjects) > 1 else ""
             parts.append(heading + self.bar_rows(figures.bars(self.result, subject)))
+        parts += self.standings() if parts else []
         return self.section("bars", "The bars of the project", *parts) if parts else ""
+
+    def standings(self) -> list[str]:
+        parts = []
+        for what, m, figure, limit in figures.line_bars_of(self.result):
+            rows = figures.standings(m, figure, limit, m.allocators)
+            twin = figures.twin_of_the_best(m, figure, limit, [n for n in m.allocators if n not in self.result.subjects])
+            if not rows or twin is None:
+                continue
+            cells = [
+                f"<tr><td{self.mine(s.name)}>{escape(s.name)}</td><td>{s.beyond:.0f}</td>"
+                f"<td>{'failed' if math.isinf(s.worst) else f'{s.worst:.2f}'}</td></tr>"
+                for s in rows
+            ]
+            cells.append(f"<tr><td>a twin of the best peer on each line</td><td>{twin.beyond:.1f}</td><td>{twin.worst:.2f}</td></tr>")
+            parts.append(
+                f"<h3>Every allocator under the bar of {limit:.2f} on each line: {what}</h3><p>Lines on which its time is more than that times "
+                "the best of the others', and the worst of them. The last row is what noise alone does: an allocator as good as the best "
+                "peer on every line, its rounds and theirs drawn by chance from those that were measured.</p>"
+                f'<table class="heat"><tr><th></th><th>lines beyond</th><th>worst</th></tr>{"".join(cells)}</table>'
+            )
+        return parts
 
     def overview(self) -> str:
         m = self.result.synthetic

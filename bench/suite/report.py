@@ -273,6 +273,20 @@ class Report:
             if len(bars) < len(everything):
                 self.say(f"Not measured: {len(everything) - len(bars)} other bars.")
 
+    def standings(self) -> None:
+        """How every allocator stands under the bars on lines, and how far noise alone takes one beyond them."""
+        for what, m, figure, limit in figures.line_bars_of(self.result):
+            others = [n for n in m.allocators if n not in self.result.subjects]
+            rows = figures.standings(m, figure, limit, m.allocators)
+            twin = figures.twin_of_the_best(m, figure, limit, others)
+            if not rows or twin is None:
+                continue
+            table = new_table(f"Lines beyond {limit:.2f} of the best other's time, {what}: every allocator under the same bar", "", "lines", "worst")
+            for s in rows:
+                table.add_row(s.name, f"{s.beyond:.0f}", "failed" if math.isinf(s.worst) else f"{s.worst:.2f}")
+            table.add_row("a twin of the best peer on each line, by noise alone", f"{twin.beyond:.1f}", f"{twin.worst:.2f}", end_section=True)
+            self.show(table)
+
     def beyond(self, bar: Bar) -> None:
         if bar.beyond:
             items = [f"{b.line} {'failed' if math.isinf(b.figure) else f'{b.figure:.2f}'}" for b in bar.beyond]
@@ -345,6 +359,7 @@ class Report:
         if synthetic.lines:
             self.geometric_means(synthetic)
         self.bars()
+        self.standings()
         self.footer()
 
 

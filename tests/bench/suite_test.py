@@ -135,6 +135,22 @@ class Bars(unittest.TestCase):
         self.assertEqual((bar.figure, bar.met), ("failed", False))
         self.assertEqual(bar.beyond[0].line, "b 1")
 
+    def test_every_allocator_is_put_under_the_same_bar(self) -> None:
+        m = measured({"a 1": {"lane": [10], "p": [12], "q": [10.5]}, "b 1": {"lane": [20], "p": [10], "q": [10.5]}})
+        seen = {s.name: (s.beyond, s.worst) for s in figures.standings(m, "wall_ns", 1.10, m.allocators)}
+        self.assertEqual(seen, {"q": (0, 1.05), "p": (1, 1.2), "lane": (1, 2.0)})
+        self.assertEqual(list(seen), ["q", "p", "lane"])
+
+    def test_noise_alone_takes_a_twin_of_the_best_beyond_a_bar(self) -> None:
+        quiet = measured({f"{k} 1": {"p": [10] * 5, "q": [20] * 5} for k in "abc"})
+        self.assertEqual(figures.twin_of_the_best(quiet, "wall_ns", 1.10, ["p", "q"]), figures.Standing("a twin of the best", 0.0, 1.0))
+        noisy = measured({f"{k} 1": {"p": [10, 11, 13, 16, 20], "q": [10, 11, 13, 16, 20]} for k in "abcd"})
+        twin = figures.twin_of_the_best(noisy, "wall_ns", 1.10, ["p", "q"])
+        assert twin is not None
+        self.assertTrue(1 < twin.beyond < 4 and 1.10 < twin.worst < 2, twin)
+        self.assertEqual(twin, figures.twin_of_the_best(noisy, "wall_ns", 1.10, ["p", "q"]))
+        self.assertIsNone(figures.twin_of_the_best(Measurements([], ["p"], 1), "wall_ns", 1.10, ["p"]))
+
     def test_memory_of_a_line_is_judged_against_the_median_peer(self) -> None:
         names = {"lane": 130.0, "p": 50.0, "q": 100.0, "r": 1000.0}
         bar = self.bar(measured({"a 1": {n: [1.0] for n in names}}, {"a 1": names}), "worst line: peak")

@@ -16,6 +16,8 @@ struct Options {
   OnBadPointer bad_pointer = OnBadPointer::kAbort;
   bool stats_at_exit = false;
   bool strict = false;
+
+  constexpr Options() { settings.choose_entry = true; }
 };
 
 // Reads option strings one after the other; later ones win.

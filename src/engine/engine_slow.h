@@ -238,7 +238,7 @@ bool Engine<P>::start(const Settings& settings, void (*report)(Verdict, const vo
 template <class P>
 bool Engine<P>::choose_entry(const Settings& settings) {
   if (settings.entry == Entry::kPerCpu && !can_enter_by_cpu()) return false;
-  many_threads_.store(settings.choose_entry ? kThreadsPerCpu * P::cpus() : ~uint32_t{0},
+  many_threads_.store(settings.choose_entry ? kThreadsPerCpu * P::cpus() + 1 : ~uint32_t{0},
                       std::memory_order_relaxed);
   set_entry(settings.entry, settings.shared_lanes);
   return true;

@@ -228,9 +228,11 @@ class Runs {
   }
 
  private:
-  static constexpr BlockCount kGrowStep = kHugePage >> kBlockShift;
-  static constexpr BlockCount kLargestStep = 64 * kGrowStep;
-  static constexpr BlockCount kPurgePiece = 2 * kGrowStep;
+  static constexpr BlockCount kHugeBlocks = kHugePage >> kBlockShift;
+  // What nobody has touched costs addresses only, and adding it a system call.
+  static constexpr BlockCount kLeastStep = 4 * kHugeBlocks;
+  static constexpr BlockCount kLargestStep = 64 * kHugeBlocks;
+  static constexpr BlockCount kPurgePiece = 2 * kHugeBlocks;
   static constexpr uint32_t kMovedAlive = 4096;  // each may cost three mappings
   static constexpr unsigned kExactBins = 32;
   static constexpr unsigned kBins = kExactBins + 4 * 21;  // up to 2^26 blocks
@@ -398,11 +400,14 @@ class Runs {
   // Keeps what is over as a clean run.
   Run take_fresh_and_more(BlockCount n, BlockCount align_blocks, Visit& visit) {
     const BlockCount least = n + align_blocks - 1;
-    BlockCount step = static_cast<BlockCount>(claimed_blocks_.load(std::memory_order_relaxed) / 8);
-    step = step < kGrowStep ? kGrowStep : step > kLargestStep ? kLargestStep : step;
+    BlockCount step = static_cast<BlockCount>(claimed_blocks_.load(std::memory_order_relaxed) / 4);
+    step = step < kLeastStep ? kLeastStep : step > kLargestStep ? kLargestStep : step;
     BlockCount got = least > step ? least : step;
     BlockIndex at = region_.take_fresh(got);
-    if (at == kNone && got > least) at = region_.take_fresh(got = least);
+    while (at == kNone && got > least) {
+      got = got / 2 > least ? got / 2 : least;
+      at = region_.take_fresh(got);
+    }
     if (at == kNone) return {kNone, false};
     claimed(got);
     const BlockIndex begin = aligned_in(at, align_blocks);

@@ -221,12 +221,12 @@ class AutomaticTest : public ChooseEntryTest {
   }
 };
 
-TEST_ALL_CONFIGS(AutomaticTest, LanesAreEnteredByCpuOnceThereAreMoreThanFourOwnersACpu) {
+TEST_ALL_CONFIGS(AutomaticTest, LanesAreEnteredByCpuOnceThereAreMoreThanFourOwnersACpuBesideTheFirst) {
   for (uint32_t cpus : {1u, 2u, 3u}) {
     Fake::cpu_count = cpus;
     begin_automatically();
     Slot& first = next();
-    for (uint32_t i = 1; i < 4 * cpus; ++i) {
+    for (uint32_t i = 1; i <= 4 * cpus; ++i) {
       EXPECT_EQ(lane_of(next())->how, Entry::kOwned);
       EXPECT_EQ(engine().entry(), Entry::kOwned) << i + 1 << " owners, " << cpus << " CPUs";
     }
@@ -241,7 +241,7 @@ TEST_ALL_CONFIGS(AutomaticTest, LanesAreEnteredByCpuOnceThereAreMoreThanFourOwne
 TEST_ALL_CONFIGS(AutomaticTest, LanesAreSharedWhereTheyCannotBeEnteredByCpu) {
   begin_automatically();
   Fake::has_barrier = false;
-  for (int i = 0; i < 9; ++i) next();
+  for (int i = 0; i < 10; ++i) next();
   EXPECT_EQ(engine().entry(), Entry::kShared);
   EXPECT_EQ(statistics().shared_lanes, 2u);
   EXPECT_EQ(lane_of(next())->how, Entry::kShared);
@@ -251,7 +251,7 @@ TEST_ALL_CONFIGS(AutomaticTest, ThreadsThatHaveGoneAreNotCounted) {
   begin_automatically();
   for (int i = 0; i < 100; ++i) engine().thread_exits(next());
   EXPECT_EQ(engine().entry(), Entry::kOwned);
-  for (int i = 0; i < 8; ++i) next();
+  for (int i = 0; i < 9; ++i) next();
   EXPECT_EQ(engine().entry(), Entry::kOwned);
   next();
   EXPECT_EQ(engine().entry(), Entry::kPerCpu);
@@ -265,7 +265,7 @@ TEST_ALL_CONFIGS(AutomaticTest, AForkChildCountsItsOwnThreadOnly) {
   engine().before_fork(a);
   engine().after_fork_in_child(a);
   EXPECT_EQ(world().lanes.owners(), 1u);
-  for (int i = 0; i < 7; ++i) next();
+  for (int i = 0; i < 8; ++i) next();
   EXPECT_EQ(engine().entry(), Entry::kOwned);
   next();
   EXPECT_EQ(engine().entry(), Entry::kPerCpu);

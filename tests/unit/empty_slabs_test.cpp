@@ -151,6 +151,25 @@ TEST_OWNED(EmptySlabsTest, OfExitedThreadsOneLaneIsEmptiedAtATimeAndAllWithoutMe
   give_all(thread(), kept);
 }
 
+// Two threads are out of memory; one of them has the lane that keeps it.
+TEST_ALL_CONFIGS(EmptySlabsTest, WithoutMemoryWhoGivesBackIsWaitedFor) {
+  Slot &a = thread(), &b = thread();
+  leave_empty(a, 40);
+  Lane<Fake>* lane = lane_of(a);
+  Visit other(&b, true), visit(this, true), handler(this, false);
+  ASSERT_TRUE(lane->try_hold(other));
+  EXPECT_FALSE(world().collect_empties(Need::kSome, nullptr, visit));
+  EXPECT_FALSE(world().collect_empties(Need::kAll, nullptr, handler)) << "who may not wait does not";
+  Fake::on_pause = [&] {
+    Fake::on_pause = nullptr;
+    lane->give_back_empties(lane->empty_blocks(), other);
+    lane->let_go(other);
+  };
+  EXPECT_TRUE(world().collect_empties(Need::kAll, nullptr, visit));
+  EXPECT_EQ(lane->empty_blocks(), 0u);
+  EXPECT_EQ(Fake::on_pause, nullptr);
+}
+
 TEST_ALL_CONFIGS(EmptySlabsTest, ThoseOfABusyLaneStay) {
   Slot &a = thread(), &b = thread();
   leave_empty(a, 40);

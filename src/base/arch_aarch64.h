@@ -66,11 +66,6 @@ inline void add_unlocked(std::atomic<T>& counter, T by) {
   counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
 }
 
-// The same, and returns what was there before. A signal handler comes before it or after it, never in between.
-inline uint64_t fetch_add_unlocked(std::atomic<uint64_t>& counter, uint64_t by) {
-  return counter.fetch_add(by, std::memory_order_relaxed);
-}
-
 // Takes some off and tells whether nothing is left.
 inline bool take_and_test(int& count, int some) { return (count -= some) <= 0; }
 

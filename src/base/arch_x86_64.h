@@ -67,12 +67,6 @@ inline void add_unlocked(std::atomic<T>& counter, T by) {
   }
 }
 
-// The same, and returns what was there before. A signal handler comes before it or after it, never in between.
-inline uint64_t fetch_add_unlocked(std::atomic<uint64_t>& counter, uint64_t by) {
-  __asm__ volatile("xaddq %[by], %[counter]" : [counter] "+m"(counter), [by] "+r"(by) : : "cc");
-  return by;
-}
-
 // Takes some off and tells whether nothing is left, in one instruction that the compiler does not find by itself.
 inline bool take_and_test(int& count, int some) {
   bool none_left;

@@ -186,8 +186,8 @@ class Engine {
   Fork* fork_of(const Slot* who);
   void sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate);
 
-  static constexpr uint32_t kThreadsPerCpu =
-      4;  // more than these, and one that waits for them: lanes=auto takes the entry by CPU
+  // With more threads than these, and one that waits for them, lanes=auto takes the entry by CPU.
+  static constexpr uint32_t kThreadsPerCpu = 4;
 
   World<P> world_;
   std::atomic<uint32_t> many_threads_{~uint32_t{0}};

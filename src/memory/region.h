@@ -1,5 +1,5 @@
 // Region: the address range that all memory comes from, cut into blocks of 64 KiB, and what is known of each block.
-// Called by: everything above. Locking: none; fresh blocks are taken by one atomic add, so a signal handler can always
+// Called by: everything above. Locking: none; fresh blocks are taken by one atomic step, so a signal handler can always
 // have some.
 //
 //   metadata (reserved, opened as the frontier grows)                    body (claimed block by block)
@@ -159,10 +159,7 @@ class Region {
     return static_cast<BlockIndex>((reinterpret_cast<Address>(state) - states_) / sizeof(BlockState));
   }
   BlockCount opened() const { return opened_.load(std::memory_order_acquire); }
-  BlockCount frontier() const {
-    const uint64_t f = frontier_.load(std::memory_order_relaxed);
-    return f < block_count_ ? static_cast<BlockCount>(f) : block_count_;
-  }
+  BlockCount frontier() const { return frontier_.load(std::memory_order_relaxed); }
 
   Address lanes() const { return lanes_; }
   bool has_object_bits() const { return bits_ != 0; }
@@ -171,19 +168,24 @@ class Region {
     return reinterpret_cast<std::atomic<uint64_t>*>(bits_)[distance / kGranule / 64];
   }
 
-  // Takes n blocks that nobody has ever used: one atomic add, then a system call. Async-signal-safe. kNoBlock without
-  // memory.
+  // Takes n blocks that nobody has ever used: one atomic step, then a system call. Async-signal-safe. kNoBlock without
+  // memory or addresses.
   BlockIndex take_fresh(BlockCount n) {
     for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
-      const uint64_t at = P::single_threaded() ? arch::fetch_add_unlocked(frontier_, uint64_t{n})
-                                               : frontier_.fetch_add(n, std::memory_order_relaxed);
-      Claim claim = Claim::kNoMemory;
-      if (at + n <= block_count_ && open_metadata(static_cast<BlockCount>(at + n)))
-        claim = P::claim(address_of(static_cast<BlockIndex>(at)), bytes_of(n));
-      if (claim == Claim::kDone) return static_cast<BlockIndex>(at);
+      BlockIndex at = frontier();
+      do {
+        // Looked at first: who overstepped and then could not step back would leave no addresses to anybody.
+        if (n > block_count_ - at) return kNoBlock;
+      } while (!frontier_.compare_exchange_weak(at, at + n, std::memory_order_relaxed));
+      Claim claim = P::claim(address_of(at), bytes_of(n));
+      if (claim == Claim::kDone) {
+        if (LIKELY(open_metadata(at + n))) return at;
+        P::release(address_of(at), bytes_of(n));
+        claim = Claim::kNoMemory;
+      }
       if (claim == Claim::kNoMemory) {
-        // Put the addresses back, unless another thread went on from there: then they are lost, which costs nothing.
-        uint64_t end = at + n;
+        // Put the addresses back, unless another thread went on from there: then these are lost, and no memory.
+        BlockIndex end = at + n;
         frontier_.compare_exchange_strong(end, at, std::memory_order_relaxed);
         return kNoBlock;
       }
@@ -242,7 +244,7 @@ class Region {
   Address lanes_ = 0;
   Address bits_ = 0;
   BlockCount block_count_ = 0;
-  alignas(kNoSharing) std::atomic<uint64_t> frontier_{0};
+  alignas(kNoSharing) std::atomic<BlockCount> frontier_{0};
   std::atomic<BlockCount> opened_{0};
 };
 

@@ -54,7 +54,6 @@ class Runs {
   // Takes n blocks (more than 0), the first at a multiple of align_blocks (a power of two). at is kNone without memory.
   Run allocate(BlockCount n, BlockCount align_blocks, Visit& visit) {
     if (!lock_.acquire(visit)) return {take_fresh_aligned(n, align_blocks), true};
-    take_back_deferred();
     Run run = take(n, align_blocks);
     lock_.release(visit);
     if (run.at == kNone) run = grow(n, align_blocks, visit);
@@ -74,7 +73,6 @@ class Runs {
   // The same of memory that is there anyway: dirty runs only. kNone if none fits, or the lock cannot be had.
   BlockIndex reuse(BlockCount n, BlockCount align_blocks, Visit& visit) {
     if (!has_dirty() || !lock_.acquire(visit)) return kNone;
-    take_back_deferred();
     const BlockIndex at = take(n, align_blocks, 1).at;
     lock_.release(visit);
     return at;
@@ -159,12 +157,7 @@ class Runs {
       mark_used(at, n);
       lock_.release(visit);
       const BlockKind kind = give_to_system(at, n);
-      if (!lock_.acquire(visit)) {
-        defer(at, n);
-        return given;
-      }
-      put(at, n, kind);
-      lock_.release(visit);
+      give(at, n, kind, visit);
       if (kind == BlockKind::kDirty) return given;  // locked in memory by the program; do not spin on it
       given += bytes_of(n);
     }
@@ -178,6 +171,9 @@ class Runs {
 
   uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
   void advance_epoch() { bump(epoch_); }
+
+  // Nobody has ever had a block from here on, whether it was added or not.
+  BlockIndex used_end() const { return used_end_.load(std::memory_order_relaxed); }
 
   Lock<P>& growth_lock() { return growth_; }
   Lock<P>& lock() { return lock_; }
@@ -270,7 +266,13 @@ class Runs {
       region_.state(end).length = n;
     }
   }
-  void mark_used(BlockIndex at, BlockCount n) { set_ends(at, n, BlockKind::kUsed); }
+  void mark_used(BlockIndex at, BlockCount n) {
+    set_ends(at, n, BlockKind::kUsed);
+    BlockIndex end = used_end();
+    while (UNLIKELY(end < at + n) &&
+           !used_end_.compare_exchange_weak(end, at + n, std::memory_order_relaxed)) {
+    }
+  }
 
   // Puts a free run into its bin; a dirty one goes to the young end of the age list.
   void insert(BlockIndex at, BlockCount n, BlockKind kind) {
@@ -342,6 +344,7 @@ class Runs {
   }
 
   Run take(BlockCount n, BlockCount align_blocks, unsigned sets = kSets) {
+    take_back_deferred();
     for (unsigned set = 0; set < sets; ++set) {
       for (;;) {
         const BlockIndex at = find(set, n + align_blocks - 1);
@@ -384,9 +387,13 @@ class Runs {
     insert(at, n, kind);
   }
 
-  // Nothing is free. Whoever comes here while another grows may find what that one has left over.
+  // Nothing is free. One thread at a time takes more than it needs. Whoever comes here meanwhile takes just what it needs, and
+  // only if it cannot have that waits for what the other may leave over.
   Run grow(BlockCount n, BlockCount align_blocks, Visit& visit) {
-    if (!growth_.acquire(visit)) return {take_fresh_aligned(n, align_blocks), true};
+    if (!growth_.try_acquire(visit)) {
+      const BlockIndex at = take_fresh_aligned(n, align_blocks);
+      if (at != kNone || !growth_.acquire(visit)) return {at, true};
+    }
     Run run = {kNone, false};
     if (lock_.acquire(visit)) {
       run = take(n, align_blocks);
@@ -429,9 +436,8 @@ class Runs {
 
   void give(BlockIndex at, BlockCount n, BlockKind kind, Visit& visit) {
     if (!lock_.acquire(visit)) {
-      if (kind == BlockKind::kDirty) return defer(at, n);
-      if (kind == BlockKind::kClean) P::release(region_.address_of(at), bytes_of(n));
-      claimed(-uint64_t{n});  // an absent run's addresses are lost, which costs nothing
+      if (kind != BlockKind::kAbsent) return defer(at, n);
+      claimed(-uint64_t{n});  // its addresses are lost, and no memory
       return;
     }
     take_back_deferred();
@@ -563,6 +569,7 @@ class Runs {
   std::atomic<uint64_t> clean_blocks_{0};
   std::atomic<uint64_t> claimed_blocks_{0};  // also counted by those who could not have the lock
   alignas(kNoSharing) std::atomic<BlockIndex> deferred_{0};
+  std::atomic<BlockIndex> used_end_{0};
   std::atomic<uint32_t> epoch_{1};
   std::atomic<uint32_t> moved_alive_{0};
   std::atomic<uint64_t> purged_{0};

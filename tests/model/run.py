@@ -61,6 +61,7 @@ RELAXED, RELEASE, ACQUIRE = (f"std::memory_order_{order}" for order in ("relaxed
 
 INBOX, STACK, OWNED, LOCK = "lane/inbox.h", "lane/id_stack.h", "lane/entry/owned.h", "base/lock.h"
 BATCH = "slab/batch.h"
+REGION = "memory/region.h"
 RUNS, SCAVENGER, ENGINE = "memory/runs.h", "memory/scavenger.h", "engine/engine.h"
 ENGINE_SLOW, PLATFORM = "engine/engine_slow.h", "platform/platform.h"
 PERCPU, SHARED, LANE, LANE_WORK = "lane/entry/percpu.h", "lane/entry/shared.h", "lane/lane.h", "lane/lane_work.h"
@@ -210,11 +211,21 @@ MUTANTS += [
     change("explorer", "a new scavenger does not wait for the last one", "scavenger", SCAVENGER,
            f"while (thread_.alive.load({ACQUIRE}) != 0) P::pause();", ""),
     change("explorer", "two grow at once", "growth", RUNS,
-           "if (!growth_.acquire(visit)) return {take_fresh_aligned(n, align_blocks), true};", "",
+           "if (!growth_.try_acquire(visit)) {", "if (false) {",
            "    growth_.release(visit);\n", ""),
+    change("explorer", "who meets one that grows does not wait for it", "growth", RUNS,
+           "if (at != kNone || !growth_.acquire(visit)) return", "return"),
     change("explorer", "who has waited to grow does not look again", "growth", RUNS,
            "    Run run = {kNone, false};\n    if (lock_.acquire(visit)) {\n      run = take(n, align_blocks);",
            "    Run run = {kNone, false};\n    if (lock_.acquire(visit)) {"),
+    change("explorer", "who cannot give untouched memory loses it", "growth-handler", RUNS,
+           "if (kind != BlockKind::kAbsent) return defer(at, n);", "if (kind == BlockKind::kDirty) return defer(at, n);"),
+    change("explorer", "what others have deferred is not looked for", "growth-handler", RUNS,
+           "    take_back_deferred();\n    for (unsigned set = 0;", "    for (unsigned set = 0;"),
+    change("explorer", "who oversteps the end of the addresses steps back", "growth-handler", REGION,
+           "        if (n > block_count_ - at) return kNoBlock;\n", "",
+           "Claim claim = P::claim(",
+           "Claim claim = at + n > block_count_ ? Claim::kNoMemory : P::claim("),
     change("explorer", "deferred runs taken by a load and a store", "runs-3", RUNS,
            f"BlockIndex head = deferred_.exchange(0, {ACQUIRE});",
            f"BlockIndex head = deferred_.load({ACQUIRE}); deferred_.store(0, {RELAXED});"),

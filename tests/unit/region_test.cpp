@@ -103,6 +103,15 @@ TEST_ALL_CONFIGS(RegionTest, WithoutMemoryTheAddressesAreGivenBack) {
   EXPECT_EQ(region_.take_fresh(3), frontier);
 }
 
+TEST_ALL_CONFIGS(RegionTest, MemoryThatIsRefusedOpensNoMetadata) {
+  ASSERT_TRUE(region_.start(1 << 20, true));
+  const BlockCount before = region_.opened();
+  Fake::fail(Fake::Call::kClaim, 1);
+  EXPECT_EQ(region_.take_fresh(1u << 20), FakeRegion::kNoBlock);
+  Fake::fail_never();
+  EXPECT_EQ(region_.opened(), before);
+}
+
 TEST_ALL_CONFIGS(RegionTest, ItEndsWhereItEnds) {
   ASSERT_TRUE(region_.start(1 << 20, false));
   const auto all = static_cast<BlockCount>(region_.bytes() >> kBlockShift);

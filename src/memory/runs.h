@@ -53,17 +53,23 @@ class Runs {
 
   // Takes n blocks (more than 0), the first at a multiple of align_blocks (a power of two). at is kNone without memory.
   Run allocate(BlockCount n, BlockCount align_blocks, Visit& visit) {
-    if (!lock_.acquire(visit)) return {take_fresh_aligned(n, align_blocks), true};
-    Run run = take(n, align_blocks);
-    lock_.release(visit);
-    if (run.at == kNone) run = grow(n, align_blocks, visit);
+    Run run = {kNone, true};
+    if (lock_.acquire(visit)) {
+      run = take(n, align_blocks);
+      lock_.release(visit);
+      if (run.at == kNone) run = grow(n, align_blocks, visit);
+    } else {
+      run.at = take_fresh_aligned(n, align_blocks);
+    }
     if (UNLIKELY(run.at == kNone) && lock_.acquire(visit)) {
       const bool any = give_back_everything();
       if (any) run = take(n, align_blocks);
       lock_.release(visit);
       if (any && run.at == kNone) run = grow(n, align_blocks, visit);
     }
-    const bool swap = run.at != kNone && run.zeroed && decay_ms_ >= 0 && dirty() > cache_limit();
+    if (run.at == kNone) return run;
+    raise_used_end(run.at + n);
+    const bool swap = run.zeroed && decay_ms_ >= 0 && dirty() > cache_limit();
     // Much is dirty, and yet none of it would do: give back as much as was taken, so that memory does not grow by the
     // pieces that do not fit.
     if (UNLIKELY(swap)) purge(kAll, visit, n);
@@ -100,6 +106,7 @@ class Runs {
           if (kind == BlockKind::kAbsent) claimed(missing);
           return_rest(behind + missing, length - missing, kind, freed_at);
           mark_used(at, wanted);
+          raise_used_end(at + wanted);
         } else {
           insert(behind, length, kind);
         }
@@ -172,7 +179,7 @@ class Runs {
   uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
   void advance_epoch() { bump(epoch_); }
 
-  // Nobody has ever had a block from here on, whether it was added or not.
+  // Nobody has ever had a block from here on.
   BlockIndex used_end() const { return used_end_.load(std::memory_order_relaxed); }
 
   Lock<P>& growth_lock() { return growth_; }
@@ -266,11 +273,11 @@ class Runs {
       region_.state(end).length = n;
     }
   }
-  void mark_used(BlockIndex at, BlockCount n) {
-    set_ends(at, n, BlockKind::kUsed);
+  void mark_used(BlockIndex at, BlockCount n) { set_ends(at, n, BlockKind::kUsed); }
+
+  void raise_used_end(BlockIndex to) {
     BlockIndex end = used_end();
-    while (UNLIKELY(end < at + n) &&
-           !used_end_.compare_exchange_weak(end, at + n, std::memory_order_relaxed)) {
+    while (UNLIKELY(end < to) && !used_end_.compare_exchange_weak(end, to, std::memory_order_relaxed)) {
     }
   }
 
@@ -538,6 +545,7 @@ class Runs {
   // never be popped and pushed again between another's look and exchange (no ABA). Head: block index + 1.
   void defer(BlockIndex at, BlockCount n) {
     mark_used(at, n);
+    raise_used_end(at + n);
     BlockIndex head = deferred_.load(std::memory_order_relaxed);
     do run(at).next = head;
     // release: publishes the run's state to [deferred.take].

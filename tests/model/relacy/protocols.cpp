@@ -152,6 +152,7 @@ struct DeferredTest : rl::test_suite<DeferredTest, 3> {
 
   RunState& run(BlockIndex at) { return runs_[at]; }
   void mark_used(BlockIndex at, BlockCount) { run(at).contents.work(); }
+  void raise_used_end(BlockIndex) {}
   void put(BlockIndex at, BlockCount, int) {
     run(at).contents.work();
     ++run(at).put;

@@ -7,7 +7,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly kParts=(layers format unit golden semantics stress model simulator preload bounds bench aarch64)
-readonly kUnitPresets=(dev checked asan-ubsan tsan)
+# These wait much and leave CPUs idle: they run at the same time.
+readonly kTogether=(preload bounds bench aarch64)
+readonly kUnitPresets=(checked asan-ubsan tsan)  # dev's tests are asan-ubsan's, with less in sight
 readonly kLogs=$PWD/build/test-logs
 export LANEMALLOC_TEST_SCALE=${LANEMALLOC_TEST_SCALE:-1}
 if [[ ! $LANEMALLOC_TEST_SCALE =~ ^[1-9][0-9]*$ ]]; then
@@ -103,34 +105,59 @@ if [[ ${1-} == --part ]]; then  # this script's own call, under the watchdog
   exit
 fi
 
-child=
+declare -A running=() started=()  # name by process; when, by name
 stop() {
-  [[ -z $child ]] || kill -TERM "$child" 2>/dev/null || true
+  [[ ${#running[@]} -eq 0 ]] || kill -TERM "${!running[@]}" 2>/dev/null || true
   echo 'interrupted'
   exit 130
 }
 trap stop INT TERM HUP
 
-# Runs a command under the watchdog, its output to a log. In the background, so that a signal is taken at once.
-watched() {
-  local log=$1 status=0
+# Starts a command under the watchdog, its output to a log. In the background, so that a signal is taken at once.
+start() {
+  local name=$1
   shift
-  timeout --kill-after=30 "$kWatchdogSeconds" "$@" >"$log" 2>&1 </dev/null &
-  child=$!
-  wait "$child" || status=$?
-  child=
-  [[ $status -ne 124 && $status -ne 137 ]] || echo "FAILED: ended by the watchdog after $kWatchdogSeconds s" >>"$log"
-  return "$status"
+  timeout --kill-after=30 "$kWatchdogSeconds" "$@" >"$kLogs/$name.log" 2>&1 </dev/null &
+  running[$!]=$name
+  started[$name]=$SECONDS
 }
 
-run_and_report() {
-  local part=$1 log=$kLogs/$1.log status=0 start=$SECONDS word=ok
-  if [[ $part != @(layers|format|unit) && $release_built == no ]]; then
-    echo 'FAILED: the release preset does not build; see build.log' >"$log"
-    status=1
-  else
-    watched "$log" bash tests/run.sh --part "$part" || status=$?
+# Waits until one of them ends. Sets ended and status.
+await() {
+  local process
+  status=0
+  wait -n -p process "${!running[@]}" || status=$?
+  ended=${running[$process]}
+  unset "running[$process]"
+  [[ $status -ne 124 && $status -ne 137 ]] || echo "FAILED: ended by the watchdog after $kWatchdogSeconds s" >>"$kLogs/$ended.log"
+}
+
+build_release() {
+  start build tools/build release
+  await
+  release_built=yes
+  [[ $status -ne 0 ]] || return 0
+  release_built=no
+  echo 'FAILED build of the release preset'
+  tail -n 40 "$kLogs/build.log" | sed 's/^/    /'
+}
+
+start_part() {
+  local part=$1
+  if [[ $part != @(layers|format|unit) ]]; then
+    [[ -n $release_built ]] || build_release
+    if [[ $release_built == no ]]; then
+      start "$part" sh -c "echo 'FAILED: the release preset does not build; see build.log'; exit 1"
+      return
+    fi
   fi
+  start "$part" bash tests/run.sh --part "$part"
+}
+
+report_next() {
+  local part log word=ok
+  await
+  part=$ended log=$kLogs/$ended.log
   read_counts "$part" "$log"
   if [[ $status -ne 0 && $failed -eq 0 ]]; then
     failed=1
@@ -139,7 +166,7 @@ run_and_report() {
     failed=1
   fi
   [[ $failed -eq 0 ]] || word=FAILED
-  echo "$word $part ($passed passed, $failed failed, $skipped skipped, $((SECONDS - start)) s)"
+  echo "$word $part ($passed passed, $failed failed, $skipped skipped, $((SECONDS - started[$part])) s)"
   if [[ $failed -gt 0 ]]; then
     failed_parts+=("$part")
     tail -n 40 "$log" | sed 's/^/    /'
@@ -150,6 +177,7 @@ run_and_report() {
   all_failed=$((all_failed + failed))
   all_skipped=$((all_skipped + skipped))
 }
+report_all() { while [[ ${#running[@]} -gt 0 ]]; do report_next; done; }
 
 parts=("$@")
 [[ $# -gt 0 ]] || parts=("${kParts[@]}")
@@ -163,16 +191,11 @@ done
 all_passed=0 all_failed=0 all_skipped=0 failed_parts=() skip_lines=() release_built=
 mkdir -p "$kLogs"
 for part in "${parts[@]}"; do
-  if [[ $part != @(layers|format|unit) && -z $release_built ]]; then
-    release_built=yes
-    if ! watched "$kLogs/build.log" tools/build release; then
-      release_built=no
-      echo 'FAILED build of the release preset'
-      tail -n 40 "$kLogs/build.log" | sed 's/^/    /'
-    fi
-  fi
-  run_and_report "$part"
+  [[ " ${kTogether[*]} " == *" $part "* ]] || report_all
+  start_part "$part"
+  [[ " ${kTogether[*]} " == *" $part "* ]] || report_all
 done
+report_all
 
 if [[ ${#skip_lines[@]} -gt 0 ]]; then
   echo 'Skipped:'

@@ -162,10 +162,14 @@ def run_command(
 
 
 def children_of(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
-            found += [int(word) for word in task.read_text().split()]
+    found: list[int] = []
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):  # the process has just ended
+        return found
+    for thread in threads:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
+            found += [int(word) for word in (thread / "children").read_text().split()]
     return found
 
 

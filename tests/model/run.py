@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 SOURCE = Path(os.environ.get("LANEMALLOC_MODEL_SOURCE", HERE.parent.parent / "src"))
 CXX = os.environ.get("CXX", "g++")
 RELACY = [CXX, "-std=c++20", "-O0", "-w"]  # compiling takes longer than running
-EXPLORER = [CXX, "-std=c++20", "-O1", "-g", "-w"]
+EXPLORER = [CXX, "-std=c++20", "-O1", "-g1", "-w"]
 SCALE = int(os.environ.get("LANEMALLOC_TEST_SCALE", "1"))
 DEEPER = 1 if SCALE > 1 else 0
 WATCHDOG = 900 * SCALE  # seconds; no bound on speed

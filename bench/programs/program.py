@@ -85,9 +85,14 @@ def tail(file: Path) -> str:
     return file.read_text(errors="replace").strip()[-400:]
 
 
+below: list[str] = []  # what commands run under, such as valgrind (bench/suite/shares.py)
+
+
 def launcher(report: Path, command: Words, library: Library, more: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """The command line and the environment of a command below launch.c."""
     launch = common.compile_program(HERE / "launch.c", "launch")
+    proof = "=" in str(command[0])  # see prove()
+    command = command if proof else [*below, *command]
     environment = library.environment(LC_ALL="C", TZ="UTC", **more)
     preload = environment.pop("LD_PRELOAD", None)
     variables = [f"LD_PRELOAD={preload}"] if preload else []

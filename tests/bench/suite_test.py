@@ -26,6 +26,7 @@ import measure
 import model
 import page
 import report
+import shares
 from common import Library
 from programs.program import children_of
 from workloads.build import build_workloads
@@ -420,6 +421,42 @@ class Machine(unittest.TestCase):
 
     def test_numbers_are_shown_as_ranges(self) -> None:
         self.assertEqual(machine.ranges({0, 1, 2, 5, 7, 8}), "0-2,5,7-8")
+
+
+class Shares(unittest.TestCase):
+    CALLGRIND = """\
+events: Ir
+
+ob=(1) /usr/bin/program
+fn=(1) main
+3 100
++1 20
+cob=(2) /lib/malloc.so
+cfn=(2) malloc
+calls=5 10
+* 7000
+- 4
+
+ob=(2)
+fn=(2) malloc
+10 50
+calls=1 3
+11 6950
+ob=(1)
+fn=(3) other
+1 6
+"""
+
+    def test_what_is_inside_the_library_is_its_own_cost(self) -> None:
+        self.assertEqual(shares.counts(self.CALLGRIND, Library("one", Path("/lib/malloc.so"))), (180, 50))
+        self.assertEqual(shares.counts(self.CALLGRIND, Library("other", Path("/lib/other.so"))), (180, 0))
+        self.assertEqual(shares.counts(self.CALLGRIND, LIBC), (180, 0))
+
+    def test_an_unknown_program_is_named(self) -> None:
+        errors = io.StringIO()
+        with unittest.mock.patch.object(sys, "argv", ["shares.py", "perl"]), contextlib.redirect_stderr(errors), self.assertRaises(SystemExit):
+            shares.main()
+        self.assertIn("unknown program 'perl'; choose from: python, g++, sqlite, git", errors.getvalue())
 
 
 class Processes(unittest.TestCase):

@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 readonly kParts=(layers format unit golden semantics stress model simulator bounds preload bench aarch64)
 # These leave CPUs idle and bear company: they run at the same time.
 readonly kTogether=(preload bench aarch64)
-readonly kUnitPresets=(checked asan-ubsan tsan)  # dev's tests are asan-ubsan's, with less in sight
+readonly kUnitPresets=(dev checked asan-ubsan tsan)
 readonly kLogs=$PWD/build/test-logs
 export LANEMALLOC_TEST_SCALE=${LANEMALLOC_TEST_SCALE:-1}
 if [[ ! $LANEMALLOC_TEST_SCALE =~ ^[1-9][0-9]*$ ]]; then

@@ -482,7 +482,7 @@ template <class P>
 Verdict Engine<P>::why_nobody(const void* p) const {
   if (world_.region.distance(p) >= world_.region.bytes()) return Verdict::kNotOurs;
   const BlockIndex block = world_.region.block_of(p);
-  if (block >= world_.runs.used_end() || block >= world_.region.opened()) return Verdict::kNotInUse;
+  if (block >= world_.runs.used_end()) return Verdict::kNotInUse;
   for (BlockIndex b = block; b-- > 0;) {
     const Owner owner = world_.region.entry(b).owner();
     if (owner == Owner::kNobody) continue;

@@ -60,8 +60,9 @@ struct Fake {
   static inline bool has_barrier = true;
   static inline std::atomic<bool> single{false};
   static inline std::atomic<uint64_t> clock{1};
-  static inline std::atomic<uint64_t> ns{0};     // 0: the machine's
-  static inline std::function<void()> on_pause;  // while a thread spins for a lock
+  static inline std::atomic<uint64_t> ns{0};       // 0: the machine's
+  static inline std::function<void()> on_release;  // after the next release, once
+  static inline std::function<void()> on_pause;    // while a thread spins for a lock
   static inline void (*on_sleep)() = nullptr;
   static inline std::function<void()> on_barrier;  // runs in the middle of a revocation
   static inline std::function<void()> on_restart;  // the same, of a lane that is entered by its CPU
@@ -112,6 +113,7 @@ struct Fake {
     single = false;
     clock = 1;
     ns = 0;
+    on_release = nullptr;
     on_pause = nullptr;
     on_sleep = nullptr;
     on_barrier = nullptr;
@@ -173,6 +175,7 @@ struct Fake {
     claimed_.fetch_sub(n / kBlockSize, std::memory_order_relaxed);
     protect(a, n, PROT_NONE);
     call_system(SYS_madvise, a, n, MADV_DONTNEED);
+    if (on_release) std::exchange(on_release, nullptr)();
   }
 
   static Claim claim(Address a, Bytes n) noexcept {

@@ -180,6 +180,20 @@ TEST_ALL_CONFIGS(RunsTest, WhatAllocateLeavesOfARunKeepsItsAge) {
   EXPECT_EQ(runs_.purge(old, visit_), bytes_of(5));
 }
 
+TEST_ALL_CONFIGS(RunsTest, WhatAHandlerUnmapsAndCannotPutBackIsNotHandedOutAsMemory) {
+  start(true, 1000);
+  runs_.free(take(4), 4, visit_);
+  int other = 0;
+  Visit holder(&other, true);
+  Fake::on_release = [&] { ASSERT_TRUE(runs_.lock().try_acquire(holder)); };
+  EXPECT_EQ(runs_.purge(~0u, handler_), bytes_of(4));
+  runs_.lock().release(holder);
+  const BlockIndex at = take(4);
+  stamp(at, 4, 1);
+  EXPECT_TRUE(is_stamped(at, 4, 1));
+  EXPECT_EQ(Fake::claimed_blocks(), blocks().claimed);
+}
+
 TEST_ALL_CONFIGS(RunsTest, ALongRunIsPurgedInPiecesThatEndWithHugePages) {
   start(false, 1000);
   const BlockIndex a = take(300);

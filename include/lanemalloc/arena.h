@@ -1,0 +1,97 @@
+/* Arenas: pieces that are given back together, at a reset. An allocation is eight instructions in line. Blocks come from the calling
+ * thread's lane and go back to the lanes that they came from. Link with liblanemalloc.so, .a or liblanemalloc_prefixed.a. C11 and C++17.
+ *
+ * For every function here, where not said otherwise:
+ *   sizes       are in bytes; pieces are aligned to 16 bytes, and belong to the arena until reset, rewind or destroy
+ *   errors      a null return, and errno = ENOMEM
+ *   threads     an arena is used by one thread at a time; it may be handed on, and reset or destroyed by another
+ *   signals     not in handlers that may interrupt a use of the same arena
+ *   fork        the child may go on with every arena
+ *
+ * Source: Apache Traffic Server's arenas; obstacks. */
+#ifndef LANEMALLOC_ARENA_H
+#define LANEMALLOC_ARENA_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* An arena lies where the program wants it, on the stack too. All zero is an empty arena with blocks of 8 KiB. */
+struct lane_arena {
+  char* next;                      /* the next piece, aligned to 16 */
+  char* end;                       /* of the block, aligned to 16 */
+  struct lane_arena_block* blocks; /* newest first */
+  struct lane_arena_large* large;  /* pieces with memory of their own, newest first */
+  struct lane_arena_end* ends;     /* functions to call at the reset, newest first */
+  size_t block_size;               /* bytes, with their header; 0: 8 KiB */
+  size_t block_count;
+  size_t large_bytes;
+};
+
+/* block_size: 256 bytes .. 512 KiB, rounded up to 16; 0: 8 KiB. 0, or EINVAL (returned). */
+int lane_arena_init(struct lane_arena* arena, size_t block_size);
+
+/* Gives everything back but one block, after the functions registered by lane_arena_at_reset, newest first. Operations on words that
+ * threads share: none for blocks of the thread's own lane; for blocks of other lanes one for each lane, however many blocks. */
+void lane_arena_reset(struct lane_arena* arena);
+/* The same, and the last block; the arena is empty then, and may be used again. */
+void lane_arena_destroy(struct lane_arena* arena);
+
+/* Pieces beyond a quarter of a block have memory of their own. */
+static inline void* lane_arena_alloc(struct lane_arena* arena, size_t size);
+/* Zeroed; an overflow of count * size is ENOMEM. */
+void* lane_arena_alloc_zeroed(struct lane_arena* arena, size_t count, size_t size);
+/* alignment: a power of two, else EINVAL. */
+void* lane_arena_alloc_aligned(struct lane_arena* arena, size_t alignment, size_t size);
+/* Grows or shrinks the last piece in place, if it fits; else copies. old_size: what the piece has. Null piece: allocates. */
+void* lane_arena_realloc(struct lane_arena* arena, void* piece, size_t old_size, size_t size);
+/* Takes the last piece back, of the size that it was asked for with. 1 if it was the last, else 0 and nothing changed. */
+int lane_arena_rollback(struct lane_arena* arena, void* piece, size_t size);
+
+/* Strings. */
+char* lane_arena_strdup(struct lane_arena* arena, const char* text);
+char* lane_arena_strndup(struct lane_arena* arena, const char* text, size_t most);
+void* lane_arena_memdup(struct lane_arena* arena, const void* bytes, size_t size);
+/* All texts up to a null pointer, one behind the other. */
+char* lane_arena_concat(struct lane_arena* arena, ...) __attribute__((sentinel));
+char* lane_arena_printf(struct lane_arena* arena, const char* format, ...) __attribute__((format(printf, 2, 3)));
+char* lane_arena_vprintf(struct lane_arena* arena, const char* format, va_list arguments) __attribute__((format(printf, 2, 0)));
+
+/* Has end(object) called before the memory goes. 0, or ENOMEM (returned). */
+int lane_arena_at_reset(struct lane_arena* arena, void (*end)(void* object), void* object);
+
+/* A place to come back to: everything since is given back, and its functions called. Checkpoints nest; a rewind makes later ones
+ * invalid, and so does a reset. */
+struct lane_arena_checkpoint {
+  struct lane_arena_block* block;
+  char* next;
+  struct lane_arena_large* large;
+  struct lane_arena_end* ends;
+};
+struct lane_arena_checkpoint lane_arena_mark(const struct lane_arena* arena);
+void lane_arena_rewind(struct lane_arena* arena, struct lane_arena_checkpoint checkpoint);
+
+/* Bytes that the arena holds, in blocks and large pieces. */
+static inline size_t lane_arena_bytes(const struct lane_arena* arena) {
+  return arena->block_count * (arena->block_size != 0 ? arena->block_size : 8192) + arena->large_bytes;
+}
+
+/* --- What a hit does not do. Use lane_arena_alloc(). */
+void* lane_arena_alloc_out_of_line(struct lane_arena* arena, size_t size);
+
+static inline void* lane_arena_alloc(struct lane_arena* arena, size_t size) {
+  char* piece = arena->next;
+  if (__builtin_expect(size > (size_t)(arena->end - piece), 0)) return lane_arena_alloc_out_of_line(arena, size);
+  arena->next = (char*)(((uintptr_t)piece + size + 15) & ~(uintptr_t)15);
+  return piece;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,179 @@
+/* Pools: objects of one exact size. A pool has slabs of its own in every lane that uses it: a hit is a dozen instructions in line, and
+ * touches nothing that another thread writes. Link with liblanemalloc.so, .a or liblanemalloc_prefixed.a. C11 and C++17.
+ *
+ * For every function here, where not said otherwise:
+ *   errors      a null return, and errno = ENOMEM
+ *   threads     any thread may use any pool, and free what another thread allocated
+ *   signals     alloc and free may be called from handlers, without LANE_POOL_WAIT, where the pool's own functions may; the others may not
+ *   fork        the child may go on with every pool; threads that wait in it are not there
+ *   bad input   an object of another pool, of a heap, of malloc or of nobody is one line on standard error that names both
+ *               owners, and abort(), or what the option bad_pointer says
+ *
+ * Source: FreeBSD's UMA (zones, their functions, limits, reserves and reclaim levels); MoarVM's fixed-size allocator. */
+#ifndef LANEMALLOC_POOL_H
+#define LANEMALLOC_POOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct lane_pool lane_pool;
+
+enum lane_padding {
+  LANE_PACKED = 0,     /* objects lie as close as their alignment lets them */
+  LANE_OWN_LINE = 1,   /* no two in one cache line of 64 bytes */
+  LANE_OWN_PAIR = 2    /* no two in one pair of lines, 128 bytes: what CPUs fetch together */
+};
+
+struct lane_pool_options {
+  const char* name;    /* for messages and statistics; copied, cut after 31 bytes. Null: "pool". */
+  size_t object_size;  /* bytes, 1 .. 512 KiB; rounded up to 8, at least 16. No other rounding but for alignment and padding. */
+  size_t alignment;    /* of every object: a power of two up to 64 KiB. 0: that of the largest power of two in the size, 8 .. 16. */
+  enum lane_padding padding;
+
+  /* When memory enters the pool, and when it leaves: what init has made of an object stays while the object is free. They cost 24
+   * bytes an object, since a free object's contents are left alone then. init returns 0, or else the allocation fails. fini
+   * is called on threads of the program only: memory leaves in reclaim and destroy. */
+  int (*init)(void* object, size_t size, void* argument);
+  void (*fini)(void* object, size_t size, void* argument);
+  /* At each use: ctor before an object is handed out, dtor when it is freed. ctor returns 0, or else the object goes back and the
+   * allocation fails. All four may use this pool and any other. */
+  int (*ctor)(void* object, size_t size, void* argument);
+  void (*dtor)(void* object, size_t size, void* argument);
+  void* argument;      /* for the functions above */
+
+  size_t limit;        /* objects that there may be, in use or cached; 0: no limit. Never exceeded. */
+  size_t reserve;      /* of these, how many are kept for LANE_POOL_USE_RESERVE. Made at creation. */
+
+  /* A source of the pool's own. import takes up to n objects of object_size from it, all alike, and returns how many (0: it has none);
+   * release gives them back. Then the pool only caches: objects may lie anywhere, at least 16 bytes each, aligned to 8, and
+   * their first 16 bytes are the pool's while they are free. With these there is no init and fini, alignment or padding, and an
+   * object's origin is not checked. */
+  size_t (*import_objects)(void* source, void** objects, size_t n);
+  void (*release_objects)(void* source, void** objects, size_t n);
+  void* source;
+};
+
+/* Makes a pool. EINVAL: a size or alignment out of range, a reserve above the limit, import without release, or import together with
+ * what it excludes. ENOMEM also where init fails for the reserve. */
+lane_pool* lane_pool_create(const struct lane_pool_options* options);
+
+/* Gives back all memory of the pool, after fini of each object; objects in use are not, and are gone too. No other thread may use the pool
+ * any more, or wait in it. Returns how many objects were in use. Destroying a pool twice is reported, like a bad pointer. */
+size_t lane_pool_destroy(lane_pool* pool);
+
+enum {
+  LANE_POOL_ZERO = 1,        /* the object's bytes are zero; not with init */
+  LANE_POOL_WAIT = 2,        /* at the limit: wait, first come, first served, until another thread frees an object */
+  LANE_POOL_USE_RESERVE = 4  /* where there is none else: one of the reserve */
+};
+
+/* An object, uninitialized but for init and ctor. At the limit: null, ENOMEM. */
+static inline void* lane_pool_alloc(lane_pool* pool);
+/* The same, with flags. With LANE_POOL_WAIT null means that there is no memory, or ctor or init has failed. */
+void* lane_pool_alloc_with(lane_pool* pool, int flags);
+/* Null does nothing; errno stays. */
+static inline void lane_pool_free(lane_pool* pool, void* object);
+
+/* Many at once. alloc_batch returns how many it could have, which are the first in `objects`. */
+size_t lane_pool_alloc_batch(lane_pool* pool, void** objects, size_t n, int flags);
+void lane_pool_free_batch(lane_pool* pool, void** objects, size_t n);
+
+/* Has memory for n objects at hand, besides those in use: initialized, ready for any thread. 0, or ENOMEM (returned). */
+int lane_pool_prealloc(lane_pool* pool, size_t n);
+
+/* Objects that there may be; 0: no limit. One below what there are holds for what comes. 0, or EINVAL below the reserve. */
+int lane_pool_set_limit(lane_pool* pool, size_t limit);
+
+enum lane_reclaim {
+  LANE_TRIM,      /* what no lane has in use: empty slabs between the lanes; what is cached beyond recent use */
+  LANE_DRAIN,     /* and what rests in lanes whose threads are not inside; batch sizes go back to their start */
+  LANE_DRAIN_ALL  /* and in all others: waits for threads that are inside the allocator. Reserve and preallocated objects stay. */
+};
+/* Gives memory back, after fini; returns how many bytes went. */
+size_t lane_pool_reclaim(lane_pool* pool, enum lane_reclaim level);
+
+struct lane_pool_statistics {
+  char name[32];
+  uint64_t object_size;      /* as it lies in memory, with padding and links */
+  uint64_t live;             /* objects in use; exact while no other thread is inside */
+  uint64_t cached;           /* free objects, ready to be handed out; the reserve's too */
+  uint64_t slab_bytes;       /* memory that the pool holds */
+  uint64_t limit, reserve;
+  uint64_t limit_failures;   /* allocations refused at the limit */
+  uint64_t waits;            /* allocations that waited for a free */
+  uint64_t waited_ns;
+  uint64_t batch_objects;    /* how many objects of others a lane collects before it sends them: grows when senders meet */
+  uint64_t contended;        /* how often they met */
+  uint64_t refills;          /* allocations that found their lane's cache empty */
+};
+void lane_pool_get_statistics(lane_pool* pool, struct lane_pool_statistics* statistics);
+
+/* --- What follows is how a hit works; use the functions above. */
+
+/* The functions out of line: all that a hit does not do. Also for languages that do not read this file. */
+void* lane_pool_alloc_out_of_line(lane_pool* pool) __attribute__((malloc));
+void lane_pool_free_out_of_line(lane_pool* pool, void* object);
+
+/* A pool's beginning: where lanes keep its cache. */
+struct lane_pool_place {
+  size_t slot; /* bytes from the start of a lane's area */
+};
+/* A lane's cache of a pool. */
+struct lane_pool_bin {
+  void* head;      /* free objects, by their first word */
+  uintptr_t begin; /* of the slab that they come from; 0: there are no hits */
+};
+
+#if defined(__x86_64__) || defined(__aarch64__)
+extern __thread void* lane_thread_slot __attribute__((tls_model("initial-exec")));
+#endif
+
+#define LANE_GATE_AREA 984    /* bytes: in a gate, the address of its lane's area; null where nobody may hit */
+#define LANE_BUSY_BYTE 8      /* marks a slot */
+#define LANE_HIT_BYTES 65536u /* of the slab, from its beginning */
+
+static inline void* lane_pool_alloc(lane_pool* pool) {
+  char* gate = (char*)__atomic_load_n(&lane_thread_slot, __ATOMIC_RELAXED);
+  __atomic_store_n((unsigned char*)&lane_thread_slot, LANE_BUSY_BYTE, __ATOMIC_RELAXED);
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  char* area = *(char**)(gate + LANE_GATE_AREA);
+  if (__builtin_expect(area != NULL, 1)) {
+    struct lane_pool_bin* bin = (struct lane_pool_bin*)(area + ((struct lane_pool_place*)pool)->slot);
+    void* object = bin->head;
+    if (__builtin_expect(object != NULL, 1)) {
+      bin->head = *(void**)object;
+      __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
+      return object;
+    }
+  }
+  __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
+  return lane_pool_alloc_out_of_line(pool);
+}
+
+static inline void lane_pool_free(lane_pool* pool, void* object) {
+  char* gate = (char*)__atomic_load_n(&lane_thread_slot, __ATOMIC_RELAXED);
+  __atomic_store_n((unsigned char*)&lane_thread_slot, LANE_BUSY_BYTE, __ATOMIC_RELAXED);
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  char* area = *(char**)(gate + LANE_GATE_AREA);
+  if (__builtin_expect(area != NULL, 1)) {
+    struct lane_pool_bin* bin = (struct lane_pool_bin*)(area + ((struct lane_pool_place*)pool)->slot);
+    if (__builtin_expect((uintptr_t)object - bin->begin < LANE_HIT_BYTES, 1)) {
+      *(void**)object = bin->head;
+      bin->head = object;
+      __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
+      return;
+    }
+  }
+  __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
+  lane_pool_free_out_of_line(pool, object);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -19,6 +19,11 @@ namespace lanemalloc {
 constinit ProcessEngine process_engine;
 thread_local constinit Slot thread_slot{&no_lane_gate};
 
+// The same word, for hits that are compiled into programs (include/lanemalloc/pool.h).
+extern "C" {
+EXPORT extern thread_local Slot lane_thread_slot __attribute__((alias("_ZN10lanemalloc11thread_slotE")));
+}
+
 namespace {
 
 enum class Stage : uint32_t { kNew, kStarting, kStarted };
@@ -122,11 +127,40 @@ bool start_process() {
   return true;
 }
 
-void report_bad_pointer(const char* function, const void* pointer, Verdict why) {
+namespace {
+
+const char* word_for(KindOwner::Type type) { return type == KindOwner::Type::kHeap ? "heap" : "pool"; }
+
+Text& operator<<(Text& line, const KindOwner& owner) {
+  return line << word_for(owner.type) << " \"" << owner.name << '"';
+}
+
+void say_bad(Text& line) {
+  line.end();
+  Linux::say(line.data(), line.size());
+  if (options.bad_pointer == Options::OnBadPointer::kAbort) abort();
+}
+
+}  // namespace
+
+void report_dead_owner(const char* function, const void* owner, KindOwner::Type type) {
+  if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
+  Text line;
+  line << "lanemalloc: " << function << '(' << owner << "): not a " << word_for(type) << ", or destroyed already";
+  say_bad(line);
+}
+
+void report_bad_pointer(const char* function, const void* pointer, Verdict why, const KindOwner* expected) {
   if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
   Text line;
   line << "lanemalloc: " << function << '(' << pointer << "): ";
   switch (why) {
+    case Verdict::kOfKind:
+      line << "an object of " << *process_engine.owner_of(pointer);
+      break;
+    case Verdict::kOfMalloc:
+      line << "an object of malloc";
+      break;
     case Verdict::kGood:
       line << "good";
       break;
@@ -146,9 +180,12 @@ void report_bad_pointer(const char* function, const void* pointer, Verdict why) 
       line << "freed already, or written to after it was freed";
       break;
   }
-  line.end();
-  Linux::say(line.data(), line.size());
-  if (options.bad_pointer == Options::OnBadPointer::kAbort) abort();
+  if (expected != nullptr) {
+    line << ", not of " << *expected;
+  } else if (why == Verdict::kOfKind) {
+    line << ", not of malloc";
+  }
+  say_bad(line);
 }
 
 }  // namespace lanemalloc

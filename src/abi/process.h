@@ -19,7 +19,9 @@ extern thread_local constinit Slot thread_slot;
 // Before the first use; cheap afterwards. False: no address space, try again later.
 bool start_process();
 
-// Tells the user of a bad pointer as the options say; returns unless they say abort.
-SLOW void report_bad_pointer(const char* function, const void* pointer, Verdict why);
+// Tells the user of a bad pointer as the options say; returns unless they say abort. expected: whose it should be; null: malloc's.
+SLOW void report_bad_pointer(const char* function, const void* pointer, Verdict why, const KindOwner* expected = nullptr);
+// The same of a heap or pool that is none, or no more.
+SLOW void report_dead_owner(const char* function, const void* owner, KindOwner::Type type);
 
 }  // namespace lanemalloc

@@ -12,6 +12,7 @@ enum class Rank : uint8_t {
   kDepot,   // slabs between two lanes
   kGrowth,  // having the system add memory
   kRuns,    // runs of blocks
+  kPool,    // who waits in one pool, and its reserve; nothing is taken with it
 };
 
 }  // namespace lanemalloc

@@ -118,6 +118,57 @@ class Engine {
   Found find(const void* p) const;
   Bytes usable_size(const void* p, MapEntry entry) const;
 
+  // --- Kinds (engine_kinds.h): what heaps and pools are made of.
+  // Enters it among all, with a place in lanes' areas. False: there are too many, or the depot's lock cannot be had.
+  bool add_owner(KindOwner& owner, Slot& slot);
+  // Runs under the lock that guards these lists; false if it cannot be had.
+  template <class Run>
+  bool locked(Slot& slot, Run run) {
+    Inside inside(slot, Owned::enter(slot));
+    if (!world_.depot.lock().acquire(inside.visit())) return false;
+    run();
+    world_.depot.lock().release(inside.visit());
+    return true;
+  }
+  // A kind whose size, budget and index are set.
+  void add_kind(KindOwner& owner, Kind& kind);
+  // Null: no memory, or beyond the budget: also after the other lanes have given what they do not use.
+  Object* allocate_of(Kind& kind, Slot& slot);
+  // p lies in a slab of the kind.
+  void free_of(Kind& kind, Object* object, Slot& slot);
+  // Frees the object if it lies where a hit may free it.
+  FAST bool free_quickly_of(const Kind& kind, Object* object, Slot& slot);
+  // The kind whose slab p lies in; null if none.
+  Kind* kind_at(const void* p) const;
+  // Of an object that is some kind's.
+  const KindOwner* owner_of(const void* p) const;
+  // Whether it is the start of one of its kind's objects.
+  bool is_start_of(const Kind& kind, const void* p) const;
+  // Has lanes give what they have of the owner's kinds and do not use to the depot, or back. wait: also lanes whose threads are
+  // just inside, in so far as the caller may wait. True if all could be reached.
+  bool gather(KindOwner& owner, Slot& slot, bool wait);
+  // Gives back what lies empty in the calling thread's lane.
+  void tidy(KindOwner& owner, Slot& slot);
+  Address begin_of(const Slab* slab) const { return world_.region.address_of(world_.region.block_of_state(slab)); }
+  // What there is of a kind.
+  struct KindCount {
+    uint64_t slabs, used, waiting;
+    int64_t in_flight;
+    uint64_t live() const { return not_negative(used - waiting - static_cast<uint64_t>(in_flight)); }
+  };
+  KindCount count_kind(Kind& kind, Slot& slot);
+  // Takes the owner and all its slabs out; `each(kind, slab)` sees each slab before its memory goes. False: some lanes could not be
+  // reached, and what they hold is lost.
+  template <class Each>
+  bool dissolve(KindOwner& owner, Slot& slot, Each each);
+  // Gives empty slabs of the kind back that lie between the lanes, down to so many objects; `each(slab)` sees them before.
+  template <class Each>
+  Bytes give_back_empties_of(Kind& kind, uint64_t least_objects, Slot& slot, Each each);
+  bool is_checked() const { return world_.settings.checked; }
+  // Marks, with checked=1: false if it was marked so already.
+  bool check_out(const void* p) { return !world_.settings.checked || (mark_in_use(p), true); }
+  bool check_in(const void* p) { return !world_.settings.checked || mark_free(p); }
+
   // How threads enter lanes from now on, as the settings say; a thread follows at its next miss. False, and nothing changed,
   // where the system cannot do that. One caller at a time.
   bool choose_entry(const Settings& settings);
@@ -167,6 +218,9 @@ class Engine {
   bool can_enter_by_cpu();
   void set_entry(Entry entry, uint32_t shared_lanes);
   void count_owner();
+  bool has_bin_of(const Lane<P>& lane, const KindOwner& owner) const;
+  template <class Work>
+  bool in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work);
 
   void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
   bool collect_empties(Need need, Gate* gate, Visit& visit);
@@ -198,3 +252,4 @@ class Engine {
 }  // namespace lanemalloc
 
 #include "engine/engine_slow.h"
+#include "engine/engine_kinds.h"

@@ -46,8 +46,10 @@ class Engine<P>::Inside {
 template <class P>
 class Engine<P>::Stay : public Inside {
  public:
-  Stay(Engine& engine, Slot& slot, Gate* gate) : Inside(slot, gate), engine_(engine) {
-    if (!is_busy(gate) && gate != &exited_gate) enter(gate);
+  // of_kind: the lane must be one that others can take.
+  Stay(Engine& engine, Slot& slot, Gate* gate, bool of_kind = false) : Inside(slot, gate), engine_(engine) {
+    const bool may_own = LIKELY(!of_kind) || world().can_revoke.load(std::memory_order_relaxed);
+    if (!is_busy(gate) && gate != &exited_gate && may_own) enter(gate);
     if (lane_ == nullptr) {
       overflow(is_busy(gate));
     } else if (UNLIKELY(lane_->take_asked())) {
@@ -373,6 +375,8 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
   Verdict verdict = Verdict::kGood;
   if (UNLIKELY(entry.owner() == Owner::kNobody)) {
     verdict = why_nobody(p);
+  } else if (UNLIKELY(is_private(entry.owner()))) {
+    verdict = Verdict::kOfKind;
   } else if (entry.owner() == Owner::kLarge) {
     if (LIKELY(is_start(p, entry))) {
       Inside inside(slot, gate);
@@ -452,6 +456,7 @@ Found Engine<P>::find(const void* p) const {
   const Bytes distance = world_.region.distance(p);
   const MapEntry entry = distance < world_.region.bytes() ? world_.region.entry_at(distance) : MapEntry();
   if (entry.owner() == Owner::kNobody) return {why_nobody(p), entry};
+  if (is_private(entry.owner())) return {Verdict::kOfKind, entry};
   if (!is_start(p, entry)) return {Verdict::kNotAStart, entry};
   if (world_.settings.checked && entry.owner() != Owner::kLarge) {
     const uint64_t bit = uint64_t{1} << (distance / kGranule % 64);
@@ -728,10 +733,19 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
     world_.depot.lock().release(visit);
   } else if (world_.depot.lock().is_held() && world_.depot.lock().holder() != &slot) {
     world_.depot.abandon();
+    world_.kinds.for_each([](KindOwner& owner) {
+      for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next) {
+        kind->depot = SlabList();
+        kind->depot_count.store(0, std::memory_order_relaxed);
+      }
+    });
   }
   Gate* gate = fork->gate;
   world_.lanes.for_each([&](Lane<P>& lane) { sort_out_lane(lane, slot, gate); });
   world_.lanes.forget_makers();
+  world_.kinds.for_each([&](KindOwner& owner) {
+    if (owner.forget_threads != nullptr) owner.forget_threads(owner, &slot);
+  });
   for (Fork& other : forks_) other.who.store(nullptr, std::memory_order_relaxed);
   Owned::leave(slot, gate);
 }

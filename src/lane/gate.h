@@ -48,7 +48,11 @@ struct alignas(kGateAlignment) Gate {
   // Of a lane that is entered by its CPU: the CPU's number << 16 | the lane's id, while it is free.
   std::atomic<uint32_t> here{kNotHere};
   Entry how = Entry::kOwned;  // it is entered
+  // Where the lane's bins of kinds lie (slab/kind.h), for hits: null while nobody may, and where there are none.
+  std::atomic<Address> area{0};
+  const Address no_area = 0;
 };
+static_assert(offsetof(Gate, no_area) == offsetof(Gate, area) + kBusyByte);
 static_assert(offsetof(Gate, no_bins_here) == offsetof(Gate, here_bins) + kBusyByte);
 static_assert(offsetof(Gate, no_bytes_here) == offsetof(Gate, here_bytes) + kBusyByte);
 static_assert(offsetof(Gate, no_bins) == offsetof(Gate, open_bins) + kBusyByte);

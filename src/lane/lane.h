@@ -9,6 +9,7 @@
 //            [remote batches]  objects of other lanes, by owner, waiting to be sent together
 //            ---- 128 bytes ----
 //            [inbox]  batches that others have sent
+//            [area]  elsewhere: bins of kinds, the same again for pools and heaps (lane/lane_kinds.h)
 //            [lock, owner's slot, revoking]  for entering from outside
 //
 // Counting. `taken` counts objects that went into a bin, `sent` and `received` those on their way, slabs know what is in
@@ -30,6 +31,8 @@ enum class Verdict : uint8_t {
   kNotAStart,     // inside an object
   kFreedAlready,  // the object is free
   kListDamaged,   // a free list has a circle or a stray link
+  kOfKind,        // an object of a pool or a heap, where it is not to be
+  kOfMalloc,      // one of malloc, the same
 };
 
 template <class P>
@@ -97,6 +100,21 @@ class Lane : public Gate {
   void look_at(Slab* slab, Visit& visit);
   // Sends every waiting batch.
   void flush_all(Visit& visit);
+  // --- Kinds.
+  static constexpr BlockCount kAreaBlocks = 16;  // of addresses; pages that no bin is in cost nothing
+  // Null: no memory, or beyond the kind's budget.
+  Object* allocate(Kind& kind, Visit& visit);
+  void free_of_kind(Object* object, MapEntry entry, Visit& visit);
+  // The kind's bin here, or null.
+  Bin* bin_of(const Kind& kind) const;
+  // The same in an area.
+  static Bin* bin_in(Address area, const Kind& kind);
+  // Has the depot hold everything that lies here of the kind and is not in use; what is empty goes back. True if any did.
+  bool clean_kind(Bin& bin, Visit& visit);
+  // Takes all slabs of the kind out of the lane, to be given back; and its bin.
+  void forget_kind(Bin& bin, SlabList& slabs, Visit& visit);
+  void forget_table(const KindOwner& owner, Visit& visit);
+
   // Takes in what others have sent, or so many batches of it. True if there was any that could be reached.
   bool drain_inbox(Visit& visit, unsigned most = ~0u);
   // Gives away everything that is not in use: the scavenger does it to lanes at rest, trim to all. True if a slab went back.
@@ -178,6 +196,7 @@ class Lane : public Gate {
 
  private:
   static constexpr unsigned kRemotes = 32;
+  static constexpr unsigned kRemotesOfKinds = 8;
   static constexpr unsigned kSomeBatches = 4;
   static constexpr uint32_t kBatchBytes = 16 << 10;
   static constexpr uint32_t kBatchObjects = 64;
@@ -203,15 +222,39 @@ class Lane : public Gate {
     return charges;
   }();
 
-  void* serve(SizeClass c, Object* list, uint64_t taken) {
-    bump(counters_.taken[index_of(c)], taken);
-    heads[index_of(c)] = list->next;
+  template <class AnyBin>
+  FAST Object* serve(AnyBin bin, Object* list, uint64_t taken) {
+    bin.count_taken(taken);
+    bin.head() = list->next;
     return list;
   }
+  Kind* kind_of(const Object* object) const;
+  BlockCount check_bin(const Bin& bin) const;
   unsigned index_at(const Object* object) const;
-  Slab* fresh_slab(SizeClass c, Visit& visit);
+  struct ClassBin;
+  struct KindBin;
+  template <class AnyBin>
+  Object* refill_from(AnyBin bin, Visit& visit);
+  template <class AnyBin>
+  void clear_bin(AnyBin bin);
+  template <class AnyBin>
+  bool clean_bin(AnyBin bin, Visit& visit);
+  SlabList& partial_of(const Slab* slab) {
+    return LIKELY(!slab->is_of_kind()) ? partial_[index_of(slab->size_class)] : slab->bin->partial;
+  }
+  const Slab* current_of(const Slab* slab) const {
+    return LIKELY(!slab->is_of_kind()) ? current_[index_of(slab->size_class)] : slab->bin->current;
+  }
+  void wait_for_frees(Slab* slab);
+  Address open_area();
+  static std::atomic<Bin*>& table_in(Address area, uint32_t slot) {
+    return *reinterpret_cast<std::atomic<Bin*>*>(area + slot);
+  }
+  Bin* bin_for(Kind& kind, Visit& visit);
+  void send_of_kind(Object* object, MapEntry entry, Visit& visit);
+  NOINLINE void receive_other(Object* object, MapEntry entry, Visit& visit);
   Run blocks_for_slab(BlockCount n, Visit& visit);
-  Slab* pop_partial(unsigned c);
+  Slab* pop_partial(SlabList& partial);
   void keep(Slab* slab, Visit& visit);
   void forget_empty(Slab* slab);
   bool take_away(Slab* slab);
@@ -220,6 +263,12 @@ class Lane : public Gate {
   FAST Remote& remote_to(Owner owner) {
     return *arch::kept(&remotes_[static_cast<unsigned>(owner) % kRemotes]);
   }
+  // Apart, so that a hit of malloc's free never finds a batch for an object that is not malloc's.
+  Remote& remote_of_kinds_to(Owner owner) {
+    return remotes_[kRemotes + static_cast<unsigned>(owner) % kRemotesOfKinds];
+  }
+  struct Charge;
+  void send(Object* object, Remote& remote, Owner owner, Charge charge, Visit& visit);
   void send(Object* object, MapEntry entry, Visit& visit);
   FAST void receive(Object* object, Visit& visit);
   NOINLINE void send_after(Object* object, MapEntry entry, Visit& visit);
@@ -232,15 +281,16 @@ class Lane : public Gate {
   void give_to_owner();
   bool take_from_cpu();
   void drop_damaged_list(Slab* slab, Verdict why);
-  bool clean_class(unsigned c, Visit& visit);
   void stir(Visit& visit);
   Slabs<P> slabs() const;
 
   // The owner's words.
   Slab* current_[kClassCount]{};
   SlabList partial_[kClassCount];
-  Remote remotes_[kRemotes];
+  Remote remotes_[kRemotes + kRemotesOfKinds];
   EmptySlabs empties_;
+  std::atomic<Address> bins_at_{0};  // the area; others may look into it
+  Bin* bins_ = nullptr;
   std::atomic<uint32_t> empty_blocks_{0};  // of those; anybody reads it
   uint32_t epoch_ = 0;                     // when it last looked how old they are
   uint32_t fresh_blocks_ = kMuch;          // taken since it looked around for empty ones; kMuch: look at once

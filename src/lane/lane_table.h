@@ -20,7 +20,8 @@ template <class P>
 class LaneTable {
  public:
   static constexpr Bytes kStride = 8192;
-  static constexpr uint32_t kMostLanes = 32768;
+  static constexpr uint32_t kMostLanes = 32256;
+  static_assert(is_lane(static_cast<Owner>(static_cast<uint32_t>(Owner::kFirstLane) + kMostLanes - 1)));
   static constexpr uint32_t kMostShared = ProbeOrders::kMostLanes;
 
   explicit constexpr LaneTable(World<P>& world) : world_(world) {}

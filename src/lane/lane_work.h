@@ -84,71 +84,105 @@ FAST Object* Lane<P>::refill_quickly(Bytes index) {
   return list;
 }
 
+// What a bin of malloc's is to the functions below. A kind's: lane_kinds.h.
+template <class P>
+struct Lane<P>::ClassBin {
+  Lane& lane;
+  SizeClass c;
+
+  Object*& head() const { return lane.heads[index_of(c)]; }
+  Slab* current() const { return lane.current_[index_of(c)]; }
+  void set_current(Slab* slab) const { lane.current_[index_of(c)] = slab; }
+  SlabList& partial() const { return lane.partial_[index_of(c)]; }
+  uint32_t capacity() const { return capacity_of(c); }
+  void count_taken(uint64_t n) const { bump(lane.counters_.taken[index_of(c)], n); }
+  // How many objects may be carved now.
+  uint32_t grant(const Slab* slab) const { return slab->next_chunk(); }
+  void carved(Object*) const {}
+  bool may_grow() const { return true; }
+  Slab* from_depot(Visit& visit) const { return lane.world_.depot.take(c, lane.id_, visit); }
+  Slab* fresh_slab(Visit& visit) const {
+    const Run run = lane.blocks_for_slab(slab_blocks_of(c), visit);
+    if (run.at == Runs<P>::kNone) return nullptr;
+    bump(lane.counters_.slabs_made);
+    return lane.slabs().make(run.at, c, lane.id_, run.zeroed);
+  }
+};
+
+template <class P>
+void* Lane<P>::refill(SizeClass c, Visit& visit) {
+  return refill_from(ClassBin{*this, c}, visit);
+}
+
 // The bin is empty: its slab's own free list, another slab of the lane, what others have sent back, fresh objects, a slab from
 // the depot, a fresh slab; in this order: memory that was touched already comes first. Null without memory.
 template <class P>
-void* Lane<P>::refill(SizeClass c, Visit& visit) {
+template <class AnyBin>
+FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
   world_.scavenger.poke(visit);
   bump(counters_.misses);
   if (UNLIKELY(empty_blocks() != 0 && epoch_ != world_.runs.epoch())) age(visit);
   // Not only when it is short of this class: what others send must not pile up.
   if (UNLIKELY(mail_waits_.load(std::memory_order_relaxed))) drain_inbox(visit, kSomeBatches);
-  const unsigned i = index_of(c);
   for (;;) {
-    Slab* slab = current_[i];
-    uint64_t taken = 0;
+    Slab* slab = bin.current();
     if (slab != nullptr && slab->free_list != nullptr) {
       if (LIKELY(slab->free_list_looks_sound())) {
+        uint64_t taken = 0;
         Object* list = slab->take_free_list(taken);
-        return serve(c, list, taken);
+        return serve(bin, list, taken);
       }
       drop_damaged_list(slab, Verdict::kListDamaged);
     }
-    Slab* other = pop_partial(i);
-    const bool uncarved = slab != nullptr && slab->carved < capacity_of(c);
+    Slab* other = pop_partial(bin.partial());
+    const bool uncarved = slab != nullptr && slab->carved < bin.capacity();
     // Some batches at a time, so that no request pays for all that others have freed. And where few were there the last time, some
     // more objects are handed out first: each look is two transfers of the inbox's line, and then more batches come a look.
     while (other == nullptr && !(uncarved && few_came_) && drain_inbox(visit, kSomeBatches)) {
       if (slab != nullptr && slab->free_list != nullptr) break;
-      other = pop_partial(i);
+      other = pop_partial(bin.partial());
     }
     if (other == nullptr && slab != nullptr && slab->free_list != nullptr) continue;
     if (slab != nullptr) {
       if (uncarved && other == nullptr) {
         few_came_ = false;
-        Object* list = slab->carve(slabs().begin(slab), taken);
-        return serve(c, list, taken);
+        if (const uint32_t n = bin.grant(slab); LIKELY(n > 0)) {
+          Object* list = slab->carve(slabs().begin(slab), n);
+          bin.carved(list);
+          return serve(bin, list, n);
+        }
+        other = bin.from_depot(visit);  // what is there already may be had
+        if (other == nullptr) return nullptr;
       }
-      current_[i] = nullptr;
+      bin.set_current(nullptr);
       if (uncarved) {
         slab->settle(Slab::Place::kPartial);
-        partial_[i].push(slab);
+        bin.partial().push(slab);
       } else {
-        slab->wait_for_frees();
+        wait_for_frees(slab);
       }
     }
-    if (other == nullptr) other = world_.depot.take(c, id_, visit);
-    if (other == nullptr) other = fresh_slab(c, visit);
+    if (other == nullptr) other = bin.from_depot(visit);
+    if (other == nullptr && bin.may_grow()) other = bin.fresh_slab(visit);
     if (other == nullptr) return nullptr;
     other->place = Slab::Place::kCurrent;
-    current_[i] = other;
+    bin.set_current(other);
   }
 }
 
 template <class P>
-Slab* Lane<P>::fresh_slab(SizeClass c, Visit& visit) {
-  const Run run = blocks_for_slab(slab_blocks_of(c), visit);
-  if (run.at == Runs<P>::kNone) return nullptr;
-  bump(counters_.slabs_made);
-  return slabs().make(run.at, c, id_, run.zeroed);
+void Lane<P>::wait_for_frees(Slab* slab) {
+  slab->wait_for_frees();
+  if (UNLIKELY(slab->is_of_kind())) slab->bin->full.push(slab);
 }
 
 // Memory that was used before comes first: the lane's own empty slabs of other classes, free runs, other lanes' empty slabs.
 template <class P>
 Run Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
-  if (Slab* slab = empties_.oldest();
-      slab != nullptr && slab_blocks_of(slab->size_class) == n && take_away(slab))
+  if (Slab* slab = empties_.oldest(); slab != nullptr && slab->blocks() == n && take_away(slab)) {
+    slabs().uncharge(slab);
     return {world_.region.block_of_state(slab), false};
+  }
   BlockIndex at = world_.runs.reuse(n, 1, visit);
   if (at == Runs<P>::kNone && give_back_empties(n == 1 ? 1 : empty_blocks(), visit))
     at = world_.runs.reuse(n, 1, visit);
@@ -169,8 +203,8 @@ void Lane<P>::drop_damaged_list(Slab* slab, Verdict why) {
   const void* object = slab->free_list;
   slab->give_up_free_list();
   if (slab->place == Slab::Place::kPartial && !slab->has_room()) {
-    partial_[index_of(slab->size_class)].remove(slab);
-    slab->wait_for_frees();
+    partial_of(slab).remove(slab);
+    wait_for_frees(slab);
   }
   world_.report(why, object);
 }
@@ -190,14 +224,14 @@ void Lane<P>::look_at(Slab* slab, Visit& visit) {
     if (slab->place == Slab::Place::kEmpty) forget_empty(slab);
     return drop_damaged_list(slab, Verdict::kFreedAlready);
   }
-  SlabList& partial = partial_[index_of(slab->size_class)];
   if (slab->place == Slab::Place::kFull) {
+    if (UNLIKELY(slab->is_of_kind())) slab->bin->full.remove(slab);
     slab->settle(Slab::Place::kPartial);
-    partial.push(slab);
+    partial_of(slab).push(slab);
     if (slab->countdown > 0) return;
   }
   // All its objects are free.
-  if (slab->place == Slab::Place::kPartial) keep(slab, visit);
+  if (slab->place == Slab::Place::kPartial && !slab->is_kept()) keep(slab, visit);
 }
 
 // --- Empty slabs. A lane keeps them, cut as they are, since it is likely to need them again: a program that frees and
@@ -206,14 +240,14 @@ void Lane<P>::look_at(Slab* slab, Visit& visit) {
 
 template <class P>
 void Lane<P>::keep(Slab* slab, Visit& visit) {
-  const BlockCount blocks = slab_blocks_of(slab->size_class);
+  const BlockCount blocks = slab->blocks();
   slab->place = Slab::Place::kEmpty;
   slab->emptied_at = world_.runs.epoch();
   empties_.push(slab);
   bump(empty_blocks_, blocks);
   fresh_blocks_ = kMuch;
   // Of several blocks: no other class could use it. One is enough, and that only if the bin's own slab has no room.
-  const Slab* current = current_[index_of(slab->size_class)];
+  const Slab* current = current_of(slab);
   const bool only_one = slab->next == nullptr && slab->previous == nullptr;
   const bool is_needed = only_one && (current == nullptr || !current->has_room());
   if (blocks > 1 && !is_needed && take_away(slab)) return slabs().destroy(slab, visit);
@@ -223,13 +257,13 @@ void Lane<P>::keep(Slab* slab, Visit& visit) {
 template <class P>
 void Lane<P>::forget_empty(Slab* slab) {
   empties_.remove(slab);
-  bump(empty_blocks_, uint32_t{0} - slab_blocks_of(slab->size_class));
+  bump(empty_blocks_, uint32_t{0} - slab->blocks());
   slab->place = Slab::Place::kPartial;
 }
 
 template <class P>
-Slab* Lane<P>::pop_partial(unsigned c) {
-  Slab* slab = partial_[c].pop();
+Slab* Lane<P>::pop_partial(SlabList& partial) {
+  Slab* slab = partial.pop();
   if (slab != nullptr && slab->place == Slab::Place::kEmpty) forget_empty(slab);
   return slab;
 }
@@ -242,7 +276,7 @@ bool Lane<P>::take_away(Slab* slab) {
     drop_damaged_list(slab, Verdict::kListDamaged);
     return false;
   }
-  partial_[index_of(slab->size_class)].remove(slab);
+  partial_of(slab).remove(slab);
   return true;
 }
 
@@ -252,7 +286,7 @@ bool Lane<P>::give_back_empties(BlockCount enough, Visit& visit) {
   while (given < enough && empties_.oldest() != nullptr) {
     Slab* slab = empties_.oldest();
     if (!take_away(slab)) continue;
-    given += slab_blocks_of(slab->size_class);
+    given += slab->blocks();
     slabs().destroy(slab, visit);
   }
   return given > 0;
@@ -291,18 +325,21 @@ FAST typename Lane<P>::Sent Lane<P>::send_quickly(Object* object, MapEntry entry
 
 template <class P>
 void Lane<P>::send(Object* object, MapEntry entry, Visit& visit) {
-  Remote& remote = remote_to(entry.owner());
-  if (remote.owner != entry.owner() || remote.room <= 0) {
+  send(object, remote_to(entry.owner()), entry.owner(), kCharges.of[index_at(object)], visit);
+}
+
+template <class P>
+FAST void Lane<P>::send(Object* object, Remote& remote, Owner owner, Charge charge, Visit& visit) {
+  if (remote.owner != owner || remote.room <= 0) {
     if (!remote.is_empty()) flush(remote, visit);
     // A depot that could not be entered keeps its batch; what is added is sorted out there.
     if (remote.is_empty()) {
-      if (remote.owner != entry.owner()) remote.unanswered = 0;
-      remote.owner = entry.owner();
+      if (remote.owner != owner) remote.unanswered = 0;
+      remote.owner = owner;
       remote.room = kBatchBytes;
       stir(visit);
     }
   }
-  const Charge& charge = kCharges.of[index_at(object)];
   remote.add(object, [&] { return charge.places; });
   remote.room -= static_cast<int32_t>(charge.room);
 }
@@ -313,23 +350,27 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
   remote.room = kBatchBytes;
   bump(counters_.remote_batches);
   stir(visit);
-  if (remote.owner == Owner::kDepot) {
+  Kind* const kind = is_private(remote.owner) ? kind_of(batch) : nullptr;
+  if (public_of(remote.owner) == Owner::kDepot) {
     const bool done = world_.depot.free(
         batch, visit, [&](Object* object) { receive(object, visit); },
         [&](Object* object) { world_.report(Verdict::kListDamaged, object); });
     if (!done) {
       remote.put_back(batch);
       remote.room = 0;
+      if (kind != nullptr) kind->met_contention();
     }
     return;
   }
   // acquire: whoever read the owner's number from the page map sees its lane made. Pairs with [entries.release].
   std::atomic_thread_fence(std::memory_order_acquire);
-  Lane& owner = world_.lanes.at(remote.owner);
+  Lane& owner = world_.lanes.at(public_of(remote.owner));
   if (!owner.inbox_.give(batch)) {
     remote.unanswered = 0;
     return;
   }
+  // Another lane has sent something too: with more objects a batch they would meet less often.
+  if (kind != nullptr && remote.unanswered == 0) kind->met_contention();
   if (++remote.unanswered < kIdleAfter || !visit.may_drain) return;
   // The owner has not looked for a while. If it refills its bins, tell it. Else, if it is not inside, take in for it what lies
   // there.
@@ -352,7 +393,7 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
 template <class P>
 FAST void Lane<P>::receive(Object* object, Visit& visit) {
   const MapEntry entry = world_.region.entry_of(object);
-  if (UNLIKELY(entry.owner() != id_)) return send_after(object, entry, visit);
+  if (UNLIKELY(entry.owner() != id_)) return receive_other(object, entry, visit);
   Slab* slab = slabs().at(entry);
   bump(counters_.received[index_of(slab->size_class)]);
   if (UNLIKELY(slab->push(object))) look_at(slab, visit);
@@ -360,8 +401,10 @@ FAST void Lane<P>::receive(Object* object, Visit& visit) {
 
 template <class P>
 void Lane<P>::send_after(Object* object, MapEntry entry, Visit& visit) {
-  if (is_lane(entry.owner()) || entry.owner() == Owner::kDepot) {
+  if (is_slab(entry.owner())) {
     send(object, entry, visit);
+  } else if (is_private(entry.owner()) && is_slab(public_of(entry.owner()))) {
+    send_of_kind(object, entry, visit);
   } else {
     world_.report(Verdict::kFreedAlready, object);
   }
@@ -406,39 +449,48 @@ bool Lane<P>::clean(Visit& visit) {
   leave_full(false);
   drain_inbox(visit);
   bool any = false;
-  for (unsigned c = 1; c < kClassCount; ++c) any |= clean_class(c, visit);
+  for (unsigned c = 1; c < kClassCount; ++c) any |= clean_bin(ClassBin{*this, static_cast<SizeClass>(c)}, visit);
+  for (Bin* bin = bins_; bin != nullptr; bin = bin->next) any |= clean_kind(*bin, visit);
   flush_all(visit);
   return any;
 }
 
+// What waits in the bin goes back to its slab, and that to the others.
 template <class P>
-bool Lane<P>::clean_class(unsigned c, Visit& visit) {
-  if (Slab* slab = current_[c]; slab != nullptr) {
-    uint64_t returned = 0;
-    for (; heads[c] != nullptr; ++returned) {
-      Object* object = heads[c];
-      heads[c] = object->next;
-      slab->push(object);
-    }
-    bump(counters_.taken[c], -returned);
-    current_[c] = nullptr;
-    if (slab->has_room()) {
-      slab->settle(Slab::Place::kPartial);
-      partial_[c].push(slab);
-    } else {
-      slab->wait_for_frees();
-    }
+template <class AnyBin>
+void Lane<P>::clear_bin(AnyBin bin) {
+  Slab* slab = bin.current();
+  if (slab == nullptr) return;
+  uint64_t returned = 0;
+  for (; bin.head() != nullptr; ++returned) {
+    Object* object = bin.head();
+    bin.head() = object->next;
+    slab->push(object);
   }
+  bin.count_taken(-returned);
+  bin.set_current(nullptr);
+  if (slab->has_room()) {
+    slab->settle(Slab::Place::kPartial);
+    bin.partial().push(slab);
+  } else {
+    wait_for_frees(slab);
+  }
+}
+
+template <class P>
+template <class AnyBin>
+bool Lane<P>::clean_bin(AnyBin bin, Visit& visit) {
+  clear_bin(bin);
   bool any = false;
-  while (Slab* slab = pop_partial(c)) {
+  while (Slab* slab = pop_partial(bin.partial())) {
     if (slab->used() == 0 && !slab->free_list_looks_whole(slabs().begin(slab))) {
-      partial_[c].push(slab);
+      bin.partial().push(slab);
       drop_damaged_list(slab, Verdict::kListDamaged);
-    } else if (slab->used() == 0) {
+    } else if (slab->used() == 0 && !slab->is_kept()) {
       slabs().destroy(slab, visit);
       any = true;
     } else if (!world_.depot.give(slab, visit)) {
-      partial_[c].push(slab);
+      bin.partial().push(slab);
       break;
     }
   }
@@ -459,7 +511,7 @@ void Lane<P>::check_invariants() const {
       CHECK(index_of(slab->size_class) == c && slab->has_room());
       if (slab->place == Slab::Place::kEmpty) {
         CHECK(slab->used() == 0);
-        empties += slab_blocks_of(slab->size_class);
+        empties += slab->blocks();
       } else {
         CHECK(slab->place == Slab::Place::kPartial);
       }
@@ -468,7 +520,10 @@ void Lane<P>::check_invariants() const {
       CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() == id_);
     }
   }
+  for (const Bin* bin = bins_; bin != nullptr; bin = bin->next) empties += check_bin(*bin);
   CHECK(empties == empty_blocks());
 }
 
 }  // namespace lanemalloc
+
+#include "lane/lane_kinds.h"

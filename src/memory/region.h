@@ -55,7 +55,7 @@ enum class BlockKind : uint8_t {
 
 // Neighbours may be two lanes', so they do not share a pair of lines.
 struct alignas(kNoSharing) BlockState {
-  static constexpr size_t kOwnerPart = 64;
+  static constexpr size_t kOwnerPart = 112;
   std::byte owner_part[kOwnerPart];
   std::atomic<BlockKind> kind;
   uint8_t unused[3];

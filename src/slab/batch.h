@@ -67,7 +67,7 @@ class Batch {
   }
 
  private:
-  static constexpr uintptr_t kCountMask = kGranule - 1;  // objects are aligned
+  static constexpr uintptr_t kCountMask = 7;  // objects are aligned to eight at least
   static_assert((kHolderBytes - sizeof(Object)) / sizeof(Object*) <= kCountMask);
 
   static uintptr_t bits(const Object* object) { return reinterpret_cast<uintptr_t>(object); }

@@ -14,16 +14,11 @@ class Depot {
 
   // Takes a slab of the class for `owner`; null if there is none, or the lock cannot be had.
   Slab* take(SizeClass c, Owner owner, Visit& visit) {
-    // relaxed: a hint; a slab that is missed now is found at the next miss.
-    if (counts_[index_of(c)].load(std::memory_order_relaxed) == 0 || !lock_.acquire(visit)) return nullptr;
-    Slab* slab = lists_[index_of(c)].pop();
-    if (slab != nullptr) {
-      bump(counts_[index_of(c)], ~uint32_t{0});
-      bump(moved_);
-      slabs_.give_to(slab, owner);
-    }
-    lock_.release(visit);
-    return slab;
+    return take({lists_[index_of(c)], counts_[index_of(c)]}, owner, nullptr, visit);
+  }
+  // The same of a kind, for a lane's bin.
+  Slab* take(Kind& kind, Owner owner, Bin* bin, Visit& visit) {
+    return take({kind.depot, kind.depot_count}, owner, bin, visit);
   }
 
   // Gives a slab that is in no list. False if the lock cannot be had; then nothing changed.
@@ -31,10 +26,28 @@ class Depot {
     if (!lock_.acquire(visit)) return false;
     slab->settle(Slab::Place::kPartial);
     slab->depot_life = life_;
+    slab->bin = nullptr;
     slabs_.give_to(slab, Owner::kDepot);
-    lists_[index_of(slab->size_class)].push(slab);
-    bump(counts_[index_of(slab->size_class)]);
+    const Shelf shelf = shelf_of(slab);
+    shelf.slabs.push(slab);
+    bump(shelf.count);
     bump(moved_);
+    lock_.release(visit);
+    return true;
+  }
+
+  // Takes a kind's slabs that `wanted` wants out; they are nobody's then, in `into`. False if the lock cannot be had.
+  template <class Wanted>
+  bool take_out(Kind& kind, Wanted wanted, SlabList& into, Visit& visit) {
+    if (!lock_.acquire(visit)) return false;
+    Slab* next;
+    for (Slab* slab = kind.depot.first(); slab != nullptr; slab = next) {
+      next = slab->next;
+      if (!wanted(slab)) continue;
+      kind.depot.remove(slab);
+      bump(kind.depot_count, ~uint32_t{0});
+      into.push(slab);
+    }
     lock_.release(visit);
     return true;
   }
@@ -49,16 +62,21 @@ class Depot {
     Object* bad = nullptr;
     Batch::for_each(batch, [&](Object* object) {
       const MapEntry entry = slabs_.region.entry_of(object);
-      if (entry.owner() != Owner::kDepot) {
+      if (public_of(entry.owner()) != Owner::kDepot) {
         object->next = others;
         others = object;
         return;
       }
       Slab* slab = slabs_.at(entry);
-      bump(freed_[index_of(slab->size_class)]);
-      if (slab->depot_life != life_ || !slab->push(object)) return;
-      lists_[index_of(slab->size_class)].remove(slab);
-      bump(counts_[index_of(slab->size_class)], ~uint32_t{0});
+      if (UNLIKELY(slab->is_of_kind())) {
+        slab->its_kind().in_flight.fetch_sub(1, std::memory_order_relaxed);
+      } else {
+        bump(freed_[index_of(slab->size_class)]);
+      }
+      if (slab->depot_life != life_ || !slab->push(object) || slab->is_kept()) return;
+      const Shelf shelf = shelf_of(slab);
+      shelf.slabs.remove(slab);
+      bump(shelf.count, ~uint32_t{0});
       if (LIKELY(slab->free_list_looks_whole(slabs_.begin(slab)))) {
         slabs_.destroy(slab, visit);
       } else {
@@ -104,6 +122,28 @@ class Depot {
   }
 
  private:
+  struct Shelf {
+    SlabList& slabs;
+    std::atomic<uint32_t>& count;
+  };
+  Shelf shelf_of(const Slab* slab) {
+    if (UNLIKELY(slab->is_of_kind())) return {slab->its_kind().depot, slab->its_kind().depot_count};
+    return {lists_[index_of(slab->size_class)], counts_[index_of(slab->size_class)]};
+  }
+  FAST Slab* take(Shelf shelf, Owner owner, Bin* bin, Visit& visit) {
+    // relaxed: a hint; a slab that is missed now is found at the next miss.
+    if (shelf.count.load(std::memory_order_relaxed) == 0 || !lock_.acquire(visit)) return nullptr;
+    Slab* slab = shelf.slabs.pop();
+    if (slab != nullptr) {
+      bump(shelf.count, ~uint32_t{0});
+      bump(moved_);
+      slab->bin = bin;
+      slabs_.give_to(slab, owner);
+    }
+    lock_.release(visit);
+    return slab;
+  }
+
   Slabs<P> slabs_;
   alignas(kNoSharing) Lock<P> lock_{Rank::kDepot};
   SlabList lists_[kClassCount];

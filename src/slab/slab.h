@@ -9,34 +9,24 @@
 #pragma once
 
 #include "base/arch.h"
-#include "memory/region.h"
 #include "memory/runs.h"
+#include "slab/kind.h"
 
 namespace lanemalloc {
-
-// A free object: its first words hold links.
-template <class Atomics = Hardware>
-struct BasicObject {
-  using Link = typename Atomics::template atomic<BasicObject*>;
-  BasicObject* next;  // in a free list, or in a batch (slab/batch.h)
-  Link earlier;       // in a batch's first object: the batch given before it (lane/inbox.h)
-};
-using Object = BasicObject<>;
-static_assert(sizeof(Object) <= kGranule);
 
 struct Slab {
   enum class Place : uint8_t {
     kCurrent,  // its lane's bin takes objects from it
     kPartial,  // in a list: has free objects
     kEmpty,    // in that list, and in its lane's list of empty slabs: nothing of it is in use
-    kFull,     // in no list: few or none of its objects are free
+    kFull,     // in no list, or a kind's list of such: few or none of its objects are free
   };
 
   Slab* next;  // in a list
   Slab* previous;
   uint32_t carved;  // objects handed out at least once: the first ones
   uint32_t beyond;  // objects in use that the countdown leaves out; may wrap below 0
-  SizeClass size_class;
+  SizeClass size_class;  // kOfKind: see there
   Place place;
   uint8_t depot_life;  // of the depot, when it was given there
   bool untouched;      // its memory: the first touch of a page costs a fault
@@ -48,8 +38,13 @@ struct Slab {
   uint32_t emptied_at;  // epoch
   Slab* newer;
   Slab* older;
+  // In a line of their own: who frees into it from elsewhere reads them.
+  std::atomic<Kind*> kind;  // null: malloc's
+  Bin* bin;                 // of the lane that owns it; null in the depot
 
-  void start(SizeClass c, bool on_untouched) {
+  static constexpr SizeClass kOfKind{0};
+
+  void start(SizeClass c, bool on_untouched, Kind* k = nullptr) {
     untouched = on_untouched;
     free_list = nullptr;
     countdown = 0;
@@ -57,12 +52,24 @@ struct Slab {
     size_class = c;
     place = Place::kCurrent;
     next = previous = nullptr;
+    kind.store(k, std::memory_order_relaxed);
+    bin = nullptr;
   }
+
+  bool is_of_kind() const { return size_class == kOfKind; }
+  Kind& its_kind() const { return *kind.load(std::memory_order_relaxed); }
+  Bytes size() const { return LIKELY(!is_of_kind()) ? size_of(size_class) : its_kind().size; }
+  uint32_t capacity() const { return LIKELY(!is_of_kind()) ? capacity_of(size_class) : its_kind().capacity; }
+  BlockCount blocks() const { return LIKELY(!is_of_kind()) ? slab_blocks_of(size_class) : its_kind().blocks; }
+  // Where the first object lies, from the slab's beginning.
+  Bytes first_at() const { return LIKELY(!is_of_kind()) ? 0 : its_kind().link; }
+  // It may not be given back by whoever finds it empty.
+  bool is_kept() const { return is_of_kind() && its_kind().keeps.load(std::memory_order_relaxed); }
 
   uint32_t used() const { return static_cast<uint32_t>(countdown) + beyond; }
   bool has_too_many_frees() const { return static_cast<int32_t>(used()) < 0; }
   uint32_t free_objects() const { return carved - used(); }
-  bool has_room() const { return free_list != nullptr || carved < capacity_of(size_class); }
+  bool has_room() const { return free_list != nullptr || carved < capacity(); }
 
   // Frees an object. True when the slab must be looked at.
   FAST bool push(Object* object) {
@@ -82,23 +89,26 @@ struct Slab {
     return list;
   }
 
-  // Hands out a page or two of objects for the first time, linked in address order. Sets `taken` to their number.
-  Object* carve(Address begin, uint64_t& taken) {
-    const Bytes size = size_of(size_class);
-    const uint32_t left = capacity_of(size_class) - carved;
-    const uint32_t chunk = chunk_of(size_class) >> (untouched && chunk_of(size_class) > 1);
-    const uint32_t n = chunk < left ? chunk : left;
-    const Address first = begin + carved * size;
+  // How many objects carve() hands out: a page or two of them.
+  uint32_t next_chunk() const {
+    const uint32_t left = capacity() - carved;
+    const uint32_t usual = LIKELY(!is_of_kind()) ? chunk_of(size_class) : its_kind().chunk;
+    const uint32_t chunk = usual >> (untouched && usual > 1);
+    return chunk < left ? chunk : left;
+  }
+  // Hands out the next n > 0 objects for the first time, linked in address order.
+  Object* carve(Address begin, uint32_t n) {
+    const Bytes step = size();
+    const Address first = begin + first_at() + carved * step;
     Object* object = reinterpret_cast<Object*>(first);
     for (uint32_t i = 1; i < n; ++i) {
-      Object* next_object = reinterpret_cast<Object*>(first + i * size);
+      Object* next_object = reinterpret_cast<Object*>(first + i * step);
       object->next = next_object;
       object = next_object;
     }
     object->next = nullptr;
     carved += n;
     countdown += static_cast<int32_t>(n);
-    taken = n;
     return reinterpret_cast<Object*>(first);
   }
 
@@ -106,7 +116,7 @@ struct Slab {
   // does not take it up and put it down at every step.
   void wait_for_frees() {
     const uint32_t in_use = used();
-    const uint32_t some = capacity_of(size_class) / 16 + 1;
+    const uint32_t some = capacity() / 16 + 1;
     place = Place::kFull;
     countdown = static_cast<int32_t>(some < in_use ? some : in_use);
     beyond = in_use - static_cast<uint32_t>(countdown);
@@ -139,7 +149,7 @@ struct Slab {
   // walked, since that is a cache miss an object: a quarter of the time of a program that frees what it has made.
   bool free_list_looks_whole(Address begin) const {
     constexpr uint32_t kWalked = 64;
-    const Bytes bytes = carved * size_of(size_class);
+    const Bytes bytes = carved * size();
     const uint32_t n = carved < kWalked ? carved : kWalked;
     const Object* mark = nullptr;
     const Object* object = free_list;
@@ -161,30 +171,21 @@ struct Slab {
 static_assert(sizeof(Slab) <= BlockState::kOwnerPart);
 static_assert(offsetof(Slab, free_list) == 32);
 
-// Slabs of one class, newest first.
-class SlabList {
- public:
-  Slab* first() const { return first_; }
-  bool is_empty() const { return first_ == nullptr; }
-  void push(Slab* slab) {
-    slab->previous = nullptr;
-    slab->next = first_;
-    if (first_ != nullptr) first_->previous = slab;
-    first_ = slab;
-  }
-  void remove(Slab* slab) {
-    if (slab->next != nullptr) slab->next->previous = slab->previous;
-    (slab->previous != nullptr ? slab->previous->next : first_) = slab->next;
-  }
-  Slab* pop() {
-    Slab* slab = first_;
-    if (slab != nullptr) remove(slab);
-    return slab;
-  }
-
- private:
-  Slab* first_ = nullptr;
-};
+inline void SlabList::push(Slab* slab) {
+  slab->previous = nullptr;
+  slab->next = first_;
+  if (first_ != nullptr) first_->previous = slab;
+  first_ = slab;
+}
+inline void SlabList::remove(Slab* slab) {
+  if (slab->next != nullptr) slab->next->previous = slab->previous;
+  (slab->previous != nullptr ? slab->previous->next : first_) = slab->next;
+}
+inline Slab* SlabList::pop() {
+  Slab* slab = first_;
+  if (slab != nullptr) remove(slab);
+  return slab;
+}
 
 // A lane's empty slabs, by age.
 class EmptySlabs {
@@ -216,24 +217,35 @@ struct Slabs {
   Address begin(const Slab* slab) const { return region.address_of(region.block_of_state(slab)); }
 
   // A slab without objects, on blocks in use that nobody owns.
-  Slab* make(BlockIndex first, SizeClass c, Owner owner, bool untouched = false) const {
+  Slab* make(BlockIndex first, SizeClass c, Owner owner, bool untouched = false, Kind* kind = nullptr) const {
     Slab* slab = reinterpret_cast<Slab*>(region.state(first).owner_part);
-    slab->start(c, untouched);
-    region.set_size_class(first, slab_blocks_of(c), c);
+    slab->start(c, untouched, kind);
+    region.set_size_class(first, slab->blocks(), c);
     give_to(slab, owner);
     return slab;
   }
 
+  // owner: a lane, the depot or nobody; what the page map says tells kinds' slabs from malloc's.
   void give_to(Slab* slab, Owner owner) const {
     const BlockIndex first = region.block_of_state(slab);
-    region.set_entries(first, slab_blocks_of(slab->size_class),
-                       owner == Owner::kNobody ? MapEntry() : region.make_entry(owner, first));
+    if (slab->is_of_kind()) owner = private_of(owner);
+    region.set_entries(first, slab->blocks(),
+                       public_of(owner) == Owner::kNobody ? MapEntry() : region.make_entry(owner, first));
   }
 
   // Gives an empty slab's blocks back.
   void destroy(Slab* slab, Visit& visit) const {
+    const BlockCount blocks = slab->blocks();
     give_to(slab, Owner::kNobody);
-    runs.free(region.block_of_state(slab), slab_blocks_of(slab->size_class), visit);
+    uncharge(slab);
+    runs.free(region.block_of_state(slab), blocks, visit);
+  }
+  // A slab of a kind is one no more.
+  static void uncharge(Slab* slab) {
+    if (!slab->is_of_kind()) return;
+    Kind& kind = slab->its_kind();
+    kind.budget->give(Bytes{slab->carved} * kind.size);
+    kind.slabs.fetch_sub(1, std::memory_order_relaxed);
   }
 };
 

@@ -115,7 +115,17 @@ TEST(Units, RoundAndCountBlocks) {
 TEST(Units, OwnersBelowTheFirstLaneAndTheClosedOneAreNoLanes) {
   for (Owner o : {Owner::kNobody, Owner::kLarge, Owner::kDepot, Owner::kClosed}) EXPECT_FALSE(is_lane(o));
   EXPECT_TRUE(is_lane(Owner::kFirstLane));
-  EXPECT_TRUE(is_lane(static_cast<Owner>(0xFFFE)));
+  EXPECT_TRUE(is_lane(static_cast<Owner>(0x7FFF)));
+}
+
+TEST(Units, WhatIsPrivateIsNoLanesOfMalloc) {
+  for (Owner o : {Owner::kLarge, Owner::kDepot, Owner::kFirstLane, static_cast<Owner>(0x7FFE)}) {
+    EXPECT_FALSE(is_private(o));
+    EXPECT_TRUE(is_private(private_of(o)));
+    EXPECT_FALSE(is_lane(private_of(o)) || is_slab(private_of(o)));
+    EXPECT_EQ(public_of(private_of(o)), o);
+  }
+  EXPECT_FALSE(is_private(Owner::kClosed));
 }
 
 }  // namespace

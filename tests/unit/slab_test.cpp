@@ -29,11 +29,10 @@ class SlabTest : public FakeTest {
   std::vector<Object*> carve_all(Slab* slab) {
     std::vector<Object*> all;
     while (slab->carved < capacity_of(slab->size_class)) {
-      uint64_t taken = 0;
+      const uint32_t chunk = slab->next_chunk();
       size_t n = 0;
-      for (Object* o = slab->carve(slabs_.begin(slab), taken); o != nullptr; o = o->next, ++n)
-        all.push_back(o);
-      EXPECT_EQ(n, taken);
+      for (Object* o = slab->carve(slabs_.begin(slab), chunk); o != nullptr; o = o->next, ++n) all.push_back(o);
+      EXPECT_EQ(n, chunk);
     }
     return all;
   }

@@ -1,0 +1,151 @@
+// The functions of include/lanemalloc/pool.h. Pools lie in memory that is never anything else: one that is used after its end is known
+// to be dead.
+#include <errno.h>
+#include <lanemalloc/pool.h>
+#include <string.h>
+
+#include <new>
+
+#include "abi/descriptors.h"
+#include "abi/process.h"
+#include "pool/pool.h"
+
+namespace lanemalloc {
+namespace {
+
+using ProcessPool = Pool<Linux>;
+static_assert(LANE_GATE_AREA == offsetof(Gate, area) && LANE_BUSY_BYTE == kBusyByte && LANE_HIT_BYTES == kHitBytes);
+static_assert(offsetof(lane_pool_bin, head) == offsetof(Bin, head) && offsetof(lane_pool_bin, begin) == offsetof(Bin, begin));
+static_assert(offsetof(lane_pool_place, slot) == 0 && sizeof(PoolPlace) == sizeof(lane_pool_place));
+static_assert(LANE_POOL_ZERO == ProcessPool::kZero && LANE_POOL_WAIT == ProcessPool::kWait &&
+              LANE_POOL_USE_RESERVE == ProcessPool::kUseReserve);
+
+constinit Descriptors<sizeof(ProcessPool)> descriptors;
+
+ProcessPool* live(lane_pool* pool, const char* function) {
+  auto* p = reinterpret_cast<ProcessPool*>(pool);
+  if (LIKELY(p != nullptr && p->is_live())) return p;
+  report_dead_owner(function, pool, KindOwner::Type::kPool);
+  return nullptr;
+}
+
+// The alignment that is asked for, or fits; 0: none does.
+Bytes alignment_of(const lane_pool_options& o) {
+  const Bytes natural = o.object_size % kGranule == 0 ? kGranule : alignof(Object);
+  Bytes alignment = o.alignment == 0 ? natural : o.alignment;
+  if (!is_power_of_two(alignment) || alignment > kBlockSize) return 0;
+  if (alignment < alignof(Object)) alignment = alignof(Object);
+  const Bytes padding = o.padding == LANE_OWN_LINE ? 64 : o.padding == LANE_OWN_PAIR ? kNoSharing : 1;
+  return alignment > padding ? alignment : padding;
+}
+
+bool is_sound(const lane_pool_options& o) {
+  if (o.object_size == 0 || o.object_size > kSlabMax - kBlockSize) return false;
+  if (o.padding < LANE_PACKED || o.padding > LANE_OWN_PAIR) return false;
+  if (o.limit != 0 && (o.reserve > o.limit || o.limit > Budget::kNone / kSlabMax / 2)) return false;
+  return o.reserve <= UINT32_MAX && alignment_of(o) != 0;
+}
+
+int failed(int error) {
+  errno = error;
+  return error;
+}
+
+}  // namespace
+}  // namespace lanemalloc
+
+using namespace lanemalloc;
+
+extern "C" {
+
+EXPORT lane_pool* lane_pool_create(const lane_pool_options* options) {
+  if (options == nullptr || !is_sound(*options)) return failed(EINVAL), nullptr;
+  if (!start_process()) return failed(ENOMEM), nullptr;
+  void* place = descriptors.take();
+  if (place == nullptr) return failed(ENOMEM), nullptr;
+  const lane_pool_options& o = *options;
+  static_assert(alignof(ProcessPool) <= kNoSharing);
+  auto* pool = new (place) ProcessPool(process_engine, o.name != nullptr ? o.name : "pool", o.object_size, alignment_of(o),
+                                       {o.init, o.fini, o.ctor, o.dtor, o.argument});
+  if (pool->start(o.limit, static_cast<uint32_t>(o.reserve), thread_slot)) return reinterpret_cast<lane_pool*>(pool);
+  lane_pool_destroy(reinterpret_cast<lane_pool*>(pool));
+  return failed(ENOMEM), nullptr;
+}
+
+EXPORT size_t lane_pool_destroy(lane_pool* pool) {
+  ProcessPool* p = live(pool, "lane_pool_destroy");
+  if (p == nullptr) return 0;
+  bool lost;
+  const uint64_t used = p->end(thread_slot, lost);
+  if (!lost) descriptors.give(p);
+  return used;
+}
+
+EXPORT void* lane_pool_alloc_with(lane_pool* pool, int flags) {
+  ProcessPool* p = live(pool, "lane_pool_alloc");
+  void* object = p != nullptr ? p->allocate(static_cast<uint32_t>(flags), thread_slot) : nullptr;
+  if (UNLIKELY(object == nullptr)) errno = ENOMEM;
+  return object;
+}
+
+EXPORT void* lane_pool_alloc_out_of_line(lane_pool* pool) { return lane_pool_alloc_with(pool, 0); }
+
+EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
+  if (object == nullptr) return;
+  ProcessPool* p = live(pool, "lane_pool_free");
+  if (p == nullptr) return;
+  const int saved = errno;
+  const Verdict verdict = p->free(object, thread_slot);
+  if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("lane_pool_free", object, verdict, &p->owner());
+  errno = saved;
+}
+
+EXPORT size_t lane_pool_alloc_batch(lane_pool* pool, void** objects, size_t n, int flags) {
+  ProcessPool* p = live(pool, "lane_pool_alloc_batch");
+  const size_t had = p != nullptr ? p->allocate_batch(objects, n, static_cast<uint32_t>(flags), thread_slot) : 0;
+  if (had < n) errno = ENOMEM;
+  return had;
+}
+
+EXPORT void lane_pool_free_batch(lane_pool* pool, void** objects, size_t n) {
+  for (size_t i = 0; i < n; ++i) lane_pool_free_out_of_line(pool, objects[i]);
+}
+
+EXPORT int lane_pool_prealloc(lane_pool* pool, size_t n) {
+  ProcessPool* p = live(pool, "lane_pool_prealloc");
+  return p != nullptr && p->preallocate(n, thread_slot) ? 0 : ENOMEM;
+}
+
+EXPORT int lane_pool_set_limit(lane_pool* pool, size_t limit) {
+  ProcessPool* p = live(pool, "lane_pool_set_limit");
+  return p != nullptr && p->set_limit(limit, thread_slot) ? 0 : EINVAL;
+}
+
+EXPORT size_t lane_pool_reclaim(lane_pool* pool, enum lane_reclaim level) {
+  ProcessPool* p = live(pool, "lane_pool_reclaim");
+  return p != nullptr ? p->reclaim(static_cast<Reclaim>(level), thread_slot) : 0;
+}
+
+EXPORT void lane_pool_get_statistics(lane_pool* pool, lane_pool_statistics* s) {
+  *s = {};
+  ProcessPool* p = live(pool, "lane_pool_get_statistics");
+  if (p == nullptr) return;
+  const auto count = p->count(thread_slot);
+  const Kind& kind = p->kind();
+  auto read = [](const auto& counter) { return static_cast<uint64_t>(counter.load(std::memory_order_relaxed)); };
+  memcpy(s->name, p->owner().name, sizeof s->name);
+  s->object_size = kind.size;
+  s->live = not_negative(count.live() - p->reserved());
+  s->cached = not_negative(kind.budget->used() / kind.size - s->live);
+  s->slab_bytes = bytes_of(kind.slabs.load(std::memory_order_relaxed) * kind.blocks);
+  s->limit = p->limit();
+  s->reserve = p->reserve();
+  s->limit_failures = read(p->counters().limit_failures);
+  s->waits = read(p->counters().waits);
+  s->waited_ns = read(p->counters().waited_ns);
+  s->batch_objects = read(kind.batch);
+  s->contended = read(kind.contended);
+  s->refills = read(kind.refills);
+}
+
+}  // extern "C"

@@ -1,0 +1,245 @@
+// What the engine does for kinds: the objects of pools and heaps. Included by engine.h only; see there.
+//
+// Whoever must reach every lane (at a limit, to give memory back, to count, at the end) does it from outside any lane: it enters
+// its own for each other one, tries that, and leaves again. So two that do it at once never wait for each other.
+#pragma once
+
+namespace lanemalloc {
+
+// Of the current slab, from its beginning: what include/lanemalloc/pool.h takes for a hit.
+inline constexpr Bytes kHitBytes = kBlockSize;
+
+template <class P>
+bool Engine<P>::add_owner(KindOwner& owner, Slot& slot) {
+  if (!P::barrier()) world_.can_revoke.store(false, std::memory_order_relaxed);
+  bool added = false;
+  locked(slot, [&] { added = world_.kinds.add(owner); });
+  return added;
+}
+
+template <class P>
+void Engine<P>::add_kind(KindOwner& owner, Kind& kind) {
+  kind.owner = &owner;
+  kind.slot = owner.slot;
+  Kind* first = __atomic_load_n(&owner.kinds, __ATOMIC_RELAXED);
+  // release: who follows the list sees the kind whole. Kinds only come; all go at once, with the owner.
+  do kind.next = first;
+  while (!__atomic_compare_exchange_n(&owner.kinds, &first, &kind, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+}
+
+// --- Allocating and freeing.
+
+template <class P>
+Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
+  Gate* gate = Owned::enter(slot);
+  if (Bin* bin = Lane<P>::bin_in(Owned::area(gate), kind); LIKELY(bin != nullptr)) {
+    if (Object* object = bin->head; LIKELY(object != nullptr)) {
+      bin->head = object->next;
+      Owned::leave(slot, gate);
+      return object;
+    }
+  }
+  for (int attempt = 0;; ++attempt) {
+    {
+      Stay stay(*this, slot, attempt == 0 ? gate : Owned::enter(slot), true);
+      if (stay.lane() == nullptr) return nullptr;
+      if (Object* object = stay.lane()->allocate(kind, stay.visit())) return object;
+    }
+    if (attempt == 2 || kind.budget->may_take(kind.size)) return nullptr;
+    // At the limit: what others have cut and do not use will do.
+    gather(*kind.owner, slot, true);
+  }
+}
+
+template <class P>
+FAST bool Engine<P>::free_quickly_of(const Kind& kind, Object* object, Slot& slot) {
+  Gate* gate = Owned::enter(slot);
+  Bin* bin = Lane<P>::bin_in(Owned::area(gate), kind);
+  bool done = false;
+  if (LIKELY(bin != nullptr &&
+             reinterpret_cast<Address>(object) - bin->begin.load(std::memory_order_relaxed) < kHitBytes)) {
+    object->next = bin->head;
+    bin->head = object;
+    done = true;
+  }
+  Owned::leave(slot, gate);
+  return done;
+}
+
+template <class P>
+void Engine<P>::free_of(Kind& kind, Object* object, Slot& slot) {
+  const Bytes distance = world_.region.distance(object);
+  Stay stay(*this, slot, Owned::enter(slot), true);
+  // Read inside: until then the slab may have gone to or come from the depot.
+  const MapEntry entry = world_.region.entry_at(distance);
+  if (LIKELY(stay.lane() != nullptr)) return stay.lane()->free_of_kind(object, entry, stay.visit());
+  // No memory for a lane: a batch of one, straight to the owner, or to some lane, which sends it on.
+  kind.in_flight.fetch_add(1, std::memory_order_relaxed);
+  object->next = nullptr;
+  std::atomic_thread_fence(std::memory_order_acquire);  // as in Lane::flush
+  const Owner owner = public_of(entry.owner());
+  world_.lanes.at(is_lane(owner) ? owner : Owner::kFirstLane).inbox().give(object);
+}
+
+template <class P>
+Kind* Engine<P>::kind_at(const void* p) const {
+  const Bytes distance = world_.region.distance(p);
+  if (distance >= world_.region.bytes()) return nullptr;
+  const MapEntry entry = world_.region.entry_at(distance);
+  if (!is_private(entry.owner()) || !is_slab(public_of(entry.owner()))) return nullptr;
+  return static_cast<const Slab*>(entry.state())->kind.load(std::memory_order_relaxed);
+}
+
+template <class P>
+const KindOwner* Engine<P>::owner_of(const void* p) const {
+  return kind_at(p)->owner;
+}
+
+template <class P>
+bool Engine<P>::is_start_of(const Kind& kind, const void* p) const {
+  const Bytes distance = world_.region.distance(p);
+  const MapEntry entry = world_.region.entry_at(distance);
+  const Bytes into = distance - bytes_of(world_.region.block_of_state(entry.state()));
+  return into % kind.size == 0 && into / kind.size < kind.capacity;
+}
+
+// --- All lanes.
+
+template <class P>
+bool Engine<P>::has_bin_of(const Lane<P>& lane, const KindOwner& owner) const {
+  for (const Kind* kind = __atomic_load_n(&owner.kinds, __ATOMIC_ACQUIRE); kind != nullptr; kind = kind->next)
+    if (lane.bin_of(*kind) != nullptr) return true;
+  return false;
+}
+
+// Works in the lane: as its owner, or from outside. False if it cannot be reached.
+template <class P>
+template <class Work>
+bool Engine<P>::in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work) {
+  constexpr int kSpins = 256;
+  for (int attempt = 0;; ++attempt) {
+    if (lane.is_set_aside()) return true;  // what it has is lost already
+    {
+      Stay stay(*this, slot, Owned::enter(slot), true);
+      if (stay.lane() == &lane) return work(lane, stay.visit()), true;
+      if (world_.with_idle_lane(lane, stay.visit(), [&](Lane<P>& held) { work(held, stay.visit()); })) return true;
+      if (!wait || !stay.visit().may_block || !P::barrier()) return false;
+    }
+    if (attempt < kSpins) {
+      P::pause();
+    } else {
+      P::sleep_ms(1);
+    }
+  }
+}
+
+// Twice: the second time takes in what the first has sent.
+template <class P>
+bool Engine<P>::gather(KindOwner& owner, Slot& slot, bool wait) {
+  bool all = true;
+  for (int round = 0; round < 2; ++round) {
+    world_.lanes.for_each([&](Lane<P>& lane) {
+      if (!has_bin_of(lane, owner)) return;
+      all &= in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) {
+        held.flush_all(visit);
+        held.drain_inbox(visit);
+        for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+          if (Bin* bin = held.bin_of(*kind)) held.clean_kind(*bin, visit);
+      });
+    });
+  }
+  return all;
+}
+
+template <class P>
+void Engine<P>::tidy(KindOwner& owner, Slot& slot) {
+  Stay stay(*this, slot, Owned::enter(slot), true);
+  Lane<P>* lane = stay.lane();
+  if (lane == nullptr || !has_bin_of(*lane, owner)) return;
+  lane->drain_inbox(stay.visit());
+  for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+    if (Bin* bin = lane->bin_of(*kind)) lane->clean_kind(*bin, stay.visit());
+  lane->give_back_empties(lane->empty_blocks(), stay.visit());
+}
+
+template <class P>
+typename Engine<P>::KindCount Engine<P>::count_kind(Kind& kind, Slot& slot) {
+  KindCount count{};
+  const auto add = [&](const Slab* slab) {
+    ++count.slabs;
+    count.used += slab->used();
+  };
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (lane.bin_of(kind) == nullptr) return;
+    in_lane(lane, slot, true, [&](Lane<P>& held, Visit&) {
+      const Bin& bin = *held.bin_of(kind);
+      if (bin.current != nullptr) add(bin.current);
+      for (const Slab* slab = bin.partial.first(); slab != nullptr; slab = slab->next) add(slab);
+      for (const Slab* slab = bin.full.first(); slab != nullptr; slab = slab->next) add(slab);
+      for (const Object* object = bin.head; object != nullptr; object = object->next) ++count.waiting;
+      count.in_flight += bin.in_flight.load(std::memory_order_relaxed);
+    });
+  });
+  locked(slot, [&] {
+    for (const Slab* slab = kind.depot.first(); slab != nullptr; slab = slab->next) add(slab);
+  });
+  count.in_flight += kind.in_flight.load(std::memory_order_relaxed);
+  return count;
+}
+
+// --- The end.
+
+template <class P>
+template <class Each>
+bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
+  bool all = gather(owner, slot, true);
+  SlabList slabs;
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (!has_bin_of(lane, owner)) return;
+    all &= in_lane(lane, slot, true, [&](Lane<P>& held, Visit& visit) {
+      for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+        if (Bin* bin = held.bin_of(*kind)) held.forget_kind(*bin, slabs, visit);
+      held.forget_table(owner, visit);
+    });
+  });
+  {
+    Inside inside(slot, Owned::enter(slot));
+    for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+      world_.depot.take_out(*kind, [](const Slab*) { return true; }, slabs, inside.visit());
+  }
+  while (Slab* slab = slabs.pop()) {
+    each(slab->its_kind(), slab);
+    Inside inside(slot, Owned::enter(slot));
+    world_.slabs().destroy(slab, inside.visit());
+  }
+  locked(slot, [&] { world_.kinds.remove(owner); });
+  return all;
+}
+
+template <class P>
+template <class Each>
+Bytes Engine<P>::give_back_empties_of(Kind& kind, uint64_t least_objects, Slot& slot, Each each) {
+  SlabList empties;
+  {
+    Inside inside(slot, Owned::enter(slot));
+    uint64_t objects = kind.budget->used() / kind.size;
+    world_.depot.take_out(
+        kind,
+        [&](const Slab* slab) {
+          if (slab->used() != 0 || objects < least_objects + slab->carved) return false;
+          objects -= slab->carved;
+          return true;
+        },
+        empties, inside.visit());
+  }
+  Bytes given = 0;
+  while (Slab* slab = empties.pop()) {
+    each(slab);
+    given += bytes_of(slab->blocks());
+    Inside inside(slot, Owned::enter(slot));
+    world_.slabs().destroy(slab, inside.visit());
+  }
+  return given;
+}
+
+}  // namespace lanemalloc

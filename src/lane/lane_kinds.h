@@ -1,0 +1,197 @@
+// What a lane does for kinds (slab/kind.h): pools' and heaps' objects, by the same slabs, batches and depot as malloc's.
+// Included by lane_work.h only. Locking: the caller is inside the lane, or holds it from outside.
+//
+//   area --> [ 0 | bin | bin | table of a heap --> [bin | bin | ..] | .. ]     a slot of 64 bytes each; slot 0 is always empty
+//
+// Page map and remote batches name the owner with its private bit, so no hit of malloc's takes such an object for its own.
+#pragma once
+
+#include <cstring>
+
+namespace lanemalloc {
+
+template <class P>
+struct Lane<P>::KindBin {
+  Lane& lane;
+  Bin& bin;
+  Kind& kind;
+
+  Object*& head() const { return bin.head; }
+  Slab* current() const { return bin.current; }
+  void set_current(Slab* slab) const {
+    bin.current = slab;
+    bin.begin.store(slab != nullptr ? lane.slabs().begin(slab) : 0, std::memory_order_relaxed);
+  }
+  SlabList& partial() const { return bin.partial; }
+  uint32_t capacity() const { return kind.capacity; }
+  void count_taken(uint64_t) const {}
+  uint32_t grant(const Slab* slab) const { return kind.budget->take(kind.size, slab->next_chunk()); }
+  // Not initialized yet, whatever the memory held before.
+  void carved(Object* list) const {
+    if (!kind.is_tagged) return;
+    for (Object* object = list; object != nullptr; object = object->next) kind.tag_of(object) = 0;
+  }
+  bool may_grow() const { return kind.budget->may_take(kind.size); }
+  Slab* from_depot(Visit& visit) const { return lane.world_.depot.take(kind, lane.id_, &bin, visit); }
+  Slab* fresh_slab(Visit& visit) const {
+    const Run run = lane.blocks_for_slab(kind.blocks, visit);
+    if (run.at == Runs<P>::kNone) return nullptr;
+    bump(lane.counters_.slabs_made);
+    kind.slabs.fetch_add(1, std::memory_order_relaxed);
+    Slab* slab = lane.slabs().make(run.at, Slab::kOfKind, lane.id_, run.zeroed, &kind);
+    slab->bin = &bin;
+    return slab;
+  }
+};
+
+// --- Bins.
+
+template <class P>
+Bin* Lane<P>::bin_in(Address area, const Kind& kind) {
+  if (area == 0) return nullptr;
+  if (kind.index == Kind::kNoIndex) return reinterpret_cast<Bin*>(area + kind.slot);
+  Bin* table = table_in(area, kind.slot).load(std::memory_order_acquire);  // [table.acquire]
+  return table != nullptr ? table + kind.index : nullptr;
+}
+
+template <class P>
+Bin* Lane<P>::bin_of(const Kind& kind) const {
+  Bin* bin = bin_in(bins_at_.load(std::memory_order_acquire), kind);
+  return bin != nullptr && bin->kind.load(std::memory_order_relaxed) == &kind ? bin : nullptr;
+}
+
+// Null without memory.
+template <class P>
+Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
+  if (Bin* bin = bin_of(kind); LIKELY(bin != nullptr)) return bin;
+  Address at = bins_at_.load(std::memory_order_relaxed);
+  if (at == 0 && (at = open_area()) == 0) return nullptr;
+  if (kind.index != Kind::kNoIndex && bin_in(at, kind) == nullptr) {
+    void* table = allocate(class_of(kClassCount * sizeof(Bin)), visit);
+    if (table == nullptr) return nullptr;
+    memset(table, 0, kClassCount * sizeof(Bin));
+    // release: who looks at this lane from elsewhere finds a table of empty bins. Pairs with [table.acquire].
+    table_in(at, kind.slot).store(static_cast<Bin*>(table), std::memory_order_release);
+  }
+  Bin* bin = bin_in(at, kind);
+  bin->next = bins_;
+  bins_ = bin;
+  bin->kind.store(&kind, std::memory_order_relaxed);
+  return bin;
+}
+
+// Fresh addresses, so that they read as zeros. 0 without memory.
+template <class P>
+Address Lane<P>::open_area() {
+  const BlockIndex at = world_.region.take_fresh(kAreaBlocks);
+  if (at == Region<P>::kNoBlock) return 0;
+  bins_at_.store(world_.region.address_of(at), std::memory_order_release);
+  return bins_at_.load(std::memory_order_relaxed);
+}
+
+// --- Allocating and freeing.
+
+template <class P>
+Object* Lane<P>::allocate(Kind& kind, Visit& visit) {
+  Bin* bin = bin_for(kind, visit);
+  if (bin == nullptr) return nullptr;
+  if (Object* object = bin->head; object != nullptr) {
+    bin->head = object->next;
+    return object;
+  }
+  kind.refills.fetch_add(1, std::memory_order_relaxed);
+  return refill_from(KindBin{*this, *bin, kind}, visit);
+}
+
+template <class P>
+Kind* Lane<P>::kind_of(const Object* object) const {
+  return &slabs().at(world_.region.entry_of(object))->its_kind();
+}
+
+template <class P>
+void Lane<P>::free_of_kind(Object* object, MapEntry entry, Visit& visit) {
+  Slab* slab = slabs().at(entry);
+  if (entry.owner() == private_of(id_)) {
+    if (UNLIKELY(slab->push(object))) look_at(slab, visit);
+    return;
+  }
+  Kind& kind = slab->its_kind();
+  if (Bin* bin = bin_for(kind, visit)) {
+    bump(bin->in_flight, int64_t{1});
+  } else {
+    kind.in_flight.fetch_add(1, std::memory_order_relaxed);
+  }
+  send_of_kind(object, entry, visit);
+}
+
+template <class P>
+void Lane<P>::send_of_kind(Object* object, MapEntry entry, Visit& visit) {
+  const Kind& kind = slabs().at(entry)->its_kind();
+  const uint32_t share = kBatchBytes / kind.batch.load(std::memory_order_relaxed);
+  const Charge charge = {kind.size > share ? kind.size : share, kind.link != 0 ? 0 : Batch::places_in(kind.size)};
+  send(object, remote_of_kinds_to(entry.owner()), entry.owner(), charge, visit);
+}
+
+// An object from the inbox that is not malloc's here: a kind's, or one whose slab has moved on since.
+template <class P>
+void Lane<P>::receive_other(Object* object, MapEntry entry, Visit& visit) {
+  if (entry.owner() != private_of(id_)) return send_after(object, entry, visit);
+  Slab* slab = slabs().at(entry);
+  bump(slab->bin->in_flight, int64_t{-1});
+  if (UNLIKELY(slab->push(object))) look_at(slab, visit);
+}
+
+// --- Giving back.
+
+template <class P>
+bool Lane<P>::clean_kind(Bin& bin, Visit& visit) {
+  return clean_bin(KindBin{*this, bin, *bin.kind.load(std::memory_order_relaxed)}, visit);
+}
+
+template <class P>
+void Lane<P>::forget_kind(Bin& bin, SlabList& slabs, Visit&) {
+  clear_bin(KindBin{*this, bin, *bin.kind.load(std::memory_order_relaxed)});
+  while (Slab* slab = pop_partial(bin.partial)) slabs.push(slab);
+  while (Slab* slab = bin.full.pop()) {
+    slab->settle(Slab::Place::kPartial);
+    slabs.push(slab);
+  }
+  Bin** link = &bins_;
+  while (*link != &bin) link = &(*link)->next;
+  *link = bin.next;
+  bin.kind.store(nullptr, std::memory_order_relaxed);
+  bin.in_flight.store(0, std::memory_order_relaxed);
+}
+
+// After forget_kind() of all of a heap's.
+template <class P>
+void Lane<P>::forget_table(const KindOwner& owner, Visit& visit) {
+  if (owner.type != KindOwner::Type::kHeap) return;
+  Bin* table = table_in(bins_at_.load(std::memory_order_relaxed), owner.slot).exchange(nullptr, std::memory_order_relaxed);
+  if (table != nullptr) free(reinterpret_cast<Object*>(table), world_.region.entry_of(table), visit);
+}
+
+template <class P>
+BlockCount Lane<P>::check_bin(const Bin& bin) const {
+  const Kind* kind = bin.kind.load(std::memory_order_relaxed);
+  CHECK(kind != nullptr && (bin.head == nullptr || bin.current != nullptr));
+  BlockCount empties = 0;
+  const auto check_slab = [&](const Slab* slab) {
+    CHECK(slab->is_of_kind() && &slab->its_kind() == kind && slab->bin == &bin && slab->carved <= kind->capacity);
+    CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() == private_of(id_));
+    if (slab->place == Slab::Place::kEmpty) empties += slab->blocks();
+  };
+  if (bin.current != nullptr) check_slab(bin.current);
+  CHECK(bin.begin.load(std::memory_order_relaxed) == (bin.current != nullptr ? slabs().begin(bin.current) : 0));
+  for (const Slab* slab = bin.partial.first(); slab != nullptr; slab = slab->next) {
+    check_slab(slab);
+    CHECK(slab->has_room() && slab->beyond == 0);
+  }
+  for (const Slab* slab = bin.full.first(); slab != nullptr; slab = slab->next) {
+    check_slab(slab);
+    CHECK(slab->place == Slab::Place::kFull);
+  }
+  return empties;
+}
+
+}  // namespace lanemalloc

@@ -1,0 +1,127 @@
+// Pool: objects of one exact size, by a kind of its own (slab/kind.h). What makes it more than that: functions at each use and at
+// the memory's coming and going, a limit where threads wait in line, a reserve, levels of reclaim.
+// Called by: abi/pools.cpp, on the thread's slot. Locking: allocate and free have none but the lanes'; the line of those who wait and
+// the reserve have a lock (rank kPool), held for some steps, never with another.
+//
+//   hit, in the caller's code (include/lanemalloc/pool.h)  only for a pool without functions and without a limit: the others publish
+//      |                                                   slot 0, where every bin is empty
+//      v
+//   allocate: the lane's bin, slabs, the depot; at the limit what others do not use; then the reserve, or the line, or null
+//   free:     whoever waits, or the reserve; else the lane
+//
+// Nobody waits for an object that is free. Who waits announces himself (attention), has every thread pass a barrier, and then
+// looks into every lane; who frees puts the object into its lane, leaves, and then looks whether somebody has announced himself.
+// If the barrier falls before that look, it sees the announcement, and serves. If it falls after, the object was in the lane before,
+// where the one who waits finds it: it waits for lanes that are just busy. Both serve the first in the line, in turn, until
+// nothing is left; so it does not matter who of them finds what.
+//
+// Source: FreeBSD's UMA (SEEDS.md 3).
+#pragma once
+
+#include "engine/engine.h"
+
+namespace lanemalloc {
+
+struct PoolFunctions {
+  int (*init)(void* object, size_t size, void* argument) = nullptr;
+  void (*fini)(void* object, size_t size, void* argument) = nullptr;
+  int (*ctor)(void* object, size_t size, void* argument) = nullptr;
+  void (*dtor)(void* object, size_t size, void* argument) = nullptr;
+  void* argument = nullptr;
+};
+
+struct PoolCounters {
+  std::atomic<uint64_t> limit_failures{0};
+  std::atomic<uint64_t> waits{0};
+  std::atomic<uint64_t> waited_ns{0};
+};
+
+enum class Reclaim : uint8_t { kTrim, kDrain, kDrainAll };
+
+// What hits read, at a pool's beginning: where lanes keep its bin; 0: nowhere.
+struct PoolPlace {
+  std::atomic<Bytes> hit_slot{0};
+};
+
+template <class P>
+class Pool : public PoolPlace {
+ public:
+  static constexpr uint32_t kLive = 0x6C6F6F70;
+  static constexpr uint32_t kZero = 1, kWait = 2, kUseReserve = 4;
+
+  // bytes: of an object as the program asked for it. link and tag are added here where contents must stay.
+  Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment, const PoolFunctions& functions);
+  // False: no memory, or too many pools.
+  bool start(uint64_t limit, uint32_t reserve, Slot& slot);
+  // How many objects were in use. lost: set if memory could not be reached.
+  uint64_t end(Slot& slot, bool& lost);
+
+  void* allocate(uint32_t flags, Slot& slot);
+  Verdict free(void* p, Slot& slot);
+  size_t allocate_batch(void** objects, size_t n, uint32_t flags, Slot& slot);
+
+  bool preallocate(size_t n, Slot& slot);
+  bool set_limit(uint64_t limit, Slot& slot);
+  Bytes reclaim(Reclaim level, Slot& slot);
+
+  bool is_live() const { return state_.load(std::memory_order_relaxed) == kLive; }
+  const KindOwner& owner() const { return owner_; }
+  const Kind& kind() const { return kind_; }
+  const PoolCounters& counters() const { return counters_; }
+  typename Engine<P>::KindCount count(Slot& slot) { return engine_.count_kind(kind_, slot); }
+  uint64_t limit() const { return budget_.limit() == Budget::kNone ? 0 : budget_.limit() / kind_.size; }
+  uint32_t reserved() const { return reserved_.load(std::memory_order_relaxed); }
+  uint32_t reserve() const { return reserve_; }
+
+ private:
+  struct Waiter {
+    Waiter* next = nullptr;
+    Object* object = nullptr;
+    std::atomic<uint32_t> served{0};
+  };
+  class Locked;
+
+  Object* object_at(void* p) const { return reinterpret_cast<Object*>(static_cast<std::byte*>(p) + kind_.link); }
+  void* start_of(Object* object) const { return reinterpret_cast<std::byte*>(object) - kind_.link; }
+
+  void* allocate_slowly(uint32_t flags, Slot& slot);
+  bool initialize(Object* object);
+  void* hand_out(Object* object, uint32_t flags, Slot& slot);
+  void put_back(Object* object, Slot& slot);
+  void put_into_lane(Object* object, Slot& slot);
+  enum class Taker : uint8_t { kSomebody, kNobody, kUnknown };
+  Taker hand_over(Object* object, Slot& slot);
+  NOINLINE void serve(Slot& slot);
+  Object* wait(Slot& slot);
+  bool withdraw(const Waiter& waiter, Slot& slot);
+  void keep_in_reserve(Object* object);
+  Object* take_reserved(Slot& slot);
+  void finish(const Slab* slab);
+  void publish();
+  static void forget_threads(KindOwner& owner, const void* who);
+
+  Engine<P>& engine_;
+  KindOwner owner_;
+  Kind kind_;
+  Budget budget_;
+  const PoolFunctions functions_;
+  const Bytes bytes_;
+  std::atomic<uint32_t> state_{kLive};
+  std::atomic<uint64_t> least_{0};  // objects that reclaim leaves
+
+  // Those who wait, and what the reserve lacks: somebody wants the next object that is freed.
+  std::atomic<uint32_t> attention_{0};
+  std::atomic<uint32_t> waiters_{0};
+  std::atomic<bool> missed_{false};  // who could not have the lock has left it to the holder to serve
+  Lock<P> lock_{Rank::kPool};
+  Waiter* first_ = nullptr;
+  Waiter* last_ = nullptr;
+  Object* reserve_list_ = nullptr;
+  uint32_t reserve_ = 0;
+  std::atomic<uint32_t> reserved_{0};
+  PoolCounters counters_;
+};
+
+}  // namespace lanemalloc
+
+#include "pool/pool_work.h"

@@ -1,0 +1,356 @@
+// What a pool does. Included by pool.h only; see there.
+#pragma once
+
+#include <cstring>
+
+namespace lanemalloc {
+
+// A turn with the pool's lock. A handler that may not wait for it, and finds it taken by what it has interrupted, leaves word.
+template <class P>
+class Pool<P>::Locked {
+ public:
+  Locked(Pool& pool, Slot& slot)
+      : pool_(pool), slot_(slot), gate_(Owned::enter(slot)), visit_(&slot, !is_busy(gate_)), held_(pool.lock_.acquire(visit_)) {
+    if (!held_) pool_.missed_.store(true, std::memory_order_relaxed);
+  }
+  Locked(const Locked&) = delete;
+  ~Locked() {
+    if (held_) pool_.lock_.release(visit_);
+    Owned::leave(slot_, gate_);
+    // relaxed: written by handlers of this thread, or by threads that look for themselves.
+    if (held_ && UNLIKELY(pool_.missed_.load(std::memory_order_relaxed))) {
+      pool_.missed_.store(false, std::memory_order_relaxed);
+      pool_.serve(slot_);
+    }
+  }
+  bool is_held() const { return held_; }
+
+ private:
+  Pool& pool_;
+  Slot& slot_;
+  Gate* gate_;
+  Visit visit_;
+  const bool held_;
+};
+
+template <class P>
+Pool<P>::Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment, const PoolFunctions& functions)
+    : engine_(engine), functions_(functions), bytes_(bytes) {
+  owner_.type = KindOwner::Type::kPool;
+  owner_.front = this;
+  owner_.forget_threads = &Pool::forget_threads;
+  strncpy(owner_.name, name, sizeof owner_.name - 1);
+  owner_.name[sizeof owner_.name - 1] = '\0';
+  Bytes whole = round_up(bytes, alignof(Object));
+  if (functions.init != nullptr || functions.fini != nullptr) {
+    kind_.link = static_cast<uint32_t>(whole);
+    kind_.is_tagged = true;
+    kind_.keeps.store(true, std::memory_order_relaxed);  // fini is not called by whoever comes by
+    whole += sizeof(Object) + sizeof(uint64_t);
+  }
+  kind_.set_size(whole < sizeof(Object) ? sizeof(Object) : whole, alignment);
+  kind_.budget = &budget_;
+}
+
+template <class P>
+bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
+  budget_.start(nullptr, limit == 0 ? Budget::kNone : limit * kind_.size, Budget::kNone);
+  if (!engine_.add_owner(owner_, slot)) return false;
+  engine_.add_kind(owner_, kind_);
+  reserve_ = reserve;
+  least_.store(reserve, std::memory_order_relaxed);
+  while (reserved() < reserve) {
+    Object* object = engine_.allocate_of(kind_, slot);
+    if (object == nullptr) return false;
+    if (!initialize(object)) {
+      put_into_lane(object, slot);
+      return false;
+    }
+    keep_in_reserve(object);
+  }
+  publish();
+  return true;
+}
+
+// Hits may serve a pool that neither has functions nor wants to know of a free.
+template <class P>
+void Pool<P>::publish() {
+  const bool plain = functions_.ctor == nullptr && functions_.dtor == nullptr && !kind_.is_tagged &&
+                     budget_.limit() == Budget::kNone && reserve_ == 0;
+  hit_slot.store(plain ? kind_.slot : 0, std::memory_order_relaxed);
+}
+
+// --- Allocating.
+
+template <class P>
+void* Pool<P>::allocate(uint32_t flags, Slot& slot) {
+  const bool in_turn = (flags & kWait) == 0 || waiters_.load(std::memory_order_relaxed) == 0;
+  Object* object = LIKELY(in_turn) ? engine_.allocate_of(kind_, slot) : nullptr;
+  return LIKELY(object != nullptr) ? hand_out(object, flags, slot) : allocate_slowly(flags, slot);
+}
+
+template <class P>
+void* Pool<P>::allocate_slowly(uint32_t flags, Slot& slot) {
+  Object* object = (flags & kUseReserve) != 0 ? take_reserved(slot) : nullptr;
+  if (object == nullptr && (flags & kWait) != 0 && !is_busy(slot.load(std::memory_order_relaxed))) object = wait(slot);
+  if (object != nullptr) return hand_out(object, flags, slot);
+  if (!budget_.may_take(kind_.size)) counters_.limit_failures.fetch_add(1, std::memory_order_relaxed);
+  return nullptr;
+}
+
+// When memory has just come into the pool.
+template <class P>
+bool Pool<P>::initialize(Object* object) {
+  if (LIKELY(!kind_.is_tagged) || kind_.tag_of(object) != 0) return true;
+  if (functions_.init != nullptr && functions_.init(start_of(object), bytes_, functions_.argument) != 0) return false;
+  kind_.tag_of(object) = 1;
+  return true;
+}
+
+// The program's functions are called here, outside any lane.
+template <class P>
+void* Pool<P>::hand_out(Object* object, uint32_t flags, Slot& slot) {
+  void* p = start_of(object);
+  engine_.check_out(p);
+  bool good = initialize(object);
+  if (good && (flags & kZero) != 0) memset(p, 0, bytes_);
+  if (good && functions_.ctor != nullptr) good = functions_.ctor(p, bytes_, functions_.argument) == 0;
+  if (LIKELY(good)) return p;
+  engine_.check_in(p);
+  put_back(object, slot);
+  return nullptr;
+}
+
+template <class P>
+size_t Pool<P>::allocate_batch(void** objects, size_t n, uint32_t flags, Slot& slot) {
+  for (size_t i = 0; i < n; ++i)
+    if ((objects[i] = allocate(flags, slot)) == nullptr) return i;
+  return n;
+}
+
+// --- Freeing.
+
+template <class P>
+Verdict Pool<P>::free(void* p, Slot& slot) {
+  const Kind* kind = engine_.kind_at(p);
+  if (UNLIKELY(kind != &kind_)) {
+    if (kind != nullptr) return Verdict::kOfKind;
+    const Verdict verdict = engine_.find(p).verdict;
+    return verdict == Verdict::kGood ? Verdict::kOfMalloc : verdict;
+  }
+  if (UNLIKELY(engine_.is_checked())) {
+    if (!engine_.is_start_of(kind_, p)) return Verdict::kNotAStart;
+    if (!engine_.check_in(p)) return Verdict::kFreedAlready;
+  }
+  if (functions_.dtor != nullptr) functions_.dtor(p, bytes_, functions_.argument);
+  put_back(object_at(p), slot);
+  return Verdict::kGood;
+}
+
+template <class P>
+void Pool<P>::put_back(Object* object, Slot& slot) {
+  const bool wanted = attention_.load(std::memory_order_relaxed) != 0;
+  if (UNLIKELY(wanted) && hand_over(object, slot) == Taker::kSomebody) return;
+  put_into_lane(object, slot);
+  compiler_fence();  // look after having left: see the head of pool.h
+  if (UNLIKELY(attention_.load(std::memory_order_relaxed) != 0)) serve(slot);
+}
+
+template <class P>
+FAST void Pool<P>::put_into_lane(Object* object, Slot& slot) {
+  if (!engine_.free_quickly_of(kind_, object, slot)) engine_.free_of(kind_, object, slot);
+}
+
+// --- The line, and the reserve.
+
+// The object has been initialized.
+template <class P>
+typename Pool<P>::Taker Pool<P>::hand_over(Object* object, Slot& slot) {
+  Locked locked(*this, slot);
+  if (!locked.is_held()) return Taker::kUnknown;
+  if (reserved() < reserve_) {
+    keep_in_reserve(object);
+    attention_.fetch_sub(1, std::memory_order_relaxed);
+    return Taker::kSomebody;
+  }
+  Waiter* waiter = first_;
+  if (waiter == nullptr) return Taker::kNobody;
+  first_ = waiter->next;
+  if (first_ == nullptr) last_ = nullptr;
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
+  attention_.fetch_sub(1, std::memory_order_relaxed);
+  waiter->object = object;
+  // release: the waiter sees which object, and what is in it [served.release]. Afterwards the waiter may be gone: waking an address
+  // that nobody sleeps at does nothing.
+  waiter->served.store(1, std::memory_order_release);
+  P::wake(waiter->served, 1);
+  return Taker::kSomebody;
+}
+
+// Has the first who wants an object get one, and so on, while there are any.
+template <class P>
+void Pool<P>::serve(Slot& slot) {
+  while (attention_.load(std::memory_order_relaxed) != 0) {
+    Object* object = engine_.allocate_of(kind_, slot);
+    if (object == nullptr) return;
+    const Taker taker = initialize(object) ? hand_over(object, slot) : Taker::kUnknown;
+    if (taker == Taker::kSomebody) continue;
+    put_into_lane(object, slot);
+    if (taker == Taker::kUnknown) return;
+    compiler_fence();
+  }
+}
+
+// Null: no memory, though the limit would allow an object.
+template <class P>
+Object* Pool<P>::wait(Slot& slot) {
+  constexpr int kAttempts = 8;
+  Waiter waiter;
+  {
+    Locked locked(*this, slot);
+    (last_ != nullptr ? last_->next : first_) = &waiter;
+    last_ = &waiter;
+    waiters_.fetch_add(1, std::memory_order_relaxed);
+    attention_.fetch_add(1, std::memory_order_relaxed);
+  }
+  P::barrier();
+  counters_.waits.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t since = P::now_ns();
+  serve(slot);
+  // acquire: pairs with [served.release].
+  for (int attempt = 0; waiter.served.load(std::memory_order_acquire) == 0;) {
+    if (!budget_.may_take(kind_.size)) {
+      P::wait(waiter.served, 0);
+    } else if (++attempt < kAttempts) {
+      serve(slot);
+    } else if (withdraw(waiter, slot)) {
+      break;
+    }
+  }
+  counters_.waited_ns.fetch_add(P::now_ns() - since, std::memory_order_relaxed);
+  return waiter.object;
+}
+
+// False: it has just been served.
+template <class P>
+bool Pool<P>::withdraw(const Waiter& waiter, Slot& slot) {
+  Locked locked(*this, slot);
+  Waiter* before = nullptr;
+  Waiter* w = first_;
+  for (; w != nullptr && w != &waiter; w = w->next) before = w;
+  if (w == nullptr) return false;
+  (before != nullptr ? before->next : first_) = w->next;
+  if (last_ == w) last_ = before;
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
+  attention_.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
+// The lock is held, or nobody knows the pool yet.
+template <class P>
+void Pool<P>::keep_in_reserve(Object* object) {
+  object->next = reserve_list_;
+  reserve_list_ = object;
+  reserved_.store(reserved() + 1, std::memory_order_relaxed);
+}
+
+template <class P>
+Object* Pool<P>::take_reserved(Slot& slot) {
+  Locked locked(*this, slot);
+  Object* object = locked.is_held() ? reserve_list_ : nullptr;
+  if (object == nullptr) return nullptr;
+  reserve_list_ = object->next;
+  reserved_.store(reserved() - 1, std::memory_order_relaxed);
+  attention_.fetch_add(1, std::memory_order_relaxed);
+  return object;
+}
+
+// In a fork child: those who waited are not here.
+template <class P>
+void Pool<P>::forget_threads(KindOwner& owner, const void* who) {
+  Pool& pool = *static_cast<Pool*>(owner.front);
+  pool.first_ = pool.last_ = nullptr;
+  pool.waiters_.store(0, std::memory_order_relaxed);
+  uint32_t reserved = 0;
+  for (const Object* object = pool.reserve_list_; object != nullptr; object = object->next) ++reserved;
+  pool.reserved_.store(reserved, std::memory_order_relaxed);
+  pool.attention_.store(pool.reserve_ - reserved, std::memory_order_relaxed);
+  if (pool.lock_.holder() != who) pool.lock_.forget_holder();
+}
+
+// --- Memory in advance, and back.
+
+// By allocating so many, and freeing them into the depot.
+template <class P>
+bool Pool<P>::preallocate(size_t n, Slot& slot) {
+  kind_.keeps.store(true, std::memory_order_relaxed);
+  Object* list = nullptr;
+  size_t had = 0;
+  for (; had < n; ++had) {
+    Object* object = engine_.allocate_of(kind_, slot);
+    if (object == nullptr) break;
+    if (!initialize(object)) {
+      put_into_lane(object, slot);
+      break;
+    }
+    object->next = list;
+    list = object;
+  }
+  while (list != nullptr) {
+    Object* object = list;
+    list = object->next;
+    put_back(object, slot);
+  }
+  if (had < n) return false;
+  engine_.gather(owner_, slot, false);
+  least_.fetch_add(n, std::memory_order_relaxed);
+  return true;
+}
+
+template <class P>
+bool Pool<P>::set_limit(uint64_t limit, Slot& slot) {
+  if (limit != 0 && (limit < reserve_ || limit > Budget::kNone / kind_.size)) return false;
+  budget_.set_limits(limit == 0 ? Budget::kNone : limit * kind_.size, Budget::kNone);
+  publish();
+  P::barrier();  // hits that began before are over, or known to the lanes
+  if (attention_.load(std::memory_order_relaxed) != 0) serve(slot);
+  return true;
+}
+
+template <class P>
+Bytes Pool<P>::reclaim(Reclaim level, Slot& slot) {
+  const uint32_t before = kind_.slabs.load(std::memory_order_relaxed);
+  if (level != Reclaim::kTrim) {
+    engine_.gather(owner_, slot, level == Reclaim::kDrainAll);
+    kind_.batch.store(Kind::kFirstBatch, std::memory_order_relaxed);
+  } else {
+    engine_.tidy(owner_, slot);
+  }
+  engine_.give_back_empties_of(kind_, least_.load(std::memory_order_relaxed), slot, [&](const Slab* slab) { finish(slab); });
+  const uint32_t after = kind_.slabs.load(std::memory_order_relaxed);
+  return after < before ? bytes_of((before - after) * kind_.blocks) : 0;
+}
+
+// The memory of a slab goes.
+template <class P>
+void Pool<P>::finish(const Slab* slab) {
+  if (functions_.fini == nullptr) return;
+  const Address begin = engine_.begin_of(slab);
+  for (uint32_t i = 0; i < slab->carved; ++i) {
+    auto* object = reinterpret_cast<Object*>(begin + kind_.link + Bytes{i} * kind_.size);
+    if (kind_.tag_of(object) != 0) functions_.fini(start_of(object), bytes_, functions_.argument);
+  }
+}
+
+template <class P>
+uint64_t Pool<P>::end(Slot& slot, bool& lost) {
+  state_.store(~kLive, std::memory_order_relaxed);
+  uint64_t used = 0;
+  lost = !engine_.dissolve(owner_, slot, [&](const Kind&, const Slab* slab) {
+    used += slab->used();
+    finish(slab);
+  });
+  return used - reserved();
+}
+
+}  // namespace lanemalloc

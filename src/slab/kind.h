@@ -1,0 +1,180 @@
+// Kind: a size class of the program's own: the objects of a pool, or those of one size of a heap. Its slabs are cut, owned, sent
+// and kept as malloc's are, and lie apart from them.
+// Budget: what kinds may cut from their slabs, and have cut. Bin: what a lane has of a kind.
+// Called by: slab, lane, engine, heap, pool. Locking: what is not atomic is set before use, or the depot's lock is held.
+//
+//   pool --> kind --> slot in every lane's area:  [bin]
+//   heap --> kinds -> slot in every lane's area:  [table] --> [bin of class 1 | bin of class 2 | ..]
+//
+// Where a free object's contents must stay as they are (init and fini), its links lie behind them: an Object is then the place
+// `link` bytes into the memory that the program knows.
+#pragma once
+
+#include "memory/region.h"
+#include "slab/object.h"
+
+namespace lanemalloc {
+
+struct Slab;
+struct Kind;
+
+// Bytes cut from slabs, here and by the children. Every step is one compare-exchange that looks at the limit, so it holds at any time.
+class Budget {
+ public:
+  static constexpr Bytes kNone = ~Bytes{0};
+
+  void start(Budget* parent, Bytes limit, Bytes soft) {
+    parent_ = parent;
+    set_limits(limit, soft);
+  }
+  void set_limits(Bytes limit, Bytes soft) {
+    limit_.store(limit, std::memory_order_relaxed);
+    soft_.store(soft, std::memory_order_relaxed);
+  }
+
+  // Takes n <= most pieces of `size` bytes, as many as all limits allow; returns n.
+  uint32_t take(Bytes size, uint32_t most) {
+    for (uint32_t n = most; n > 0;) {
+      Budget* refused = nullptr;
+      for (Budget* b = this; b != nullptr && refused == nullptr; b = b->parent_)
+        if (!b->add(n * size)) refused = b;
+      if (refused == nullptr) return n;
+      for (Budget* b = this; b != refused; b = b->parent_) b->subtract(n * size);
+      const Bytes used = refused->used(), limit = refused->limit();
+      const uint64_t left = used < limit ? (limit - used) / size : 0;
+      n = left < n - 1 ? static_cast<uint32_t>(left) : n - 1;
+    }
+    return 0;
+  }
+  void give(Bytes bytes) {
+    for (Budget* b = this; b != nullptr; b = b->parent_) b->subtract(bytes);
+  }
+  bool may_take(Bytes bytes) const {
+    for (const Budget* b = this; b != nullptr; b = b->parent_)
+      if (b->used() + bytes > b->limit()) return false;
+    return true;
+  }
+
+  Budget* parent() const { return parent_; }
+  Bytes used() const { return used_.load(std::memory_order_relaxed); }
+  Bytes limit() const { return limit_.load(std::memory_order_relaxed); }
+  Bytes soft() const { return soft_.load(std::memory_order_relaxed); }
+  Bytes peak() const { return peak_.load(std::memory_order_relaxed); }
+  // True once after the soft limit was passed.
+  bool take_passed() {
+    return passed_.load(std::memory_order_relaxed) && passed_.exchange(false, std::memory_order_relaxed);
+  }
+
+ private:
+  bool add(Bytes bytes) {
+    Bytes before = used();
+    do {
+      if (bytes > limit() || before > limit() - bytes) return false;
+    } while (!used_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));
+    const Bytes after = before + bytes;
+    Bytes peak = this->peak();
+    while (peak < after && !peak_.compare_exchange_weak(peak, after, std::memory_order_relaxed)) {
+    }
+    if (before <= soft() && after > soft()) passed_.store(true, std::memory_order_relaxed);
+    return true;
+  }
+  void subtract(Bytes bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  Budget* parent_ = nullptr;
+  std::atomic<Bytes> used_{0};
+  std::atomic<Bytes> peak_{0};
+  std::atomic<Bytes> limit_{kNone};
+  std::atomic<Bytes> soft_{kNone};
+  std::atomic<bool> passed_{false};
+};
+
+// Slabs of one class, newest first.
+class SlabList {
+ public:
+  Slab* first() const { return first_; }
+  bool is_empty() const { return first_ == nullptr; }
+  inline void push(Slab* slab);
+  inline void remove(Slab* slab);
+  inline Slab* pop();
+
+ private:
+  Slab* first_ = nullptr;
+};
+
+// A lane's, of a kind. The first two words are what a hit asks for (include/lanemalloc/pool.h).
+struct Bin {
+  Object* head;  // free objects, of the current slab
+  std::atomic<Address> begin;  // of that slab; 0 while there is none
+  Slab* current;
+  SlabList partial;
+  SlabList full;  // so that everything can be found
+  std::atomic<Kind*> kind;
+  Bin* next;                       // of those that the lane has
+  std::atomic<int64_t> in_flight;  // objects sent from here, less those received
+};
+static_assert(sizeof(Bin) == 64);
+
+// Who kinds belong to: a heap or a pool.
+struct KindOwner {
+  enum class Type : uint8_t { kHeap, kPool };
+
+  Type type;
+  char name[32];
+  void* front = nullptr;  // the heap or pool
+  uint32_t slot = 0;  // of its bins in lanes' areas
+  Kind* kinds = nullptr;  // by Kind::next; the depot's lock, or atomic
+  KindOwner* next = nullptr;  // of all
+  // In a fork child: other threads' doings with the owner are over. who: the slot of the thread that has forked.
+  void (*forget_threads)(KindOwner& owner, const void* who) = nullptr;
+};
+
+struct Kind {
+  static constexpr uint32_t kFirstBatch = 32;
+  static constexpr uint32_t kMostBatch = 256;
+  static constexpr uint32_t kNoIndex = ~0u;
+
+  uint32_t size = 0;      // from one object to the next
+  uint32_t capacity = 0;  // objects in a slab
+  uint32_t chunk = 0;     // carved at a time
+  uint32_t blocks = 0;    // of a slab
+  uint32_t link = 0;      // where the links lie
+  uint32_t slot = 0;      // the owner's
+  uint32_t index = kNoIndex;  // in the table there; kNoIndex: the bin lies in the slot itself
+  bool is_tagged = false;     // a word behind the links tells whether the object has been initialized
+  std::atomic<bool> keeps{false};  // empty slabs are not given back but by reclaim
+  Budget* budget = nullptr;
+  KindOwner* owner = nullptr;
+  Kind* next = nullptr;  // of the owner's
+
+  // Objects of other lanes that one collects before it sends them: more as senders meet.
+  std::atomic<uint32_t> batch{kFirstBatch};
+  std::atomic<uint64_t> contended{0};
+  std::atomic<uint64_t> refills{0};
+  // Objects sent by lanes without memory for a bin, less those that the depot took in.
+  std::atomic<int64_t> in_flight{0};
+
+  std::atomic<uint32_t> slabs{0};  // that there are
+
+  // Slabs between two lanes.
+  SlabList depot;
+  std::atomic<uint32_t> depot_count{0};
+
+  // align: of every object, a power of two up to a block; bytes: of an object with its links, at most kSlabMax.
+  void set_size(Bytes bytes, Bytes align) {
+    size = static_cast<uint32_t>(round_up(bytes, align));
+    blocks = size_class_tables::slab_blocks(size);
+    capacity = static_cast<uint32_t>(bytes_of(blocks) / size);
+    chunk = size >= 4096 ? 1 : 8192 / size;
+  }
+
+  // Of objects with tags: says whether one has been initialized.
+  uint64_t& tag_of(Object* object) const { return *reinterpret_cast<uint64_t*>(object + 1); }
+
+  void met_contention() {
+    contended.fetch_add(1, std::memory_order_relaxed);
+    const uint32_t now = batch.load(std::memory_order_relaxed);
+    if (now < kMostBatch) batch.store(now * 2, std::memory_order_relaxed);
+  }
+};
+
+}  // namespace lanemalloc

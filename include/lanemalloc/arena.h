@@ -58,8 +58,10 @@ char* lane_arena_strndup(struct lane_arena* arena, const char* text, size_t most
 void* lane_arena_memdup(struct lane_arena* arena, const void* bytes, size_t size);
 /* All texts up to a null pointer, one behind the other. */
 char* lane_arena_concat(struct lane_arena* arena, ...) __attribute__((sentinel));
-char* lane_arena_printf(struct lane_arena* arena, const char* format, ...) __attribute__((format(printf, 2, 3)));
-char* lane_arena_vprintf(struct lane_arena* arena, const char* format, va_list arguments) __attribute__((format(printf, 2, 0)));
+char* lane_arena_printf(struct lane_arena* arena, const char* format, ...)
+    __attribute__((format(printf, 2, 3)));
+char* lane_arena_vprintf(struct lane_arena* arena, const char* format, va_list arguments)
+    __attribute__((format(printf, 2, 0)));
 
 /* Has end(object) called before the memory goes. 0, or ENOMEM (returned). */
 int lane_arena_at_reset(struct lane_arena* arena, void (*end)(void* object), void* object);
@@ -85,7 +87,8 @@ void* lane_arena_alloc_out_of_line(struct lane_arena* arena, size_t size);
 
 static inline void* lane_arena_alloc(struct lane_arena* arena, size_t size) {
   char* piece = arena->next;
-  if (__builtin_expect(size > (size_t)(arena->end - piece), 0)) return lane_arena_alloc_out_of_line(arena, size);
+  if (__builtin_expect(size > (size_t)(arena->end - piece), 0))
+    return lane_arena_alloc_out_of_line(arena, size);
   arena->next = (char*)(((uintptr_t)piece + size + 15) & ~(uintptr_t)15);
   return piece;
 }

@@ -17,7 +17,8 @@ class Descriptors {
       place = list_;
       if (place != nullptr) list_ = place->next;
     });
-    return place != nullptr ? place : process_engine.allocate_aligned(sizeof(Place), alignof(Place), thread_slot);
+    return place != nullptr ? place
+                            : process_engine.allocate_aligned(sizeof(Place), alignof(Place), thread_slot);
   }
   // What lies there stays as it is.
   void give(void* object) {

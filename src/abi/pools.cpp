@@ -14,8 +14,10 @@ namespace lanemalloc {
 namespace {
 
 using ProcessPool = Pool<Linux>;
-static_assert(LANE_GATE_AREA == offsetof(Gate, area) && LANE_BUSY_BYTE == kBusyByte && LANE_HIT_BYTES == kHitBytes);
-static_assert(offsetof(lane_pool_bin, head) == offsetof(Bin, head) && offsetof(lane_pool_bin, begin) == offsetof(Bin, begin));
+static_assert(LANE_GATE_AREA == offsetof(Gate, area) && LANE_BUSY_BYTE == kBusyByte &&
+              LANE_HIT_BYTES == kHitBytes);
+static_assert(offsetof(lane_pool_bin, head) == offsetof(Bin, head) &&
+              offsetof(lane_pool_bin, begin) == offsetof(Bin, begin));
 static_assert(offsetof(lane_pool_place, slot) == 0 && sizeof(PoolPlace) == sizeof(lane_pool_place));
 static_assert(LANE_POOL_ZERO == ProcessPool::kZero && LANE_POOL_WAIT == ProcessPool::kWait &&
               LANE_POOL_USE_RESERVE == ProcessPool::kUseReserve);
@@ -65,9 +67,10 @@ EXPORT lane_pool* lane_pool_create(const lane_pool_options* options) {
   if (place == nullptr) return failed(ENOMEM), nullptr;
   const lane_pool_options& o = *options;
   static_assert(alignof(ProcessPool) <= kNoSharing);
-  auto* pool = new (place) ProcessPool(process_engine, o.name != nullptr ? o.name : "pool", o.object_size, alignment_of(o),
-                                       {o.init, o.fini, o.ctor, o.dtor, o.argument});
-  if (pool->start(o.limit, static_cast<uint32_t>(o.reserve), thread_slot)) return reinterpret_cast<lane_pool*>(pool);
+  auto* pool = new (place) ProcessPool(process_engine, o.name != nullptr ? o.name : "pool", o.object_size,
+                                       alignment_of(o), {o.init, o.fini, o.ctor, o.dtor, o.argument});
+  if (pool->start(o.limit, static_cast<uint32_t>(o.reserve), thread_slot))
+    return reinterpret_cast<lane_pool*>(pool);
   lane_pool_destroy(reinterpret_cast<lane_pool*>(pool));
   return failed(ENOMEM), nullptr;
 }
@@ -102,7 +105,8 @@ EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
 
 EXPORT size_t lane_pool_alloc_batch(lane_pool* pool, void** objects, size_t n, int flags) {
   ProcessPool* p = live(pool, "lane_pool_alloc_batch");
-  const size_t had = p != nullptr ? p->allocate_batch(objects, n, static_cast<uint32_t>(flags), thread_slot) : 0;
+  const size_t had =
+      p != nullptr ? p->allocate_batch(objects, n, static_cast<uint32_t>(flags), thread_slot) : 0;
   if (had < n) errno = ENOMEM;
   return had;
 }
@@ -132,7 +136,9 @@ EXPORT void lane_pool_get_statistics(lane_pool* pool, lane_pool_statistics* s) {
   if (p == nullptr) return;
   const auto count = p->count(thread_slot);
   const Kind& kind = p->kind();
-  auto read = [](const auto& counter) { return static_cast<uint64_t>(counter.load(std::memory_order_relaxed)); };
+  auto read = [](const auto& counter) {
+    return static_cast<uint64_t>(counter.load(std::memory_order_relaxed));
+  };
   memcpy(s->name, p->owner().name, sizeof s->name);
   s->object_size = kind.size;
   s->live = not_negative(count.live() - p->reserved());

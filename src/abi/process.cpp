@@ -146,7 +146,8 @@ void say_bad(Text& line) {
 void report_dead_owner(const char* function, const void* owner, KindOwner::Type type) {
   if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
   Text line;
-  line << "lanemalloc: " << function << '(' << owner << "): not a " << word_for(type) << ", or destroyed already";
+  line << "lanemalloc: " << function << '(' << owner << "): not a " << word_for(type)
+       << ", or destroyed already";
   say_bad(line);
 }
 

@@ -26,11 +26,12 @@ constexpr bool is_power_of_two(Bytes n) { return n != 0 && (n & (n - 1)) == 0; }
 
 // Who owns a block: what the page map's owner field holds.
 enum class Owner : uint16_t {
-  kNobody = 0,      // free, or never committed
-  kLarge = 1,       // a large allocation starts here
-  kDepot = 2,       // a slab between two lanes
-  kFirstLane = 3,   // lanes: 3 .. 0x7FFF
-  kPrivate = 0x8000,  // beside any of these: memory of a program's own kind (slab/kind.h), which malloc's free does not know
+  kNobody = 0,     // free, or never committed
+  kLarge = 1,      // a large allocation starts here
+  kDepot = 2,      // a slab between two lanes
+  kFirstLane = 3,  // lanes: 3 .. 0x7FFF
+  kPrivate =
+      0x8000,  // beside any of these: memory of a program's own kind (slab/kind.h), which malloc's free does not know
   kClosed = 0xFFFF  // a gate's id while nobody may hit; owns nothing
 };
 

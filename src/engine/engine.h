@@ -134,6 +134,8 @@ class Engine {
   void add_kind(KindOwner& owner, Kind& kind);
   // Null: no memory, or beyond the budget: also after the other lanes have given what they do not use.
   Object* allocate_of(Kind& kind, Slot& slot);
+  // One that waits in the lane's bin, or null.
+  FAST Object* take_quickly_of(const Kind& kind, Slot& slot);
   // p lies in a slab of the kind.
   void free_of(Kind& kind, Object* object, Slot& slot);
   // Frees the object if it lies where a hit may free it.
@@ -149,7 +151,9 @@ class Engine {
   bool gather(KindOwner& owner, Slot& slot, bool wait);
   // Gives back what lies empty in the calling thread's lane.
   void tidy(KindOwner& owner, Slot& slot);
-  Address begin_of(const Slab* slab) const { return world_.region.address_of(world_.region.block_of_state(slab)); }
+  Address begin_of(const Slab* slab) const {
+    return world_.region.address_of(world_.region.block_of_state(slab));
+  }
   // What there is of a kind.
   struct KindCount {
     uint64_t slabs, used, waiting;
@@ -251,5 +255,5 @@ class Engine {
 
 }  // namespace lanemalloc
 
-#include "engine/engine_slow.h"
 #include "engine/engine_kinds.h"
+#include "engine/engine_slow.h"

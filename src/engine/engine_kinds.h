@@ -30,18 +30,21 @@ void Engine<P>::add_kind(KindOwner& owner, Kind& kind) {
 // --- Allocating and freeing.
 
 template <class P>
-Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
+FAST Object* Engine<P>::take_quickly_of(const Kind& kind, Slot& slot) {
   Gate* gate = Owned::enter(slot);
-  if (Bin* bin = Lane<P>::bin_in(Owned::area(gate), kind); LIKELY(bin != nullptr)) {
-    if (Object* object = bin->head; LIKELY(object != nullptr)) {
-      bin->head = object->next;
-      Owned::leave(slot, gate);
-      return object;
-    }
-  }
+  Bin* bin = Lane<P>::bin_in(Owned::area(gate), kind);
+  Object* object = LIKELY(bin != nullptr) ? bin->head : nullptr;
+  if (LIKELY(object != nullptr)) bin->head = object->next;
+  Owned::leave(slot, gate);
+  return object;
+}
+
+template <class P>
+Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
+  if (Object* object = take_quickly_of(kind, slot); LIKELY(object != nullptr)) return object;
   for (int attempt = 0;; ++attempt) {
     {
-      Stay stay(*this, slot, attempt == 0 ? gate : Owned::enter(slot), true);
+      Stay stay(*this, slot, Owned::enter(slot), true);
       if (stay.lane() == nullptr) return nullptr;
       if (Object* object = stay.lane()->allocate(kind, stay.visit())) return object;
     }
@@ -122,7 +125,8 @@ bool Engine<P>::in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work) {
     {
       Stay stay(*this, slot, Owned::enter(slot), true);
       if (stay.lane() == &lane) return work(lane, stay.visit()), true;
-      if (world_.with_idle_lane(lane, stay.visit(), [&](Lane<P>& held) { work(held, stay.visit()); })) return true;
+      if (world_.with_idle_lane(lane, stay.visit(), [&](Lane<P>& held) { work(held, stay.visit()); }))
+        return true;
       if (!wait || !stay.visit().may_block || !P::barrier()) return false;
     }
     if (attempt < kSpins) {

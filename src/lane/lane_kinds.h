@@ -25,11 +25,19 @@ struct Lane<P>::KindBin {
   SlabList& partial() const { return bin.partial; }
   uint32_t capacity() const { return kind.capacity; }
   void count_taken(uint64_t) const {}
-  uint32_t grant(const Slab* slab) const { return kind.budget->take(kind.size, slab->next_chunk()); }
-  // Not initialized yet, whatever the memory held before.
-  void carved(Object* list) const {
-    if (!kind.is_tagged) return;
+  uint32_t grant(const Slab* slab) const {
+    return kind.budget->take(kind.size, slab->next_chunk(kind.chunk, kind.capacity));
+  }
+  Object* carve(Slab* slab, uint32_t n) const {
+    Object* list = slab->carve(lane.slabs().begin(slab) + kind.link, kind.size, n);
+    if (!kind.is_tagged) return list;
+    // Not initialized yet, whatever the memory held before.
     for (Object* object = list; object != nullptr; object = object->next) kind.tag_of(object) = 0;
+    return list;
+  }
+  void put_full(Slab* slab) const {
+    slab->wait_for_frees(kind.capacity);
+    bin.full.push(slab);
   }
   bool may_grow() const { return kind.budget->may_take(kind.size); }
   Slab* from_depot(Visit& visit) const { return lane.world_.depot.take(kind, lane.id_, &bin, visit); }
@@ -128,7 +136,8 @@ template <class P>
 void Lane<P>::send_of_kind(Object* object, MapEntry entry, Visit& visit) {
   const Kind& kind = slabs().at(entry)->its_kind();
   const uint32_t share = kBatchBytes / kind.batch.load(std::memory_order_relaxed);
-  const Charge charge = {kind.size > share ? kind.size : share, kind.link != 0 ? 0 : Batch::places_in(kind.size)};
+  const Charge charge = {kind.size > share ? kind.size : share,
+                         kind.link != 0 ? 0 : Batch::places_in(kind.size)};
   send(object, remote_of_kinds_to(entry.owner()), entry.owner(), charge, visit);
 }
 
@@ -167,7 +176,8 @@ void Lane<P>::forget_kind(Bin& bin, SlabList& slabs, Visit&) {
 template <class P>
 void Lane<P>::forget_table(const KindOwner& owner, Visit& visit) {
   if (owner.type != KindOwner::Type::kHeap) return;
-  Bin* table = table_in(bins_at_.load(std::memory_order_relaxed), owner.slot).exchange(nullptr, std::memory_order_relaxed);
+  Bin* table = table_in(bins_at_.load(std::memory_order_relaxed), owner.slot)
+                   .exchange(nullptr, std::memory_order_relaxed);
   if (table != nullptr) free(reinterpret_cast<Object*>(table), world_.region.entry_of(table), visit);
 }
 
@@ -177,12 +187,14 @@ BlockCount Lane<P>::check_bin(const Bin& bin) const {
   CHECK(kind != nullptr && (bin.head == nullptr || bin.current != nullptr));
   BlockCount empties = 0;
   const auto check_slab = [&](const Slab* slab) {
-    CHECK(slab->is_of_kind() && &slab->its_kind() == kind && slab->bin == &bin && slab->carved <= kind->capacity);
+    CHECK(slab->is_of_kind() && &slab->its_kind() == kind && slab->bin == &bin &&
+          slab->carved <= kind->capacity);
     CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() == private_of(id_));
     if (slab->place == Slab::Place::kEmpty) empties += slab->blocks();
   };
   if (bin.current != nullptr) check_slab(bin.current);
-  CHECK(bin.begin.load(std::memory_order_relaxed) == (bin.current != nullptr ? slabs().begin(bin.current) : 0));
+  CHECK(bin.begin.load(std::memory_order_relaxed) ==
+        (bin.current != nullptr ? slabs().begin(bin.current) : 0));
   for (const Slab* slab = bin.partial.first(); slab != nullptr; slab = slab->next) {
     check_slab(slab);
     CHECK(slab->has_room() && slab->beyond == 0);

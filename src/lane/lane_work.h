@@ -96,9 +96,10 @@ struct Lane<P>::ClassBin {
   SlabList& partial() const { return lane.partial_[index_of(c)]; }
   uint32_t capacity() const { return capacity_of(c); }
   void count_taken(uint64_t n) const { bump(lane.counters_.taken[index_of(c)], n); }
-  // How many objects may be carved now.
-  uint32_t grant(const Slab* slab) const { return slab->next_chunk(); }
-  void carved(Object*) const {}
+  // How many objects may be carved now; and those.
+  uint32_t grant(const Slab* slab) const { return slab->next_chunk(chunk_of(c), capacity_of(c)); }
+  Object* carve(Slab* slab, uint32_t n) const { return slab->carve(lane.slabs().begin(slab), size_of(c), n); }
+  void put_full(Slab* slab) const { slab->wait_for_frees(capacity_of(c)); }
   bool may_grow() const { return true; }
   Slab* from_depot(Visit& visit) const { return lane.world_.depot.take(c, lane.id_, visit); }
   Slab* fresh_slab(Visit& visit) const {
@@ -147,8 +148,7 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
       if (uncarved && other == nullptr) {
         few_came_ = false;
         if (const uint32_t n = bin.grant(slab); LIKELY(n > 0)) {
-          Object* list = slab->carve(slabs().begin(slab), n);
-          bin.carved(list);
+          Object* list = bin.carve(slab, n);
           return serve(bin, list, n);
         }
         other = bin.from_depot(visit);  // what is there already may be had
@@ -159,7 +159,7 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
         slab->settle(Slab::Place::kPartial);
         bin.partial().push(slab);
       } else {
-        wait_for_frees(slab);
+        bin.put_full(slab);
       }
     }
     if (other == nullptr) other = bin.from_depot(visit);
@@ -172,7 +172,7 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
 
 template <class P>
 void Lane<P>::wait_for_frees(Slab* slab) {
-  slab->wait_for_frees();
+  slab->wait_for_frees(slab->capacity());
   if (UNLIKELY(slab->is_of_kind())) slab->bin->full.push(slab);
 }
 
@@ -449,7 +449,8 @@ bool Lane<P>::clean(Visit& visit) {
   leave_full(false);
   drain_inbox(visit);
   bool any = false;
-  for (unsigned c = 1; c < kClassCount; ++c) any |= clean_bin(ClassBin{*this, static_cast<SizeClass>(c)}, visit);
+  for (unsigned c = 1; c < kClassCount; ++c)
+    any |= clean_bin(ClassBin{*this, static_cast<SizeClass>(c)}, visit);
   for (Bin* bin = bins_; bin != nullptr; bin = bin->next) any |= clean_kind(*bin, visit);
   flush_all(visit);
   return any;
@@ -458,7 +459,7 @@ bool Lane<P>::clean(Visit& visit) {
 // What waits in the bin goes back to its slab, and that to the others.
 template <class P>
 template <class AnyBin>
-void Lane<P>::clear_bin(AnyBin bin) {
+FAST void Lane<P>::clear_bin(AnyBin bin) {
   Slab* slab = bin.current();
   if (slab == nullptr) return;
   uint64_t returned = 0;
@@ -473,13 +474,13 @@ void Lane<P>::clear_bin(AnyBin bin) {
     slab->settle(Slab::Place::kPartial);
     bin.partial().push(slab);
   } else {
-    wait_for_frees(slab);
+    bin.put_full(slab);
   }
 }
 
 template <class P>
 template <class AnyBin>
-bool Lane<P>::clean_bin(AnyBin bin, Visit& visit) {
+FAST bool Lane<P>::clean_bin(AnyBin bin, Visit& visit) {
   clear_bin(bin);
   bool any = false;
   while (Slab* slab = pop_partial(bin.partial())) {

@@ -56,8 +56,18 @@ class Pool : public PoolPlace {
   // How many objects were in use. lost: set if memory could not be reached.
   uint64_t end(Slot& slot, bool& lost);
 
-  void* allocate(uint32_t flags, Slot& slot);
-  Verdict free(void* p, Slot& slot);
+  FAST void* allocate(uint32_t flags, Slot& slot) {
+    if (LIKELY(!is_elaborate_ && flags == 0)) {
+      if (Object* object = engine_.take_quickly_of(kind_, slot); LIKELY(object != nullptr)) return object;
+    }
+    return allocate_elaborately(flags, slot);
+  }
+  FAST Verdict free(void* p, Slot& slot) {
+    if (UNLIKELY(is_elaborate_) || !engine_.free_quickly_of(kind_, static_cast<Object*>(p), slot))
+      return free_elaborately(p, slot);
+    look_after_leaving(slot);
+    return Verdict::kGood;
+  }
   size_t allocate_batch(void** objects, size_t n, uint32_t flags, Slot& slot);
 
   bool preallocate(size_t n, Slot& slot);
@@ -81,9 +91,18 @@ class Pool : public PoolPlace {
   };
   class Locked;
 
-  Object* object_at(void* p) const { return reinterpret_cast<Object*>(static_cast<std::byte*>(p) + kind_.link); }
+  Object* object_at(void* p) const {
+    return reinterpret_cast<Object*>(static_cast<std::byte*>(p) + kind_.link);
+  }
   void* start_of(Object* object) const { return reinterpret_cast<std::byte*>(object) - kind_.link; }
 
+  NOINLINE void* allocate_elaborately(uint32_t flags, Slot& slot);
+  NOINLINE Verdict free_elaborately(void* p, Slot& slot);
+  // See the head of this file.
+  FAST void look_after_leaving(Slot& slot) {
+    compiler_fence();
+    if (UNLIKELY(attention_.load(std::memory_order_relaxed) != 0)) serve(slot);
+  }
   void* allocate_slowly(uint32_t flags, Slot& slot);
   bool initialize(Object* object);
   void* hand_out(Object* object, uint32_t flags, Slot& slot);
@@ -106,6 +125,7 @@ class Pool : public PoolPlace {
   Budget budget_;
   const PoolFunctions functions_;
   const Bytes bytes_;
+  const bool is_elaborate_;  // functions are to be called, or marks made
   std::atomic<uint32_t> state_{kLive};
   std::atomic<uint64_t> least_{0};  // objects that reclaim leaves
 

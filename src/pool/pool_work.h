@@ -10,7 +10,11 @@ template <class P>
 class Pool<P>::Locked {
  public:
   Locked(Pool& pool, Slot& slot)
-      : pool_(pool), slot_(slot), gate_(Owned::enter(slot)), visit_(&slot, !is_busy(gate_)), held_(pool.lock_.acquire(visit_)) {
+      : pool_(pool),
+        slot_(slot),
+        gate_(Owned::enter(slot)),
+        visit_(&slot, !is_busy(gate_)),
+        held_(pool.lock_.acquire(visit_)) {
     if (!held_) pool_.missed_.store(true, std::memory_order_relaxed);
   }
   Locked(const Locked&) = delete;
@@ -34,8 +38,13 @@ class Pool<P>::Locked {
 };
 
 template <class P>
-Pool<P>::Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment, const PoolFunctions& functions)
-    : engine_(engine), functions_(functions), bytes_(bytes) {
+Pool<P>::Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment,
+              const PoolFunctions& functions)
+    : engine_(engine),
+      functions_(functions),
+      bytes_(bytes),
+      is_elaborate_(functions.init != nullptr || functions.fini != nullptr || functions.ctor != nullptr ||
+                    functions.dtor != nullptr || engine.is_checked()) {
   owner_.type = KindOwner::Type::kPool;
   owner_.front = this;
   owner_.forget_threads = &Pool::forget_threads;
@@ -75,15 +84,14 @@ bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
 // Hits may serve a pool that neither has functions nor wants to know of a free.
 template <class P>
 void Pool<P>::publish() {
-  const bool plain = functions_.ctor == nullptr && functions_.dtor == nullptr && !kind_.is_tagged &&
-                     budget_.limit() == Budget::kNone && reserve_ == 0;
+  const bool plain = !is_elaborate_ && budget_.limit() == Budget::kNone && reserve_ == 0;
   hit_slot.store(plain ? kind_.slot : 0, std::memory_order_relaxed);
 }
 
 // --- Allocating.
 
 template <class P>
-void* Pool<P>::allocate(uint32_t flags, Slot& slot) {
+void* Pool<P>::allocate_elaborately(uint32_t flags, Slot& slot) {
   const bool in_turn = (flags & kWait) == 0 || waiters_.load(std::memory_order_relaxed) == 0;
   Object* object = LIKELY(in_turn) ? engine_.allocate_of(kind_, slot) : nullptr;
   return LIKELY(object != nullptr) ? hand_out(object, flags, slot) : allocate_slowly(flags, slot);
@@ -92,7 +100,8 @@ void* Pool<P>::allocate(uint32_t flags, Slot& slot) {
 template <class P>
 void* Pool<P>::allocate_slowly(uint32_t flags, Slot& slot) {
   Object* object = (flags & kUseReserve) != 0 ? take_reserved(slot) : nullptr;
-  if (object == nullptr && (flags & kWait) != 0 && !is_busy(slot.load(std::memory_order_relaxed))) object = wait(slot);
+  if (object == nullptr && (flags & kWait) != 0 && !is_busy(slot.load(std::memory_order_relaxed)))
+    object = wait(slot);
   if (object != nullptr) return hand_out(object, flags, slot);
   if (!budget_.may_take(kind_.size)) counters_.limit_failures.fetch_add(1, std::memory_order_relaxed);
   return nullptr;
@@ -102,7 +111,8 @@ void* Pool<P>::allocate_slowly(uint32_t flags, Slot& slot) {
 template <class P>
 bool Pool<P>::initialize(Object* object) {
   if (LIKELY(!kind_.is_tagged) || kind_.tag_of(object) != 0) return true;
-  if (functions_.init != nullptr && functions_.init(start_of(object), bytes_, functions_.argument) != 0) return false;
+  if (functions_.init != nullptr && functions_.init(start_of(object), bytes_, functions_.argument) != 0)
+    return false;
   kind_.tag_of(object) = 1;
   return true;
 }
@@ -131,7 +141,7 @@ size_t Pool<P>::allocate_batch(void** objects, size_t n, uint32_t flags, Slot& s
 // --- Freeing.
 
 template <class P>
-Verdict Pool<P>::free(void* p, Slot& slot) {
+Verdict Pool<P>::free_elaborately(void* p, Slot& slot) {
   const Kind* kind = engine_.kind_at(p);
   if (UNLIKELY(kind != &kind_)) {
     if (kind != nullptr) return Verdict::kOfKind;
@@ -152,8 +162,7 @@ void Pool<P>::put_back(Object* object, Slot& slot) {
   const bool wanted = attention_.load(std::memory_order_relaxed) != 0;
   if (UNLIKELY(wanted) && hand_over(object, slot) == Taker::kSomebody) return;
   put_into_lane(object, slot);
-  compiler_fence();  // look after having left: see the head of pool.h
-  if (UNLIKELY(attention_.load(std::memory_order_relaxed) != 0)) serve(slot);
+  look_after_leaving(slot);
 }
 
 template <class P>
@@ -326,7 +335,8 @@ Bytes Pool<P>::reclaim(Reclaim level, Slot& slot) {
   } else {
     engine_.tidy(owner_, slot);
   }
-  engine_.give_back_empties_of(kind_, least_.load(std::memory_order_relaxed), slot, [&](const Slab* slab) { finish(slab); });
+  engine_.give_back_empties_of(kind_, least_.load(std::memory_order_relaxed), slot,
+                               [&](const Slab* slab) { finish(slab); });
   const uint32_t after = kind_.slabs.load(std::memory_order_relaxed);
   return after < before ? bytes_of((before - after) * kind_.blocks) : 0;
 }

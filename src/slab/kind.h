@@ -103,7 +103,7 @@ class SlabList {
 
 // A lane's, of a kind. The first two words are what a hit asks for (include/lanemalloc/pool.h).
 struct Bin {
-  Object* head;  // free objects, of the current slab
+  Object* head;                // free objects, of the current slab
   std::atomic<Address> begin;  // of that slab; 0 while there is none
   Slab* current;
   SlabList partial;
@@ -120,9 +120,9 @@ struct KindOwner {
 
   Type type;
   char name[32];
-  void* front = nullptr;  // the heap or pool
-  uint32_t slot = 0;  // of its bins in lanes' areas
-  Kind* kinds = nullptr;  // by Kind::next; the depot's lock, or atomic
+  void* front = nullptr;      // the heap or pool
+  uint32_t slot = 0;          // of its bins in lanes' areas
+  Kind* kinds = nullptr;      // by Kind::next; the depot's lock, or atomic
   KindOwner* next = nullptr;  // of all
   // In a fork child: other threads' doings with the owner are over. who: the slot of the thread that has forked.
   void (*forget_threads)(KindOwner& owner, const void* who) = nullptr;
@@ -133,14 +133,14 @@ struct Kind {
   static constexpr uint32_t kMostBatch = 256;
   static constexpr uint32_t kNoIndex = ~0u;
 
-  uint32_t size = 0;      // from one object to the next
-  uint32_t capacity = 0;  // objects in a slab
-  uint32_t chunk = 0;     // carved at a time
-  uint32_t blocks = 0;    // of a slab
-  uint32_t link = 0;      // where the links lie
-  uint32_t slot = 0;      // the owner's
-  uint32_t index = kNoIndex;  // in the table there; kNoIndex: the bin lies in the slot itself
-  bool is_tagged = false;     // a word behind the links tells whether the object has been initialized
+  uint32_t size = 0;               // from one object to the next
+  uint32_t capacity = 0;           // objects in a slab
+  uint32_t chunk = 0;              // carved at a time
+  uint32_t blocks = 0;             // of a slab
+  uint32_t link = 0;               // where the links lie
+  uint32_t slot = 0;               // the owner's
+  uint32_t index = kNoIndex;       // in the table there; kNoIndex: the bin lies in the slot itself
+  bool is_tagged = false;          // a word behind the links tells whether the object has been initialized
   std::atomic<bool> keeps{false};  // empty slabs are not given back but by reclaim
   Budget* budget = nullptr;
   KindOwner* owner = nullptr;

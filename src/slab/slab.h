@@ -24,8 +24,8 @@ struct Slab {
 
   Slab* next;  // in a list
   Slab* previous;
-  uint32_t carved;  // objects handed out at least once: the first ones
-  uint32_t beyond;  // objects in use that the countdown leaves out; may wrap below 0
+  uint32_t carved;       // objects handed out at least once: the first ones
+  uint32_t beyond;       // objects in use that the countdown leaves out; may wrap below 0
   SizeClass size_class;  // kOfKind: see there
   Place place;
   uint8_t depot_life;  // of the depot, when it was given there
@@ -61,8 +61,6 @@ struct Slab {
   Bytes size() const { return LIKELY(!is_of_kind()) ? size_of(size_class) : its_kind().size; }
   uint32_t capacity() const { return LIKELY(!is_of_kind()) ? capacity_of(size_class) : its_kind().capacity; }
   BlockCount blocks() const { return LIKELY(!is_of_kind()) ? slab_blocks_of(size_class) : its_kind().blocks; }
-  // Where the first object lies, from the slab's beginning.
-  Bytes first_at() const { return LIKELY(!is_of_kind()) ? 0 : its_kind().link; }
   // It may not be given back by whoever finds it empty.
   bool is_kept() const { return is_of_kind() && its_kind().keeps.load(std::memory_order_relaxed); }
 
@@ -89,17 +87,16 @@ struct Slab {
     return list;
   }
 
-  // How many objects carve() hands out: a page or two of them.
-  uint32_t next_chunk() const {
-    const uint32_t left = capacity() - carved;
-    const uint32_t usual = LIKELY(!is_of_kind()) ? chunk_of(size_class) : its_kind().chunk;
+  // How many objects to carve: a page or two of them, `usual` of so many that there are in all.
+  uint32_t next_chunk(uint32_t usual, uint32_t all) const {
+    const uint32_t left = all - carved;
     const uint32_t chunk = usual >> (untouched && usual > 1);
     return chunk < left ? chunk : left;
   }
-  // Hands out the next n > 0 objects for the first time, linked in address order.
-  Object* carve(Address begin, uint32_t n) {
-    const Bytes step = size();
-    const Address first = begin + first_at() + carved * step;
+  // Hands out the next n > 0 objects for the first time, linked in address order. at: of the slab's first object; step: from one to
+  // the next.
+  Object* carve(Address at, Bytes step, uint32_t n) {
+    const Address first = at + carved * step;
     Object* object = reinterpret_cast<Object*>(first);
     for (uint32_t i = 1; i < n; ++i) {
       Object* next_object = reinterpret_cast<Object*>(first + i * step);
@@ -114,9 +111,9 @@ struct Slab {
 
   // No object is left to hand out: wait for some frees before offering the slab again, so that a thread at the edge
   // does not take it up and put it down at every step.
-  void wait_for_frees() {
+  void wait_for_frees(uint32_t all) {
     const uint32_t in_use = used();
-    const uint32_t some = capacity() / 16 + 1;
+    const uint32_t some = all / 16 + 1;
     place = Place::kFull;
     countdown = static_cast<int32_t>(some < in_use ? some : in_use);
     beyond = in_use - static_cast<uint32_t>(countdown);

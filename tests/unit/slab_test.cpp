@@ -29,9 +29,11 @@ class SlabTest : public FakeTest {
   std::vector<Object*> carve_all(Slab* slab) {
     std::vector<Object*> all;
     while (slab->carved < capacity_of(slab->size_class)) {
-      const uint32_t chunk = slab->next_chunk();
+      const SizeClass c = slab->size_class;
+      const uint32_t chunk = slab->next_chunk(chunk_of(c), capacity_of(c));
       size_t n = 0;
-      for (Object* o = slab->carve(slabs_.begin(slab), chunk); o != nullptr; o = o->next, ++n) all.push_back(o);
+      for (Object* o = slab->carve(slabs_.begin(slab), size_of(c), chunk); o != nullptr; o = o->next, ++n)
+        all.push_back(o);
       EXPECT_EQ(n, chunk);
     }
     return all;
@@ -113,7 +115,7 @@ TEST_ALL_CONFIGS(SlabTest, AFullSlabWaitsForSomeFreesAndLosesNoCount) {
   for (Bytes size : {Bytes{16}, Bytes{1024}, Bytes{20000}, kSlabMax}) {
     Slab* slab = make(class_of(size));
     const std::vector<Object*> all = carve_all(slab);
-    slab->wait_for_frees();
+    slab->wait_for_frees(capacity_of(slab->size_class));
     EXPECT_EQ(slab->place, Slab::Place::kFull);
     EXPECT_EQ(slab->used(), all.size());
     const size_t some = capacity_of(slab->size_class) / 16 + 1;
@@ -236,7 +238,7 @@ TEST_ALL_CONFIGS(SlabTest, AListOfSlabsIsNewestFirstAndForgetsWhatIsRemoved) {
 TEST_ALL_CONFIGS(SlabTest, TheDepotGivesWhatItGotToWhoAsks) {
   Slab* slab = make(class_of(256));
   const std::vector<Object*> all = carve_all(slab);
-  slab->wait_for_frees();
+  slab->wait_for_frees(capacity_of(slab->size_class));
   slab->push(all[0]);
   EXPECT_EQ(depot_.take(slab->size_class, kOther, visit_), nullptr);
   ASSERT_TRUE(depot_.give(slab, visit_));

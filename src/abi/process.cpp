@@ -151,6 +151,15 @@ void report_dead_owner(const char* function, const void* owner, KindOwner::Type 
   say_bad(line);
 }
 
+void report_wrong_size(const char* function, const void* pointer, Bytes size, Bytes real,
+                       const KindOwner& owner) {
+  if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
+  Text line;
+  line << "lanemalloc: " << function << '(' << pointer << ", " << uint64_t{size} << "): the object of "
+       << owner << " has " << uint64_t{real} << " bytes";
+  say_bad(line);
+}
+
 void report_bad_pointer(const char* function, const void* pointer, Verdict why, const KindOwner* expected) {
   if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
   Text line;
@@ -158,6 +167,12 @@ void report_bad_pointer(const char* function, const void* pointer, Verdict why, 
   switch (why) {
     case Verdict::kOfKind:
       line << "an object of " << *process_engine.owner_of(pointer);
+      break;
+    case Verdict::kWrongSize:
+      line << "freed with a wrong size";
+      break;
+    case Verdict::kOverrun:
+      line << "bytes behind the object were written";
       break;
     case Verdict::kOfMalloc:
       line << "an object of malloc";

@@ -22,6 +22,8 @@ bool start_process();
 // Tells the user of a bad pointer as the options say; returns unless they say abort. expected: whose it should be; null: malloc's.
 SLOW void report_bad_pointer(const char* function, const void* pointer, Verdict why,
                              const KindOwner* expected = nullptr);
+SLOW void report_wrong_size(const char* function, const void* pointer, Bytes size, Bytes real,
+                            const KindOwner& owner);
 // The same of a heap or pool that is none, or no more.
 SLOW void report_dead_owner(const char* function, const void* owner, KindOwner::Type type);
 

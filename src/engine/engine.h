@@ -17,6 +17,16 @@ struct Found {
   MapEntry entry;
 };
 
+// Of a large allocation, in the state of its first block.
+struct LargeState {
+  KindOwner* owner;  // the heap that it is of; null: malloc's
+  BlockIndex next;   // of that heap's
+  BlockIndex previous;
+  bool is_listed;  // there
+  bool moved;      // the kernel has moved its pages here
+};
+static_assert(sizeof(LargeState) <= BlockState::kOwnerPart);
+
 template <class P>
 class Engine {
  public:
@@ -130,7 +140,11 @@ class Engine {
     world_.depot.lock().release(inside.visit());
     return true;
   }
-  // A kind whose size, budget and index are set.
+  // A kind whose size, budget and index are set: before anybody sees it, and then.
+  void prepare_kind(KindOwner& owner, Kind& kind) const {
+    kind.owner = &owner;
+    kind.slot = owner.slot;
+  }
   void add_kind(KindOwner& owner, Kind& kind);
   // Null: no memory, or beyond the budget: also after the other lanes have given what they do not use.
   Object* allocate_of(Kind& kind, Slot& slot);
@@ -146,6 +160,18 @@ class Engine {
   const KindOwner* owner_of(const void* p) const;
   // Whether it is the start of one of its kind's objects.
   bool is_start_of(const Kind& kind, const void* p) const;
+  // Large ones of a heap, which keeps a list of them. resize: in place, or moved by the kernel, or null.
+  void* allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot, bool& zeroed) {
+    return allocate_large(&owner, size, alignment, slot, Owned::enter(slot), zeroed);
+  }
+  LargeState& large_state_at(BlockIndex at) const { return large_state(world_.region, at); }
+  LargeState& large_state_of(const void* p) const { return large_state_at(block_of(p)); }
+  Bytes large_bytes(const void* p) const { return bytes_of(world_.region.state(block_of(p)).length); }
+  BlockIndex block_of(const void* p) const { return world_.region.block_of(p); }
+  void* pointer_to(BlockIndex at) const { return world_.region.pointer_to(at); }
+  bool is_block_start(const void* p) const { return world_.region.distance(p) % kBlockSize == 0; }
+  void* resize_large_of(void* p, Bytes size, Slot& slot);
+  void free_large_of(void* p, Slot& slot);
   // Has lanes give what they have of the owner's kinds and do not use to the depot, or back. wait: also lanes whose threads are
   // just inside, in so far as the caller may wait. True if all could be reached.
   bool gather(KindOwner& owner, Slot& slot, bool wait);
@@ -154,6 +180,12 @@ class Engine {
   Address begin_of(const Slab* slab) const {
     return world_.region.address_of(world_.region.block_of_state(slab));
   }
+  // Calls visit(slab) for each slab of a kind that nobody uses meanwhile, after gather(). False without memory.
+  template <class Visitor>
+  bool for_each_slab(Kind& kind, Slot& slot, Visitor visit);
+  // Calls visit(object) for each live object of such a slab until it returns other than 0, and returns that.
+  template <class Visitor>
+  int for_each_live(const Kind& kind, const Slab* slab, Visitor visit) const;
   // What there is of a kind.
   struct KindCount {
     uint64_t slabs, used, waiting;
@@ -171,6 +203,7 @@ class Engine {
   bool is_checked() const { return world_.settings.checked; }
   // Marks, with checked=1: false if it was marked so already.
   bool check_out(const void* p) { return !world_.settings.checked || (mark_in_use(p), true); }
+  bool is_marked(const void* p) const { return !world_.settings.checked || is_in_use(p); }
   bool check_in(const void* p) { return !world_.settings.checked || mark_free(p); }
 
   // How threads enter lanes from now on, as the settings say; a thread follows at its next miss. False, and nothing changed,
@@ -223,18 +256,22 @@ class Engine {
   void set_entry(Entry entry, uint32_t shared_lanes);
   void count_owner();
   bool has_bin_of(const Lane<P>& lane, const KindOwner& owner) const;
+  int64_t in_flight(const KindOwner& owner);
+  void unmark(const Slab* slab);
   template <class Work>
   bool in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work);
 
-  void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
   bool collect_empties(Need need, Gate* gate, Visit& visit);
   void free_large(void* p, Visit& visit);
   bool resize_large(void* p, BlockCount blocks, Visit& visit);
   void* move_large(void* p, Bytes size, Visit& visit);
-  void publish_large(BlockIndex at, bool moved);
+  void* allocate_large(KindOwner* owner, Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
+  void publish_large(BlockIndex at, KindOwner* owner, bool moved);
+  void count_large(const KindOwner* owner, uint64_t bytes);
   void* copy_to_new(void* p, Bytes old_size, Bytes size, Slot& slot);
   void mark_in_use(const void* p);
   bool mark_free(const void* p);
+  bool is_in_use(const void* p) const;
   bool is_start(const void* p, MapEntry entry) const;
   Verdict why_nobody(const void* p) const;
   void free_without_lane(Object* object, MapEntry entry);

@@ -19,8 +19,6 @@ bool Engine<P>::add_owner(KindOwner& owner, Slot& slot) {
 
 template <class P>
 void Engine<P>::add_kind(KindOwner& owner, Kind& kind) {
-  kind.owner = &owner;
-  kind.slot = owner.slot;
   Kind* first = __atomic_load_n(&owner.kinds, __ATOMIC_RELAXED);
   // release: who follows the list sees the kind whole. Kinds only come; all go at once, with the owner.
   do kind.next = first;
@@ -95,7 +93,25 @@ Kind* Engine<P>::kind_at(const void* p) const {
 
 template <class P>
 const KindOwner* Engine<P>::owner_of(const void* p) const {
-  return kind_at(p)->owner;
+  const Bytes distance = world_.region.distance(p);
+  if (distance >= world_.region.bytes()) return nullptr;
+  const MapEntry entry = world_.region.entry_at(distance);
+  if (!is_private(entry.owner())) return nullptr;
+  if (public_of(entry.owner()) == Owner::kLarge) return static_cast<const LargeState*>(entry.state())->owner;
+  return static_cast<const Slab*>(entry.state())->its_kind().owner;
+}
+
+template <class P>
+void* Engine<P>::resize_large_of(void* p, Bytes size, Slot& slot) {
+  Inside inside(slot, Owned::enter(slot));
+  if (size <= kSlabMax || size >= world_.region.bytes()) return nullptr;
+  return resize_large(p, blocks_for(size), inside.visit()) ? p : move_large(p, size, inside.visit());
+}
+
+template <class P>
+void Engine<P>::free_large_of(void* p, Slot& slot) {
+  Inside inside(slot, Owned::enter(slot));
+  free_large(p, inside.visit());
 }
 
 template <class P>
@@ -145,14 +161,36 @@ bool Engine<P>::gather(KindOwner& owner, Slot& slot, bool wait) {
     world_.lanes.for_each([&](Lane<P>& lane) {
       if (!has_bin_of(lane, owner)) return;
       all &= in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) {
-        held.flush_all(visit);
         held.drain_inbox(visit);
+        held.flush_all(visit);
         for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
           if (Bin* bin = held.bin_of(*kind)) held.clean_kind(*bin, visit);
       });
     });
   }
   return all;
+}
+
+// Objects of the owner on their way from lane to lane.
+template <class P>
+int64_t Engine<P>::in_flight(const KindOwner& owner) {
+  int64_t n = 0;
+  for (const Kind* kind = __atomic_load_n(&owner.kinds, __ATOMIC_ACQUIRE); kind != nullptr;
+       kind = kind->next) {
+    n += kind->in_flight.load(std::memory_order_relaxed);
+    world_.lanes.for_each([&](Lane<P>& lane) {
+      if (const Bin* bin = lane.bin_of(*kind)) n += bin->in_flight.load(std::memory_order_relaxed);
+    });
+  }
+  return n;
+}
+
+// With checked=1, of a slab that goes with objects in use.
+template <class P>
+void Engine<P>::unmark(const Slab* slab) {
+  if (!world_.settings.checked) return;
+  for (Address at = begin_of(slab); at < begin_of(slab) + bytes_of(slab->blocks()); at += kGranule)
+    mark_free(reinterpret_cast<void*>(at));
 }
 
 template <class P>
@@ -191,12 +229,58 @@ typename Engine<P>::KindCount Engine<P>::count_kind(Kind& kind, Slot& slot) {
   return count;
 }
 
+// The slabs stay while they are visited: nobody uses the kind, and none of them is empty. False without memory for notes.
+template <class P>
+template <class Visitor>
+bool Engine<P>::for_each_slab(Kind& kind, Slot& slot, Visitor visit) {
+  const uint32_t most = kind.slabs.load(std::memory_order_relaxed);
+  auto** notes = static_cast<const Slab**>(allocate(most * sizeof(Slab*), slot));
+  if (notes == nullptr) return false;
+  uint32_t n = 0;
+  const auto note = [&](const Slab* slab) {
+    for (; slab != nullptr && n < most; slab = slab->next) notes[n++] = slab;
+  };
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (lane.bin_of(kind) == nullptr) return;
+    in_lane(lane, slot, true, [&](Lane<P>& held, Visit&) {
+      note(held.bin_of(kind)->partial.first());
+      note(held.bin_of(kind)->full.first());
+    });
+  });
+  locked(slot, [&] { note(kind.depot.first()); });
+  for (uint32_t i = 0; i < n; ++i) visit(notes[i]);
+  free(notes, slot);
+  return true;
+}
+
+template <class P>
+template <class Visitor>
+int Engine<P>::for_each_live(const Kind& kind, const Slab* slab, Visitor visit) const {
+  constexpr uint32_t kMost = kBlockSize / kGranule;
+  static_assert(kMost >= kBlockSize / sizeof(Object));
+  uint64_t is_free[kMost / 64]{};
+  const Address begin = begin_of(slab);
+  for (const Object* object = slab->free_list; object != nullptr; object = object->next) {
+    const Bytes i = (reinterpret_cast<Address>(object) - begin) / kind.size;
+    is_free[i / 64] |= uint64_t{1} << (i % 64);
+  }
+  for (uint32_t i = 0; i < slab->carved; ++i) {
+    if ((is_free[i / 64] >> (i % 64) & 1) != 0) continue;
+    if (const int stop = visit(reinterpret_cast<void*>(begin + Bytes{i} * kind.size)); stop != 0) return stop;
+  }
+  return 0;
+}
+
 // --- The end.
 
 template <class P>
 template <class Each>
 bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
+  // What the page map sends after a slab that has moved takes a round more each time. In a fork child some may be in lanes that were
+  // set aside: nobody will ever look there.
+  constexpr int kRounds = 16;
   bool all = gather(owner, slot, true);
+  for (int round = 1; round < kRounds && in_flight(owner) != 0; ++round) all &= gather(owner, slot, true);
   SlabList slabs;
   world_.lanes.for_each([&](Lane<P>& lane) {
     if (!has_bin_of(lane, owner)) return;
@@ -213,6 +297,7 @@ bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
   }
   while (Slab* slab = slabs.pop()) {
     each(slab->its_kind(), slab);
+    unmark(slab);
     Inside inside(slot, Owned::enter(slot));
     world_.slabs().destroy(slab, inside.visit());
   }

@@ -33,6 +33,8 @@ enum class Verdict : uint8_t {
   kListDamaged,   // a free list has a circle or a stray link
   kOfKind,        // an object of a pool or a heap, where it is not to be
   kOfMalloc,      // one of malloc, the same
+  kWrongSize,     // freed with a size that it does not have
+  kOverrun,       // bytes behind it were written
 };
 
 template <class P>

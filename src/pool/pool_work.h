@@ -65,6 +65,7 @@ template <class P>
 bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
   budget_.start(nullptr, limit == 0 ? Budget::kNone : limit * kind_.size, Budget::kNone);
   if (!engine_.add_owner(owner_, slot)) return false;
+  engine_.prepare_kind(owner_, kind_);
   engine_.add_kind(owner_, kind_);
   reserve_ = reserve;
   least_.store(reserve, std::memory_order_relaxed);

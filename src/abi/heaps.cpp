@@ -1,0 +1,171 @@
+// The functions of include/lanemalloc/heap.h. Heaps, and the kinds that they are made of, lie in memory that is never anything else: one
+// that is used after its end is known to be dead.
+#include <errno.h>
+#include <lanemalloc/heap.h>
+#include <string.h>
+
+#include <new>
+
+#include "abi/descriptors.h"
+#include "abi/process.h"
+#include "heap/heap.h"
+
+namespace lanemalloc {
+namespace {
+
+using ProcessHeap = Heap<Linux>;
+
+constinit Descriptors<sizeof(ProcessHeap)> descriptors;
+constinit Descriptors<sizeof(Kind)> kinds;
+constexpr ProcessHeap::KindSource kSource{[]() -> void* { return kinds.take(); },
+                                          [](void* kind) { kinds.give(kind); }};
+
+ProcessHeap* live(lane_heap* heap, const char* function) {
+  auto* h = reinterpret_cast<ProcessHeap*>(heap);
+  if (LIKELY(h != nullptr && h->is_live())) return h;
+  report_dead_owner(function, heap, KindOwner::Type::kHeap);
+  return nullptr;
+}
+
+void* or_no_memory(void* p) {
+  if (UNLIKELY(p == nullptr)) errno = ENOMEM;
+  return p;
+}
+
+bool is_sound(const lane_heap_options& o) {
+  if (o.soft_limit == 0) return true;
+  return o.on_soft_limit != nullptr && (o.limit == 0 || o.soft_limit <= o.limit);
+}
+
+void free_in(lane_heap* heap, void* object, Bytes size, const char* function) {
+  if (object == nullptr) return;
+  ProcessHeap* h = live(heap, function);
+  if (h == nullptr) return;
+  const int saved = errno;
+  const HeapFree result = h->free(object, size, thread_slot);
+  if (UNLIKELY(result.verdict == Verdict::kWrongSize)) {
+    report_wrong_size(function, object, size, result.asked, h->owner());
+  } else if (UNLIKELY(result.verdict != Verdict::kGood)) {
+    report_bad_pointer(function, object, result.verdict, &h->owner());
+  }
+  errno = saved;
+}
+
+}  // namespace
+}  // namespace lanemalloc
+
+using namespace lanemalloc;
+
+extern "C" {
+
+EXPORT lane_heap* lane_heap_create(const lane_heap_options* options) {
+  const lane_heap_options o = options != nullptr ? *options : lane_heap_options{};
+  ProcessHeap* parent = o.parent != nullptr ? live(o.parent, "lane_heap_create: parent") : nullptr;
+  if (!is_sound(o) || (o.parent != nullptr && parent == nullptr)) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  void* place = start_process() ? descriptors.take() : nullptr;
+  if (place == nullptr) return static_cast<lane_heap*>(or_no_memory(nullptr));
+  static_assert(alignof(ProcessHeap) <= kNoSharing);
+  auto* heap = new (place) ProcessHeap(process_engine, kSource, o.name != nullptr ? o.name : "heap", parent);
+  if (heap->start(o.limit, o.soft_limit, o.on_soft_limit, o.argument, thread_slot))
+    return reinterpret_cast<lane_heap*>(heap);
+  descriptors.give(heap);
+  return static_cast<lane_heap*>(or_no_memory(nullptr));
+}
+
+EXPORT size_t lane_heap_destroy(lane_heap* heap) {
+  ProcessHeap* h = live(heap, "lane_heap_destroy");
+  return h != nullptr ? h->end(thread_slot, [](ProcessHeap& gone) { descriptors.give(&gone); }) : 0;
+}
+
+EXPORT void* lane_heap_alloc(lane_heap* heap, size_t size) {
+  ProcessHeap* h = live(heap, "lane_heap_alloc");
+  return or_no_memory(h != nullptr ? h->allocate(size, thread_slot) : nullptr);
+}
+
+EXPORT void* lane_heap_alloc_zeroed(lane_heap* heap, size_t count, size_t size) {
+  ProcessHeap* h = live(heap, "lane_heap_alloc_zeroed");
+  size_t total;
+  if (h == nullptr || __builtin_mul_overflow(count, size, &total)) return or_no_memory(nullptr);
+  return or_no_memory(h->allocate_zeroed(total, thread_slot));
+}
+
+EXPORT void* lane_heap_alloc_aligned(lane_heap* heap, size_t alignment, size_t size) {
+  if (!is_power_of_two(alignment)) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  ProcessHeap* h = live(heap, "lane_heap_alloc_aligned");
+  return or_no_memory(h != nullptr ? h->allocate_aligned(size, alignment, thread_slot) : nullptr);
+}
+
+EXPORT void* lane_heap_realloc(lane_heap* heap, void* object, size_t size) {
+  if (object == nullptr) return lane_heap_alloc(heap, size);
+  if (size == 0) {
+    free_in(heap, object, ProcessHeap::kUnknown, "lane_heap_realloc");
+    return nullptr;
+  }
+  ProcessHeap* h = live(heap, "lane_heap_realloc");
+  if (h == nullptr) return or_no_memory(nullptr);
+  if (const Verdict verdict = h->find(object); UNLIKELY(verdict != Verdict::kGood)) {
+    report_bad_pointer("lane_heap_realloc", object, verdict, &h->owner());
+    return or_no_memory(nullptr);
+  }
+  return or_no_memory(h->reallocate(object, size, thread_slot));
+}
+
+EXPORT void lane_heap_free(lane_heap* heap, void* object) {
+  free_in(heap, object, ProcessHeap::kUnknown, "lane_heap_free");
+}
+
+EXPORT void lane_heap_free_sized(lane_heap* heap, void* object, size_t size) {
+  free_in(heap, object, size, "lane_heap_free_sized");
+}
+
+EXPORT size_t lane_heap_usable_size(lane_heap* heap, const void* object) {
+  ProcessHeap* h = object != nullptr ? live(heap, "lane_heap_usable_size") : nullptr;
+  if (h == nullptr) return 0;
+  const Verdict verdict = h->find(object);
+  if (LIKELY(verdict == Verdict::kGood)) return h->usable_size(object);
+  report_bad_pointer("lane_heap_usable_size", object, verdict, &h->owner());
+  return 0;
+}
+
+EXPORT int lane_heap_set_limits(lane_heap* heap, size_t soft, size_t hard) {
+  ProcessHeap* h = live(heap, "lane_heap_set_limits");
+  return h != nullptr && h->set_limits(soft, hard) ? 0 : EINVAL;
+}
+
+EXPORT int lane_heap_walk(lane_heap* heap, int (*visit)(void*, size_t, void*), void* argument) {
+  ProcessHeap* h = live(heap, "lane_heap_walk");
+  if (h == nullptr) return 0;
+  int result = 0;
+  const bool complete =
+      h->walk(thread_slot, [&](void* object, Bytes size) { return result = visit(object, size, argument); });
+  if (complete) return result;
+  errno = ENOMEM;
+  return -1;
+}
+
+EXPORT void lane_heap_get_statistics(lane_heap* heap, lane_heap_statistics* s) {
+  *s = {};
+  ProcessHeap* h = live(heap, "lane_heap_get_statistics");
+  if (h == nullptr) return;
+  const HeapCount count = h->count(thread_slot);
+  s->live_objects = count.objects;
+  s->live_bytes = count.bytes;
+  s->slab_bytes = count.slab_bytes;
+  s->used_bytes = h->budget().used();
+  s->peak_bytes = h->budget().peak();
+  s->limit_failures = h->limit_failures();
+  s->soft_calls = h->soft_calls();
+}
+
+EXPORT size_t lane_heap_trim(lane_heap* heap) {
+  ProcessHeap* h = live(heap, "lane_heap_trim");
+  return h != nullptr ? h->trim(thread_slot) : 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,144 @@
+// Heap: memory that is counted, limited and given back together. A kind (slab/kind.h) for each size class of malloc's that the heap
+// uses, made when it is first asked for; large objects in a list of its own. Child heaps are charged to their parents.
+// Called by: abi/heaps.cpp. Locking: none for small objects but the lanes'; large objects and children under the heap's lock (rank
+// kPool), held for some steps, never with another.
+//
+//   parent <--- heap --- children
+//                |---- kinds by class ---> bins in the lanes' tables
+//                |---- large objects, by their blocks
+//                '---- budget ---> the parent's budget
+//
+// With checked=1 an object ends with its size as it was asked for, and pattern from there on: a wrong size and a byte behind the object
+// show when it is freed.
+//
+// Source: MoarVM's fixed-size allocator (SEEDS.md 2).
+#pragma once
+
+#include "engine/engine.h"
+
+struct lane_heap;  // a Heap, to programs
+
+namespace lanemalloc {
+
+struct HeapCount {
+  uint64_t objects, bytes;  // live
+  uint64_t slab_bytes;      // with large objects
+};
+
+// What is wrong with a free, besides the verdict.
+struct HeapFree {
+  Verdict verdict;
+  Bytes asked = 0;  // with kWrongSize: what the object was asked for with, or has
+};
+
+template <class P>
+class Heap {
+ public:
+  static constexpr uint32_t kLive = 0x70616568;
+  using SoftLimit = void (*)(lane_heap* heap, Bytes used, void* argument);
+  // A place for a kind, and back.
+  struct KindSource {
+    void* (*take)();
+    void (*give)(void* kind);
+  };
+
+  Heap(Engine<P>& engine, KindSource source, const char* name, Heap* parent);
+  bool start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, Slot& slot);
+  // Everything in it, and its child heaps; `gone(heap)` is told of each heap that is no more. Returns how many objects there were.
+  template <class Gone>
+  uint64_t end(Slot& slot, Gone gone);
+
+  FAST void* allocate(Bytes size, Slot& slot) {
+    if (LIKELY(size - 1 < kSlabMax && !is_checked_)) {
+      const Kind* kind = kinds_[index_of(class_of(size))].load(std::memory_order_acquire);  // [kinds.acquire]
+      Object* object = LIKELY(kind != nullptr) ? engine_.take_quickly_of(*kind, slot) : nullptr;
+      if (LIKELY(object != nullptr)) return object;
+    }
+    return allocate_slowly(size, kGranule, slot);
+  }
+  void* allocate_zeroed(Bytes size, Slot& slot);
+  void* allocate_aligned(Bytes size, Bytes alignment, Slot& slot) {
+    return allocate_slowly(size, alignment, slot);
+  }
+  // p is good (find).
+  void* reallocate(void* p, Bytes size, Slot& slot);
+
+  // size: what it was last asked for with; kUnknown if the caller does not say.
+  static constexpr Bytes kUnknown = ~Bytes{0};
+  FAST HeapFree free(void* p, Bytes size, Slot& slot) {
+    if (LIKELY(size - 1 < kSlabMax)) {
+      const Kind* kind = kinds_[index_of(class_of(size))].load(std::memory_order_acquire);  // [kinds.acquire]
+      if (LIKELY(kind != nullptr && engine_.free_quickly_of(*kind, static_cast<Object*>(p), slot)))
+        return {Verdict::kGood};
+    }
+    return free_slowly(p, size, slot);
+  }
+
+  // Whether p is a live object of this heap.
+  Verdict find(const void* p) const;
+  // Of one that is.
+  Bytes usable_size(const void* p) const;
+
+  bool set_limits(Bytes soft, Bytes hard);
+  // Calls visit(object, usable size) for each live object until it returns other than 0. False: no memory for notes.
+  template <class Visitor>
+  bool walk(Slot& slot, Visitor visit);
+  HeapCount count(Slot& slot);
+  Bytes trim(Slot& slot);
+
+  bool is_live() const { return state_.load(std::memory_order_relaxed) == kLive; }
+  const KindOwner& owner() const { return owner_; }
+  const Budget& budget() const { return budget_; }
+  uint64_t limit_failures() const { return limit_failures_.load(std::memory_order_relaxed); }
+  uint64_t soft_calls() const { return soft_calls_.load(std::memory_order_relaxed); }
+
+ private:
+  class Locked;
+  static constexpr Bytes kTail = sizeof(uint64_t);
+  static constexpr unsigned char kPattern = 0xFB;
+
+  NOINLINE void* allocate_slowly(Bytes size, Bytes alignment, Slot& slot);
+  NOINLINE HeapFree free_slowly(void* p, Bytes size, Slot& slot);
+  void* allocate_once(Bytes size, Bytes alignment, Slot& slot);
+  void* allocate_large(Bytes size, Bytes alignment, Slot& slot);
+  void* reallocate_large(void* p, Bytes size, Slot& slot);
+  void free_large(void* p, Slot& slot);
+  Kind* kind_for(SizeClass c);
+  Heap* refuser(Bytes size);
+  void gather_tree(Slot& slot);
+  void tell_soft_limits();
+  void sign(void* p, Bytes size);
+  HeapFree check_signature(const void* p, Bytes size) const;
+  bool is_large(const void* p) const { return engine_.kind_at(p) == nullptr; }
+  void link_large(void* p, Slot& slot);
+  void unlink_large(void* p, Slot& slot);
+  template <class Visitor>
+  void for_each_class(Visitor visit) {
+    for (auto& kind : kinds_)
+      if (Kind* k = kind.load(std::memory_order_acquire)) visit(*k);
+  }
+  static void forget_threads(KindOwner& owner, const void* who);
+
+  Engine<P>& engine_;
+  const KindSource source_;
+  std::atomic<Kind*> kinds_[kClassCount]{};
+  KindOwner owner_;
+  Budget budget_;
+  Heap* const parent_;
+  SoftLimit on_soft_ = nullptr;
+  void* argument_ = nullptr;
+  const bool is_checked_;
+  std::atomic<uint32_t> state_{kLive};
+  std::atomic<uint64_t> limit_failures_{0};
+  std::atomic<uint64_t> soft_calls_{0};
+
+  Lock<P> lock_{Rank::kPool};
+  Heap* children_ = nullptr;
+  Heap* sibling_ = nullptr;
+  BlockIndex large_ = kNoLarge;
+  static constexpr BlockIndex kNoLarge = Region<P>::kNoBlock;
+};
+
+}  // namespace lanemalloc
+
+#include "heap/heap_work.h"

@@ -1,0 +1,388 @@
+// What a heap does. Included by heap.h only; see there.
+#pragma once
+
+#include <cstring>
+
+namespace lanemalloc {
+
+template <class P>
+class Heap<P>::Locked {
+ public:
+  Locked(Heap& heap, Slot& slot)
+      : heap_(heap), slot_(slot), gate_(Owned::enter(slot)), visit_(&slot, !is_busy(gate_)) {
+    held_ = heap.lock_.acquire(visit_);
+  }
+  Locked(const Locked&) = delete;
+  ~Locked() {
+    if (held_) heap_.lock_.release(visit_);
+    Owned::leave(slot_, gate_);
+  }
+  bool is_held() const { return held_; }
+
+ private:
+  Heap& heap_;
+  Slot& slot_;
+  Gate* gate_;
+  Visit visit_;
+  bool held_;
+};
+
+template <class P>
+Heap<P>::Heap(Engine<P>& engine, KindSource source, const char* name, Heap* parent)
+    : engine_(engine), source_(source), parent_(parent), is_checked_(engine.is_checked()) {
+  owner_.type = KindOwner::Type::kHeap;
+  owner_.front = this;
+  owner_.forget_threads = &Heap::forget_threads;
+  strncpy(owner_.name, name, sizeof owner_.name - 1);
+  owner_.name[sizeof owner_.name - 1] = '\0';
+}
+
+template <class P>
+bool Heap<P>::start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, Slot& slot) {
+  on_soft_ = on_soft;
+  argument_ = argument;
+  budget_.start(parent_ != nullptr ? &parent_->budget_ : nullptr, limit == 0 ? Budget::kNone : limit,
+                soft == 0 ? Budget::kNone : soft);
+  if (!engine_.add_owner(owner_, slot)) return false;
+  if (parent_ == nullptr) return true;
+  Locked locked(*parent_, slot);
+  sibling_ = parent_->children_;
+  parent_->children_ = this;
+  return true;
+}
+
+template <class P>
+bool Heap<P>::set_limits(Bytes soft, Bytes hard) {
+  if (soft != 0 && (on_soft_ == nullptr || (hard != 0 && soft > hard))) return false;
+  budget_.set_limits(hard == 0 ? Budget::kNone : hard, soft == 0 ? Budget::kNone : soft);
+  return true;
+}
+
+// --- Allocating.
+
+// Null without memory. Two threads may make it at once; one of them is first.
+template <class P>
+Kind* Heap<P>::kind_for(SizeClass c) {
+  std::atomic<Kind*>& place = kinds_[index_of(c)];
+  Kind* kind = place.load(std::memory_order_acquire);
+  if (LIKELY(kind != nullptr)) return kind;
+  void* memory = source_.take();
+  if (memory == nullptr) return nullptr;
+  Kind* made = new (memory) Kind;
+  made->set_size(size_of(c), alignof(Object));
+  made->index = index_of(c);
+  made->budget = &budget_;
+  engine_.prepare_kind(owner_, *made);
+  // release: who finds the kind sees it whole. Pairs with [kinds.acquire].
+  if (!place.compare_exchange_strong(kind, made, std::memory_order_release, std::memory_order_acquire)) {
+    source_.give(memory);
+    return kind;
+  }
+  engine_.add_kind(owner_, *made);
+  return made;
+}
+
+template <class P>
+void* Heap<P>::allocate_slowly(Bytes size, Bytes alignment, Slot& slot) {
+  const Bytes whole = is_checked_ ? size + kTail : size == 0 ? 1 : size;
+  if (UNLIKELY(whole < size)) return nullptr;
+  void* p = allocate_once(whole, alignment, slot);
+  if (p == nullptr) {
+    if (Heap* heap = refuser(whole)) {
+      heap->gather_tree(slot);
+      p = allocate_once(whole, alignment, slot);
+      if (p == nullptr) heap->limit_failures_.fetch_add(1, std::memory_order_relaxed);
+    }
+  }
+  tell_soft_limits();
+  if (p == nullptr) return nullptr;
+  if (UNLIKELY(is_checked_)) {
+    if (!is_large(p)) engine_.check_out(p);
+    sign(p, size);
+  }
+  return p;
+}
+
+template <class P>
+void* Heap<P>::allocate_once(Bytes size, Bytes alignment, Slot& slot) {
+  SizeClass c{0};
+  if (alignment <= kGranule) {
+    if (size <= kSlabMax) c = class_of(size);
+  } else if (alignment <= kBlockSize) {
+    c = aligned_class_of(size, alignment);
+  }
+  if (c == SizeClass{0}) return allocate_large(size, alignment, slot);
+  Kind* kind = kind_for(c);
+  return kind != nullptr ? engine_.allocate_of(*kind, slot) : nullptr;
+}
+
+// The heap whose limit stands in the way of an object of the size; null if none does.
+template <class P>
+Heap<P>* Heap<P>::refuser(Bytes size) {
+  const Bytes real = size <= kSlabMax ? size_of(class_of(size)) : bytes_of(blocks_for(size));
+  for (Heap* heap = this; heap != nullptr; heap = heap->parent_)
+    if (heap->budget_.used() + real > heap->budget_.limit()) return heap;
+  return nullptr;
+}
+
+// What it and its children keep and do not use goes back, and is not charged any more.
+template <class P>
+void Heap<P>::gather_tree(Slot& slot) {
+  engine_.gather(owner_, slot, true);
+  Heap* child;
+  {
+    Locked locked(*this, slot);
+    child = locked.is_held() ? children_ : nullptr;
+  }
+  // The program does not destroy a child of a heap that another thread allocates in.
+  for (; child != nullptr; child = child->sibling_) child->gather_tree(slot);
+}
+
+template <class P>
+void Heap<P>::tell_soft_limits() {
+  for (Heap* heap = this; heap != nullptr; heap = heap->parent_) {
+    if (!heap->budget_.take_passed() || heap->on_soft_ == nullptr) continue;
+    heap->soft_calls_.fetch_add(1, std::memory_order_relaxed);
+    heap->on_soft_(reinterpret_cast<lane_heap*>(heap), heap->budget_.used(), heap->argument_);
+  }
+}
+
+template <class P>
+void* Heap<P>::allocate_zeroed(Bytes size, Slot& slot) {
+  void* p = allocate(size, slot);
+  if (p != nullptr) memset(p, 0, size);
+  return p;
+}
+
+template <class P>
+void* Heap<P>::reallocate(void* p, Bytes size, Slot& slot) {
+  const Bytes old_size = usable_size(p);
+  if (!is_checked_) {
+    if (size <= old_size && (size >= old_size / 2 || old_size == kGranule)) return p;
+    if (is_large(p) && size > kSlabMax) {
+      if (void* moved = reallocate_large(p, size, slot)) return moved;
+    }
+  }
+  void* copy = allocate(size, slot);
+  if (copy == nullptr) return nullptr;
+  memcpy(copy, p, old_size < size ? old_size : size);
+  free(p, kUnknown, slot);
+  return copy;
+}
+
+// --- Freeing.
+
+template <class P>
+HeapFree Heap<P>::free_slowly(void* p, Bytes size, Slot& slot) {
+  if (const Verdict verdict = find(p); verdict != Verdict::kGood) return {verdict};
+  if (size != kUnknown || is_checked_) {
+    if (const HeapFree wrong = check_signature(p, size); wrong.verdict != Verdict::kGood) return wrong;
+  }
+  Kind* kind = engine_.kind_at(p);
+  if (kind == nullptr) {
+    free_large(p, slot);
+    return {Verdict::kGood};
+  }
+  if (!engine_.check_in(p)) return {Verdict::kFreedAlready};
+  Object* object = static_cast<Object*>(p);
+  if (!engine_.free_quickly_of(*kind, object, slot)) engine_.free_of(*kind, object, slot);
+  return {Verdict::kGood};
+}
+
+template <class P>
+Verdict Heap<P>::find(const void* p) const {
+  const KindOwner* owner = engine_.owner_of(p);
+  if (owner == nullptr) {
+    const Verdict verdict = engine_.find(p).verdict;
+    return verdict == Verdict::kGood ? Verdict::kOfMalloc : verdict;
+  }
+  if (owner != &owner_) return Verdict::kOfKind;
+  const Kind* kind = engine_.kind_at(p);
+  if (kind == nullptr) return engine_.is_block_start(p) ? Verdict::kGood : Verdict::kNotAStart;
+  if (!engine_.is_start_of(*kind, p)) return Verdict::kNotAStart;
+  return engine_.is_marked(p) ? Verdict::kGood : Verdict::kFreedAlready;
+}
+
+template <class P>
+Bytes Heap<P>::usable_size(const void* p) const {
+  const Kind* kind = engine_.kind_at(p);
+  const Bytes real = kind != nullptr ? kind->size : engine_.large_bytes(p);
+  if (!is_checked_) return real;
+  uint64_t size;
+  memcpy(&size, static_cast<const std::byte*>(p) + real - kTail, kTail);
+  return size <= real - kTail ? size : real - kTail;
+}
+
+// With checked=1: the size at the end, and pattern between.
+template <class P>
+void Heap<P>::sign(void* p, Bytes size) {
+  const Kind* kind = engine_.kind_at(p);
+  const Bytes real = kind != nullptr ? kind->size : engine_.large_bytes(p);
+  memset(static_cast<std::byte*>(p) + size, kPattern, real - kTail - size);
+  const uint64_t word = size;
+  memcpy(static_cast<std::byte*>(p) + real - kTail, &word, kTail);
+}
+
+template <class P>
+HeapFree Heap<P>::check_signature(const void* p, Bytes size) const {
+  const Kind* kind = engine_.kind_at(p);
+  const Bytes real = kind != nullptr ? kind->size : engine_.large_bytes(p);
+  if (!is_checked_) return size > real ? HeapFree{Verdict::kWrongSize, real} : HeapFree{Verdict::kGood};
+  uint64_t word;
+  memcpy(&word, static_cast<const std::byte*>(p) + real - kTail, kTail);
+  if (word > real - kTail) return {Verdict::kOverrun};
+  for (Bytes i = word; i < real - kTail; ++i)
+    if (static_cast<const unsigned char*>(p)[i] != kPattern) return {Verdict::kOverrun};
+  if (size != kUnknown && word != size) return {Verdict::kWrongSize, word};
+  return {Verdict::kGood};
+}
+
+// --- Large objects.
+
+template <class P>
+void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
+  const Bytes bytes = bytes_of(blocks_for(size));
+  if (bytes < size || budget_.take(bytes, 1) == 0) return nullptr;
+  bool zeroed;
+  void* p = engine_.allocate_large_of(owner_, size, alignment, slot, zeroed);
+  if (p == nullptr) {
+    budget_.give(bytes);
+    return nullptr;
+  }
+  link_large(p, slot);
+  return p;
+}
+
+template <class P>
+void* Heap<P>::reallocate_large(void* p, Bytes size, Slot& slot) {
+  const Bytes before = engine_.large_bytes(p);
+  const Bytes wanted =
+      bytes_of(blocks_for(size)) + bytes_of(blocks_for(size)) / 8;  // as much as the engine may take
+  if (wanted > before && budget_.take(wanted - before, 1) == 0) return nullptr;
+  unlink_large(p, slot);
+  void* moved = engine_.resize_large_of(p, size, slot);
+  const Bytes after = engine_.large_bytes(moved != nullptr ? moved : p);
+  link_large(moved != nullptr ? moved : p, slot);
+  const Bytes charged = wanted > before ? wanted : before;
+  budget_.give(charged - after);
+  return moved;
+}
+
+template <class P>
+void Heap<P>::free_large(void* p, Slot& slot) {
+  unlink_large(p, slot);
+  budget_.give(engine_.large_bytes(p));
+  engine_.free_large_of(p, slot);
+}
+
+template <class P>
+void Heap<P>::link_large(void* p, Slot& slot) {
+  Locked locked(*this, slot);
+  LargeState& state = engine_.large_state_of(p);
+  state.previous = kNoLarge;
+  state.next = kNoLarge;
+  state.is_listed = locked.is_held();
+  if (!locked.is_held()) return;  // a handler's, in the middle of this: end() does not find it
+  state.next = large_;
+  if (large_ != kNoLarge) engine_.large_state_at(large_).previous = engine_.block_of(p);
+  large_ = engine_.block_of(p);
+}
+
+template <class P>
+void Heap<P>::unlink_large(void* p, Slot& slot) {
+  Locked locked(*this, slot);
+  const LargeState& state = engine_.large_state_of(p);
+  if (!state.is_listed) return;
+  if (state.next != kNoLarge) engine_.large_state_at(state.next).previous = state.previous;
+  (state.previous != kNoLarge ? engine_.large_state_at(state.previous).next : large_) = state.next;
+}
+
+// --- All of it.
+
+template <class P>
+template <class Visitor>
+bool Heap<P>::walk(Slot& slot, Visitor visit) {
+  engine_.gather(owner_, slot, true);
+  bool complete = true;
+  int stop = 0;
+  for_each_class([&](Kind& kind) {
+    if (stop != 0 || !complete) return;
+    complete = engine_.for_each_slab(kind, slot, [&](const Slab* slab) {
+      if (stop == 0)
+        stop = engine_.for_each_live(kind, slab, [&](void* p) { return visit(p, usable_size(p)); });
+    });
+  });
+  for (BlockIndex at = large_; at != kNoLarge && stop == 0 && complete;
+       at = engine_.large_state_at(at).next) {
+    void* p = engine_.pointer_to(at);
+    stop = visit(p, usable_size(p));
+  }
+  return complete;
+}
+
+template <class P>
+HeapCount Heap<P>::count(Slot& slot) {
+  HeapCount all{};
+  for_each_class([&](Kind& kind) {
+    const auto count = engine_.count_kind(kind, slot);
+    all.objects += count.live();
+    all.bytes += count.live() * kind.size;
+    all.slab_bytes += bytes_of(static_cast<BlockCount>(count.slabs) * kind.blocks);
+  });
+  Locked locked(*this, slot);
+  for (BlockIndex at = large_; at != kNoLarge; at = engine_.large_state_at(at).next) {
+    const Bytes bytes = engine_.large_bytes(engine_.pointer_to(at));
+    ++all.objects;
+    all.bytes += bytes;
+    all.slab_bytes += bytes;
+  }
+  return all;
+}
+
+template <class P>
+Bytes Heap<P>::trim(Slot& slot) {
+  const auto slab_bytes = [&] {
+    Bytes bytes = 0;
+    for_each_class([&](const Kind& kind) {
+      bytes += bytes_of(kind.slabs.load(std::memory_order_relaxed) * kind.blocks);
+    });
+    return bytes;
+  };
+  const Bytes before = slab_bytes();
+  engine_.gather(owner_, slot, false);
+  const Bytes after = slab_bytes();
+  return after < before ? before - after : 0;
+}
+
+template <class P>
+template <class Gone>
+uint64_t Heap<P>::end(Slot& slot, Gone gone) {
+  uint64_t objects = 0;
+  while (children_ != nullptr) objects += children_->end(slot, gone);
+  state_.store(~kLive, std::memory_order_relaxed);
+  if (parent_ != nullptr) {
+    Locked locked(*parent_, slot);
+    Heap** link = &parent_->children_;
+    while (*link != this) link = &(*link)->sibling_;
+    *link = sibling_;
+  }
+  while (large_ != kNoLarge) {
+    ++objects;
+    free_large(engine_.pointer_to(large_), slot);
+  }
+  const bool all =
+      engine_.dissolve(owner_, slot, [&](const Kind&, const Slab* slab) { objects += slab->used(); });
+  if (!all) return objects;  // lanes that could not be reached still know the kinds
+  for (auto& place : kinds_)
+    if (Kind* kind = place.exchange(nullptr, std::memory_order_relaxed)) source_.give(kind);
+  gone(*this);
+  return objects;
+}
+
+template <class P>
+void Heap<P>::forget_threads(KindOwner& owner, const void* who) {
+  Heap& heap = *static_cast<Heap*>(owner.front);
+  if (heap.lock_.holder() != who) heap.lock_.forget_holder();
+}
+
+}  // namespace lanemalloc

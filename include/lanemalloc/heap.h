@@ -17,6 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lanemalloc/hit.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -46,7 +48,7 @@ size_t lane_heap_destroy(lane_heap* heap);
 /* As malloc: size 0 gives an object of its own. Beyond the heap's limit, or a parent's: ENOMEM. A heap counts what it has cut from
  * its slabs, a page or two of objects at a time, so the limit is never exceeded, and may be reached before every
  * byte below it is in use. */
-void* lane_heap_alloc(lane_heap* heap, size_t size) __attribute__((malloc, alloc_size(2)));
+static inline void* lane_heap_alloc(lane_heap* heap, size_t size);
 /* Zeroed; an overflow of count * size is ENOMEM. */
 void* lane_heap_alloc_zeroed(lane_heap* heap, size_t count, size_t size)
     __attribute__((malloc, alloc_size(2, 3)));
@@ -60,7 +62,7 @@ void* lane_heap_realloc(lane_heap* heap, void* object, size_t size) __attribute_
 void lane_heap_free(lane_heap* heap, void* object);
 /* The same; size is what the object was last asked for with, and makes this the quicker one. A size that cannot be right is
  * reported with both sizes; with checked=1 every wrong size, and every byte written behind the object. */
-void lane_heap_free_sized(lane_heap* heap, void* object, size_t size);
+static inline void lane_heap_free_sized(lane_heap* heap, void* object, size_t size);
 
 /* How many bytes the object really has; all may be used. 0 for null. */
 size_t lane_heap_usable_size(lane_heap* heap, const void* object);
@@ -87,6 +89,58 @@ void lane_heap_get_statistics(lane_heap* heap, struct lane_heap_statistics* stat
 
 /* Gives back what is cached for the heap in any lane; returns bytes that went. */
 size_t lane_heap_trim(lane_heap* heap);
+
+/* --- What follows is how a hit works; use the functions above. */
+
+/* The functions out of line: all that a hit does not do. Also for languages that do not read this file. */
+void* lane_heap_alloc_out_of_line(lane_heap* heap, size_t size) __attribute__((malloc, alloc_size(2)));
+void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size_t size);
+
+/* A heap's beginning: where lanes keep its table of bins, one for each 16 bytes up to LANE_HEAP_SMALL; the first is always empty. */
+struct lane_heap_place {
+  size_t slot; /* bytes from the start of a lane's area */
+};
+#define LANE_HEAP_SMALL 1024u
+
+/* Null where there is no table. */
+static inline struct lane_bin* lane_heap_bin(const lane_heap* heap, char* area, size_t size) {
+  char* table;
+  if (__builtin_expect(area == NULL, 0)) return NULL;
+  table = *(char**)(area + ((const struct lane_heap_place*)heap)->slot);
+  return __builtin_expect(table != NULL, 1)
+             ? (struct lane_bin*)(table + (size + 15) / 16 * sizeof(struct lane_bin))
+             : NULL;
+}
+
+static inline void* lane_heap_alloc(lane_heap* heap, size_t size) {
+  if (__builtin_expect(size <= LANE_HEAP_SMALL, 1)) {
+    char* gate = lane_hit_enter();
+    struct lane_bin* bin = lane_heap_bin(heap, lane_hit_area(gate), size);
+    void* object = bin != NULL ? bin->head : NULL;
+    if (__builtin_expect(object != NULL, 1)) {
+      bin->head = *(void**)object;
+      lane_hit_leave(gate);
+      return object;
+    }
+    lane_hit_leave(gate);
+  }
+  return lane_heap_alloc_out_of_line(heap, size);
+}
+
+static inline void lane_heap_free_sized(lane_heap* heap, void* object, size_t size) {
+  if (__builtin_expect(size <= LANE_HEAP_SMALL, 1)) {
+    char* gate = lane_hit_enter();
+    struct lane_bin* bin = lane_heap_bin(heap, lane_hit_area(gate), size);
+    if (__builtin_expect(bin != NULL && (uintptr_t)object - bin->begin < LANE_HIT_BYTES, 1)) {
+      *(void**)object = bin->head;
+      bin->head = object;
+      lane_hit_leave(gate);
+      return;
+    }
+    lane_hit_leave(gate);
+  }
+  lane_heap_free_sized_out_of_line(heap, object, size);
+}
 
 #ifdef __cplusplus
 }

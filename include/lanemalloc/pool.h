@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lanemalloc/hit.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -125,53 +127,35 @@ void lane_pool_free_out_of_line(lane_pool* pool, void* object);
 struct lane_pool_place {
   size_t slot; /* bytes from the start of a lane's area */
 };
-/* A lane's cache of a pool. */
-struct lane_pool_bin {
-  void* head;      /* free objects, by their first word */
-  uintptr_t begin; /* of the slab that they come from; 0: there are no hits */
-};
-
-#if defined(__x86_64__) || defined(__aarch64__)
-extern __thread void* lane_thread_slot __attribute__((tls_model("initial-exec")));
-#endif
-
-#define LANE_GATE_AREA 984 /* bytes: in a gate, the address of its lane's area; null where nobody may hit */
-#define LANE_BUSY_BYTE 8   /* marks a slot */
-#define LANE_HIT_BYTES 65536u /* of the slab, from its beginning */
-
 static inline void* lane_pool_alloc(lane_pool* pool) {
-  char* gate = (char*)__atomic_load_n(&lane_thread_slot, __ATOMIC_RELAXED);
-  __atomic_store_n((unsigned char*)&lane_thread_slot, LANE_BUSY_BYTE, __ATOMIC_RELAXED);
-  __atomic_signal_fence(__ATOMIC_SEQ_CST);
-  char* area = *(char**)(gate + LANE_GATE_AREA);
+  char* gate = lane_hit_enter();
+  char* area = lane_hit_area(gate);
   if (__builtin_expect(area != NULL, 1)) {
-    struct lane_pool_bin* bin = (struct lane_pool_bin*)(area + ((struct lane_pool_place*)pool)->slot);
+    struct lane_bin* bin = (struct lane_bin*)(area + ((struct lane_pool_place*)pool)->slot);
     void* object = bin->head;
     if (__builtin_expect(object != NULL, 1)) {
       bin->head = *(void**)object;
-      __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
+      lane_hit_leave(gate);
       return object;
     }
   }
-  __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
+  lane_hit_leave(gate);
   return lane_pool_alloc_out_of_line(pool);
 }
 
 static inline void lane_pool_free(lane_pool* pool, void* object) {
-  char* gate = (char*)__atomic_load_n(&lane_thread_slot, __ATOMIC_RELAXED);
-  __atomic_store_n((unsigned char*)&lane_thread_slot, LANE_BUSY_BYTE, __ATOMIC_RELAXED);
-  __atomic_signal_fence(__ATOMIC_SEQ_CST);
-  char* area = *(char**)(gate + LANE_GATE_AREA);
+  char* gate = lane_hit_enter();
+  char* area = lane_hit_area(gate);
   if (__builtin_expect(area != NULL, 1)) {
-    struct lane_pool_bin* bin = (struct lane_pool_bin*)(area + ((struct lane_pool_place*)pool)->slot);
+    struct lane_bin* bin = (struct lane_bin*)(area + ((struct lane_pool_place*)pool)->slot);
     if (__builtin_expect((uintptr_t)object - bin->begin < LANE_HIT_BYTES, 1)) {
       *(void**)object = bin->head;
       bin->head = object;
-      __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
+      lane_hit_leave(gate);
       return;
     }
   }
-  __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
+  lane_hit_leave(gate);
   lane_pool_free_out_of_line(pool, object);
 }
 

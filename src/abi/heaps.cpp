@@ -14,6 +14,8 @@ namespace lanemalloc {
 namespace {
 
 using ProcessHeap = Heap<Linux>;
+static_assert(offsetof(lane_heap_place, slot) == 0 && sizeof(HeapPlace) == sizeof(lane_heap_place));
+static_assert(sizeof(lane_bin) == sizeof(Bin) && LANE_HEAP_SMALL == kSmallMax && kGranule == 16);
 
 constinit Descriptors<sizeof(ProcessHeap)> descriptors;
 constinit Descriptors<sizeof(Kind)> kinds;
@@ -80,9 +82,9 @@ EXPORT size_t lane_heap_destroy(lane_heap* heap) {
   return h != nullptr ? h->end(thread_slot, [](ProcessHeap& gone) { descriptors.give(&gone); }) : 0;
 }
 
-EXPORT void* lane_heap_alloc(lane_heap* heap, size_t size) {
+EXPORT void* lane_heap_alloc_out_of_line(lane_heap* heap, size_t size) {
   ProcessHeap* h = live(heap, "lane_heap_alloc");
-  return or_no_memory(h != nullptr ? h->allocate(size, thread_slot) : nullptr);
+  return or_no_memory(h != nullptr ? h->allocate(size, kGranule, thread_slot) : nullptr);
 }
 
 EXPORT void* lane_heap_alloc_zeroed(lane_heap* heap, size_t count, size_t size) {
@@ -98,11 +100,11 @@ EXPORT void* lane_heap_alloc_aligned(lane_heap* heap, size_t alignment, size_t s
     return nullptr;
   }
   ProcessHeap* h = live(heap, "lane_heap_alloc_aligned");
-  return or_no_memory(h != nullptr ? h->allocate_aligned(size, alignment, thread_slot) : nullptr);
+  return or_no_memory(h != nullptr ? h->allocate(size, alignment, thread_slot) : nullptr);
 }
 
 EXPORT void* lane_heap_realloc(lane_heap* heap, void* object, size_t size) {
-  if (object == nullptr) return lane_heap_alloc(heap, size);
+  if (object == nullptr) return lane_heap_alloc_out_of_line(heap, size);
   if (size == 0) {
     free_in(heap, object, ProcessHeap::kUnknown, "lane_heap_realloc");
     return nullptr;
@@ -120,7 +122,7 @@ EXPORT void lane_heap_free(lane_heap* heap, void* object) {
   free_in(heap, object, ProcessHeap::kUnknown, "lane_heap_free");
 }
 
-EXPORT void lane_heap_free_sized(lane_heap* heap, void* object, size_t size) {
+EXPORT void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size_t size) {
   free_in(heap, object, size, "lane_heap_free_sized");
 }
 

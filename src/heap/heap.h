@@ -1,10 +1,12 @@
-// Heap: memory that is counted, limited and given back together. A kind (slab/kind.h) for each size class of malloc's that the heap
-// uses, made when it is first asked for; large objects in a list of its own. Child heaps are charged to their parents.
+// Heap: memory that is counted, limited and given back together. A kind (slab/kind.h) for each size that the heap uses, made when it
+// is first asked for; large objects in a list of its own. Child heaps are charged to their parents.
 // Called by: abi/heaps.cpp. Locking: none for small objects but the lanes'; large objects and children under the heap's lock (rank
 // kPool), held for some steps, never with another.
 //
+// Hits are compiled into the program (include/lanemalloc/heap.h); what they do not do begins here.
+//
 //   parent <--- heap --- children
-//                |---- kinds by class ---> bins in the lanes' tables
+//                |---- kinds by size ----> bins in the lanes' tables
 //                |---- large objects, by their blocks
 //                '---- budget ---> the parent's budget
 //
@@ -31,8 +33,13 @@ struct HeapFree {
   Bytes asked = 0;  // with kWrongSize: what the object was asked for with, or has
 };
 
+// What hits read, at a heap's beginning: where lanes keep its table.
+struct HeapPlace {
+  std::atomic<Bytes> table_slot{0};
+};
+
 template <class P>
-class Heap {
+class Heap : public HeapPlace {
  public:
   static constexpr uint32_t kLive = 0x70616568;
   using SoftLimit = void (*)(lane_heap* heap, Bytes used, void* argument);
@@ -48,31 +55,15 @@ class Heap {
   template <class Gone>
   uint64_t end(Slot& slot, Gone gone);
 
-  FAST void* allocate(Bytes size, Slot& slot) {
-    if (LIKELY(size - 1 < kSlabMax && !is_checked_)) {
-      const Kind* kind = kinds_[index_of(class_of(size))].load(std::memory_order_acquire);  // [kinds.acquire]
-      Object* object = LIKELY(kind != nullptr) ? engine_.take_quickly_of(*kind, slot) : nullptr;
-      if (LIKELY(object != nullptr)) return object;
-    }
-    return allocate_slowly(size, kGranule, slot);
-  }
+  // alignment: a power of two.
+  void* allocate(Bytes size, Bytes alignment, Slot& slot);
   void* allocate_zeroed(Bytes size, Slot& slot);
-  void* allocate_aligned(Bytes size, Bytes alignment, Slot& slot) {
-    return allocate_slowly(size, alignment, slot);
-  }
   // p is good (find).
   void* reallocate(void* p, Bytes size, Slot& slot);
 
   // size: what it was last asked for with; kUnknown if the caller does not say.
   static constexpr Bytes kUnknown = ~Bytes{0};
-  FAST HeapFree free(void* p, Bytes size, Slot& slot) {
-    if (LIKELY(size - 1 < kSlabMax)) {
-      const Kind* kind = kinds_[index_of(class_of(size))].load(std::memory_order_acquire);  // [kinds.acquire]
-      if (LIKELY(kind != nullptr && engine_.free_quickly_of(*kind, static_cast<Object*>(p), slot)))
-        return {Verdict::kGood};
-    }
-    return free_slowly(p, size, slot);
-  }
+  HeapFree free(void* p, Bytes size, Slot& slot);
 
   // Whether p is a live object of this heap.
   Verdict find(const void* p) const;
@@ -97,13 +88,11 @@ class Heap {
   static constexpr Bytes kTail = sizeof(uint64_t);
   static constexpr unsigned char kPattern = 0xFB;
 
-  NOINLINE void* allocate_slowly(Bytes size, Bytes alignment, Slot& slot);
-  NOINLINE HeapFree free_slowly(void* p, Bytes size, Slot& slot);
   void* allocate_once(Bytes size, Bytes alignment, Slot& slot);
   void* allocate_large(Bytes size, Bytes alignment, Slot& slot);
   void* reallocate_large(void* p, Bytes size, Slot& slot);
   void free_large(void* p, Slot& slot);
-  Kind* kind_for(SizeClass c);
+  Kind* kind_for(unsigned index);
   Heap* refuser(Bytes size);
   void gather_tree(Slot& slot);
   void tell_soft_limits();
@@ -121,7 +110,7 @@ class Heap {
 
   Engine<P>& engine_;
   const KindSource source_;
-  std::atomic<Kind*> kinds_[kClassCount]{};
+  std::atomic<Kind*> kinds_[kTableBins]{};
   KindOwner owner_;
   Budget budget_;
   Heap* const parent_;

@@ -44,6 +44,7 @@ bool Heap<P>::start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, 
   budget_.start(parent_ != nullptr ? &parent_->budget_ : nullptr, limit == 0 ? Budget::kNone : limit,
                 soft == 0 ? Budget::kNone : soft);
   if (!engine_.add_owner(owner_, slot)) return false;
+  table_slot.store(owner_.slot, std::memory_order_relaxed);
   if (parent_ == nullptr) return true;
   Locked locked(*parent_, slot);
   sibling_ = parent_->children_;
@@ -62,15 +63,15 @@ bool Heap<P>::set_limits(Bytes soft, Bytes hard) {
 
 // Null without memory. Two threads may make it at once; one of them is first.
 template <class P>
-Kind* Heap<P>::kind_for(SizeClass c) {
-  std::atomic<Kind*>& place = kinds_[index_of(c)];
+Kind* Heap<P>::kind_for(unsigned index) {
+  std::atomic<Kind*>& place = kinds_[index];
   Kind* kind = place.load(std::memory_order_acquire);
   if (LIKELY(kind != nullptr)) return kind;
   void* memory = source_.take();
   if (memory == nullptr) return nullptr;
   Kind* made = new (memory) Kind;
-  made->set_size(size_of(c), alignof(Object));
-  made->index = index_of(c);
+  made->set_size(table_size(index), kGranule);
+  made->index = index;
   made->budget = &budget_;
   engine_.prepare_kind(owner_, *made);
   // release: who finds the kind sees it whole. Pairs with [kinds.acquire].
@@ -83,7 +84,7 @@ Kind* Heap<P>::kind_for(SizeClass c) {
 }
 
 template <class P>
-void* Heap<P>::allocate_slowly(Bytes size, Bytes alignment, Slot& slot) {
+void* Heap<P>::allocate(Bytes size, Bytes alignment, Slot& slot) {
   const Bytes whole = is_checked_ ? size + kTail : size == 0 ? 1 : size;
   if (UNLIKELY(whole < size)) return nullptr;
   void* p = allocate_once(whole, alignment, slot);
@@ -105,21 +106,23 @@ void* Heap<P>::allocate_slowly(Bytes size, Bytes alignment, Slot& slot) {
 
 template <class P>
 void* Heap<P>::allocate_once(Bytes size, Bytes alignment, Slot& slot) {
-  SizeClass c{0};
-  if (alignment <= kGranule) {
-    if (size <= kSlabMax) c = class_of(size);
-  } else if (alignment <= kBlockSize) {
-    c = aligned_class_of(size, alignment);
+  Bytes whole = size;
+  if (alignment > kGranule) {
+    // Of the sizes up to 1 KiB each multiple of the alignment is one; beyond, a class of malloc's may have to be looked for.
+    whole = round_up(size, alignment);
+    if (whole < size || alignment > kBlockSize) return allocate_large(size, alignment, slot);
+    if (whole > kSmallMax) whole = size_of(aligned_class_of(size, alignment));
+    if (whole == 0) return allocate_large(size, alignment, slot);
   }
-  if (c == SizeClass{0}) return allocate_large(size, alignment, slot);
-  Kind* kind = kind_for(c);
+  if (whole > kSlabMax) return allocate_large(size, alignment, slot);
+  Kind* kind = kind_for(table_index(whole));
   return kind != nullptr ? engine_.allocate_of(*kind, slot) : nullptr;
 }
 
 // The heap whose limit stands in the way of an object of the size; null if none does.
 template <class P>
 Heap<P>* Heap<P>::refuser(Bytes size) {
-  const Bytes real = size <= kSlabMax ? size_of(class_of(size)) : bytes_of(blocks_for(size));
+  const Bytes real = size <= kSlabMax ? table_size(table_index(size)) : bytes_of(blocks_for(size));
   for (Heap* heap = this; heap != nullptr; heap = heap->parent_)
     if (heap->budget_.used() + real > heap->budget_.limit()) return heap;
   return nullptr;
@@ -149,7 +152,7 @@ void Heap<P>::tell_soft_limits() {
 
 template <class P>
 void* Heap<P>::allocate_zeroed(Bytes size, Slot& slot) {
-  void* p = allocate(size, slot);
+  void* p = allocate(size, kGranule, slot);
   if (p != nullptr) memset(p, 0, size);
   return p;
 }
@@ -163,7 +166,7 @@ void* Heap<P>::reallocate(void* p, Bytes size, Slot& slot) {
       if (void* moved = reallocate_large(p, size, slot)) return moved;
     }
   }
-  void* copy = allocate(size, slot);
+  void* copy = allocate(size, kGranule, slot);
   if (copy == nullptr) return nullptr;
   memcpy(copy, p, old_size < size ? old_size : size);
   free(p, kUnknown, slot);
@@ -173,18 +176,24 @@ void* Heap<P>::reallocate(void* p, Bytes size, Slot& slot) {
 // --- Freeing.
 
 template <class P>
-HeapFree Heap<P>::free_slowly(void* p, Bytes size, Slot& slot) {
+HeapFree Heap<P>::free(void* p, Bytes size, Slot& slot) {
+  Kind* kind = engine_.kind_at(p);
+  Object* object = static_cast<Object*>(p);
+  // As malloc's free: what lies in a slab of ours is taken for an object.
+  if (LIKELY(!is_checked_ && kind != nullptr && kind->owner == &owner_ &&
+             (size == kUnknown || size <= kind->size))) {
+    if (!engine_.free_quickly_of(*kind, object, slot)) engine_.free_of(*kind, object, slot);
+    return {Verdict::kGood};
+  }
   if (const Verdict verdict = find(p); verdict != Verdict::kGood) return {verdict};
   if (size != kUnknown || is_checked_) {
     if (const HeapFree wrong = check_signature(p, size); wrong.verdict != Verdict::kGood) return wrong;
   }
-  Kind* kind = engine_.kind_at(p);
   if (kind == nullptr) {
     free_large(p, slot);
     return {Verdict::kGood};
   }
   if (!engine_.check_in(p)) return {Verdict::kFreedAlready};
-  Object* object = static_cast<Object*>(p);
   if (!engine_.free_quickly_of(*kind, object, slot)) engine_.free_of(*kind, object, slot);
   return {Verdict::kGood};
 }

@@ -75,9 +75,9 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
   Address at = bins_at_.load(std::memory_order_relaxed);
   if (at == 0 && (at = open_area()) == 0) return nullptr;
   if (kind.index != Kind::kNoIndex && bin_in(at, kind) == nullptr) {
-    void* table = allocate(class_of(kClassCount * sizeof(Bin)), visit);
+    void* table = allocate(class_of(kTableBins * sizeof(Bin)), visit);
     if (table == nullptr) return nullptr;
-    memset(table, 0, kClassCount * sizeof(Bin));
+    memset(table, 0, kTableBins * sizeof(Bin));
     // release: who looks at this lane from elsewhere finds a table of empty bins. Pairs with [table.acquire].
     table_in(at, kind.slot).store(static_cast<Bin*>(table), std::memory_order_release);
   }

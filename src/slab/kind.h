@@ -128,6 +128,23 @@ struct KindOwner {
   void (*forget_threads)(KindOwner& owner, const void* who) = nullptr;
 };
 
+// A heap's table has a bin for each 16 bytes up to 1 KiB, so that a hit finds it without a table of classes, and then one for each of
+// malloc's classes. Bin 0 is always empty: requests of 0 bytes miss.
+inline constexpr unsigned kFirstClassBeyond = index_of(class_of(kSmallMax)) + 1;
+inline constexpr unsigned kTableBins = kSmallIndexes + 1 + kClassCount - kFirstClassBeyond;
+
+// Of 0 < size <= kSlabMax.
+constexpr unsigned table_index(Bytes size) {
+  if (size <= kSmallMax) return static_cast<unsigned>(small_index(size));
+  return kSmallIndexes + 1 + index_of(class_of(size)) - kFirstClassBeyond;
+}
+constexpr Bytes table_size(unsigned index) {
+  if (index <= kSmallIndexes) return index * kGranule;
+  return size_of(static_cast<SizeClass>(index - kSmallIndexes - 1 + kFirstClassBeyond));
+}
+static_assert(table_size(table_index(kSmallMax + 1)) == size_of(class_of(kSmallMax + 1)));
+static_assert(table_index(kSlabMax) == kTableBins - 1);
+
 struct Kind {
   static constexpr uint32_t kFirstBatch = 32;
   static constexpr uint32_t kMostBatch = 256;

@@ -1,0 +1,46 @@
+/* How the hits that are compiled into programs enter the calling thread's lane: what pool.h and heap.h share. Not to be used by itself.
+ *
+ * A thread's word points at its lane's gate. Storing one byte marks it busy, for the lane's revokers and the thread's own signal
+ * handlers; then the gate says where the lane keeps its bins, or that nobody may touch them now. */
+#ifndef LANEMALLOC_HIT_H
+#define LANEMALLOC_HIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LANE_GATE_AREA 984 /* bytes: in a gate, the address of its lane's area; null where nobody may hit */
+#define LANE_BUSY_BYTE 8   /* marks a thread's word */
+#define LANE_HIT_BYTES 65536u /* of a slab, from its beginning: what a free may hit */
+
+/* A lane's objects of one kind. */
+struct lane_bin {
+  void* head;      /* free objects, by their first word */
+  uintptr_t begin; /* of the slab that they come from; 0: there are no hits */
+  uint64_t others[6];
+};
+
+extern __thread void* lane_thread_slot __attribute__((tls_model("initial-exec")));
+
+static inline char* lane_hit_enter(void) {
+  char* gate = (char*)__atomic_load_n(&lane_thread_slot, __ATOMIC_RELAXED);
+  __atomic_store_n((unsigned char*)&lane_thread_slot, LANE_BUSY_BYTE, __ATOMIC_RELAXED);
+  __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  return gate;
+}
+
+static inline void lane_hit_leave(char* gate) {
+  /* release: what was done inside is visible to who holds the lane next. */
+  __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
+}
+
+static inline char* lane_hit_area(const char* gate) { return *(char* const*)(gate + LANE_GATE_AREA); }
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -39,7 +39,7 @@ bool is_sound(const lane_heap_options& o) {
   return o.on_soft_limit != nullptr && (o.limit == 0 || o.soft_limit <= o.limit);
 }
 
-void free_in(lane_heap* heap, void* object, Bytes size, const char* function) {
+NOINLINE void free_in(lane_heap* heap, void* object, Bytes size, const char* function) {
   if (object == nullptr) return;
   ProcessHeap* h = live(heap, function);
   if (h == nullptr) return;
@@ -119,6 +119,8 @@ EXPORT void* lane_heap_realloc(lane_heap* heap, void* object, size_t size) {
 }
 
 EXPORT void lane_heap_free(lane_heap* heap, void* object) {
+  auto* h = reinterpret_cast<ProcessHeap*>(heap);
+  if (LIKELY(h != nullptr && h->is_live() && h->free_quickly(object, thread_slot))) return;
   free_in(heap, object, ProcessHeap::kUnknown, "lane_heap_free");
 }
 

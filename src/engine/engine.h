@@ -155,7 +155,7 @@ class Engine {
   // Frees the object if it lies where a hit may free it.
   FAST bool free_quickly_of(const Kind& kind, Object* object, Slot& slot);
   // The kind whose slab p lies in; null if none.
-  Kind* kind_at(const void* p) const;
+  FAST Kind* kind_at(const void* p) const;
   // Of an object that is some kind's.
   const KindOwner* owner_of(const void* p) const;
   // Whether it is the start of one of its kind's objects.

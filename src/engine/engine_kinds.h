@@ -83,7 +83,7 @@ void Engine<P>::free_of(Kind& kind, Object* object, Slot& slot) {
 }
 
 template <class P>
-Kind* Engine<P>::kind_at(const void* p) const {
+FAST Kind* Engine<P>::kind_at(const void* p) const {
   const Bytes distance = world_.region.distance(p);
   if (distance >= world_.region.bytes()) return nullptr;
   const MapEntry entry = world_.region.entry_at(distance);

@@ -64,6 +64,12 @@ class Heap : public HeapPlace {
   // size: what it was last asked for with; kUnknown if the caller does not say.
   static constexpr Bytes kUnknown = ~Bytes{0};
   HeapFree free(void* p, Bytes size, Slot& slot);
+  // The usual case of a free without a size: the object lies in the slab that its bin takes objects from. False: nothing happened.
+  FAST bool free_quickly(void* p, Slot& slot) {
+    const Kind* kind = engine_.kind_at(p);
+    return LIKELY(kind != nullptr && kind->owner == &owner_) &&
+           engine_.free_quickly_of(*kind, static_cast<Object*>(p), slot);
+  }
 
   // Whether p is a live object of this heap.
   Verdict find(const void* p) const;

@@ -180,9 +180,8 @@ HeapFree Heap<P>::free(void* p, Bytes size, Slot& slot) {
   Kind* kind = engine_.kind_at(p);
   Object* object = static_cast<Object*>(p);
   // As malloc's free: what lies in a slab of ours is taken for an object.
-  if (LIKELY(!is_checked_ && kind != nullptr && kind->owner == &owner_ &&
-             (size == kUnknown || size <= kind->size))) {
-    if (!engine_.free_quickly_of(*kind, object, slot)) engine_.free_of(*kind, object, slot);
+  if (!is_checked_ && kind != nullptr && kind->owner == &owner_ && (size == kUnknown || size <= kind->size)) {
+    engine_.free_of(*kind, object, slot);
     return {Verdict::kGood};
   }
   if (const Verdict verdict = find(p); verdict != Verdict::kGood) return {verdict};

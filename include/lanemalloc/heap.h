@@ -131,7 +131,7 @@ static inline void lane_heap_free_sized(lane_heap* heap, void* object, size_t si
   if (__builtin_expect(size <= LANE_HEAP_SMALL, 1)) {
     char* gate = lane_hit_enter();
     struct lane_bin* bin = lane_heap_bin(heap, lane_hit_area(gate), size);
-    if (__builtin_expect(bin != NULL && (uintptr_t)object - bin->begin < LANE_HIT_BYTES, 1)) {
+    if (__builtin_expect(bin != NULL && lane_hit_may_free(bin, object), 1)) {
       *(void**)object = bin->head;
       bin->head = object;
       lane_hit_leave(gate);

@@ -18,8 +18,8 @@ extern "C" {
 
 /* A lane's objects of one kind. */
 struct lane_bin {
-  void* head;      /* free objects, by their first word */
-  uintptr_t begin; /* of the slab that they come from; 0: there are no hits */
+  void* head;       /* free objects, by their first word */
+  uintptr_t before; /* the byte before the slab that they come from; 0: there is none, and no hit */
   uint64_t others[6];
 };
 
@@ -35,6 +35,11 @@ static inline char* lane_hit_enter(void) {
 static inline void lane_hit_leave(char* gate) {
   /* release: what was done inside is visible to who holds the lane next. */
   __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
+}
+
+/* Whether the object lies there; a null pointer never does. */
+static inline int lane_hit_may_free(const struct lane_bin* bin, const void* object) {
+  return (uintptr_t)object - 1 - bin->before < LANE_HIT_BYTES;
 }
 
 static inline char* lane_hit_area(const char* gate) { return *(char* const*)(gate + LANE_GATE_AREA); }

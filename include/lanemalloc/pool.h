@@ -148,7 +148,7 @@ static inline void lane_pool_free(lane_pool* pool, void* object) {
   char* area = lane_hit_area(gate);
   if (__builtin_expect(area != NULL, 1)) {
     struct lane_bin* bin = (struct lane_bin*)(area + ((struct lane_pool_place*)pool)->slot);
-    if (__builtin_expect((uintptr_t)object - bin->begin < LANE_HIT_BYTES, 1)) {
+    if (__builtin_expect(lane_hit_may_free(bin, object), 1)) {
       *(void**)object = bin->head;
       bin->head = object;
       lane_hit_leave(gate);

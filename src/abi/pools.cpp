@@ -17,7 +17,7 @@ using ProcessPool = Pool<Linux>;
 static_assert(LANE_GATE_AREA == offsetof(Gate, area) && LANE_BUSY_BYTE == kBusyByte &&
               LANE_HIT_BYTES == kHitBytes);
 static_assert(offsetof(lane_bin, head) == offsetof(Bin, head) &&
-              offsetof(lane_bin, begin) == offsetof(Bin, begin));
+              offsetof(lane_bin, before) == offsetof(Bin, before));
 static_assert(offsetof(lane_pool_place, slot) == 0 && sizeof(PoolPlace) == sizeof(lane_pool_place));
 static_assert(LANE_POOL_ZERO == ProcessPool::kZero && LANE_POOL_WAIT == ProcessPool::kWait &&
               LANE_POOL_USE_RESERVE == ProcessPool::kUseReserve);

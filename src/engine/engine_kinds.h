@@ -58,7 +58,8 @@ FAST bool Engine<P>::free_quickly_of(const Kind& kind, Object* object, Slot& slo
   Bin* bin = Lane<P>::bin_in(Owned::area(gate), kind);
   bool done = false;
   if (LIKELY(bin != nullptr &&
-             reinterpret_cast<Address>(object) - bin->begin.load(std::memory_order_relaxed) < kHitBytes)) {
+             reinterpret_cast<Address>(object) - 1 - bin->before.load(std::memory_order_relaxed) <
+                 kHitBytes)) {
     object->next = bin->head;
     bin->head = object;
     done = true;

@@ -20,7 +20,7 @@ struct Lane<P>::KindBin {
   Slab* current() const { return bin.current; }
   void set_current(Slab* slab) const {
     bin.current = slab;
-    bin.begin.store(slab != nullptr ? lane.slabs().begin(slab) : 0, std::memory_order_relaxed);
+    bin.before.store(slab != nullptr ? lane.slabs().begin(slab) - 1 : 0, std::memory_order_relaxed);
   }
   SlabList& partial() const { return bin.partial; }
   uint32_t capacity() const { return kind.capacity; }
@@ -40,6 +40,19 @@ struct Lane<P>::KindBin {
     bin.full.push(slab);
   }
   bool may_grow() const { return kind.budget->may_take(kind.size); }
+  // A slab with free objects; while the current one can be carved, no other that could only be carved too.
+  Slab* pop_partial(bool can_carve) const {
+    Slab* slab = bin.partial.first();
+    while (slab != nullptr && slab->free_list == nullptr) slab = slab->next;
+    if (slab == nullptr) return can_carve ? nullptr : lane.pop_partial(bin.partial);
+    bin.partial.remove(slab);
+    if (slab->place == Slab::Place::kEmpty) lane.forget_empty(slab);
+    return slab;
+  }
+  // At the limit: what has been cut already may be had.
+  Slab* from_depot_without_carving(Visit& visit) const {
+    return lane.world_.depot.take_with_objects(kind, lane.id_, &bin, visit);
+  }
   Slab* from_depot(Visit& visit) const { return lane.world_.depot.take(kind, lane.id_, &bin, visit); }
   Slab* fresh_slab(Visit& visit) const {
     const Run run = lane.blocks_for_slab(kind.blocks, visit);
@@ -193,8 +206,8 @@ BlockCount Lane<P>::check_bin(const Bin& bin) const {
     if (slab->place == Slab::Place::kEmpty) empties += slab->blocks();
   };
   if (bin.current != nullptr) check_slab(bin.current);
-  CHECK(bin.begin.load(std::memory_order_relaxed) ==
-        (bin.current != nullptr ? slabs().begin(bin.current) : 0));
+  CHECK(bin.before.load(std::memory_order_relaxed) ==
+        (bin.current != nullptr ? slabs().begin(bin.current) - 1 : 0));
   for (const Slab* slab = bin.partial.first(); slab != nullptr; slab = slab->next) {
     check_slab(slab);
     CHECK(slab->has_room() && slab->beyond == 0);

@@ -101,6 +101,9 @@ struct Lane<P>::ClassBin {
   Object* carve(Slab* slab, uint32_t n) const { return slab->carve(lane.slabs().begin(slab), size_of(c), n); }
   void put_full(Slab* slab) const { slab->wait_for_frees(capacity_of(c)); }
   bool may_grow() const { return true; }
+  // A slab with room; a lane has one that could only be carved at most.
+  Slab* pop_partial(bool) const { return lane.pop_partial(lane.partial_[index_of(c)]); }
+  Slab* from_depot_without_carving(Visit&) const { return nullptr; }
   Slab* from_depot(Visit& visit) const { return lane.world_.depot.take(c, lane.id_, visit); }
   Slab* fresh_slab(Visit& visit) const {
     const Run run = lane.blocks_for_slab(slab_blocks_of(c), visit);
@@ -135,13 +138,13 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
       }
       drop_damaged_list(slab, Verdict::kListDamaged);
     }
-    Slab* other = pop_partial(bin.partial());
     const bool uncarved = slab != nullptr && slab->carved < bin.capacity();
+    Slab* other = bin.pop_partial(uncarved);
     // Some batches at a time, so that no request pays for all that others have freed. And where few were there the last time, some
     // more objects are handed out first: each look is two transfers of the inbox's line, and then more batches come a look.
     while (other == nullptr && !(uncarved && few_came_) && drain_inbox(visit, kSomeBatches)) {
       if (slab != nullptr && slab->free_list != nullptr) break;
-      other = pop_partial(bin.partial());
+      other = bin.pop_partial(uncarved);
     }
     if (other == nullptr && slab != nullptr && slab->free_list != nullptr) continue;
     if (slab != nullptr) {
@@ -151,7 +154,7 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
           Object* list = bin.carve(slab, n);
           return serve(bin, list, n);
         }
-        other = bin.from_depot(visit);  // what is there already may be had
+        other = bin.from_depot_without_carving(visit);
         if (other == nullptr) return nullptr;
       }
       bin.set_current(nullptr);

@@ -36,6 +36,19 @@ class Depot {
     return true;
   }
 
+  // The same: one with objects that have been freed.
+  Slab* take_with_objects(Kind& kind, Owner owner, Bin* bin, Visit& visit) {
+    if (kind.depot_count.load(std::memory_order_relaxed) == 0 || !lock_.acquire(visit)) return nullptr;
+    Slab* slab = kind.depot.first();
+    while (slab != nullptr && slab->free_list == nullptr) slab = slab->next;
+    if (slab != nullptr) {
+      kind.depot.remove(slab);
+      hand_over(slab, kind.depot_count, owner, bin);
+    }
+    lock_.release(visit);
+    return slab;
+  }
+
   // Takes a kind's slabs that `wanted` wants out; they are nobody's then, in `into`. False if the lock cannot be had.
   template <class Wanted>
   bool take_out(Kind& kind, Wanted wanted, SlabList& into, Visit& visit) {
@@ -134,14 +147,15 @@ class Depot {
     // relaxed: a hint; a slab that is missed now is found at the next miss.
     if (shelf.count.load(std::memory_order_relaxed) == 0 || !lock_.acquire(visit)) return nullptr;
     Slab* slab = shelf.slabs.pop();
-    if (slab != nullptr) {
-      bump(shelf.count, ~uint32_t{0});
-      bump(moved_);
-      slab->bin = bin;
-      slabs_.give_to(slab, owner);
-    }
+    if (slab != nullptr) hand_over(slab, shelf.count, owner, bin);
     lock_.release(visit);
     return slab;
+  }
+  FAST void hand_over(Slab* slab, std::atomic<uint32_t>& count, Owner owner, Bin* bin) {
+    bump(count, ~uint32_t{0});
+    bump(moved_);
+    slab->bin = bin;
+    slabs_.give_to(slab, owner);
   }
 
   Slabs<P> slabs_;

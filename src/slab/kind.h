@@ -103,8 +103,8 @@ class SlabList {
 
 // A lane's, of a kind. The first two words are what a hit asks for (include/lanemalloc/pool.h).
 struct Bin {
-  Object* head;                // free objects, of the current slab
-  std::atomic<Address> begin;  // of that slab; 0 while there is none
+  Object* head;                 // free objects, of the current slab
+  std::atomic<Address> before;  // the byte before that slab; 0 while there is none
   Slab* current;
   SlabList partial;
   SlabList full;  // so that everything can be found

@@ -24,14 +24,15 @@ extern "C" {
 typedef struct lane_heap lane_heap;
 
 struct lane_heap_options {
-  const char* name;      /* for messages and statistics; copied, cut after 31 bytes. Null: "heap". */
-  lane_heap* parent;     /* what this heap holds is charged to the parent, and to its parents, too. Null: none. */
-  size_t limit;          /* bytes that may be handed out, of objects' real sizes, here and in child heaps; 0: no limit. */
-  size_t soft_limit;     /* on_soft_limit is called before more than these are handed out; 0: none. */
+  const char* name;  /* for messages and statistics; copied, cut after 31 bytes. Null: "heap". */
+  lane_heap* parent; /* what this heap holds is charged to the parent, and to its parents, too. Null: none. */
+  size_t
+      limit; /* bytes that may be handed out, of objects' real sizes, here and in child heaps; 0: no limit. */
+  size_t soft_limit; /* on_soft_limit is called before more than these are handed out; 0: none. */
   /* Called at most once each time the soft limit is passed, by the thread that passes it, before its allocation returns; it may
    * use this heap and any other. `used` is what the heap will have handed out. */
   void (*on_soft_limit)(lane_heap* heap, size_t used, void* argument);
-  void* argument;        /* for on_soft_limit */
+  void* argument; /* for on_soft_limit */
 };
 
 /* Makes a heap. Null options are all zero. EINVAL: a soft limit above the limit, or one without a function. */
@@ -47,9 +48,11 @@ size_t lane_heap_destroy(lane_heap* heap);
  * byte below it is in use. */
 void* lane_heap_alloc(lane_heap* heap, size_t size) __attribute__((malloc, alloc_size(2)));
 /* Zeroed; an overflow of count * size is ENOMEM. */
-void* lane_heap_alloc_zeroed(lane_heap* heap, size_t count, size_t size) __attribute__((malloc, alloc_size(2, 3)));
+void* lane_heap_alloc_zeroed(lane_heap* heap, size_t count, size_t size)
+    __attribute__((malloc, alloc_size(2, 3)));
 /* alignment: a power of two, else EINVAL. */
-void* lane_heap_alloc_aligned(lane_heap* heap, size_t alignment, size_t size) __attribute__((malloc, alloc_size(3)));
+void* lane_heap_alloc_aligned(lane_heap* heap, size_t alignment, size_t size)
+    __attribute__((malloc, alloc_size(3)));
 /* As realloc, within the heap: null allocates, size 0 frees and returns null; on failure the object is as before. */
 void* lane_heap_realloc(lane_heap* heap, void* object, size_t size) __attribute__((alloc_size(3)));
 
@@ -68,7 +71,8 @@ int lane_heap_set_limits(lane_heap* heap, size_t soft, size_t hard);
 
 /* Calls visit for each live object of this heap (not of its child heaps) until it returns other than 0, and returns that. Meanwhile
  * no other thread may use the heap, and visit may not free or allocate in it. -1 and errno = ENOMEM without memory for notes. */
-int lane_heap_walk(lane_heap* heap, int (*visit)(void* object, size_t usable_size, void* argument), void* argument);
+int lane_heap_walk(lane_heap* heap, int (*visit)(void* object, size_t usable_size, void* argument),
+                   void* argument);
 
 struct lane_heap_statistics {
   uint64_t live_objects;   /* exact while no other thread is using the heap */

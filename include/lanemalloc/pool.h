@@ -23,15 +23,17 @@ extern "C" {
 typedef struct lane_pool lane_pool;
 
 enum lane_padding {
-  LANE_PACKED = 0,     /* objects lie as close as their alignment lets them */
-  LANE_OWN_LINE = 1,   /* no two in one cache line of 64 bytes */
-  LANE_OWN_PAIR = 2    /* no two in one pair of lines, 128 bytes: what CPUs fetch together */
+  LANE_PACKED = 0,   /* objects lie as close as their alignment lets them */
+  LANE_OWN_LINE = 1, /* no two in one cache line of 64 bytes */
+  LANE_OWN_PAIR = 2  /* no two in one pair of lines, 128 bytes: what CPUs fetch together */
 };
 
 struct lane_pool_options {
-  const char* name;    /* for messages and statistics; copied, cut after 31 bytes. Null: "pool". */
-  size_t object_size;  /* bytes, 1 .. 512 KiB; rounded up to 8, at least 16. No other rounding but for alignment and padding. */
-  size_t alignment;    /* of every object: a power of two up to 64 KiB. 0: that of the largest power of two in the size, 8 .. 16. */
+  const char* name; /* for messages and statistics; copied, cut after 31 bytes. Null: "pool". */
+  size_t
+      object_size; /* bytes, 1 .. 512 KiB; rounded up to 8, at least 16. No other rounding but for alignment and padding. */
+  size_t
+      alignment; /* of every object: a power of two up to 64 KiB. 0: that of the largest power of two in the size, 8 .. 16. */
   enum lane_padding padding;
 
   /* When memory enters the pool, and when it leaves: what init has made of an object stays while the object is free. They cost 24
@@ -43,10 +45,10 @@ struct lane_pool_options {
    * allocation fails. All four may use this pool and any other. */
   int (*ctor)(void* object, size_t size, void* argument);
   void (*dtor)(void* object, size_t size, void* argument);
-  void* argument;      /* for the functions above */
+  void* argument; /* for the functions above */
 
-  size_t limit;        /* objects that there may be, in use or cached; 0: no limit. Never exceeded. */
-  size_t reserve;      /* of these, how many are kept for LANE_POOL_USE_RESERVE. Made at creation. */
+  size_t limit;   /* objects that there may be, in use or cached; 0: no limit. Never exceeded. */
+  size_t reserve; /* of these, how many are kept for LANE_POOL_USE_RESERVE. Made at creation. */
 
   /* A source of the pool's own. import takes up to n objects of object_size from it, all alike, and returns how many (0: it has none);
    * release gives them back. Then the pool only caches: objects may lie anywhere, at least 16 bytes each, aligned to 8, and
@@ -66,9 +68,9 @@ lane_pool* lane_pool_create(const struct lane_pool_options* options);
 size_t lane_pool_destroy(lane_pool* pool);
 
 enum {
-  LANE_POOL_ZERO = 1,        /* the object's bytes are zero; not with init */
-  LANE_POOL_WAIT = 2,        /* at the limit: wait, first come, first served, until another thread frees an object */
-  LANE_POOL_USE_RESERVE = 4  /* where there is none else: one of the reserve */
+  LANE_POOL_ZERO = 1, /* the object's bytes are zero; not with init */
+  LANE_POOL_WAIT = 2, /* at the limit: wait, first come, first served, until another thread frees an object */
+  LANE_POOL_USE_RESERVE = 4 /* where there is none else: one of the reserve */
 };
 
 /* An object, uninitialized but for init and ctor. At the limit: null, ENOMEM. */
@@ -89,26 +91,27 @@ int lane_pool_prealloc(lane_pool* pool, size_t n);
 int lane_pool_set_limit(lane_pool* pool, size_t limit);
 
 enum lane_reclaim {
-  LANE_TRIM,      /* what no lane has in use: empty slabs between the lanes; what is cached beyond recent use */
-  LANE_DRAIN,     /* and what rests in lanes whose threads are not inside; batch sizes go back to their start */
-  LANE_DRAIN_ALL  /* and in all others: waits for threads that are inside the allocator. Reserve and preallocated objects stay. */
+  LANE_TRIM,  /* what no lane has in use: empty slabs between the lanes; what is cached beyond recent use */
+  LANE_DRAIN, /* and what rests in lanes whose threads are not inside; batch sizes go back to their start */
+  LANE_DRAIN_ALL /* and in all others: waits for threads that are inside the allocator. Reserve and preallocated objects stay. */
 };
 /* Gives memory back, after fini; returns how many bytes went. */
 size_t lane_pool_reclaim(lane_pool* pool, enum lane_reclaim level);
 
 struct lane_pool_statistics {
   char name[32];
-  uint64_t object_size;      /* as it lies in memory, with padding and links */
-  uint64_t live;             /* objects in use; exact while no other thread is inside */
-  uint64_t cached;           /* free objects, ready to be handed out; the reserve's too */
-  uint64_t slab_bytes;       /* memory that the pool holds */
+  uint64_t object_size; /* as it lies in memory, with padding and links */
+  uint64_t live;        /* objects in use; exact while no other thread is inside */
+  uint64_t cached;      /* free objects, ready to be handed out; the reserve's too */
+  uint64_t slab_bytes;  /* memory that the pool holds */
   uint64_t limit, reserve;
-  uint64_t limit_failures;   /* allocations refused at the limit */
-  uint64_t waits;            /* allocations that waited for a free */
+  uint64_t limit_failures; /* allocations refused at the limit */
+  uint64_t waits;          /* allocations that waited for a free */
   uint64_t waited_ns;
-  uint64_t batch_objects;    /* how many objects of others a lane collects before it sends them: grows when senders meet */
-  uint64_t contended;        /* how often they met */
-  uint64_t refills;          /* allocations that found their lane's cache empty */
+  uint64_t
+      batch_objects; /* how many objects of others a lane collects before it sends them: grows when senders meet */
+  uint64_t contended; /* how often they met */
+  uint64_t refills;   /* allocations that found their lane's cache empty */
 };
 void lane_pool_get_statistics(lane_pool* pool, struct lane_pool_statistics* statistics);
 
@@ -132,8 +135,8 @@ struct lane_pool_bin {
 extern __thread void* lane_thread_slot __attribute__((tls_model("initial-exec")));
 #endif
 
-#define LANE_GATE_AREA 984    /* bytes: in a gate, the address of its lane's area; null where nobody may hit */
-#define LANE_BUSY_BYTE 8      /* marks a slot */
+#define LANE_GATE_AREA 984 /* bytes: in a gate, the address of its lane's area; null where nobody may hit */
+#define LANE_BUSY_BYTE 8   /* marks a slot */
 #define LANE_HIT_BYTES 65536u /* of the slab, from its beginning */
 
 static inline void* lane_pool_alloc(lane_pool* pool) {

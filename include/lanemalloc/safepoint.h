@@ -59,14 +59,14 @@ struct lane_epoch {
 
 /* A reader lies where the program wants it, at an address that stays; usually one a thread. Its words are the library's. */
 struct lane_reader {
-  uint64_t epoch;                  /* what it may have seen; 0: nothing */
-  uint32_t depth;                  /* of nested sections */
+  uint64_t epoch; /* what it may have seen; 0: nothing */
+  uint32_t depth; /* of nested sections */
   uint32_t online;
   const struct lane_epoch* shared;
   struct lane_reader* next;
   struct lane_reader* previous;
   const void* thread;
-  uint64_t since_ns;               /* seen stuck */
+  uint64_t since_ns; /* seen stuck */
   char name[24];
 } __attribute__((aligned(128)));
 
@@ -87,12 +87,12 @@ static inline void lane_reader_offline(struct lane_reader* reader);
 static inline void lane_reader_quiescent(struct lane_reader* reader);
 
 struct lane_safepoint_statistics {
-  uint64_t deferred, freed;    /* so far */
-  uint64_t batches;            /* of deferred frees: one shared operation each */
-  uint64_t helped;             /* deferred frees that met a full share */
+  uint64_t deferred, freed; /* so far */
+  uint64_t batches;         /* of deferred frees: one shared operation each */
+  uint64_t helped;          /* deferred frees that met a full share */
   uint64_t waited_ns;
-  uint64_t stops;              /* calls of lane_safepoint() */
-  uint64_t readers;            /* registered now */
+  uint64_t stops;   /* calls of lane_safepoint() */
+  uint64_t readers; /* registered now */
   uint64_t epoch;
 };
 void lane_safepoint_get_statistics(struct lane_safepoint_statistics* statistics);

@@ -123,29 +123,30 @@ bool start_process() {
 }
 
 void report_bad_pointer(const char* function, const void* pointer, Verdict why) {
+  const auto text = [why] {
+    switch (why) {
+      case Verdict::kGood:
+        return "good";
+      case Verdict::kNotOurs:
+        return "not a pointer of this allocator";
+      case Verdict::kNotInUse:
+        return "the page is not in use";
+      case Verdict::kNotAStart:
+        return "not the start of an object";
+      case Verdict::kFreedAlready:
+        return "freed already";
+      case Verdict::kListDamaged:
+        return "freed already, or written to after it was freed";
+    }
+    return "unknown";
+  };
+  report_misuse(function, pointer, text());
+}
+
+void report_misuse(const char* function, const void* pointer, const char* why) {
   if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
   Text line;
-  line << "lanemalloc: " << function << '(' << pointer << "): ";
-  switch (why) {
-    case Verdict::kGood:
-      line << "good";
-      break;
-    case Verdict::kNotOurs:
-      line << "not a pointer of this allocator";
-      break;
-    case Verdict::kNotInUse:
-      line << "the page is not in use";
-      break;
-    case Verdict::kNotAStart:
-      line << "not the start of an object";
-      break;
-    case Verdict::kFreedAlready:
-      line << "freed already";
-      break;
-    case Verdict::kListDamaged:
-      line << "freed already, or written to after it was freed";
-      break;
-  }
+  line << "lanemalloc: " << function << '(' << pointer << "): " << why;
   line.end();
   Linux::say(line.data(), line.size());
   if (options.bad_pointer == Options::OnBadPointer::kAbort) abort();

@@ -21,5 +21,7 @@ bool start_process();
 
 // Tells the user of a bad pointer as the options say; returns unless they say abort.
 SLOW void report_bad_pointer(const char* function, const void* pointer, Verdict why);
+// The same of something else that a program hands in.
+SLOW void report_misuse(const char* function, const void* pointer, const char* why);
 
 }  // namespace lanemalloc

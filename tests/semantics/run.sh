@@ -107,11 +107,11 @@ fi
 
 # A public header alone, in both languages, with every warning an error.
 check_header() {
-  local header=$1 language=$2 standard=$3 name=header_$1_in_$3
+  local file=$1 language=$2 standard=$3 name=header_$1_in_$3
   wanted "$name" || return 0
-  if [[ ! -e $root/include/lanemalloc/$header ]]; then
-    skip "$name" "no include/lanemalloc/$header"
-  elif echo "#include <lanemalloc/$header>" | "$cc" -x "$language" -std="$standard" -Wall -Wextra -Wpedantic -Werror \
+  if [[ ! -e $root/include/lanemalloc/$file ]]; then
+    skip "$name" "no include/lanemalloc/$file"
+  elif echo "#include <lanemalloc/$file>" | "$cc" -x "$language" -std="$standard" -Wall -Wextra -Wpedantic -Werror \
     -I"$root/include" -fsyntax-only - 2>"$work/header.log"; then
     echo "ok $name" && passed=$((passed + 1))
   else

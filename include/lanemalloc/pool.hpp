@@ -100,8 +100,9 @@ class Pool {
   }
   template <class... Arguments>
   T* build(void* memory, Arguments&&... arguments) {
+    detail::or_bad_alloc(memory);
     detail::Guard guard([this, memory] { lane_pool_free(pool_, memory); });
-    T* object = detail::construct<T>(detail::or_bad_alloc(memory), std::forward<Arguments>(arguments)...);
+    T* object = detail::construct<T>(memory, std::forward<Arguments>(arguments)...);
     guard.disarm();
     return object;
   }

@@ -2,19 +2,24 @@
 #ifndef LANEMALLOC_SAFEPOINT_HPP
 #define LANEMALLOC_SAFEPOINT_HPP
 
-#include "lanemalloc/heap.hpp"
-#include "lanemalloc/pool.hpp"
+#include <cstdlib>
+#include <type_traits>
+
 #include "lanemalloc/safepoint.h"
 
 namespace lane {
 
-// A registered reader, offline and in no section; one a thread. Ends outside of sections.
+// A registered reader, offline and in no section; one a thread. One that ends in a section of its own would be looked at when it is gone:
+// that is std::abort().
 class Reader {
  public:
   // name: for messages; cut after 23 bytes.
   explicit Reader(const char* name = nullptr) noexcept { lane_reader_register(&reader_, name); }
   Reader(const Reader&) = delete;
-  ~Reader() { lane_reader_unregister(&reader_); }
+  ~Reader() {
+    offline();
+    if (lane_reader_unregister(&reader_) != 0) std::abort();
+  }
 
   void online() noexcept { lane_reader_online(&reader_); }
   void offline() noexcept { lane_reader_offline(&reader_); }
@@ -39,14 +44,6 @@ class ReadSection {
 // Frees later, as safepoint.h says. False: the lane's share is full and the caller may not wait (it is in a read section, or in a
 // handler); then nothing has happened, and the object is still the caller's.
 [[nodiscard]] inline bool free_later(void* object) noexcept { return lane_safepoint_free(object) == 0; }
-[[nodiscard]] inline bool free_later(Heap& heap, void* object) noexcept {
-  return lane_safepoint_heap_free(heap.get(), object) == 0;
-}
-template <class T>
-[[nodiscard]] bool free_later(Pool<T>& pool, T* object) noexcept {
-  static_assert(std::is_trivially_destructible_v<T>, "its destructor would not be called");
-  return lane_safepoint_pool_free(pool.get(), object) == 0;
-}
 // delete, later, by a thread of the program.
 template <class T>
 [[nodiscard]] bool delete_later(T* object) noexcept {

@@ -1,4 +1,4 @@
-/* Arenas: pieces that are given back together, at a reset. An allocation is eight instructions in line. Blocks come from the calling
+/* Arenas: pieces that are given back together, at a reset. An allocation is eight instructions in line. docs/arenas.md has an example. Blocks come from the calling
  * thread's lane and go back to the lanes that they came from. Link with liblanemalloc.so, .a or liblanemalloc_prefixed.a. C11 and C++17.
  *
  * For every function here, where not said otherwise:

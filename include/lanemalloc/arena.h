@@ -1,5 +1,6 @@
-/* Arenas: pieces that are given back together, at a reset. An allocation is eight instructions in line. docs/arenas.md has an example. Blocks come from the calling
+/* Arenas: pieces that are given back together, at a reset. An allocation is eight instructions in line. Blocks come from the calling
  * thread's lane and go back to the lanes that they came from. Link with liblanemalloc.so, .a or liblanemalloc_prefixed.a. C11 and C++17.
+ * docs/arenas.md has a complete example.
  *
  * For every function here, where not said otherwise:
  *   sizes       are in bytes; pieces are aligned to 16 bytes, and belong to the arena until reset, rewind or destroy

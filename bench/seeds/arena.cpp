@@ -1,10 +1,13 @@
 // Arena blocks: THREADS threads take ITEMS blocks of 1 KiB each and give them all back, TIMES times; and all of it SAMPLES times.
 //   global   one free list for all, popped and pushed by a 128-bit CAS of head and version, in a loop
 //   malloc   malloc and free, so that the blocks come from the lane of the thread
+//   arena    pieces of an arena of the thread's own, given back by a reset
 // A sample lasts from the first thread's first call to the last thread's last; the threads start together. One more sample comes
 // first and is not counted.
 // Usage: arena MODE THREADS ITEMS TIMES SAMPLES. Prints each sample's nanoseconds and failed CAS, for all TIMES.
 // Called by: bench/seeds/experiments.py.
+#include "../../include/lanemalloc/arena.h"
+
 #include <pthread.h>
 
 #include <algorithm>
@@ -17,6 +20,19 @@
 #include <vector>
 
 #include "../measure.h"
+
+// The library is preloaded, where it is the one to be measured.
+template <class Function>
+Function* of_library(const char* name) {
+  auto* function = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+  if (function == nullptr) std::abort();
+  return function;
+}
+extern "C" void* lane_arena_alloc_out_of_line(lane_arena* arena, size_t size) {
+  static auto* const function =
+      of_library<decltype(lane_arena_alloc_out_of_line)>("lane_arena_alloc_out_of_line");
+  return function(arena, size);
+}
 
 namespace {
 
@@ -82,7 +98,7 @@ class GlobalList {
 };
 
 GlobalList global_list;
-bool from_malloc;
+enum class From { kGlobal, kMalloc, kArena } from;
 size_t items, times;
 pthread_barrier_t barrier;
 
@@ -95,32 +111,55 @@ void write_header(Block* block) {
   block->end = reinterpret_cast<char*>(block) + kBlock;
 }
 
+void use_global_list(std::vector<Block*>& held, uint64_t& failed) {
+  for (Block*& block : held) write_header(block = global_list.take(failed));
+  for (Block* block : held) global_list.give(block, failed);
+}
+
+void use_malloc(std::vector<Block*>& held) {
+  for (Block*& block : held) write_header(block = static_cast<Block*>(std::malloc(kBlock)));
+  for (Block* block : held) std::free(block);
+}
+
+void use_arena(std::vector<Block*>& held, lane_arena& arena) {
+  static auto* const reset = of_library<decltype(lane_arena_reset)>("lane_arena_reset");
+  for (Block*& block : held) write_header(block = static_cast<Block*>(lane_arena_alloc(&arena, kBlock)));
+  reset(&arena);
+}
+
 void run(Result& result) {
   std::vector<Block*> held(items);
+  lane_arena arena = {};
   pthread_barrier_wait(&barrier);
   uint64_t failed = 0;
   result.start = wall_ns();
   for (size_t i = 0; i < times; i++) {
-    if (from_malloc) {
-      for (Block*& block : held) write_header(block = static_cast<Block*>(std::malloc(kBlock)));
-      for (Block* block : held) std::free(block);
-    } else {
-      for (Block*& block : held) write_header(block = global_list.take(failed));
-      for (Block* block : held) global_list.give(block, failed);
+    switch (from) {
+      case From::kGlobal:
+        use_global_list(held, failed);
+        break;
+      case From::kMalloc:
+        use_malloc(held);
+        break;
+      case From::kArena:
+        use_arena(held, arena);
     }
   }
   result.end = wall_ns();
   result.failed = failed;
+  if (from == From::kArena) of_library<decltype(lane_arena_destroy)>("lane_arena_destroy")(&arena);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 6) {
-    std::fprintf(stderr, "usage: arena global|malloc THREADS ITEMS TIMES SAMPLES\n");
+    std::fprintf(stderr, "usage: arena global|malloc|arena THREADS ITEMS TIMES SAMPLES\n");
     return 2;
   }
-  from_malloc = std::strcmp(argv[1], "malloc") == 0;
+  from = std::strcmp(argv[1], "malloc") == 0  ? From::kMalloc
+         : std::strcmp(argv[1], "arena") == 0 ? From::kArena
+                                              : From::kGlobal;
   unsigned threads = static_cast<unsigned>(std::strtoul(argv[2], nullptr, 10));
   items = std::strtoul(argv[3], nullptr, 10);
   times = std::strtoul(argv[4], nullptr, 10);

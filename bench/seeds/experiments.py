@@ -307,21 +307,26 @@ def arena(h: Harness) -> Experiment:
             spent.add(case, name, float(nanoseconds) / times / 1e6)
             if mode == "global":
                 failed.add(case, name, float(missed) / times)
-        if mode == "malloc" and configuration is not LIBC:
+        if mode != "global" and configuration is not LIBC:
             failures = sum(float(value) for key, value in seen.items() if FAILED_CAS.match(key))
             failed.add(case, name, failures / (samples + 1) / times)
 
     forms = [(global_list, "global", OWNED)]
-    forms += [(f"lanes, {c.name}", "malloc", c) for c in h.usable(ENTRIES, experiment)]
+    entries = h.usable(ENTRIES, experiment)
+    forms += [(f"lanes, {c.name}", "malloc", c) for c in entries]
+    forms += [(f"arenas on lanes, {c.name}", "arena", c) for c in entries]
     forms.append((C_LIBRARY, "malloc", LIBC))
     alternate(rounds, "arena", [partial(job, *f) for f in forms])
     experiment.figures = [spent, failed]
     experiment.found = (
-        f"Lanes (owned) take {short(spent, case, 'lanes, owned')} of the global list's time; failed CAS for 40,000 operations: "
+        f"Lanes (owned) take {short(spent, case, 'lanes, owned')} of the global list's time, arenas on them "
+        f"{short(spent, case, 'arenas on lanes, owned')}; failed CAS for 40,000 operations: "
         f"{max(failed.samples[case][global_list]):,.0f} in the worst sample of the global list, "
-        f"{max(failed.samples[case].get('lanes, owned', [math.nan])):.2g} with lanes."
+        f"{max(failed.samples[case].get('lanes, owned', [math.nan])):.2g} with lanes, "
+        f"{max(failed.samples[case].get('arenas on lanes, owned', [math.nan])):.2g} with arenas."
     )
     experiment.notes.append("Failed CAS of lanes: what the library counts in the whole run, a sample's part of it.")
+    experiment.notes.append("Arenas: blocks of 8 KiB, of which a sample takes 143 a thread; a reset gives them back.")
     return experiment
 
 

@@ -1,5 +1,6 @@
 /* Arenas: pieces that are given back together, at a reset. An allocation is eight instructions in line. Blocks come from the calling
  * thread's lane and go back to the lanes that they came from. Link with liblanemalloc.so, .a or liblanemalloc_prefixed.a. C11 and C++17.
+ * docs/arenas.md has a complete example.
  *
  * For every function here, where not said otherwise:
  *   sizes       are in bytes; pieces are aligned to 16 bytes, and belong to the arena until reset, rewind or destroy
@@ -23,33 +24,40 @@ extern "C" {
 /* An arena lies where the program wants it, on the stack too. All zero is an empty arena with blocks of 8 KiB. */
 struct lane_arena {
   char* next;                      /* the next piece, aligned to 16 */
-  char* end;                       /* of the block, aligned to 16 */
+  char* end;                       /* of the newest block, aligned to 16 */
   struct lane_arena_block* blocks; /* newest first */
   struct lane_arena_large* large;  /* pieces with memory of their own, newest first */
   struct lane_arena_end* ends;     /* functions to call at the reset, newest first */
   size_t block_size;               /* bytes, with their header; 0: 8 KiB */
   size_t block_count;
   size_t large_bytes;
+  size_t large_made; /* pieces of that kind so far */
 };
 
-/* block_size: 256 bytes .. 512 KiB, rounded up to 16; 0: 8 KiB. 0, or EINVAL (returned). */
+/* block_size: 256 bytes .. 512 KiB, with 16 for the block's header; rounded up to what malloc has for it; 0: 8 KiB. 0, or EINVAL
+ * (returned), and the arena is not touched. What an arena held before is forgotten, not given back. */
 int lane_arena_init(struct lane_arena* arena, size_t block_size);
 
 /* Gives everything back but one block, after the functions registered by lane_arena_at_reset, newest first. Operations on words that
- * threads share: none for blocks of the thread's own lane; for blocks of other lanes one for each lane, however many blocks. */
+ * threads share, beyond what entering a lane takes (none, where lanes belong to threads): none for blocks of the thread's own lane;
+ * for blocks of other lanes at most one for each lane, however many blocks; for each large piece those of free(). With checked=1
+ * what is given back is filled with 0xFD. */
 void lane_arena_reset(struct lane_arena* arena);
 /* The same, and the last block; the arena is empty then, and may be used again. */
 void lane_arena_destroy(struct lane_arena* arena);
 
-/* Pieces beyond a quarter of a block have memory of their own. */
+/* What does not fit into the newest block begins another one, or, beyond a quarter of a block, has memory of its own. Size 0 gives a
+ * pointer that is not null; it may be the next piece's too. */
 static inline void* lane_arena_alloc(struct lane_arena* arena, size_t size);
 /* Zeroed; an overflow of count * size is ENOMEM. */
 void* lane_arena_alloc_zeroed(struct lane_arena* arena, size_t count, size_t size);
 /* alignment: a power of two, else EINVAL. */
 void* lane_arena_alloc_aligned(struct lane_arena* arena, size_t alignment, size_t size);
-/* Grows or shrinks the last piece in place, if it fits; else copies. old_size: what the piece has. Null piece: allocates. */
+/* Grows or shrinks the last piece in place, if it fits, and the newest that has memory of its own as realloc does; else copies what grows.
+ * old_size: what the piece was last asked for with. Null piece: allocates. The result is aligned to 16. */
 void* lane_arena_realloc(struct lane_arena* arena, void* piece, size_t old_size, size_t size);
-/* Takes the last piece back, of the size that it was asked for with. 1 if it was the last, else 0 and nothing changed. */
+/* Takes the last piece back, of the size that it was asked for with, or the newest that has memory of its own. 1 if it was that, else 0 and
+ * nothing changed. */
 int lane_arena_rollback(struct lane_arena* arena, void* piece, size_t size);
 
 /* Strings. */
@@ -63,15 +71,17 @@ char* lane_arena_printf(struct lane_arena* arena, const char* format, ...)
 char* lane_arena_vprintf(struct lane_arena* arena, const char* format, va_list arguments)
     __attribute__((format(printf, 2, 0)));
 
-/* Has end(object) called before the memory goes. 0, or ENOMEM (returned). */
+/* Has end(object) called before the memory goes: at a reset, a rewind to before this, or destroy. It may use the arena. 0, or ENOMEM
+ * (returned). */
 int lane_arena_at_reset(struct lane_arena* arena, void (*end)(void* object), void* object);
 
 /* A place to come back to: everything since is given back, and its functions called. Checkpoints nest; a rewind makes later ones
- * invalid, and so does a reset. */
+ * invalid, and so does a reset. One whose block is not in the arena is one line on standard error that names both, and abort(), or what
+ * the option bad_pointer says; then nothing has changed. */
 struct lane_arena_checkpoint {
   struct lane_arena_block* block;
   char* next;
-  struct lane_arena_large* large;
+  size_t large_made;
   struct lane_arena_end* ends;
 };
 struct lane_arena_checkpoint lane_arena_mark(const struct lane_arena* arena);
@@ -79,15 +89,16 @@ void lane_arena_rewind(struct lane_arena* arena, struct lane_arena_checkpoint ch
 
 /* Bytes that the arena holds, in blocks and large pieces. */
 static inline size_t lane_arena_bytes(const struct lane_arena* arena) {
-  return arena->block_count * (arena->block_size != 0 ? arena->block_size : 8192) + arena->large_bytes;
+  return arena->block_count * arena->block_size + arena->large_bytes;
 }
 
-/* --- What a hit does not do. Use lane_arena_alloc(). */
+/* --- What a hit does not do; use lane_arena_alloc(). */
 void* lane_arena_alloc_out_of_line(struct lane_arena* arena, size_t size);
 
 static inline void* lane_arena_alloc(struct lane_arena* arena, size_t size) {
   char* piece = arena->next;
-  if (__builtin_expect(size > (size_t)(arena->end - piece), 0))
+  /* Not where the piece would end with the block either: then one test is enough for an arena that has none. */
+  if (__builtin_expect(size >= (size_t)(arena->end - piece), 0))
     return lane_arena_alloc_out_of_line(arena, size);
   arena->next = (char*)(((uintptr_t)piece + size + 15) & ~(uintptr_t)15);
   return piece;

@@ -204,4 +204,11 @@ void report_bad_pointer(const char* function, const void* pointer, Verdict why, 
   say_bad(line);
 }
 
+void report_misuse(const char* function, const void* pointer, const char* why) {
+  if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
+  Text line;
+  line << "lanemalloc: " << function << '(' << pointer << "): " << why;
+  say_bad(line);
+}
+
 }  // namespace lanemalloc

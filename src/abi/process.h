@@ -26,5 +26,7 @@ SLOW void report_wrong_size(const char* function, const void* pointer, Bytes siz
                             const KindOwner& owner);
 // The same of a heap or pool that is none, or no more.
 SLOW void report_dead_owner(const char* function, const void* owner, KindOwner::Type type);
+// The same of something else that a program hands in.
+SLOW void report_misuse(const char* function, const void* pointer, const char* why);
 
 }  // namespace lanemalloc

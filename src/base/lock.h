@@ -29,6 +29,8 @@ struct Visit {
   const void* who;  // address of the thread's slot; never null
   bool may_block;
   bool may_drain = true;  // other lanes' inboxes; not while draining one
+  bool in_bulk =
+      false;  // many objects are being freed: their slabs are kept, for each would take a lock to give back
   uint8_t ranks_held = 0;
 
   Visit(const void* thread, bool block) : who(thread), may_block(block) {}

@@ -123,6 +123,9 @@ class Engine {
         [&](Gate* gate, Slab* slab) { look_slow(slab, slot, gate); });
     return verdict;
   }
+  // Frees objects of slabs, linked by their first words, the last one's without meaning, in one stay in the lane (Lane::free_chain). Tells
+  // why if one is `bad`: that, and what is linked behind it, is left as it is.
+  Verdict free_chain(Object* first, size_t n, Slot& slot, const void*& bad);
   // p must be good (find). size > 0.
   void* reallocate(void* p, MapEntry entry, Bytes size, Slot& slot);
   Found find(const void* p) const;

@@ -5,6 +5,9 @@
 
 namespace lanemalloc {
 
+// With checked=1, in every byte of what an arena gave back.
+inline constexpr unsigned char kFreedByte = 0xFD;
+
 template <class P>
 LargeState& large_state(const Region<P>& region, BlockIndex at) {
   return *reinterpret_cast<LargeState*>(region.state(at).owner_part);
@@ -409,6 +412,39 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
     }
   }
   Owned::leave(slot, gate);
+  if (UNLIKELY(verdict != Verdict::kGood)) count<P>(world_.counters.bad_pointers);
+  return verdict;
+}
+
+template <class P>
+Verdict Engine<P>::free_chain(Object* first, size_t n, Slot& slot, const void*& bad) {
+  bad = first;
+  if (n == 1 && !world_.settings.checked) return free(first, slot);
+  Verdict verdict = Verdict::kGood;
+  Object** link = &first;
+  for (; n > 0; --n, link = &(*link)->next) {
+    bad = *link;
+    const Found found = find(bad);
+    verdict = found.verdict;
+    if (verdict == Verdict::kGood && found.entry.owner() == Owner::kLarge) verdict = Verdict::kNotAStart;
+    const bool is_checked = world_.settings.checked;
+    if (verdict == Verdict::kGood && is_checked && !mark_free(bad)) verdict = Verdict::kFreedAlready;
+    if (UNLIKELY(verdict != Verdict::kGood)) break;
+    if (UNLIKELY(is_checked))
+      memset(static_cast<void*>(*link + 1), kFreedByte, usable_size(bad, found.entry) - sizeof(Object));
+  }
+  *link = nullptr;
+  if (first != nullptr) {
+    Stay stay(*this, slot, Owned::enter(slot));
+    if (LIKELY(stay.lane() != nullptr)) {
+      stay.lane()->free_chain(first, stay.visit());
+    } else {
+      for (Object* next; first != nullptr; first = next) {
+        next = first->next;
+        free_without_lane(first, world_.region.entry_of(first));
+      }
+    }
+  }
   if (UNLIKELY(verdict != Verdict::kGood)) count<P>(world_.counters.bad_pointers);
   return verdict;
 }

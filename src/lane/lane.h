@@ -98,6 +98,8 @@ class Lane : public Gate {
   NOINLINE void flush(Remote& remote, Visit& visit);
   // Frees an object whose page-map entry is `entry`.
   void free(Object* object, MapEntry entry, Visit& visit);
+  // Frees objects of slabs, linked by their first words, in as few transfers as can be: at most one for each other owner.
+  void free_chain(Object* first, Visit& visit);
   // After Slab::push() said that somebody must look.
   void look_at(Slab* slab, Visit& visit);
   // Sends every waiting batch.
@@ -272,6 +274,7 @@ class Lane : public Gate {
   struct Charge;
   void send(Object* object, Remote& remote, Owner owner, Charge charge, Visit& visit);
   void send(Object* object, MapEntry entry, Visit& visit);
+  void claim(Remote& remote, Owner owner, Visit& visit);
   FAST void receive(Object* object, Visit& visit);
   NOINLINE void send_after(Object* object, MapEntry entry, Visit& visit);
   bool was_not_set_aside(Visit& visit) {

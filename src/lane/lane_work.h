@@ -253,7 +253,7 @@ void Lane<P>::keep(Slab* slab, Visit& visit) {
   const Slab* current = current_of(slab);
   const bool only_one = slab->next == nullptr && slab->previous == nullptr;
   const bool is_needed = only_one && (current == nullptr || !current->has_room());
-  if (blocks > 1 && !is_needed && take_away(slab)) return slabs().destroy(slab, visit);
+  if (blocks > 1 && !is_needed && !visit.in_bulk && take_away(slab)) return slabs().destroy(slab, visit);
   if (empty_blocks() > kMostAlone && P::single_threaded()) give_back_empties(kMostAlone / 2, visit);
 }
 
@@ -333,18 +333,60 @@ void Lane<P>::send(Object* object, MapEntry entry, Visit& visit) {
 
 template <class P>
 FAST void Lane<P>::send(Object* object, Remote& remote, Owner owner, Charge charge, Visit& visit) {
-  if (remote.owner != owner || remote.room <= 0) {
-    if (!remote.is_empty()) flush(remote, visit);
-    // A depot that could not be entered keeps its batch; what is added is sorted out there.
-    if (remote.is_empty()) {
-      if (remote.owner != owner) remote.unanswered = 0;
-      remote.owner = owner;
-      remote.room = kBatchBytes;
-      stir(visit);
-    }
-  }
+  if (remote.owner != owner || remote.room <= 0) claim(remote, owner, visit);
   remote.add(object, [&] { return charge.places; });
   remote.room -= static_cast<int32_t>(charge.room);
+}
+
+// Makes the batch the owner's, empty.
+template <class P>
+void Lane<P>::claim(Remote& remote, Owner owner, Visit& visit) {
+  if (!remote.is_empty()) flush(remote, visit);
+  // A depot that could not be entered keeps its batch; what is added is sorted out there.
+  if (!remote.is_empty()) return;
+  if (remote.owner != owner) remote.unanswered = 0;
+  remote.owner = owner;
+  remote.room = kBatchBytes;
+  stir(visit);
+}
+
+// Owners whose batches have one place take turns: each has its turn once, and all of its objects in it, however many. What is not
+// much waits for more, as any freed object does.
+template <class P>
+void Lane<P>::free_chain(Object* first, Visit& visit) {
+  visit.in_bulk = true;
+  while (first != nullptr) {
+    Object* later = nullptr;
+    uint32_t turns = 0;
+    static_assert(kRemotes == 32, "a bit each");
+    for (Object* next; first != nullptr; first = next) {
+      next = first->next;
+      const MapEntry entry = world_.region.entry_of(first);
+      if (entry.owner() == id_) {
+        free_here(first, entry, visit);
+        continue;
+      }
+      Remote& remote = remote_to(entry.owner());
+      const uint32_t turn = uint32_t{1} << (&remote - remotes_);
+      if (remote.owner != entry.owner()) {
+        if ((turns & turn) != 0) {
+          first->next = later;
+          later = first;
+          continue;
+        }
+        claim(remote, entry.owner(), visit);
+      }
+      turns |= turn;
+      const unsigned c = index_at(first);
+      bump(counters_.sent[c]);
+      remote.add(first, [&] { return kCharges.of[c].places; });
+      if (remote.room > 0) remote.room -= static_cast<int32_t>(kCharges.of[c].room);
+    }
+    first = later;
+  }
+  for (Remote& remote : remotes_)
+    if (!remote.is_empty() && remote.room <= 0) flush(remote, visit);
+  visit.in_bulk = false;
 }
 
 template <class P>

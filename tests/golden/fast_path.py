@@ -166,11 +166,15 @@ def check_static(library: Path, verdicts: Verdicts, code: dict[int, str], golden
 
 
 def executed(library: common.Library, program: Path, workload: str, code: dict[int, str]) -> dict[int, int]:
+    return executed_by(library, [str(program), workload, str(PAIRS[workload])], code)
+
+
+def executed_by(library: common.Library, command: list[str], code: dict[int, str], *flags: str) -> dict[int, int]:
     """Address in the library's file -> how often the instruction there ran."""
     assert library.path is not None
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "callgrind.out"
-        output = micro.callgrind(library, [str(program), workload, str(PAIRS[workload])], file, "--dump-instr=yes")
+        output = micro.callgrind(library, command, file, "--dump-instr=yes", *flags)
         profile = file.read_text()
     # callgrind prints addresses as in the file where it knows the object, and as in memory where it says "???".
     base = int(common.fields(output)["base"], 16)

@@ -187,6 +187,11 @@ MUTANTS += [
            "Object* take() {\n    close();", "Object* take() {"),
     change("explorer", "a holder's count is not written when the next one comes", "batch batch-3 remote-batch", BATCH,
            "close();\n    object->next = first_;", "object->next = first_;"),
+    change("explorer", "a chain is followed from an object that it has freed", "chain", LANE_WORK,
+           "first != nullptr; first = next) {\n      next = first->next;", "first != nullptr; first = first->next) {\n      next = nullptr;"),
+    change("explorer", "a chain's batch is sent whenever it is full", "chain", LANE_WORK,
+           "if (remote.owner != entry.owner()) {\n        if ((turns & turn) != 0) {",
+           "if (remote.owner != entry.owner() || remote.room <= 0) {\n        if (false) {"),
     change("explorer", "a holder is visited before those that it names", "batch batch-3", BATCH,
            "for (Object** other = others(holder); other != end; ++other) visit(*other);\n"
            "      visit(holder);  // last, since it is gone then",

@@ -93,21 +93,25 @@ if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
   program secure plain "$here/link/secure.c" "$archive"
   header=()
   [[ ! -e $root/include/lanemalloc/lanemalloc.h ]] || header=(-DWITH_HEADER -I"$root/include")
+  program arena plain "$here/link/arena.c" -I"$root/include" "$library" -Wl,-rpath,"$(dirname "$library")"
+  program arena_static plain "$here/link/arena.c" -I"$root/include" "$archive"
+  program arena_prefixed plain "$here/link/arena.c" -I"$root/include" -DPREFIXED "$prefixed"
   program prefixed_c11 plain "$here/link/prefixed.c" -std=c11 "${header[@]}" "$prefixed"
   program prefixed_cxx17 plain "$here/link/prefixed_cxx.cc" "${header[@]}" "$prefixed"
 else
   skip static_link "no archive $(basename "$archive") beside the library"
   skip secure "no archive $(basename "$archive") beside the library"
+  skip arena "no archive $(basename "$archive") beside the library"
   skip prefixed "no archive $(basename "$prefixed") beside the library"
 fi
 
-# The public header alone, in both languages, with every warning an error.
+# A public header alone, in both languages, with every warning an error.
 check_header() {
-  local language=$1 standard=$2 name=header_in_$2
+  local file=$1 language=$2 standard=$3 name=header_$1_in_$3
   wanted "$name" || return 0
-  if [[ ! -e $root/include/lanemalloc/lanemalloc.h ]]; then
-    skip "$name" "no include/lanemalloc/lanemalloc.h"
-  elif echo '#include <lanemalloc/lanemalloc.h>' | "$cc" -x "$language" -std="$standard" -Wall -Wextra -Wpedantic -Werror \
+  if [[ ! -e $root/include/lanemalloc/$file ]]; then
+    skip "$name" "no include/lanemalloc/$file"
+  elif echo "#include <lanemalloc/$file>" | "$cc" -x "$language" -std="$standard" -Wall -Wextra -Wpedantic -Werror \
     -I"$root/include" -fsyntax-only - 2>"$work/header.log"; then
     echo "ok $name" && passed=$((passed + 1))
   else
@@ -162,7 +166,9 @@ for entry in "${programs[@]}"; do
     [[ -n $list ]] || for lanes in "${entries[@]:1}"; do run_case "$name" "$mode" "$case" "$lanes"; done
   done
 done
-[[ -n $list ]] || { check_header c c11 && check_header c++ c++17; }
+for header in "$root"/include/lanemalloc/*.h; do
+  [[ -n $list ]] || { check_header "${header##*/}" c c11 && check_header "${header##*/}" c++ c++17; }
+done
 
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))

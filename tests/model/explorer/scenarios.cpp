@@ -430,6 +430,41 @@ struct RemoteBatchScenario : Threads {
   }
 };
 
+// A thread frees a chain, of its own objects and of another's, whose owner takes in what has come.
+struct ChainScenario : Threads {
+  static constexpr size_t kObjects = 7;
+  Object* first = nullptr;
+  ChainScenario() : Threads(2) {
+    for (size_t i = 0; i < kObjects; ++i) {
+      auto* object = static_cast<Object*>(engine.allocate(4096, slots[i % 3 == 1 ? 1 : 0]));
+      object->next = first;
+      first = object;
+    }
+  }
+  void thread(int i) {
+    if (i == 1) {
+      const void* bad;
+      if (engine.free_chain(first, kObjects, slots[1], bad) != Verdict::kGood) __builtin_trap();
+      return;
+    }
+    Visit visit(&slots[0], true);
+    Gate* gate = Owned::enter(slots[0]);
+    static_cast<Lane<Model>*>(gate)->drain_inbox(visit);
+    Owned::leave(slots[0], gate);
+    engine.free(engine.allocate(4096, slots[0]), slots[0]);
+  }
+  void check() {
+    Visit visit(&slots[0], true);
+    lane(0).drain_inbox(visit);
+    check_all();
+    Statistics s;
+    engine.statistics(s);
+    explorer::check(s.in_flight_objects == 0, "an object is lost on its way");
+    explorer::check(s.remote_batches == 1, "not one batch");
+    explorer::check(s.remote_frees == 5, "an object goes another way");
+  }
+};
+
 // A process forks while another thread works, and a third takes that one's lane away: the child goes on with what is whole.
 struct ForkScenario : Threads {
   bool in_child = false;
@@ -683,6 +718,7 @@ const Scenario kScenarios[] = {
     scenario<RemoteScenario>("remote", "remote frees: a batch is sent and received, whole", {2, 3}),
     scenario<RemoteBatchScenario>("remote-batch", "remote frees: a batch of eight objects, in three holders",
                                   {2, 1}),
+    scenario<ChainScenario>("chain", "remote frees: a chain of objects of two lanes", {2, 2}),
     scenario<ExitScenario>("exit", "thread exit: a lane is given back, revoked and adopted", {3, 2}),
     scenario<ForkScenario>("fork", "fork: the child finds no lane half done", {2, 3}),
     scenario<ForkScenario>("fork-3", "fork: the same while the other's lane is taken away", {3, 2}),

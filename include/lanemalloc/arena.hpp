@@ -1,0 +1,124 @@
+// Arenas as C++ objects: owned, with objects whose destructors run at the reset, and as a memory resource. C++17; part of
+// lanemalloc.hpp. Errors: see malloc.hpp; what arenas are: arena.h.
+#ifndef LANEMALLOC_ARENA_HPP
+#define LANEMALLOC_ARENA_HPP
+
+#include <string_view>
+
+#include "lanemalloc/arena.h"
+#include "lanemalloc/malloc.hpp"
+
+namespace lane {
+
+namespace detail {
+
+inline void* arena_allocate(lane_arena* arena, std::size_t size, std::size_t alignment) {
+  return or_bad_alloc(alignment <= kUsualAlignment ? lane_arena_alloc(arena, size)
+                                                   : lane_arena_alloc_aligned(arena, alignment, size));
+}
+
+}  // namespace detail
+
+// Owns an arena. One that has been moved from is empty, and may be used.
+class Arena {
+ public:
+  Arena() noexcept = default;
+  // Bytes; 256 .. 512 KiB.
+  explicit Arena(std::size_t block_size) {
+    if (lane_arena_init(&arena_, block_size) != 0)
+      detail::throw_invalid_argument("lane::Arena: blocks have 256 bytes to 512 KiB");
+  }
+  Arena(Arena&& other) noexcept : arena_(std::exchange(other.arena_, lane_arena{})) {}
+  Arena& operator=(Arena&& other) noexcept {
+    if (this != &other) {
+      lane_arena_destroy(&arena_);
+      arena_ = std::exchange(other.arena_, lane_arena{});
+    }
+    return *this;
+  }
+  ~Arena() { lane_arena_destroy(&arena_); }
+
+  [[nodiscard]] void* allocate(std::size_t size, std::size_t alignment = detail::kUsualAlignment) {
+    return detail::arena_allocate(&arena_, size, alignment);
+  }
+  // The destructor, if it does anything, is called at the reset, newest first.
+  template <class T, class... Arguments>
+  T* make(Arguments&&... arguments) {
+    void* memory = allocate(sizeof(T), alignof(T));
+    detail::Guard guard([this, memory] { lane_arena_rollback(&arena_, memory, sizeof(T)); });
+    T* object = detail::construct<T>(memory, std::forward<Arguments>(arguments)...);
+    if constexpr (!std::is_trivially_destructible_v<T>) {
+      const auto end = [](void* p) noexcept { static_cast<T*>(p)->~T(); };
+      if (lane_arena_at_reset(&arena_, end, object) != 0) {
+        object->~T();
+        detail::throw_bad_alloc();
+      }
+    }
+    guard.disarm();
+    return object;
+  }
+  // n objects, value-initialized, of a type whose destructor does nothing.
+  template <class T>
+  T* make_array(std::size_t n) {
+    static_assert(std::is_trivially_destructible_v<T>, "an array's destructors would not be called");
+    const std::size_t size = detail::bytes_of<T>(n);
+    void* memory = allocate(size, alignof(T));
+    detail::Guard guard([this, memory, size] { lane_arena_rollback(&arena_, memory, size); });
+    T* array = static_cast<T*>(memory);
+    std::uninitialized_value_construct_n(array, n);
+    guard.disarm();
+    return array;
+  }
+  // With a final zero behind it.
+  std::string_view copy(std::string_view text) {
+    char* memory = static_cast<char*>(allocate(text.size() + 1, 1));
+    text.copy(memory, text.size());
+    memory[text.size()] = '\0';
+    return {memory, text.size()};
+  }
+
+  void reset() noexcept { lane_arena_reset(&arena_); }
+  std::size_t bytes() const noexcept { return lane_arena_bytes(&arena_); }
+  lane_arena_checkpoint mark() const noexcept { return lane_arena_mark(&arena_); }
+  void rewind(const lane_arena_checkpoint& checkpoint) noexcept { lane_arena_rewind(&arena_, checkpoint); }
+  lane_arena* get() noexcept { return &arena_; }
+
+ private:
+  lane_arena arena_{};
+};
+
+// Gives back at its end what an arena was used for meanwhile.
+class ArenaScope {
+ public:
+  explicit ArenaScope(Arena& arena) noexcept : arena_(arena), checkpoint_(arena.mark()) {}
+  ArenaScope(const ArenaScope&) = delete;
+  ~ArenaScope() { arena_.rewind(checkpoint_); }
+
+ private:
+  Arena& arena_;
+  lane_arena_checkpoint checkpoint_;
+};
+
+// An arena as a memory resource; what is deallocated is given back if it is the last piece, and else at the reset, before which the
+// containers must have ended. The arena must live longer, and stay where it is.
+class ArenaResource final : public std::pmr::memory_resource {
+ public:
+  explicit ArenaResource(lane_arena* arena) noexcept : arena_(arena) {}
+  explicit ArenaResource(Arena& arena) noexcept : arena_(arena.get()) {}
+  ArenaResource(const ArenaResource&) = delete;
+
+ private:
+  void* do_allocate(std::size_t size, std::size_t alignment) override {
+    return detail::arena_allocate(arena_, size, alignment);
+  }
+  void do_deallocate(void* memory, std::size_t size, std::size_t) override {
+    lane_arena_rollback(arena_, memory, size);
+  }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
+
+  lane_arena* arena_;
+};
+
+}  // namespace lane
+
+#endif

@@ -1,0 +1,132 @@
+// Heaps as C++ objects: owned, as an allocator, as a memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp; what
+// heaps are: heap.h.
+#ifndef LANEMALLOC_HEAP_HPP
+#define LANEMALLOC_HEAP_HPP
+
+#include <cerrno>
+
+#include "lanemalloc/heap.h"
+#include "lanemalloc/malloc.hpp"
+
+namespace lane {
+
+namespace detail {
+
+inline void* heap_allocate(lane_heap* heap, std::size_t size, std::size_t alignment) {
+  return or_bad_alloc(alignment <= kUsualAlignment ? lane_heap_alloc(heap, size)
+                                                   : lane_heap_alloc_aligned(heap, alignment, size));
+}
+
+inline void heap_deallocate(lane_heap* heap, void* memory, std::size_t size) noexcept {
+  if (memory != nullptr) lane_heap_free_sized(heap, memory, size);
+}
+
+}  // namespace detail
+
+// Owns a heap: its memory goes with it, at once. Destructors of objects in it are not called.
+class Heap {
+ public:
+  Heap() : Heap(lane_heap_options{}) {}
+  explicit Heap(const lane_heap_options& options) : heap_(lane_heap_create(&options)) {
+    if (heap_ != nullptr) return;
+    if (errno == EINVAL)
+      detail::throw_invalid_argument("lane::Heap: the soft limit is above the limit, or has no function");
+    detail::throw_bad_alloc();
+  }
+  explicit Heap(const char* name, std::size_t limit = 0) : Heap(with(name, limit)) {}
+  // Takes over what lane_heap_create() has made, or null.
+  explicit Heap(lane_heap* heap) noexcept : heap_(heap) {}
+  Heap(Heap&& other) noexcept : heap_(other.release()) {}
+  Heap& operator=(Heap&& other) noexcept {
+    Heap old(heap_);
+    heap_ = other.release();
+    return *this;
+  }
+  ~Heap() {
+    if (heap_ != nullptr) lane_heap_destroy(heap_);
+  }
+
+  lane_heap* get() const noexcept { return heap_; }
+  [[nodiscard]] lane_heap* release() noexcept { return std::exchange(heap_, nullptr); }
+
+  [[nodiscard]] void* allocate(std::size_t size, std::size_t alignment = detail::kUsualAlignment) {
+    return detail::heap_allocate(heap_, size, alignment);
+  }
+  // size: what it was asked for with.
+  void deallocate(void* memory, std::size_t size) noexcept { detail::heap_deallocate(heap_, memory, size); }
+  std::size_t trim() noexcept { return lane_heap_trim(heap_); }
+  lane_heap_statistics statistics() const noexcept {
+    lane_heap_statistics statistics;
+    lane_heap_get_statistics(heap_, &statistics);
+    return statistics;
+  }
+
+ private:
+  static lane_heap_options with(const char* name, std::size_t limit) noexcept {
+    lane_heap_options options{};
+    options.name = name;
+    options.limit = limit;
+    return options;
+  }
+
+  lane_heap* heap_;
+};
+
+// An allocator bound to a heap, which must live longer. Containers that are moved or swapped take their heap along; one that is assigned
+// a copy stays in its own.
+template <class T>
+class HeapAllocator {
+ public:
+  using value_type = T;
+  using propagate_on_container_move_assignment = std::true_type;
+  using propagate_on_container_swap = std::true_type;
+
+  HeapAllocator(lane_heap* heap) noexcept : heap_(heap) {}         // NOLINT(google-explicit-constructor)
+  HeapAllocator(const Heap& heap) noexcept : heap_(heap.get()) {}  // NOLINT(google-explicit-constructor)
+  template <class U>
+  HeapAllocator(const HeapAllocator<U>& other) noexcept
+      : heap_(other.heap()) {}  // NOLINT(google-explicit-constructor)
+
+  [[nodiscard]] T* allocate(std::size_t n) {
+    return static_cast<T*>(detail::heap_allocate(heap_, detail::bytes_of<T>(n), alignof(T)));
+  }
+  void deallocate(T* memory, std::size_t n) noexcept {
+    detail::heap_deallocate(heap_, memory, n * sizeof(T));
+  }
+  lane_heap* heap() const noexcept { return heap_; }
+
+  template <class U>
+  friend bool operator==(const HeapAllocator& a, const HeapAllocator<U>& b) noexcept {
+    return a.heap() == b.heap();
+  }
+  template <class U>
+  friend bool operator!=(const HeapAllocator& a, const HeapAllocator<U>& b) noexcept {
+    return a.heap() != b.heap();
+  }
+
+ private:
+  lane_heap* heap_;
+};
+
+// A heap as a memory resource. The heap must live longer.
+class HeapResource final : public std::pmr::memory_resource {
+ public:
+  explicit HeapResource(lane_heap* heap) noexcept : heap_(heap) {}
+  explicit HeapResource(const Heap& heap) noexcept : heap_(heap.get()) {}
+  HeapResource(const HeapResource&) = delete;
+
+ private:
+  void* do_allocate(std::size_t size, std::size_t alignment) override {
+    return detail::heap_allocate(heap_, size, alignment);
+  }
+  void do_deallocate(void* memory, std::size_t size, std::size_t) override {
+    detail::heap_deallocate(heap_, memory, size);
+  }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
+
+  lane_heap* heap_;
+};
+
+}  // namespace lane
+
+#endif

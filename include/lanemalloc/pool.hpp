@@ -1,0 +1,154 @@
+// Pools as C++ objects: typed, and as a memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp; what pools are: pool.h.
+#ifndef LANEMALLOC_POOL_HPP
+#define LANEMALLOC_POOL_HPP
+
+#include <cerrno>
+
+#include "lanemalloc/malloc.hpp"
+#include "lanemalloc/pool.h"
+
+namespace lane {
+
+struct PoolOptions {
+  const char* name = nullptr;  // for messages and statistics
+  lane_padding padding = LANE_PACKED;
+  std::size_t limit = 0;    // objects that there may be; 0: no limit
+  std::size_t reserve = 0;  // of these, for LANE_POOL_USE_RESERVE
+};
+
+namespace detail {
+
+inline lane_pool* make_pool(std::size_t size, std::size_t alignment, const PoolOptions& options) {
+  lane_pool_options all{};
+  all.name = options.name;
+  all.object_size = size;
+  all.alignment = alignment;
+  all.padding = options.padding;
+  all.limit = options.limit;
+  all.reserve = options.reserve;
+  lane_pool* pool = lane_pool_create(&all);
+  if (pool != nullptr) return pool;
+  if (errno == EINVAL) throw_invalid_argument("lane::Pool: size, alignment or reserve out of range");
+  throw_bad_alloc();
+}
+
+}  // namespace detail
+
+// Owns a pool of objects of one type. What still lives when the pool goes is gone with it, without its destructor.
+template <class T>
+class Pool {
+  static_assert(sizeof(T) <= std::size_t{512} << 10, "a pool's objects have at most 512 KiB");
+  static_assert(alignof(T) <= std::size_t{64} << 10, "and are aligned to at most 64 KiB");
+
+ public:
+  // Destroys in the pool that the object is from.
+  class Deleter {
+   public:
+    Deleter() noexcept = default;
+    explicit Deleter(lane_pool* pool) noexcept : pool_(pool) {}
+    void operator()(T* object) const noexcept { Pool::destroy(pool_, object); }
+
+   private:
+    lane_pool* pool_ = nullptr;
+  };
+  using Pointer = std::unique_ptr<T, Deleter>;
+
+  Pool() : Pool(PoolOptions{}) {}
+  explicit Pool(const PoolOptions& options) : pool_(detail::make_pool(sizeof(T), alignof(T), options)) {}
+  Pool(Pool&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
+  Pool& operator=(Pool&& other) noexcept {
+    Pool old(std::move(*this));
+    pool_ = std::exchange(other.pool_, nullptr);
+    return *this;
+  }
+  ~Pool() {
+    if (pool_ != nullptr) lane_pool_destroy(pool_);
+  }
+
+  template <class... Arguments>
+  [[nodiscard]] T* make(Arguments&&... arguments) {
+    return build(lane_pool_alloc(pool_), std::forward<Arguments>(arguments)...);
+  }
+  // flags: LANE_POOL_WAIT, LANE_POOL_USE_RESERVE, LANE_POOL_ZERO.
+  template <class... Arguments>
+  [[nodiscard]] T* make_with(int flags, Arguments&&... arguments) {
+    return build(lane_pool_alloc_with(pool_, flags), std::forward<Arguments>(arguments)...);
+  }
+  template <class... Arguments>
+  [[nodiscard]] Pointer make_unique(Arguments&&... arguments) {
+    return Pointer(make(std::forward<Arguments>(arguments)...), Deleter(pool_));
+  }
+  // Null does nothing.
+  void destroy(T* object) noexcept { destroy(pool_, object); }
+
+  lane_pool* get() const noexcept { return pool_; }
+  void reserve(std::size_t n) {
+    if (lane_pool_prealloc(pool_, n) != 0) detail::throw_bad_alloc();
+  }
+  std::size_t reclaim(lane_reclaim level) noexcept { return lane_pool_reclaim(pool_, level); }
+  lane_pool_statistics statistics() const noexcept {
+    lane_pool_statistics statistics;
+    lane_pool_get_statistics(pool_, &statistics);
+    return statistics;
+  }
+
+ private:
+  static void destroy(lane_pool* pool, T* object) noexcept {
+    if (object == nullptr) return;
+    object->~T();
+    lane_pool_free(pool, object);
+  }
+  template <class... Arguments>
+  T* build(void* memory, Arguments&&... arguments) {
+    detail::or_bad_alloc(memory);
+    detail::Guard guard([this, memory] { lane_pool_free(pool_, memory); });
+    T* object = detail::construct<T>(memory, std::forward<Arguments>(arguments)...);
+    guard.disarm();
+    return object;
+  }
+
+  lane_pool* pool_;
+};
+
+// A memory resource with a pool for requests of up to one size, such as the nodes of a list or a map, and `upstream` for larger ones.
+class PoolResource final : public std::pmr::memory_resource {
+ public:
+  explicit PoolResource(std::size_t size, std::size_t alignment = detail::kUsualAlignment,
+                        std::pmr::memory_resource* upstream = malloc_resource(),
+                        const PoolOptions& options = PoolOptions{})
+      : pool_(detail::make_pool(size, alignment, options)),
+        size_(size),
+        alignment_(alignment),
+        upstream_(upstream) {}
+  PoolResource(const PoolResource&) = delete;
+  ~PoolResource() override { lane_pool_destroy(pool_); }
+
+  lane_pool* get() const noexcept { return pool_; }
+  std::pmr::memory_resource* upstream() const noexcept { return upstream_; }
+
+ private:
+  bool is_served(std::size_t size, std::size_t alignment) const noexcept {
+    return size <= size_ && alignment <= alignment_;
+  }
+  void* do_allocate(std::size_t size, std::size_t alignment) override {
+    return is_served(size, alignment) ? detail::or_bad_alloc(lane_pool_alloc(pool_))
+                                      : upstream_->allocate(size, alignment);
+  }
+  void do_deallocate(void* memory, std::size_t size, std::size_t alignment) override {
+    if (is_served(size, alignment)) {
+      lane_pool_free(pool_, memory);
+    } else {
+      upstream_->deallocate(memory, size, alignment);
+    }
+  }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
+
+  lane_pool* pool_;
+  std::size_t size_;
+  std::size_t alignment_;
+  std::pmr::memory_resource* upstream_;
+};
+
+}  // namespace lane
+
+#endif

@@ -1,0 +1,58 @@
+// Readers and deferred frees as C++ objects. C++17; part of lanemalloc.hpp. What they are: safepoint.h.
+#ifndef LANEMALLOC_SAFEPOINT_HPP
+#define LANEMALLOC_SAFEPOINT_HPP
+
+#include <cstdlib>
+#include <type_traits>
+
+#include "lanemalloc/safepoint.h"
+
+namespace lane {
+
+// A registered reader, offline and in no section; one a thread. One that ends in a section of its own would be looked at when it is gone:
+// that is std::abort().
+class Reader {
+ public:
+  // name: for messages; cut after 23 bytes.
+  explicit Reader(const char* name = nullptr) noexcept { lane_reader_register(&reader_, name); }
+  Reader(const Reader&) = delete;
+  ~Reader() {
+    offline();
+    if (lane_reader_unregister(&reader_) != 0) std::abort();
+  }
+
+  void online() noexcept { lane_reader_online(&reader_); }
+  void offline() noexcept { lane_reader_offline(&reader_); }
+  void quiescent() noexcept { lane_reader_quiescent(&reader_); }
+  lane_reader* get() noexcept { return &reader_; }
+
+ private:
+  lane_reader reader_{};
+};
+
+// A read section from here to the end of the block: what is reachable in it is not freed before. Sections nest.
+class ReadSection {
+ public:
+  explicit ReadSection(Reader& reader) noexcept : reader_(reader) { lane_reader_enter(reader_.get()); }
+  ReadSection(const ReadSection&) = delete;
+  ~ReadSection() { lane_reader_exit(reader_.get()); }
+
+ private:
+  Reader& reader_;
+};
+
+// Frees later, as safepoint.h says. False: the lane's share is full and the caller may not wait (it is in a read section, or in a
+// handler); then nothing has happened, and the object is still the caller's.
+[[nodiscard]] inline bool free_later(void* object) noexcept { return lane_safepoint_free(object) == 0; }
+// delete, later, by a thread of the program.
+template <class T>
+[[nodiscard]] bool delete_later(T* object) noexcept {
+  static_assert(sizeof(T) > 0, "the type must be complete here");
+  if (object == nullptr) return true;
+  using Plain = std::remove_cv_t<T>;
+  return lane_safepoint_call([](void* p) { delete static_cast<Plain*>(p); }, const_cast<Plain*>(object)) == 0;
+}
+
+}  // namespace lane
+
+#endif

@@ -88,19 +88,6 @@ class Budget {
   std::atomic<bool> passed_{false};
 };
 
-// Slabs of one class, newest first.
-class SlabList {
- public:
-  Slab* first() const { return first_; }
-  bool is_empty() const { return first_ == nullptr; }
-  inline void push(Slab* slab);
-  inline void remove(Slab* slab);
-  inline Slab* pop();
-
- private:
-  Slab* first_ = nullptr;
-};
-
 // A lane's, of a kind. The first two words are what a hit asks for (include/lanemalloc/pool.h).
 struct Bin {
   Object* head;                 // free objects, of the current slab

@@ -1,4 +1,4 @@
-// A free object: its first words hold links. Called by: everything that has free objects in hand.
+// A free object, whose first words hold links, and a list of slabs. Called by: slab, lane, depot, kinds.
 #pragma once
 
 #include "base/atomics.h"
@@ -14,5 +14,20 @@ struct BasicObject {
 };
 using Object = BasicObject<>;
 static_assert(sizeof(Object) <= kGranule);
+
+struct Slab;
+
+// Slabs of one class, newest first.
+class SlabList {
+ public:
+  Slab* first() const { return first_; }
+  bool is_empty() const { return first_ == nullptr; }
+  inline void push(Slab* slab);
+  inline void remove(Slab* slab);
+  inline Slab* pop();
+
+ private:
+  Slab* first_ = nullptr;
+};
 
 }  // namespace lanemalloc

@@ -59,8 +59,8 @@ struct lane_pool_options {
   void* source;
 };
 
-/* Makes a pool. EINVAL: a size or alignment out of range, a reserve above the limit, import without release, or import together with
- * what it excludes. ENOMEM also where init fails for the reserve. */
+/* Makes a pool. EINVAL: a size, alignment, padding or limit out of range, a reserve above the limit, import without release, or import
+ * together with what it excludes. ENOMEM also where init fails for the reserve, and where there are 16383 pools and heaps. */
 lane_pool* lane_pool_create(const struct lane_pool_options* options);
 
 /* Gives back all memory of the pool, after fini of each object; objects in use are not, and are gone too. No other thread may use the pool
@@ -68,7 +68,7 @@ lane_pool* lane_pool_create(const struct lane_pool_options* options);
 size_t lane_pool_destroy(lane_pool* pool);
 
 enum {
-  LANE_POOL_ZERO = 1, /* the object's bytes are zero; not with init */
+  LANE_POOL_ZERO = 1, /* the object's bytes are zero; EINVAL in a pool with init */
   LANE_POOL_WAIT = 2, /* at the limit: wait, first come, first served, until another thread frees an object */
   LANE_POOL_USE_RESERVE = 4 /* where there is none else: one of the reserve */
 };
@@ -84,7 +84,8 @@ static inline void lane_pool_free(lane_pool* pool, void* object);
 size_t lane_pool_alloc_batch(lane_pool* pool, void** objects, size_t n, int flags);
 void lane_pool_free_batch(lane_pool* pool, void** objects, size_t n);
 
-/* Has memory for n objects at hand, besides those in use: initialized, ready for any thread. 0, or ENOMEM (returned). */
+/* Has memory for n objects at hand, besides those in use: initialized, ready for any thread. Reclaim leaves so many more free objects
+ * between the lanes from now on. 0, or ENOMEM (returned). */
 int lane_pool_prealloc(lane_pool* pool, size_t n);
 
 /* Objects that there may be; 0: no limit. One below what there are holds for what comes. 0, or EINVAL below the reserve. */
@@ -127,9 +128,11 @@ struct lane_pool_place {
 };
 /* A lane's cache of a pool. */
 struct lane_pool_bin {
-  void* head;      /* free objects, by their first word */
-  uintptr_t begin; /* of the slab that they come from; 0: there are no hits */
+  void* head;    /* free objects, by their first word */
+  uintptr_t end; /* of where they come from: LANE_HIT_BYTES up to here; 0: nowhere, and so null is no hit */
 };
+/* A free object's first word, whatever the program keeps there. */
+typedef void* __attribute__((may_alias)) lane_pool_link;
 
 #if defined(__x86_64__) || defined(__aarch64__)
 extern __thread void* lane_thread_slot __attribute__((tls_model("initial-exec")));
@@ -143,12 +146,13 @@ static inline void* lane_pool_alloc(lane_pool* pool) {
   char* gate = (char*)__atomic_load_n(&lane_thread_slot, __ATOMIC_RELAXED);
   __atomic_store_n((unsigned char*)&lane_thread_slot, LANE_BUSY_BYTE, __ATOMIC_RELAXED);
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
-  char* area = *(char**)(gate + LANE_GATE_AREA);
+  char* area = __atomic_load_n((char**)(gate + LANE_GATE_AREA), __ATOMIC_RELAXED);
   if (__builtin_expect(area != NULL, 1)) {
-    struct lane_pool_bin* bin = (struct lane_pool_bin*)(area + ((struct lane_pool_place*)pool)->slot);
+    const size_t slot = __atomic_load_n(&((struct lane_pool_place*)pool)->slot, __ATOMIC_RELAXED);
+    struct lane_pool_bin* bin = (struct lane_pool_bin*)(area + slot);
     void* object = bin->head;
     if (__builtin_expect(object != NULL, 1)) {
-      bin->head = *(void**)object;
+      bin->head = *(lane_pool_link*)object;
       __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
       return object;
     }
@@ -161,11 +165,12 @@ static inline void lane_pool_free(lane_pool* pool, void* object) {
   char* gate = (char*)__atomic_load_n(&lane_thread_slot, __ATOMIC_RELAXED);
   __atomic_store_n((unsigned char*)&lane_thread_slot, LANE_BUSY_BYTE, __ATOMIC_RELAXED);
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
-  char* area = *(char**)(gate + LANE_GATE_AREA);
+  char* area = __atomic_load_n((char**)(gate + LANE_GATE_AREA), __ATOMIC_RELAXED);
   if (__builtin_expect(area != NULL, 1)) {
-    struct lane_pool_bin* bin = (struct lane_pool_bin*)(area + ((struct lane_pool_place*)pool)->slot);
-    if (__builtin_expect((uintptr_t)object - bin->begin < LANE_HIT_BYTES, 1)) {
-      *(void**)object = bin->head;
+    const size_t slot = __atomic_load_n(&((struct lane_pool_place*)pool)->slot, __ATOMIC_RELAXED);
+    struct lane_pool_bin* bin = (struct lane_pool_bin*)(area + slot);
+    if (__builtin_expect((uintptr_t)object - bin->end >= (uintptr_t)0 - LANE_HIT_BYTES, 1)) {
+      *(lane_pool_link*)object = bin->head;
       bin->head = object;
       __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
       return;

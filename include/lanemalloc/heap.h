@@ -106,7 +106,7 @@ struct lane_heap_place {
 static inline struct lane_bin* lane_heap_bin(const lane_heap* heap, char* area, size_t size) {
   char* table;
   if (__builtin_expect(area == NULL, 0)) return NULL;
-  table = *(char**)(area + ((const struct lane_heap_place*)heap)->slot);
+  table = __atomic_load_n((char**)(area + ((const struct lane_heap_place*)heap)->slot), __ATOMIC_RELAXED);
   return __builtin_expect(table != NULL, 1)
              ? (struct lane_bin*)(table + (size + 15) / 16 * sizeof(struct lane_bin))
              : NULL;
@@ -118,7 +118,7 @@ static inline void* lane_heap_alloc(lane_heap* heap, size_t size) {
     struct lane_bin* bin = lane_heap_bin(heap, lane_hit_area(gate), size);
     void* object = bin != NULL ? bin->head : NULL;
     if (__builtin_expect(object != NULL, 1)) {
-      bin->head = *(void**)object;
+      bin->head = *(lane_hit_link*)object;
       lane_hit_leave(gate);
       return object;
     }
@@ -132,7 +132,7 @@ static inline void lane_heap_free_sized(lane_heap* heap, void* object, size_t si
     char* gate = lane_hit_enter();
     struct lane_bin* bin = lane_heap_bin(heap, lane_hit_area(gate), size);
     if (__builtin_expect(bin != NULL && lane_hit_may_free(bin, object), 1)) {
-      *(void**)object = bin->head;
+      *(lane_hit_link*)object = bin->head;
       bin->head = object;
       lane_hit_leave(gate);
       return;

@@ -16,10 +16,13 @@ extern "C" {
 #define LANE_BUSY_BYTE 8   /* marks a thread's word */
 #define LANE_HIT_BYTES 65536u /* of a slab, from its beginning: what a free may hit */
 
+/* A free object's first word, whatever the program keeps there. */
+typedef void* __attribute__((may_alias)) lane_hit_link;
+
 /* A lane's objects of one kind. */
 struct lane_bin {
-  void* head;       /* free objects, by their first word */
-  uintptr_t before; /* the byte before the slab that they come from; 0: there is none, and no hit */
+  void* head;    /* free objects, by their first word */
+  uintptr_t end; /* of where they come from: LANE_HIT_BYTES up to here; 0: nowhere, and so null is no hit */
   uint64_t others[6];
 };
 
@@ -39,10 +42,12 @@ static inline void lane_hit_leave(char* gate) {
 
 /* Whether the object lies there; a null pointer never does. */
 static inline int lane_hit_may_free(const struct lane_bin* bin, const void* object) {
-  return (uintptr_t)object - 1 - bin->before < LANE_HIT_BYTES;
+  return (uintptr_t)object - bin->end >= (uintptr_t)0 - LANE_HIT_BYTES;
 }
 
-static inline char* lane_hit_area(const char* gate) { return *(char* const*)(gate + LANE_GATE_AREA); }
+static inline char* lane_hit_area(const char* gate) {
+  return __atomic_load_n((char* const*)(gate + LANE_GATE_AREA), __ATOMIC_RELAXED);
+}
 
 #ifdef __cplusplus
 }

@@ -61,8 +61,8 @@ struct lane_pool_options {
   void* source;
 };
 
-/* Makes a pool. EINVAL: a size or alignment out of range, a reserve above the limit, import without release, or import together with
- * what it excludes. ENOMEM also where init fails for the reserve. */
+/* Makes a pool. EINVAL: a size, alignment, padding or limit out of range, a reserve above the limit, import without release, or import
+ * together with what it excludes. ENOMEM also where init fails for the reserve, and where there are 16383 pools and heaps. */
 lane_pool* lane_pool_create(const struct lane_pool_options* options);
 
 /* Gives back all memory of the pool, after fini of each object; objects in use are not, and are gone too. No other thread may use the pool
@@ -70,7 +70,7 @@ lane_pool* lane_pool_create(const struct lane_pool_options* options);
 size_t lane_pool_destroy(lane_pool* pool);
 
 enum {
-  LANE_POOL_ZERO = 1, /* the object's bytes are zero; not with init */
+  LANE_POOL_ZERO = 1, /* the object's bytes are zero; EINVAL in a pool with init */
   LANE_POOL_WAIT = 2, /* at the limit: wait, first come, first served, until another thread frees an object */
   LANE_POOL_USE_RESERVE = 4 /* where there is none else: one of the reserve */
 };
@@ -86,7 +86,8 @@ static inline void lane_pool_free(lane_pool* pool, void* object);
 size_t lane_pool_alloc_batch(lane_pool* pool, void** objects, size_t n, int flags);
 void lane_pool_free_batch(lane_pool* pool, void** objects, size_t n);
 
-/* Has memory for n objects at hand, besides those in use: initialized, ready for any thread. 0, or ENOMEM (returned). */
+/* Has memory for n objects at hand, besides those in use: initialized, ready for any thread. Reclaim leaves so many more free objects
+ * between the lanes from now on. 0, or ENOMEM (returned). */
 int lane_pool_prealloc(lane_pool* pool, size_t n);
 
 /* Objects that there may be; 0: no limit. One below what there are holds for what comes. 0, or EINVAL below the reserve. */
@@ -131,10 +132,11 @@ static inline void* lane_pool_alloc(lane_pool* pool) {
   char* gate = lane_hit_enter();
   char* area = lane_hit_area(gate);
   if (__builtin_expect(area != NULL, 1)) {
-    struct lane_bin* bin = (struct lane_bin*)(area + ((struct lane_pool_place*)pool)->slot);
+    struct lane_bin* bin =
+        (struct lane_bin*)(area + __atomic_load_n(&((struct lane_pool_place*)pool)->slot, __ATOMIC_RELAXED));
     void* object = bin->head;
     if (__builtin_expect(object != NULL, 1)) {
-      bin->head = *(void**)object;
+      bin->head = *(lane_hit_link*)object;
       lane_hit_leave(gate);
       return object;
     }
@@ -147,9 +149,10 @@ static inline void lane_pool_free(lane_pool* pool, void* object) {
   char* gate = lane_hit_enter();
   char* area = lane_hit_area(gate);
   if (__builtin_expect(area != NULL, 1)) {
-    struct lane_bin* bin = (struct lane_bin*)(area + ((struct lane_pool_place*)pool)->slot);
+    struct lane_bin* bin =
+        (struct lane_bin*)(area + __atomic_load_n(&((struct lane_pool_place*)pool)->slot, __ATOMIC_RELAXED));
     if (__builtin_expect(lane_hit_may_free(bin, object), 1)) {
-      *(void**)object = bin->head;
+      *(lane_hit_link*)object = bin->head;
       bin->head = object;
       lane_hit_leave(gate);
       return;

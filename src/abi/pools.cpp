@@ -15,9 +15,9 @@ namespace {
 
 using ProcessPool = Pool<Linux>;
 static_assert(LANE_GATE_AREA == offsetof(Gate, area) && LANE_BUSY_BYTE == kBusyByte &&
-              LANE_HIT_BYTES == kHitBytes);
+              LANE_HIT_BYTES == Bin::kHitBytes);
 static_assert(offsetof(lane_bin, head) == offsetof(Bin, head) &&
-              offsetof(lane_bin, before) == offsetof(Bin, before));
+              offsetof(lane_bin, end) == offsetof(Bin, end));
 static_assert(offsetof(lane_pool_place, slot) == 0 && sizeof(PoolPlace) == sizeof(lane_pool_place));
 static_assert(LANE_POOL_ZERO == ProcessPool::kZero && LANE_POOL_WAIT == ProcessPool::kWait &&
               LANE_POOL_USE_RESERVE == ProcessPool::kUseReserve);
@@ -42,7 +42,7 @@ Bytes alignment_of(const lane_pool_options& o) {
 }
 
 bool is_sound(const lane_pool_options& o) {
-  if (o.object_size == 0 || o.object_size > kSlabMax - kBlockSize) return false;
+  if (o.object_size == 0 || o.object_size > kSlabMax) return false;
   if (o.padding < LANE_PACKED || o.padding > LANE_OWN_PAIR) return false;
   if (o.limit != 0 && (o.reserve > o.limit || o.limit > Budget::kNone / kSlabMax / 2)) return false;
   return o.reserve <= UINT32_MAX && alignment_of(o) != 0;
@@ -84,14 +84,20 @@ EXPORT size_t lane_pool_destroy(lane_pool* pool) {
   return used;
 }
 
-EXPORT void* lane_pool_alloc_with(lane_pool* pool, int flags) {
+EXPORT void* lane_pool_alloc_out_of_line(lane_pool* pool) {
   ProcessPool* p = live(pool, "lane_pool_alloc");
-  void* object = p != nullptr ? p->allocate(static_cast<uint32_t>(flags), thread_slot) : nullptr;
+  void* object = p != nullptr ? p->allocate(0, thread_slot) : nullptr;
   if (UNLIKELY(object == nullptr)) errno = ENOMEM;
   return object;
 }
 
-EXPORT void* lane_pool_alloc_out_of_line(lane_pool* pool) { return lane_pool_alloc_with(pool, 0); }
+EXPORT void* lane_pool_alloc_with(lane_pool* pool, int flags) {
+  ProcessPool* p = live(pool, "lane_pool_alloc_with");
+  if (p != nullptr && !p->may_have(static_cast<uint32_t>(flags))) return failed(EINVAL), nullptr;
+  void* object = p != nullptr ? p->allocate(static_cast<uint32_t>(flags), thread_slot) : nullptr;
+  if (UNLIKELY(object == nullptr)) errno = ENOMEM;
+  return object;
+}
 
 EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
   if (object == nullptr) return;
@@ -105,6 +111,7 @@ EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
 
 EXPORT size_t lane_pool_alloc_batch(lane_pool* pool, void** objects, size_t n, int flags) {
   ProcessPool* p = live(pool, "lane_pool_alloc_batch");
+  if (p != nullptr && !p->may_have(static_cast<uint32_t>(flags))) return failed(EINVAL), 0;
   const size_t had =
       p != nullptr ? p->allocate_batch(objects, n, static_cast<uint32_t>(flags), thread_slot) : 0;
   if (had < n) errno = ENOMEM;

@@ -197,12 +197,13 @@ class Engine {
   };
   KindCount count_kind(Kind& kind, Slot& slot);
   // Takes the owner and all its slabs out; `each(kind, slab)` sees each slab before its memory goes. False: some lanes could not be
-  // reached, and what they hold is lost.
+  // reached, and what they hold is lost; so is the owner's place.
   template <class Each>
   bool dissolve(KindOwner& owner, Slot& slot, Each each);
-  // Gives empty slabs of the kind back that lie between the lanes, down to so many objects; `each(slab)` sees them before.
+  // Gives empty slabs of the kind back that lie between the lanes, while at least so many free objects stay there; `each(slab)` sees
+  // them before.
   template <class Each>
-  Bytes give_back_empties_of(Kind& kind, uint64_t least_objects, Slot& slot, Each each);
+  Bytes give_back_empties_of(Kind& kind, uint64_t least_free, Slot& slot, Each each);
   bool is_checked() const { return world_.settings.checked; }
   // Marks, with checked=1: false if it was marked so already.
   bool check_out(const void* p) { return !world_.settings.checked || (mark_in_use(p), true); }
@@ -258,9 +259,10 @@ class Engine {
   bool can_enter_by_cpu();
   void set_entry(Entry entry, uint32_t shared_lanes);
   void count_owner();
-  bool has_bin_of(const Lane<P>& lane, const KindOwner& owner) const;
-  int64_t in_flight(const KindOwner& owner);
+  bool may_have_any(const Lane<P>& lane, const KindOwner& owner) const;
   void unmark(const Slab* slab);
+  void check_kinds();
+  class Search;
   template <class Work>
   bool in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work);
 
@@ -291,6 +293,8 @@ class Engine {
   std::atomic<uint32_t> many_threads_{~uint32_t{0}};
   bool (*watch_exit_)(Slot& slot) = nullptr;
   Fork forks_[kForks];
+  alignas(kNoSharing) std::atomic<Slot*> searcher_{nullptr};  // the thread that looks into all lanes
+  std::atomic<uint32_t> searches_{0};                         // that are over
 };
 
 }  // namespace lanemalloc

@@ -1,13 +1,10 @@
 // What the engine does for kinds: the objects of pools and heaps. Included by engine.h only; see there.
 //
 // Whoever must reach every lane (at a limit, to give memory back, to count, at the end) does it from outside any lane: it enters
-// its own for each other one, tries that, and leaves again. So two that do it at once never wait for each other.
+// its own for each other one, tries that, and leaves again. One thread at a time does so, since two would find each other busy.
 #pragma once
 
 namespace lanemalloc {
-
-// Of the current slab, from its beginning: what include/lanemalloc/pool.h takes for a hit.
-inline constexpr Bytes kHitBytes = kBlockSize;
 
 template <class P>
 bool Engine<P>::add_owner(KindOwner& owner, Slot& slot) {
@@ -46,9 +43,9 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
       if (stay.lane() == nullptr) return nullptr;
       if (Object* object = stay.lane()->allocate(kind, stay.visit())) return object;
     }
-    if (attempt == 2 || kind.budget->may_take(kind.size)) return nullptr;
-    // At the limit: what others have cut and do not use will do.
-    gather(*kind.owner, slot, true);
+    if (attempt == 2) return nullptr;
+    // At the limit: what others have cut and do not use will do. Else there is no memory, or somebody has just given some back.
+    if (!kind.budget->may_take(kind.size)) gather(*kind.owner, slot, true);
   }
 }
 
@@ -56,14 +53,7 @@ template <class P>
 FAST bool Engine<P>::free_quickly_of(const Kind& kind, Object* object, Slot& slot) {
   Gate* gate = Owned::enter(slot);
   Bin* bin = Lane<P>::bin_in(Owned::area(gate), kind);
-  bool done = false;
-  if (LIKELY(bin != nullptr &&
-             reinterpret_cast<Address>(object) - 1 - bin->before.load(std::memory_order_relaxed) <
-                 kHitBytes)) {
-    object->next = bin->head;
-    bin->head = object;
-    done = true;
-  }
+  const bool done = LIKELY(bin != nullptr) && bin->push(object);
   Owned::leave(slot, gate);
   return done;
 }
@@ -77,6 +67,7 @@ void Engine<P>::free_of(Kind& kind, Object* object, Slot& slot) {
   if (LIKELY(stay.lane() != nullptr)) return stay.lane()->free_of_kind(object, entry, stay.visit());
   // No memory for a lane: a batch of one, straight to the owner, or to some lane, which sends it on.
   kind.in_flight.fetch_add(1, std::memory_order_relaxed);
+  kind.strays.store(true, std::memory_order_relaxed);
   object->next = nullptr;
   std::atomic_thread_fence(std::memory_order_acquire);  // as in Lane::flush
   const Owner owner = public_of(entry.owner());
@@ -125,10 +116,39 @@ bool Engine<P>::is_start_of(const Kind& kind, const void* p) const {
 
 // --- All lanes.
 
+// A turn to look into all lanes. Who waits for it is in no lane and has no lock. A handler that has interrupted the allocator does
+// without, since it may not wait; so does one that has interrupted a search.
 template <class P>
-bool Engine<P>::has_bin_of(const Lane<P>& lane, const KindOwner& owner) const {
+class Engine<P>::Search {
+ public:
+  Search(Engine& engine, Slot& slot) : engine_(engine) {
+    if (is_busy(slot.load(std::memory_order_relaxed))) return;
+    for (;;) {
+      // acquire, both: what the last one has found is to be seen; and who sees that a search is over sees nobody searching.
+      const uint32_t over = engine.searches_.load(std::memory_order_acquire);
+      Slot* searcher = nullptr;
+      has_turn_ = engine.searcher_.compare_exchange_strong(searcher, &slot, std::memory_order_acquire);
+      if (has_turn_ || searcher == &slot) return;
+      P::wait(engine.searches_, over);
+    }
+  }
+  Search(const Search&) = delete;
+  ~Search() {
+    if (!has_turn_) return;
+    engine_.searcher_.store(nullptr, std::memory_order_release);
+    engine_.searches_.fetch_add(1, std::memory_order_release);
+    P::wake(engine_.searches_, 1);
+  }
+
+ private:
+  Engine& engine_;
+  bool has_turn_ = false;
+};
+
+template <class P>
+bool Engine<P>::may_have_any(const Lane<P>& lane, const KindOwner& owner) const {
   for (const Kind* kind = __atomic_load_n(&owner.kinds, __ATOMIC_ACQUIRE); kind != nullptr; kind = kind->next)
-    if (lane.bin_of(*kind) != nullptr) return true;
+    if (lane.bin_of(*kind) != nullptr || kind->strays.load(std::memory_order_relaxed)) return true;
   return false;
 }
 
@@ -144,7 +164,7 @@ bool Engine<P>::in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work) {
       if (stay.lane() == &lane) return work(lane, stay.visit()), true;
       if (world_.with_idle_lane(lane, stay.visit(), [&](Lane<P>& held) { work(held, stay.visit()); }))
         return true;
-      if (!wait || !stay.visit().may_block || !P::barrier()) return false;
+      if (!wait || lane.is_doubtful() || !stay.visit().may_block || !P::barrier()) return false;
     }
     if (attempt < kSpins) {
       P::pause();
@@ -154,36 +174,29 @@ bool Engine<P>::in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work) {
   }
 }
 
-// Twice: the second time takes in what the first has sent.
+// At least twice: the second time takes in what the first has sent, or others have while it was under way. And again while anything
+// has been sent: an object whose slab has moved on is sent after it.
 template <class P>
 bool Engine<P>::gather(KindOwner& owner, Slot& slot, bool wait) {
-  bool all = true;
-  for (int round = 0; round < 2; ++round) {
+  constexpr int kMostRounds = 8;
+  Search search(*this, slot);
+  bool all = true, moved = true;
+  for (int round = 0; round < 2 || (moved && round < kMostRounds); ++round) {
+    moved = false;
     world_.lanes.for_each([&](Lane<P>& lane) {
-      if (!has_bin_of(lane, owner)) return;
+      if (!may_have_any(lane, owner)) return;
       all &= in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) {
-        held.drain_inbox(visit);
-        held.flush_all(visit);
+        moved |= held.drain_inbox(visit);
+        moved |= held.flush_all(visit);
         for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
-          if (Bin* bin = held.bin_of(*kind)) held.clean_kind(*bin, visit);
+          if (Bin* bin = held.bin_of(*kind)) {
+            held.offer_full(*bin);
+            held.clean_kind(*bin, visit);
+          }
       });
     });
   }
   return all;
-}
-
-// Objects of the owner on their way from lane to lane.
-template <class P>
-int64_t Engine<P>::in_flight(const KindOwner& owner) {
-  int64_t n = 0;
-  for (const Kind* kind = __atomic_load_n(&owner.kinds, __ATOMIC_ACQUIRE); kind != nullptr;
-       kind = kind->next) {
-    n += kind->in_flight.load(std::memory_order_relaxed);
-    world_.lanes.for_each([&](Lane<P>& lane) {
-      if (const Bin* bin = lane.bin_of(*kind)) n += bin->in_flight.load(std::memory_order_relaxed);
-    });
-  }
-  return n;
 }
 
 // With checked=1, of a slab that goes with objects in use.
@@ -198,7 +211,7 @@ template <class P>
 void Engine<P>::tidy(KindOwner& owner, Slot& slot) {
   Stay stay(*this, slot, Owned::enter(slot), true);
   Lane<P>* lane = stay.lane();
-  if (lane == nullptr || !has_bin_of(*lane, owner)) return;
+  if (lane == nullptr || !may_have_any(*lane, owner)) return;
   lane->drain_inbox(stay.visit());
   for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
     if (Bin* bin = lane->bin_of(*kind)) lane->clean_kind(*bin, stay.visit());
@@ -208,6 +221,7 @@ void Engine<P>::tidy(KindOwner& owner, Slot& slot) {
 template <class P>
 typename Engine<P>::KindCount Engine<P>::count_kind(Kind& kind, Slot& slot) {
   KindCount count{};
+  Search search(*this, slot);
   const auto add = [&](const Slab* slab) {
     ++count.slabs;
     count.used += slab->used();
@@ -216,16 +230,12 @@ typename Engine<P>::KindCount Engine<P>::count_kind(Kind& kind, Slot& slot) {
     if (lane.bin_of(kind) == nullptr) return;
     in_lane(lane, slot, true, [&](Lane<P>& held, Visit&) {
       const Bin& bin = *held.bin_of(kind);
-      if (bin.current != nullptr) add(bin.current);
-      for (const Slab* slab = bin.partial.first(); slab != nullptr; slab = slab->next) add(slab);
-      for (const Slab* slab = bin.full.first(); slab != nullptr; slab = slab->next) add(slab);
+      bin.for_each_slab(add);
       for (const Object* object = bin.head; object != nullptr; object = object->next) ++count.waiting;
       count.in_flight += bin.in_flight.load(std::memory_order_relaxed);
     });
   });
-  locked(slot, [&] {
-    for (const Slab* slab = kind.depot.first(); slab != nullptr; slab = slab->next) add(slab);
-  });
+  locked(slot, [&] { kind.depot.for_each(add); });
   count.in_flight += kind.in_flight.load(std::memory_order_relaxed);
   return count;
 }
@@ -277,24 +287,24 @@ int Engine<P>::for_each_live(const Kind& kind, const Slab* slab, Visitor visit) 
 template <class P>
 template <class Each>
 bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
-  // What the page map sends after a slab that has moved takes a round more each time. In a fork child some may be in lanes that were
-  // set aside: nobody will ever look there.
-  constexpr int kRounds = 16;
   bool all = gather(owner, slot, true);
-  for (int round = 1; round < kRounds && in_flight(owner) != 0; ++round) all &= gather(owner, slot, true);
   SlabList slabs;
-  world_.lanes.for_each([&](Lane<P>& lane) {
-    if (!has_bin_of(lane, owner)) return;
-    all &= in_lane(lane, slot, true, [&](Lane<P>& held, Visit& visit) {
-      for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
-        if (Bin* bin = held.bin_of(*kind)) held.forget_kind(*bin, slabs, visit);
-      held.forget_table(owner, visit);
+  {
+    Search search(*this, slot);
+    world_.lanes.for_each([&](Lane<P>& lane) {
+      if (!may_have_any(lane, owner)) return;
+      if (lane.is_set_aside()) all = false;
+      all &= in_lane(lane, slot, true, [&](Lane<P>& held, Visit& visit) {
+        for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+          if (Bin* bin = held.bin_of(*kind)) held.forget_kind(*bin, slabs, visit);
+        held.forget_table(owner, visit);
+      });
     });
-  });
+  }
   {
     Inside inside(slot, Owned::enter(slot));
     for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
-      world_.depot.take_out(*kind, [](const Slab*) { return true; }, slabs, inside.visit());
+      world_.depot.take_out(*kind, true, 0, slabs, inside.visit());
   }
   while (Slab* slab = slabs.pop()) {
     each(slab->its_kind(), slab);
@@ -302,25 +312,18 @@ bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
     Inside inside(slot, Owned::enter(slot));
     world_.slabs().destroy(slab, inside.visit());
   }
-  locked(slot, [&] { world_.kinds.remove(owner); });
+  // A bin that could not be reached keeps its place in the lane.
+  if (all) locked(slot, [&] { world_.kinds.remove(owner); });
   return all;
 }
 
 template <class P>
 template <class Each>
-Bytes Engine<P>::give_back_empties_of(Kind& kind, uint64_t least_objects, Slot& slot, Each each) {
+Bytes Engine<P>::give_back_empties_of(Kind& kind, uint64_t least_free, Slot& slot, Each each) {
   SlabList empties;
   {
     Inside inside(slot, Owned::enter(slot));
-    uint64_t objects = kind.budget->used() / kind.size;
-    world_.depot.take_out(
-        kind,
-        [&](const Slab* slab) {
-          if (slab->used() != 0 || objects < least_objects + slab->carved) return false;
-          objects -= slab->carved;
-          return true;
-        },
-        empties, inside.visit());
+    world_.depot.take_out(kind, false, least_free, empties, inside.visit());
   }
   Bytes given = 0;
   while (Slab* slab = empties.pop()) {
@@ -330,6 +333,40 @@ Bytes Engine<P>::give_back_empties_of(Kind& kind, uint64_t least_objects, Slot& 
     world_.slabs().destroy(slab, inside.visit());
   }
   return given;
+}
+
+// Each slab is in one place, and what is cut is what the budget says. Lanes that a fork child has set aside are not looked into:
+// then there is more than is found.
+template <class P>
+void Engine<P>::check_kinds() {
+  world_.kinds.for_each([&](KindOwner& owner) {
+    for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next) {
+      uint64_t slabs = 0, carved = 0, in_depot = 0;
+      const auto add = [&](const Slab* slab) {
+        CHECK(slab->is_of_kind() && &slab->its_kind() == kind);
+        ++slabs;
+        carved += slab->carved;
+      };
+      bool all = true;
+      world_.lanes.for_each([&](Lane<P>& lane) {
+        all &= !lane.is_set_aside();
+        const Bin* bin = lane.bin_of(*kind);
+        if (bin != nullptr && !lane.is_set_aside()) bin->for_each_slab(add);
+      });
+      kind->depot.for_each([&](const Slab* slab) {
+        add(slab);
+        ++in_depot;
+        CHECK(slab->place == Slab::Place::kPartial && slab->bin == nullptr && slab->has_room());
+        CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() == private_of(Owner::kDepot));
+      });
+      CHECK(in_depot == kind->depot_count.load(std::memory_order_relaxed));
+      const uint64_t known = kind->slabs.load(std::memory_order_relaxed);
+      CHECK(all ? slabs == known : slabs <= known);
+      const Bytes cut = carved * kind->size, used = kind->budget->used();
+      CHECK(all && owner.type == KindOwner::Type::kPool ? cut == used : cut <= used);
+      CHECK(kind->budget->peak() >= used);
+    }
+  });
 }
 
 }  // namespace lanemalloc

@@ -790,6 +790,7 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   Gate* gate = fork->gate;
   world_.lanes.for_each([&](Lane<P>& lane) { sort_out_lane(lane, slot, gate); });
   world_.lanes.forget_makers();
+  if (searcher_.load(std::memory_order_relaxed) != &slot) searcher_.store(nullptr, std::memory_order_relaxed);
   world_.kinds.for_each([&](KindOwner& owner) {
     if (owner.forget_threads != nullptr) owner.forget_threads(owner, &slot);
   });
@@ -812,6 +813,8 @@ void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate) {
     if (gate == &lane) gate = &no_lane_gate;
     return lane.set_aside();
   }
+  if (taken && !is_busy(gate)) return lane.set_aside();
+  if (taken) lane.doubt();
   if (is_orphan && owner->load(std::memory_order_acquire) != &lane) return lane.set_aside();
   lane.inbox().forget_givers();
   if (!is_orphan) return;
@@ -825,6 +828,7 @@ void Engine<P>::check_invariants() {
   world_.runs.check_invariants();
   world_.depot.check_invariants();
   world_.lanes.for_each([](Lane<P>& lane) { lane.check_invariants(); });
+  check_kinds();
 }
 
 }  // namespace lanemalloc

@@ -24,15 +24,16 @@ class Inbox {
  public:
   using Batch = BasicObject<Atomics>;
 
-  // Gives a batch (slab/batch.h), by its first object. True if earlier batches had not been taken yet.
-  bool give(Batch* batch) {
+  // Gives a batch (slab/batch.h), by its first object. Returns the one given before it, if that had not been taken yet: for its
+  // address only.
+  const Batch* give(Batch* batch) {
     batch->earlier.store(unlinked(), std::memory_order_relaxed);
     // release: publishes the batch's links and kUnlinked to [inbox.take]. acquire is not needed: what lies under the old
     // head is not read here.
     Batch* earlier = head_.exchange(batch, std::memory_order_release);
     // release: pairs with the acquire at [inbox.follow]; the taker reads the earlier batch through this link only.
     batch->earlier.store(earlier, std::memory_order_release);
-    return earlier != nullptr;
+    return earlier;
   }
 
   // Anybody may ask: something was given and not taken yet.

@@ -102,8 +102,8 @@ class Lane : public Gate {
   void free_chain(Object* first, Visit& visit);
   // After Slab::push() said that somebody must look.
   void look_at(Slab* slab, Visit& visit);
-  // Sends every waiting batch.
-  void flush_all(Visit& visit);
+  // Sends every waiting batch. True if there was any.
+  bool flush_all(Visit& visit);
   // --- Kinds.
   static constexpr BlockCount kAreaBlocks = 16;  // of addresses; pages that no bin is in cost nothing
   // Null: no memory, or beyond the kind's budget.
@@ -113,6 +113,8 @@ class Lane : public Gate {
   Bin* bin_of(const Kind& kind) const;
   // The same in an area.
   static Bin* bin_in(Address area, const Kind& kind);
+  // Puts full slabs of which some objects are free where they are found.
+  void offer_full(Bin& bin);
   // Has the depot hold everything that lies here of the kind and is not in use; what is empty goes back. True if any did.
   bool clean_kind(Bin& bin, Visit& visit);
   // Takes all slabs of the kind out of the lane, to be given back; and its bin.
@@ -174,6 +176,9 @@ class Lane : public Gate {
   // In a fork child: nobody will ever enter this lane again; its owner, if it is there, works elsewhere.
   void set_aside();
   bool is_set_aside() const { return set_aside_; }
+  // The same of a lane that perhaps this thread is inside, further down its stack: nobody may count on its coming free.
+  void doubt() { is_doubtful_ = true; }
+  bool is_doubtful() const { return is_doubtful_; }
   IdStack<>::Link& idle_link() { return idle_link_; }
   std::atomic<uint32_t>& overflow_link() { return overflow_link_; }
 
@@ -197,6 +202,10 @@ class Lane : public Gate {
     return n;
   }
   void check_invariants() const;
+  template <class Visitor>
+  void for_each_bin(Visitor visitor) const {
+    for (const Bin* bin = bins_; bin != nullptr; bin = bin->next) visitor(*bin);
+  }
 
  private:
   static constexpr unsigned kRemotes = 32;
@@ -259,6 +268,7 @@ class Lane : public Gate {
   NOINLINE void receive_other(Object* object, MapEntry entry, Visit& visit);
   Run blocks_for_slab(BlockCount n, Visit& visit);
   Slab* pop_partial(SlabList& partial);
+  void take_partial(SlabList& partial, Slab* slab);
   void keep(Slab* slab, Visit& visit);
   void forget_empty(Slab* slab);
   bool take_away(Slab* slab);
@@ -293,6 +303,7 @@ class Lane : public Gate {
   Slab* current_[kClassCount]{};
   SlabList partial_[kClassCount];
   Remote remotes_[kRemotes + kRemotesOfKinds];
+  const Object* last_given_[kRemotesOfKinds]{};  // batches
   EmptySlabs empties_;
   std::atomic<Address> bins_at_{0};  // the area; others may look into it
   Bin* bins_ = nullptr;
@@ -316,6 +327,7 @@ class Lane : public Gate {
   std::atomic<Slot*> owner_slot_{nullptr};  // whose lane it is; under the lock
   std::atomic<bool> revoking_{false};
   bool set_aside_ = false;
+  bool is_doubtful_ = false;
   std::atomic<bool> mail_waits_{false};  // much of it
   std::atomic<bool> left_full_{false};
   std::atomic<bool> asked_{false};  // where the system has no barrier: clean yourself when you can

@@ -20,9 +20,17 @@ struct Lane<P>::KindBin {
   Slab* current() const { return bin.current; }
   void set_current(Slab* slab) const {
     bin.current = slab;
-    bin.before.store(slab != nullptr ? lane.slabs().begin(slab) - 1 : 0, std::memory_order_relaxed);
+    const Address end = slab != nullptr ? lane.slabs().begin(slab) + Bin::kHitBytes : 0;
+    bin.end.store(end, std::memory_order_relaxed);
   }
   SlabList& partial() const { return bin.partial; }
+  // At a limit a slab may have nothing free, and nothing that may be carved: then it is no better than the current one.
+  Slab* pop_partial(bool current_is_uncarved) const {
+    Slab* slab = bin.partial.first_with_free();
+    if (slab == nullptr && !current_is_uncarved) slab = bin.partial.first();
+    if (slab != nullptr) lane.take_partial(bin.partial, slab);
+    return slab;
+  }
   uint32_t capacity() const { return kind.capacity; }
   void count_taken(uint64_t) const {}
   uint32_t grant(const Slab* slab) const {
@@ -40,19 +48,6 @@ struct Lane<P>::KindBin {
     bin.full.push(slab);
   }
   bool may_grow() const { return kind.budget->may_take(kind.size); }
-  // A slab with free objects; while the current one can be carved, no other that could only be carved too.
-  Slab* pop_partial(bool can_carve) const {
-    Slab* slab = bin.partial.first();
-    while (slab != nullptr && slab->free_list == nullptr) slab = slab->next;
-    if (slab == nullptr) return can_carve ? nullptr : lane.pop_partial(bin.partial);
-    bin.partial.remove(slab);
-    if (slab->place == Slab::Place::kEmpty) lane.forget_empty(slab);
-    return slab;
-  }
-  // At the limit: what has been cut already may be had.
-  Slab* from_depot_without_carving(Visit& visit) const {
-    return lane.world_.depot.take_with_objects(kind, lane.id_, &bin, visit);
-  }
   Slab* from_depot(Visit& visit) const { return lane.world_.depot.take(kind, lane.id_, &bin, visit); }
   Slab* fresh_slab(Visit& visit) const {
     const Run run = lane.blocks_for_slab(kind.blocks, visit);
@@ -104,10 +99,13 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
 // Fresh addresses, so that they read as zeros. 0 without memory.
 template <class P>
 Address Lane<P>::open_area() {
-  const BlockIndex at = world_.region.take_fresh(kAreaBlocks);
-  if (at == Region<P>::kNoBlock) return 0;
-  bins_at_.store(world_.region.address_of(at), std::memory_order_release);
-  return bins_at_.load(std::memory_order_relaxed);
+  const BlockIndex at = world_.runs.allocate_fresh(kAreaBlocks);
+  if (at == Runs<P>::kNone) return 0;
+  const Address begin = world_.region.address_of(at);
+  bins_at_.store(begin, std::memory_order_release);
+  if (open_bins.load(std::memory_order_relaxed) != 0)
+    area.store(begin, std::memory_order_relaxed);  // as open_gate() does
+  return begin;
 }
 
 // --- Allocating and freeing.
@@ -133,7 +131,7 @@ template <class P>
 void Lane<P>::free_of_kind(Object* object, MapEntry entry, Visit& visit) {
   Slab* slab = slabs().at(entry);
   if (entry.owner() == private_of(id_)) {
-    if (UNLIKELY(slab->push(object))) look_at(slab, visit);
+    if (!slab->bin->push(object) && UNLIKELY(slab->push(object))) look_at(slab, visit);
     return;
   }
   Kind& kind = slab->its_kind();
@@ -141,6 +139,7 @@ void Lane<P>::free_of_kind(Object* object, MapEntry entry, Visit& visit) {
     bump(bin->in_flight, int64_t{1});
   } else {
     kind.in_flight.fetch_add(1, std::memory_order_relaxed);
+    kind.strays.store(true, std::memory_order_relaxed);
   }
   send_of_kind(object, entry, visit);
 }
@@ -166,6 +165,16 @@ void Lane<P>::receive_other(Object* object, MapEntry entry, Visit& visit) {
 // --- Giving back.
 
 template <class P>
+void Lane<P>::offer_full(Bin& bin) {
+  bin.full.for_each([&](Slab* slab) {
+    if (slab->free_list == nullptr) return;
+    bin.full.remove(slab);
+    slab->settle(Slab::Place::kPartial);
+    bin.partial.push(slab);
+  });
+}
+
+template <class P>
 bool Lane<P>::clean_kind(Bin& bin, Visit& visit) {
   return clean_bin(KindBin{*this, bin, *bin.kind.load(std::memory_order_relaxed)}, visit);
 }
@@ -188,9 +197,9 @@ void Lane<P>::forget_kind(Bin& bin, SlabList& slabs, Visit&) {
 // After forget_kind() of all of a heap's.
 template <class P>
 void Lane<P>::forget_table(const KindOwner& owner, Visit& visit) {
-  if (owner.type != KindOwner::Type::kHeap) return;
-  Bin* table = table_in(bins_at_.load(std::memory_order_relaxed), owner.slot)
-                   .exchange(nullptr, std::memory_order_relaxed);
+  const Address at = bins_at_.load(std::memory_order_relaxed);
+  if (owner.type != KindOwner::Type::kHeap || at == 0) return;
+  Bin* table = table_in(at, owner.slot).exchange(nullptr, std::memory_order_relaxed);
   if (table != nullptr) free(reinterpret_cast<Object*>(table), world_.region.entry_of(table), visit);
 }
 
@@ -199,23 +208,17 @@ BlockCount Lane<P>::check_bin(const Bin& bin) const {
   const Kind* kind = bin.kind.load(std::memory_order_relaxed);
   CHECK(kind != nullptr && (bin.head == nullptr || bin.current != nullptr));
   BlockCount empties = 0;
-  const auto check_slab = [&](const Slab* slab) {
+  bin.for_each_slab([&](const Slab* slab) {
     CHECK(slab->is_of_kind() && &slab->its_kind() == kind && slab->bin == &bin &&
           slab->carved <= kind->capacity);
     CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() == private_of(id_));
+    CHECK(static_cast<int32_t>(slab->used()) >= 0 && slab->used() <= slab->carved);
     if (slab->place == Slab::Place::kEmpty) empties += slab->blocks();
-  };
-  if (bin.current != nullptr) check_slab(bin.current);
-  CHECK(bin.before.load(std::memory_order_relaxed) ==
-        (bin.current != nullptr ? slabs().begin(bin.current) - 1 : 0));
-  for (const Slab* slab = bin.partial.first(); slab != nullptr; slab = slab->next) {
-    check_slab(slab);
-    CHECK(slab->has_room() && slab->beyond == 0);
-  }
-  for (const Slab* slab = bin.full.first(); slab != nullptr; slab = slab->next) {
-    check_slab(slab);
-    CHECK(slab->place == Slab::Place::kFull);
-  }
+  });
+  CHECK(bin.end.load(std::memory_order_relaxed) ==
+        (bin.current != nullptr ? slabs().begin(bin.current) + Bin::kHitBytes : 0));
+  bin.partial.for_each([](const Slab* slab) { CHECK(slab->has_room() && slab->beyond == 0); });
+  bin.full.for_each([](const Slab* slab) { CHECK(slab->place == Slab::Place::kFull); });
   return empties;
 }
 

@@ -94,6 +94,7 @@ struct Lane<P>::ClassBin {
   Slab* current() const { return lane.current_[index_of(c)]; }
   void set_current(Slab* slab) const { lane.current_[index_of(c)] = slab; }
   SlabList& partial() const { return lane.partial_[index_of(c)]; }
+  Slab* pop_partial(bool) const { return lane.pop_partial(partial()); }
   uint32_t capacity() const { return capacity_of(c); }
   void count_taken(uint64_t n) const { bump(lane.counters_.taken[index_of(c)], n); }
   // How many objects may be carved now; and those.
@@ -101,9 +102,6 @@ struct Lane<P>::ClassBin {
   Object* carve(Slab* slab, uint32_t n) const { return slab->carve(lane.slabs().begin(slab), size_of(c), n); }
   void put_full(Slab* slab) const { slab->wait_for_frees(capacity_of(c)); }
   bool may_grow() const { return true; }
-  // A slab with room; a lane has one that could only be carved at most.
-  Slab* pop_partial(bool) const { return lane.pop_partial(lane.partial_[index_of(c)]); }
-  Slab* from_depot_without_carving(Visit&) const { return nullptr; }
   Slab* from_depot(Visit& visit) const { return lane.world_.depot.take(c, lane.id_, visit); }
   Slab* fresh_slab(Visit& visit) const {
     const Run run = lane.blocks_for_slab(slab_blocks_of(c), visit);
@@ -154,7 +152,7 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
           Object* list = bin.carve(slab, n);
           return serve(bin, list, n);
         }
-        other = bin.from_depot_without_carving(visit);
+        other = bin.from_depot(visit);  // at a limit: what has been cut already may be had
         if (other == nullptr) return nullptr;
       }
       bin.set_current(nullptr);
@@ -266,9 +264,15 @@ void Lane<P>::forget_empty(Slab* slab) {
 
 template <class P>
 Slab* Lane<P>::pop_partial(SlabList& partial) {
-  Slab* slab = partial.pop();
-  if (slab != nullptr && slab->place == Slab::Place::kEmpty) forget_empty(slab);
+  Slab* slab = partial.first();
+  if (slab != nullptr) take_partial(partial, slab);
   return slab;
+}
+
+template <class P>
+FAST void Lane<P>::take_partial(SlabList& partial, Slab* slab) {
+  partial.remove(slab);
+  if (slab->place == Slab::Place::kEmpty) forget_empty(slab);
 }
 
 // Out of both lists, an empty slab is nothing but blocks. False: its list is damaged, and it stays as one in use.
@@ -410,12 +414,17 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
   // acquire: whoever read the owner's number from the page map sees its lane made. Pairs with [entries.release].
   std::atomic_thread_fence(std::memory_order_acquire);
   Lane& owner = world_.lanes.at(public_of(remote.owner));
-  if (!owner.inbox_.give(batch)) {
+  const Object* earlier = owner.inbox_.give(batch);
+  if (kind != nullptr) {
+    // Another lane has sent something since: with more objects a batch they would meet less often.
+    const Object*& last = last_given_[&remote - remotes_ - kRemotes];
+    if (earlier != nullptr && earlier != last) kind->met_contention();
+    last = batch;
+  }
+  if (earlier == nullptr) {
     remote.unanswered = 0;
     return;
   }
-  // Another lane has sent something too: with more objects a batch they would meet less often.
-  if (kind != nullptr && remote.unanswered == 0) kind->met_contention();
   if (++remote.unanswered < kIdleAfter || !visit.may_drain) return;
   // The owner has not looked for a while. If it refills its bins, tell it. Else, if it is not inside, take in for it what lies
   // there.
@@ -475,16 +484,17 @@ bool Lane<P>::drain_inbox(Visit& visit, unsigned most) {
 
 // Some rounds, since what the depot no longer has is sent on, into a batch that may have been flushed already.
 template <class P>
-void Lane<P>::flush_all(Visit& visit) {
-  bool any = true;
-  for (int round = 0; any && round < 4; ++round) {
-    any = false;
+bool Lane<P>::flush_all(Visit& visit) {
+  bool any = false, more = true;
+  for (int round = 0; more && round < 4; ++round) {
+    more = false;
     for (Remote& remote : remotes_) {
       if (remote.is_empty()) continue;
       flush(remote, visit);
-      any = true;
+      any = more = true;
     }
   }
+  return any;
 }
 
 // --- Cleaning.

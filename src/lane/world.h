@@ -74,7 +74,8 @@ class KindTable {
   }
   void remove(KindOwner& owner) {
     KindOwner** link = &first_;
-    while (*link != &owner) link = &(*link)->next;
+    while (*link != nullptr && *link != &owner) link = &(*link)->next;
+    if (*link == nullptr) return;  // add() has refused it
     *link = owner.next;
     const uint32_t i = owner.slot / kSlotBytes;
     taken_[i / 64] &= ~(uint64_t{1} << (i % 64));

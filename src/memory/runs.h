@@ -84,6 +84,13 @@ class Runs {
     return at;
   }
 
+  // Blocks that nobody has ever used, so they read as zeros; never given back. Takes no lock. kNone without memory.
+  BlockIndex allocate_fresh(BlockCount n) {
+    const BlockIndex at = take_fresh_aligned(n, 1);
+    if (at != kNone) raise_used_end(at + n);
+    return at;
+  }
+
   // Gives back a run from allocate() or reuse(), whole. Its page-map entries must be cleared already.
   void free(BlockIndex at, BlockCount n, Visit& visit) { give(at, n, BlockKind::kDirty, visit); }
 

@@ -63,9 +63,11 @@ struct Fake {
   static inline std::atomic<uint64_t> ns{0};       // 0: the machine's
   static inline std::function<void()> on_release;  // after the next release, once
   static inline std::function<void()> on_pause;    // while a thread spins for a lock
+  static inline std::atomic<int> sleepers{0};      // threads in wait()
   static inline void (*on_sleep)() = nullptr;
   static inline std::function<void()> on_barrier;  // runs in the middle of a revocation
   static inline std::function<void()> on_restart;  // the same, of a lane that is entered by its CPU
+  static inline std::function<void()> on_wake;     // before the next, once
   static inline uint32_t cpu_count = 2;
   static inline thread_local uint32_t number =
       0;  // of the CPU that the thread runs on; kNoNumber: none to be had
@@ -118,6 +120,7 @@ struct Fake {
     on_sleep = nullptr;
     on_barrier = nullptr;
     on_restart = nullptr;
+    on_wake = nullptr;
     cpu_count = 2;
     number = interrupt_next = 0;
     interrupted = 0;
@@ -270,8 +273,15 @@ struct Fake {
     if (on_barrier != nullptr) on_barrier();
     return Linux::barrier();
   }
-  static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept { Linux::wait(word, value); }
-  static void wake(std::atomic<uint32_t>& word, int n) noexcept { Linux::wake(word, n); }
+  static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept {
+    ++sleepers;
+    Linux::wait(word, value);
+    --sleepers;
+  }
+  static void wake(std::atomic<uint32_t>& word, int n) noexcept {
+    if (on_wake) std::exchange(on_wake, nullptr)();
+    Linux::wake(word, n);
+  }
   static void sleep_ms(uint64_t ms) noexcept {
     clock.fetch_add(ms, std::memory_order_relaxed);
     if (on_sleep != nullptr) on_sleep();

@@ -10,10 +10,17 @@
 //   free:     whoever waits, or the reserve; else the lane
 //
 // Nobody waits for an object that is free. Who waits announces himself (attention), has every thread pass a barrier, and then
-// looks into every lane; who frees puts the object into its lane, leaves, and then looks whether somebody has announced himself.
-// If the barrier falls before that look, it sees the announcement, and serves. If it falls after, the object was in the lane before,
-// where the one who waits finds it: it waits for lanes that are just busy. Both serve the first in the line, in turn, until
-// nothing is left; so it does not matter who of them finds what.
+// looks into every lane, then at the depot and the limit; who brings a free object to a lane, by freeing it or by refilling the
+// lane's bin, or room under the limit, leaves the lane and then looks whether somebody has announced himself.
+//   waiter                                          who brings an object
+//   attention + 1             [announce]            into the lane, leave the lane     [bring]
+//   barrier on every thread                         (compiler fence)
+//   look into every lane      [search]              look at attention                 [notice]
+// If the barrier falls before [notice], that sees [announce], and serves. If it falls after, [bring] came before it, and [search]
+// finds the object: it waits for lanes that are just busy. Objects that only go from lanes to the depot, or under the limit, are
+// met there, since [search] looks there last; one that goes from lane to lane by mail is met in a second round. Both sides serve
+// the first in the line, in turn, until nothing is left; so it does not matter who of them finds what.
+// Where the system has no barrier, who waits looks again every millisecond.
 //
 // Source: FreeBSD's UMA (SEEDS.md 3).
 #pragma once
@@ -56,6 +63,10 @@ class Pool : public PoolPlace {
   // How many objects were in use. lost: set if memory could not be reached.
   uint64_t end(Slot& slot, bool& lost);
 
+  bool may_have(uint32_t flags) const {
+    return (flags & ~(kZero | kWait | kUseReserve)) == 0 &&
+           ((flags & kZero) == 0 || functions_.init == nullptr);
+  }
   FAST void* allocate(uint32_t flags, Slot& slot) {
     if (LIKELY(!is_elaborate_ && flags == 0)) {
       if (Object* object = engine_.take_quickly_of(kind_, slot); LIKELY(object != nullptr)) return object;
@@ -106,6 +117,7 @@ class Pool : public PoolPlace {
   void* allocate_slowly(uint32_t flags, Slot& slot);
   bool initialize(Object* object);
   void* hand_out(Object* object, uint32_t flags, Slot& slot);
+  bool is_initialized(Object* object) const { return !kind_.is_tagged || kind_.tag_of(object) != 0; }
   void put_back(Object* object, Slot& slot);
   void put_into_lane(Object* object, Slot& slot);
   enum class Taker : uint8_t { kSomebody, kNobody, kUnknown };
@@ -113,6 +125,8 @@ class Pool : public PoolPlace {
   NOINLINE void serve(Slot& slot);
   Object* wait(Slot& slot);
   bool withdraw(const Waiter& waiter, Slot& slot);
+  void announce();
+  void forget_line();
   void keep_in_reserve(Object* object);
   Object* take_reserved(Slot& slot);
   void finish(const Slab* slab);
@@ -122,18 +136,19 @@ class Pool : public PoolPlace {
   Engine<P>& engine_;
   KindOwner owner_;
   Kind kind_;
-  Budget budget_;
-  const PoolFunctions functions_;
+  alignas(kNoSharing) Budget budget_;
+  alignas(kNoSharing) const PoolFunctions functions_;
   const Bytes bytes_;
   const bool is_elaborate_;  // functions are to be called, or marks made
   std::atomic<uint32_t> state_{kLive};
-  std::atomic<uint64_t> least_{0};  // objects that reclaim leaves
-
-  // Those who wait, and what the reserve lacks: somebody wants the next object that is freed.
+  std::atomic<uint64_t> least_free_{0};  // objects that reclaim leaves between the lanes
+  // Those who wait, and what the reserve lacks: somebody wants the next object that is freed. Under the lock; anybody reads it.
   std::atomic<uint32_t> attention_{0};
+
+  alignas(kNoSharing) Lock<P> lock_{Rank::kPool};
   std::atomic<uint32_t> waiters_{0};
   std::atomic<bool> missed_{false};  // who could not have the lock has left it to the holder to serve
-  Lock<P> lock_{Rank::kPool};
+  bool is_in_child_ = false;         // the holder has forked: the line is to be forgotten
   Waiter* first_ = nullptr;
   Waiter* last_ = nullptr;
   Object* reserve_list_ = nullptr;

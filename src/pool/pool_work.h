@@ -5,7 +5,8 @@
 
 namespace lanemalloc {
 
-// A turn with the pool's lock. A handler that may not wait for it, and finds it taken by what it has interrupted, leaves word.
+// A turn with the pool's lock. A handler that may not wait for it leaves word, and tries once more: if that fails too, it is because
+// of somebody who gives the lock back later, and then finds the word. What he is to find must be in its place before.
 template <class P>
 class Pool<P>::Locked {
  public:
@@ -14,22 +15,31 @@ class Pool<P>::Locked {
         slot_(slot),
         gate_(Owned::enter(slot)),
         visit_(&slot, !is_busy(gate_)),
-        held_(pool.lock_.acquire(visit_)) {
-    if (!held_) pool_.missed_.store(true, std::memory_order_relaxed);
-  }
+        held_(pool.lock_.acquire(visit_) || leave_word()) {}
   Locked(const Locked&) = delete;
   ~Locked() {
-    if (held_) pool_.lock_.release(visit_);
-    Owned::leave(slot_, gate_);
-    // relaxed: written by handlers of this thread, or by threads that look for themselves.
-    if (held_ && UNLIKELY(pool_.missed_.load(std::memory_order_relaxed))) {
-      pool_.missed_.store(false, std::memory_order_relaxed);
-      pool_.serve(slot_);
+    if (held_) {
+      if (UNLIKELY(pool_.is_in_child_)) pool_.forget_line();
+      pool_.announce();
+      pool_.lock_.release(visit_);
+      std::atomic_thread_fence(std::memory_order_seq_cst);  // as in leave_word()
     }
+    Owned::leave(slot_, gate_);
+    // acquire: finds what whoever left word has put in its place.
+    if (held_ && UNLIKELY(pool_.missed_.load(std::memory_order_relaxed)) &&
+        pool_.missed_.exchange(false, std::memory_order_acquire))
+      pool_.serve(slot_);
   }
   bool is_held() const { return held_; }
 
  private:
+  bool leave_word() {
+    pool_.missed_.store(true, std::memory_order_release);
+    // Word, then a try; there the lock is given back, then a look for word: one of the two sees the other.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return pool_.lock_.try_acquire(visit_);
+  }
+
   Pool& pool_;
   Slot& slot_;
   Gate* gate_;
@@ -68,7 +78,6 @@ bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
   engine_.prepare_kind(owner_, kind_);
   engine_.add_kind(owner_, kind_);
   reserve_ = reserve;
-  least_.store(reserve, std::memory_order_relaxed);
   while (reserved() < reserve) {
     Object* object = engine_.allocate_of(kind_, slot);
     if (object == nullptr) return false;
@@ -95,7 +104,9 @@ template <class P>
 void* Pool<P>::allocate_elaborately(uint32_t flags, Slot& slot) {
   const bool in_turn = (flags & kWait) == 0 || waiters_.load(std::memory_order_relaxed) == 0;
   Object* object = LIKELY(in_turn) ? engine_.allocate_of(kind_, slot) : nullptr;
-  return LIKELY(object != nullptr) ? hand_out(object, flags, slot) : allocate_slowly(flags, slot);
+  if (UNLIKELY(object == nullptr)) return allocate_slowly(flags, slot);
+  look_after_leaving(slot);  // a refill brings more than the one
+  return hand_out(object, flags, slot);
 }
 
 template <class P>
@@ -111,7 +122,7 @@ void* Pool<P>::allocate_slowly(uint32_t flags, Slot& slot) {
 // When memory has just come into the pool.
 template <class P>
 bool Pool<P>::initialize(Object* object) {
-  if (LIKELY(!kind_.is_tagged) || kind_.tag_of(object) != 0) return true;
+  if (LIKELY(is_initialized(object))) return true;
   if (functions_.init != nullptr && functions_.init(start_of(object), bytes_, functions_.argument) != 0)
     return false;
   kind_.tag_of(object) = 1;
@@ -173,22 +184,20 @@ FAST void Pool<P>::put_into_lane(Object* object, Slot& slot) {
 
 // --- The line, and the reserve.
 
-// The object has been initialized.
+// An object that could not be initialized is not for the reserve; who waits may try, and is told.
 template <class P>
 typename Pool<P>::Taker Pool<P>::hand_over(Object* object, Slot& slot) {
   Locked locked(*this, slot);
   if (!locked.is_held()) return Taker::kUnknown;
-  if (reserved() < reserve_) {
+  if (reserved() < reserve_ && is_initialized(object)) {
     keep_in_reserve(object);
-    attention_.fetch_sub(1, std::memory_order_relaxed);
     return Taker::kSomebody;
   }
   Waiter* waiter = first_;
   if (waiter == nullptr) return Taker::kNobody;
   first_ = waiter->next;
   if (first_ == nullptr) last_ = nullptr;
-  waiters_.fetch_sub(1, std::memory_order_relaxed);
-  attention_.fetch_sub(1, std::memory_order_relaxed);
+  waiters_.store(waiters_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
   waiter->object = object;
   // release: the waiter sees which object, and what is in it [served.release]. Afterwards the waiter may be gone: waking an address
   // that nobody sleeps at does nothing.
@@ -203,10 +212,13 @@ void Pool<P>::serve(Slot& slot) {
   while (attention_.load(std::memory_order_relaxed) != 0) {
     Object* object = engine_.allocate_of(kind_, slot);
     if (object == nullptr) return;
-    const Taker taker = initialize(object) ? hand_over(object, slot) : Taker::kUnknown;
+    const bool is_fit = reserved() >= reserve_ || initialize(object);
+    const Taker taker = hand_over(object, slot);
     if (taker == Taker::kSomebody) continue;
     put_into_lane(object, slot);
-    if (taker == Taker::kUnknown) return;
+    if (!is_fit) return;
+    // The word that hand_over() left was early: the object lies in its place now.
+    if (taker == Taker::kUnknown && !Locked(*this, slot).is_held()) return;
     compiler_fence();
   }
 }
@@ -220,17 +232,22 @@ Object* Pool<P>::wait(Slot& slot) {
     Locked locked(*this, slot);
     (last_ != nullptr ? last_->next : first_) = &waiter;
     last_ = &waiter;
-    waiters_.fetch_add(1, std::memory_order_relaxed);
-    attention_.fetch_add(1, std::memory_order_relaxed);
-  }
-  P::barrier();
+    waiters_.store(waiters_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }  // [announce]
+  const bool will_be_served = P::barrier();
   counters_.waits.fetch_add(1, std::memory_order_relaxed);
   const uint64_t since = P::now_ns();
   serve(slot);
   // acquire: pairs with [served.release].
   for (int attempt = 0; waiter.served.load(std::memory_order_acquire) == 0;) {
     if (!budget_.may_take(kind_.size)) {
-      P::wait(waiter.served, 0);
+      attempt = 0;
+      if (will_be_served) {
+        P::wait(waiter.served, 0);
+      } else {
+        P::sleep_ms(1);
+        serve(slot);
+      }
     } else if (++attempt < kAttempts) {
       serve(slot);
     } else if (withdraw(waiter, slot)) {
@@ -251,8 +268,7 @@ bool Pool<P>::withdraw(const Waiter& waiter, Slot& slot) {
   if (w == nullptr) return false;
   (before != nullptr ? before->next : first_) = w->next;
   if (last_ == w) last_ = before;
-  waiters_.fetch_sub(1, std::memory_order_relaxed);
-  attention_.fetch_sub(1, std::memory_order_relaxed);
+  waiters_.store(waiters_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
   return true;
 }
 
@@ -271,21 +287,37 @@ Object* Pool<P>::take_reserved(Slot& slot) {
   if (object == nullptr) return nullptr;
   reserve_list_ = object->next;
   reserved_.store(reserved() - 1, std::memory_order_relaxed);
-  attention_.fetch_add(1, std::memory_order_relaxed);
   return object;
 }
 
-// In a fork child: those who waited are not here.
+// The lock is held.
+template <class P>
+void Pool<P>::announce() {
+  attention_.store(waiters_.load(std::memory_order_relaxed) + (reserve_ - reserved()),
+                   std::memory_order_relaxed);
+}
+
+// In a fork child: those who waited are not here. What is half done in the line and the reserve is done again.
+template <class P>
+void Pool<P>::forget_line() {
+  is_in_child_ = false;
+  first_ = last_ = nullptr;
+  waiters_.store(0, std::memory_order_relaxed);
+  uint32_t reserved = 0;
+  for (const Object* object = reserve_list_; object != nullptr; object = object->next) ++reserved;
+  reserved_.store(reserved, std::memory_order_relaxed);
+  announce();
+}
+
 template <class P>
 void Pool<P>::forget_threads(KindOwner& owner, const void* who) {
   Pool& pool = *static_cast<Pool*>(owner.front);
-  pool.first_ = pool.last_ = nullptr;
-  pool.waiters_.store(0, std::memory_order_relaxed);
-  uint32_t reserved = 0;
-  for (const Object* object = pool.reserve_list_; object != nullptr; object = object->next) ++reserved;
-  pool.reserved_.store(reserved, std::memory_order_relaxed);
-  pool.attention_.store(pool.reserve_ - reserved, std::memory_order_relaxed);
-  if (pool.lock_.holder() != who) pool.lock_.forget_holder();
+  if (pool.lock_.is_held() && pool.lock_.holder() == who) {
+    pool.is_in_child_ = true;  // this thread goes on there, further down its stack
+    return;
+  }
+  pool.lock_.forget_holder();
+  pool.forget_line();
 }
 
 // --- Memory in advance, and back.
@@ -313,7 +345,7 @@ bool Pool<P>::preallocate(size_t n, Slot& slot) {
   }
   if (had < n) return false;
   engine_.gather(owner_, slot, false);
-  least_.fetch_add(n, std::memory_order_relaxed);
+  least_free_.fetch_add(n, std::memory_order_relaxed);
   return true;
 }
 
@@ -322,7 +354,7 @@ bool Pool<P>::set_limit(uint64_t limit, Slot& slot) {
   if (limit != 0 && (limit < reserve_ || limit > Budget::kNone / kind_.size)) return false;
   budget_.set_limits(limit == 0 ? Budget::kNone : limit * kind_.size, Budget::kNone);
   publish();
-  P::barrier();  // hits that began before are over, or known to the lanes
+  P::barrier();  // hits that began before are over, or make their lanes look busy
   if (attention_.load(std::memory_order_relaxed) != 0) serve(slot);
   return true;
 }
@@ -336,8 +368,9 @@ Bytes Pool<P>::reclaim(Reclaim level, Slot& slot) {
   } else {
     engine_.tidy(owner_, slot);
   }
-  engine_.give_back_empties_of(kind_, least_.load(std::memory_order_relaxed), slot,
+  engine_.give_back_empties_of(kind_, least_free_.load(std::memory_order_relaxed), slot,
                                [&](const Slab* slab) { finish(slab); });
+  look_after_leaving(slot);
   const uint32_t after = kind_.slabs.load(std::memory_order_relaxed);
   return after < before ? bytes_of((before - after) * kind_.blocks) : 0;
 }
@@ -356,6 +389,7 @@ void Pool<P>::finish(const Slab* slab) {
 template <class P>
 uint64_t Pool<P>::end(Slot& slot, bool& lost) {
   state_.store(~kLive, std::memory_order_relaxed);
+  hit_slot.store(0, std::memory_order_relaxed);  // the slot may be another pool's soon
   uint64_t used = 0;
   lost = !engine_.dissolve(owner_, slot, [&](const Kind&, const Slab* slab) {
     used += slab->used();

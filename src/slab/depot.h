@@ -14,11 +14,17 @@ class Depot {
 
   // Takes a slab of the class for `owner`; null if there is none, or the lock cannot be had.
   Slab* take(SizeClass c, Owner owner, Visit& visit) {
-    return take({lists_[index_of(c)], counts_[index_of(c)]}, owner, nullptr, visit);
+    return take({lists_[index_of(c)], counts_[index_of(c)]}, owner, nullptr, visit,
+                [](SlabList& slabs) { return slabs.pop(); });
   }
-  // The same of a kind, for a lane's bin.
+  // The same of a kind, for a lane's bin. At a limit only one with free objects will do.
   Slab* take(Kind& kind, Owner owner, Bin* bin, Visit& visit) {
-    return take({kind.depot, kind.depot_count}, owner, bin, visit);
+    return take({kind.depot, kind.depot_count}, owner, bin, visit, [&](SlabList& slabs) {
+      Slab* slab = slabs.first_with_free();
+      if (slab == nullptr && kind.budget->may_take(kind.size)) slab = slabs.first();
+      if (slab != nullptr) slabs.remove(slab);
+      return slab;
+    });
   }
 
   // Gives a slab that is in no list. False if the lock cannot be had; then nothing changed.
@@ -36,31 +42,19 @@ class Depot {
     return true;
   }
 
-  // The same: one with objects that have been freed.
-  Slab* take_with_objects(Kind& kind, Owner owner, Bin* bin, Visit& visit) {
-    if (kind.depot_count.load(std::memory_order_relaxed) == 0 || !lock_.acquire(visit)) return nullptr;
-    Slab* slab = kind.depot.first();
-    while (slab != nullptr && slab->free_list == nullptr) slab = slab->next;
-    if (slab != nullptr) {
-      kind.depot.remove(slab);
-      hand_over(slab, kind.depot_count, owner, bin);
-    }
-    lock_.release(visit);
-    return slab;
-  }
-
-  // Takes a kind's slabs that `wanted` wants out; they are nobody's then, in `into`. False if the lock cannot be had.
-  template <class Wanted>
-  bool take_out(Kind& kind, Wanted wanted, SlabList& into, Visit& visit) {
+  // Takes a kind's slabs out, to be given back: all, or empty ones while the others have at least so many free objects. They are
+  // nobody's then, in `into`. False if the lock cannot be had.
+  bool take_out(Kind& kind, bool all, uint64_t least_free, SlabList& into, Visit& visit) {
     if (!lock_.acquire(visit)) return false;
-    Slab* next;
-    for (Slab* slab = kind.depot.first(); slab != nullptr; slab = next) {
-      next = slab->next;
-      if (!wanted(slab)) continue;
+    uint64_t free = 0;
+    kind.depot.for_each([&](const Slab* slab) { free += slab->free_objects(); });
+    kind.depot.for_each([&](Slab* slab) {
+      if (!all && (slab->used() != 0 || free < least_free + slab->carved)) return;
+      free -= slab->free_objects();
       kind.depot.remove(slab);
       bump(kind.depot_count, ~uint32_t{0});
       into.push(slab);
-    }
+    });
     lock_.release(visit);
     return true;
   }
@@ -143,21 +137,20 @@ class Depot {
     if (UNLIKELY(slab->is_of_kind())) return {slab->its_kind().depot, slab->its_kind().depot_count};
     return {lists_[index_of(slab->size_class)], counts_[index_of(slab->size_class)]};
   }
-  FAST Slab* take(Shelf shelf, Owner owner, Bin* bin, Visit& visit) {
+  template <class Pick>
+  FAST Slab* take(Shelf shelf, Owner owner, Bin* bin, Visit& visit, Pick pick) {
     // relaxed: a hint; a slab that is missed now is found at the next miss.
     if (shelf.count.load(std::memory_order_relaxed) == 0 || !lock_.acquire(visit)) return nullptr;
-    Slab* slab = shelf.slabs.pop();
-    if (slab != nullptr) hand_over(slab, shelf.count, owner, bin);
+    Slab* slab = pick(shelf.slabs);
+    if (slab != nullptr) {
+      bump(shelf.count, ~uint32_t{0});
+      bump(moved_);
+      slab->bin = bin;
+      slabs_.give_to(slab, owner);
+    }
     lock_.release(visit);
     return slab;
   }
-  FAST void hand_over(Slab* slab, std::atomic<uint32_t>& count, Owner owner, Bin* bin) {
-    bump(count, ~uint32_t{0});
-    bump(moved_);
-    slab->bin = bin;
-    slabs_.give_to(slab, owner);
-  }
-
   Slabs<P> slabs_;
   alignas(kNoSharing) Lock<P> lock_{Rank::kDepot};
   SlabList lists_[kClassCount];

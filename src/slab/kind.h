@@ -51,7 +51,7 @@ class Budget {
   }
   bool may_take(Bytes bytes) const {
     for (const Budget* b = this; b != nullptr; b = b->parent_)
-      if (b->used() + bytes > b->limit()) return false;
+      if (!has_room(bytes, b->used(), b->limit())) return false;
     return true;
   }
 
@@ -66,10 +66,13 @@ class Budget {
   }
 
  private:
+  static bool has_room(Bytes bytes, Bytes used, Bytes limit) {
+    return bytes <= limit && used <= limit - bytes;
+  }
   bool add(Bytes bytes) {
     Bytes before = used();
     do {
-      if (bytes > limit() || before > limit() - bytes) return false;
+      if (!has_room(bytes, before, limit())) return false;
     } while (!used_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));
     const Bytes after = before + bytes;
     Bytes peak = this->peak();
@@ -90,14 +93,32 @@ class Budget {
 
 // A lane's, of a kind. The first two words are what a hit asks for (include/lanemalloc/pool.h).
 struct Bin {
-  Object* head;                 // free objects, of the current slab
-  std::atomic<Address> before;  // the byte before that slab; 0 while there is none
+  Object* head;              // free objects, of the current slab
+  std::atomic<Address> end;  // of that slab's first kHitBytes; 0 while there is none: so null lies outside
   Slab* current;
   SlabList partial;
   SlabList full;  // so that everything can be found
   std::atomic<Kind*> kind;
   Bin* next;                       // of those that the lane has
   std::atomic<int64_t> in_flight;  // objects sent from here, less those received
+
+  static constexpr Bytes kHitBytes = kBlockSize;
+
+  // Frees the object if it lies where a hit may.
+  FAST bool push(Object* object) {
+    if (UNLIKELY(reinterpret_cast<Address>(object) - end.load(std::memory_order_relaxed) <
+                 Bytes{0} - kHitBytes))
+      return false;
+    object->next = head;
+    head = object;
+    return true;
+  }
+  template <class Visit>
+  void for_each_slab(Visit visit) const {
+    if (current != nullptr) visit(current);
+    partial.for_each(visit);
+    full.for_each(visit);
+  }
 };
 static_assert(sizeof(Bin) == 64);
 
@@ -152,7 +173,10 @@ struct Kind {
 
   // Objects of other lanes that one collects before it sends them: more as senders meet.
   std::atomic<uint32_t> batch{kFirstBatch};
-  std::atomic<uint64_t> contended{0};
+  std::atomic<bool> strays{false};  // some may lie in lanes that have no bin of it
+
+  // What lanes write: apart from the above, which every operation reads.
+  alignas(kNoSharing) std::atomic<uint64_t> contended{0};
   std::atomic<uint64_t> refills{0};
   // Objects sent by lanes without memory for a bin, less those that the depot took in.
   std::atomic<int64_t> in_flight{0};

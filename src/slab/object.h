@@ -25,6 +25,10 @@ class SlabList {
   inline void push(Slab* slab);
   inline void remove(Slab* slab);
   inline Slab* pop();
+  inline Slab* first_with_free() const;
+  // visit() may take the slab out.
+  template <class Visit>
+  inline void for_each(Visit visit) const;
 
  private:
   Slab* first_ = nullptr;

@@ -184,6 +184,19 @@ inline Slab* SlabList::pop() {
   return slab;
 }
 
+inline Slab* SlabList::first_with_free() const {
+  Slab* slab = first_;
+  while (slab != nullptr && slab->free_list == nullptr) slab = slab->next;
+  return slab;
+}
+template <class Visit>
+inline void SlabList::for_each(Visit visit) const {
+  for (Slab *slab = first_, *next; slab != nullptr; slab = next) {
+    next = slab->next;
+    visit(slab);
+  }
+}
+
 // A lane's empty slabs, by age.
 class EmptySlabs {
  public:

@@ -1,0 +1,213 @@
+// Pools at a limit, on one thread: never exceeded, reached exactly whoever has the free objects; budgets. With threads that wait:
+// pool_threads_test.cpp.
+#include "pools.h"
+
+namespace lanemalloc {
+namespace {
+
+class PoolLimitTest : public PoolTest {
+ protected:
+  // All but `held` objects are free, somewhere; `t` can have them, and no more.
+  void expect_the_rest_for(Slot& t, FakePool& pool, uint64_t limit, uint64_t held) {
+    const uint64_t failures = pool.counters().limit_failures;
+    std::vector<void*> all = take_all(pool, t);
+    EXPECT_EQ(all.size(), limit - held);
+    EXPECT_EQ(pool.counters().limit_failures, failures + 1);
+    EXPECT_EQ(cut(pool), limit);
+    EXPECT_EQ(live(pool, t), limit);
+    give_all(pool, t, all);
+    EXPECT_EQ(live(pool, t), held);
+    engine().check_invariants();
+  }
+};
+
+TEST_ALL_CONFIGS(PoolLimitTest, TheLimitIsReachedExactly) {
+  Slot& t = thread();
+  for (Bytes bytes : {16u, 24u, 1000u, 5000u, 200000u})
+    for (uint64_t limit : {1u, 2u, 7u, 63u, 300u}) {
+      FakePool& pool = make(t, bytes, limit);
+      EXPECT_EQ(pool.limit(), limit);
+      for (int round = 0; round < 3; ++round) expect_the_rest_for(t, pool, limit, 0);
+      std::vector<void*> all = take_all(pool, t);
+      for (int i = 0; i < 20; ++i) {
+        give(pool, t, all.back());
+        all.back() = take(pool, t);
+        EXPECT_EQ(try_take(pool, t), nullptr);
+      }
+      EXPECT_EQ(end(pool, t), limit);
+    }
+}
+
+TEST_ALL_CONFIGS(PoolLimitTest, WhatAnotherLaneHasCutAndDoesNotUseWillDo) {
+  Slot &a = thread(), &b = thread();
+  FakePool& pool = make(a, 100, 3000);
+  std::vector<void*> all = take_all(pool, a);
+  give_all(pool, a, all);
+  expect_the_rest_for(b, pool, 3000, 0);
+  expect_the_rest_for(a, pool, 3000, 0);
+}
+
+TEST_ALL_CONFIGS(PoolLimitTest, WhatWasFreedElsewhereWillDo) {
+  Slot &a = thread(), &b = thread(), &c = thread();
+  FakePool& pool = make(a, 100, 3000);
+  std::vector<void*> all = take_all(pool, a);
+  give_all(pool, b, all);  // on their way
+  expect_the_rest_for(c, pool, 3000, 0);
+  all = take_all(pool, c);
+  for (size_t i = 0; i < all.size(); ++i) give(pool, i % 3 == 0 ? a : i % 3 == 1 ? b : c, all[i]);
+  expect_the_rest_for(b, pool, 3000, 0);
+}
+
+TEST_ALL_CONFIGS(PoolLimitTest, FewFreeObjectsOfFullSlabsWillDo) {
+  Slot &a = thread(), &b = thread();
+  FakePool& pool = make(a, 64, 5000);
+  std::vector<void*> all = take_all(pool, a);
+  ASSERT_EQ(all.size(), 5000u);
+  for (size_t i = 0; i < all.size(); i += 500) give(pool, a, all[i]);
+  EXPECT_EQ(take_all(pool, b).size(), 10u);
+}
+
+// A lane that comes upon several slabs of which nothing is free and nothing more may be cut.
+TEST_ALL_CONFIGS(PoolLimitTest, SlabsThatMayNotBeCutFurtherAreNoHindrance) {
+  std::vector<Slot*> threads;
+  for (int i = 0; i < 6; ++i) threads.push_back(&thread());
+  FakePool& pool = make(*threads[0], 64, 600);
+  std::vector<void*> all;
+  for (Slot* t : threads)
+    for (int i = 0; i < 100; ++i)
+      if (void* p = try_take(pool, *t)) all.push_back(p);
+  Random random(5);
+  for (int round = 0; round < 2000; ++round) {
+    Slot& t = *threads[random.below(threads.size())];
+    if (random.one_in(2)) {
+      if (void* p = try_take(pool, t)) all.push_back(p);
+    } else if (!all.empty()) {
+      std::swap(all[random.below(all.size())], all.back());
+      give(pool, t, all.back());
+      all.pop_back();
+    }
+    ASSERT_LE(cut(pool), 600u);
+    ASSERT_LE(all.size(), 600u);
+    if (round % 100 == 0) engine().check_invariants();
+  }
+  for (Slot* t : threads) expect_the_rest_for(*t, pool, 600, all.size());
+}
+
+TEST_ALL_CONFIGS(PoolLimitTest, WhatExitedThreadsHaveLeftWillDo) {
+  Slot &a = thread(), &b = thread();
+  FakePool& pool = make(a, 100, 500);
+  Slot& gone = thread();
+  std::vector<void*> all = take_all(pool, gone);
+  for (size_t i = 0; i < 200; ++i) give(pool, gone, all[i]);
+  for (size_t i = 200; i < 400; ++i) give(pool, a, all[i]);
+  engine().thread_exits(gone);
+  expect_the_rest_for(b, pool, 500, 100);
+  Slot& adopter = thread();
+  expect_the_rest_for(adopter, pool, 500, 100);
+}
+
+TEST_ALL_CONFIGS(PoolLimitTest, WhatAHandlerHasFreedWillDo) {
+  Slot &a = thread(), &b = thread();
+  FakePool& pool = make(a, 100, 500);
+  std::vector<void*> all = take_all(pool, a);
+  in_handler(a, [&] {
+    EXPECT_EQ(try_take(pool, a), nullptr);
+    give_all(pool, a, all);
+    EXPECT_NE(all[0] = try_take(pool, a), nullptr);
+  });
+  expect_the_rest_for(b, pool, 500, 1);
+}
+
+TEST_ALL_CONFIGS(PoolLimitTest, LimitsOfPoolsWithFunctionsCountTheSame) {
+  Slot &a = thread(), &b = thread();
+  Calls calls;
+  FakePool& pool = make(a, 100, 777, 7, calls.all());
+  std::vector<void*> all = take_all(pool, a);
+  EXPECT_EQ(all.size(), 770u);
+  for (size_t i = 0; i < all.size(); ++i) give(pool, i % 2 == 0 ? a : b, all[i]);
+  EXPECT_EQ(take_all(pool, b).size(), 770u);
+  EXPECT_EQ(calls.inits, 777);
+  EXPECT_EQ(calls.finis, 0);
+}
+
+TEST_ALL_CONFIGS(PoolLimitTest, ALimitComesAndGoesWhilePoolsAreInUse) {
+  Slot &a = thread(), &b = thread();
+  FakePool& pool = make(a, 100, 0, 3);
+  EXPECT_FALSE(pool.set_limit(2, a)) << "below the reserve";
+  EXPECT_FALSE(pool.set_limit(Budget::kNone / 50, a));
+  EXPECT_EQ(pool.limit(), 0u);
+  std::vector<void*> all = take_many(pool, a, 1000);
+  ASSERT_TRUE(pool.set_limit(500, a));
+  EXPECT_EQ(pool.limit(), 500u);
+  const uint64_t before = cut(pool);
+  take_all(pool, b);
+  EXPECT_EQ(cut(pool), before) << "one below what there are holds for what comes";
+  give_all(pool, b, all);
+  reclaim(pool, b);
+  EXPECT_LE(cut(pool), before);
+  ASSERT_TRUE(pool.set_limit(0, b));
+  EXPECT_EQ(pool.limit(), 0u);
+  take_many(pool, a, 2000);
+}
+
+TEST_ALL_CONFIGS(PoolLimitTest, HitsServeAPoolOnlyWithoutFunctionsLimitAndReserve) {
+  Slot& t = thread();
+  Calls calls;
+  EXPECT_NE(make(t, 32).hit_slot, 0u);
+  EXPECT_EQ(make(t, 32, 100).hit_slot, 0u);
+  EXPECT_EQ(make(t, 32, 0, 5).hit_slot, 0u);
+  EXPECT_EQ(make(t, 32, 0, 0, calls.uses_only()).hit_slot, 0u);
+  EXPECT_EQ(make(t, 32, 0, 0, calls.memory_only()).hit_slot, 0u);
+  FakePool& pool = make(t, 32, 100);
+  ASSERT_TRUE(pool.set_limit(0, t));
+  EXPECT_NE(pool.hit_slot, 0u);
+  ASSERT_TRUE(pool.set_limit(9, t));
+  EXPECT_EQ(pool.hit_slot, 0u);
+  Settings checked;
+  checked.checked = true;
+  begin(checked);
+  EXPECT_EQ(make(thread(), 32).hit_slot, 0u);
+}
+
+// --- Budgets.
+
+TEST(BudgetTest, TakesAsManyAsEveryLimitAllows) {
+  Budget all, one, two;
+  all.start(nullptr, 1000, Budget::kNone);
+  one.start(&all, 600, Budget::kNone);
+  two.start(&all, Budget::kNone, 300);
+  EXPECT_EQ(one.take(7, 50), 50u);
+  EXPECT_EQ(one.take(7, 50), 35u);
+  EXPECT_EQ(one.used(), 595u);
+  EXPECT_FALSE(one.may_take(7));
+  EXPECT_TRUE(one.may_take(5));
+  EXPECT_EQ(two.take(100, 2), 2u);
+  EXPECT_FALSE(two.take_passed());
+  EXPECT_EQ(two.take(100, 50), 2u);
+  EXPECT_TRUE(two.take_passed());
+  EXPECT_FALSE(two.take_passed());
+  EXPECT_EQ(all.used(), 995u);
+  EXPECT_EQ(two.take(6, 1), 0u);
+  EXPECT_EQ(two.used(), 400u) << "a refused step leaves nothing behind";
+  EXPECT_EQ(one.used(), 595u);
+  two.give(400);
+  one.give(595);
+  EXPECT_EQ(all.used(), 0u);
+  EXPECT_EQ(all.peak(), 995u);
+  one.set_limits(0, 0);
+  EXPECT_EQ(one.take(1, 1), 0u);
+  EXPECT_FALSE(one.may_take(1));
+}
+
+TEST(BudgetTest, HugeLimitsDoNotWrap) {
+  Budget budget;
+  budget.start(nullptr, Budget::kNone, Budget::kNone);
+  EXPECT_EQ(budget.take(Bytes{1} << 40, 1000), 1000u);
+  budget.give((Bytes{1000} << 40) - 8);
+  budget.set_limits(10, Budget::kNone);
+  EXPECT_FALSE(budget.may_take(Budget::kNone - 5)) << "a sum that wraps";
+  EXPECT_EQ(budget.take(1, 5), 2u);
+}
+
+}  // namespace
+}  // namespace lanemalloc

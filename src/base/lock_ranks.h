@@ -8,10 +8,11 @@
 namespace lanemalloc {
 
 enum class Rank : uint8_t {
-  kLane,    // one lane, held from outside (revoked, or owned by nobody)
-  kDepot,   // slabs between two lanes
-  kGrowth,  // having the system add memory
-  kRuns,    // runs of blocks
+  kLane,     // one lane, held from outside (revoked, or owned by nobody)
+  kDepot,    // slabs between two lanes
+  kGrowth,   // having the system add memory
+  kRuns,     // runs of blocks
+  kReaders,  // the list of readers; nothing is taken while it is held
 };
 
 }  // namespace lanemalloc

@@ -48,7 +48,13 @@ struct alignas(kGateAlignment) Gate {
   // Of a lane that is entered by its CPU: the CPU's number << 16 | the lane's id, while it is free.
   std::atomic<uint32_t> here{kNotHere};
   Entry how = Entry::kOwned;  // it is entered
+
+  // Where a deferred free puts its object, if that is below deferred_end: 0 while nobody may (reclaim/ring.h).
+  std::atomic<void**> deferred_next{nullptr};
+  std::atomic<Address> deferred_end{0};
+  const Address no_deferred_end = 0;
 };
+static_assert(offsetof(Gate, no_deferred_end) == offsetof(Gate, deferred_end) + kBusyByte);
 static_assert(offsetof(Gate, no_bins_here) == offsetof(Gate, here_bins) + kBusyByte);
 static_assert(offsetof(Gate, no_bytes_here) == offsetof(Gate, here_bytes) + kBusyByte);
 static_assert(offsetof(Gate, no_bins) == offsetof(Gate, open_bins) + kBusyByte);

@@ -138,6 +138,7 @@ class Engine {
   int defer_call(const Call& call, Slot& slot) {
     return defer(&Deferred::calls, call, slot, Owned::enter(slot));
   }
+  Epochs<P>& epochs() { return epochs_; }
   size_t free_at_stop(Slot& slot);
   size_t free_what_may_be_freed(Slot& slot);
   int wait_for_readers(Slot& slot);  // 0 or EDEADLK
@@ -229,7 +230,7 @@ class Engine {
   void* take_blocks(Bytes bytes, Visit& visit);
   template <class Entry>
   bool tend(Lane<P>& lane, Deferred& deferred, Ring<Entry>& ring, Calls& calls, Visit& visit);
-  uint64_t free_deferred(Lane<P>& lane, Ring<void*>& ring, Epoch upto, unsigned batches, Visit& visit);
+  uint64_t free_deferred(Lane<P>& lane, Ring<void*>& ring, Epoch upto, uint64_t most, Visit& visit);
   void free_all(Lane<P>& lane, void** from, void** to, Visit& visit);
   void free_other(Lane<P>& lane, void* p, Visit& visit);
   void free_now(void* object, Slot& slot) {
@@ -249,8 +250,7 @@ class Engine {
   void forget_callers(const Slot& slot);
 
   static constexpr Epoch kEverything = ~Epoch{0};
-  static constexpr uint32_t kLookEvery = 4;      // complete batches that wait
-  static constexpr unsigned kBatchesAtOnce = 2;  // freed by who has just completed one
+  static constexpr uint32_t kLookEvery = 4;  // complete batches that wait
 
   // With more threads than these, and one that waits for them, lanes=auto takes the entry by CPU.
   static constexpr uint32_t kThreadsPerCpu = 4;

@@ -132,19 +132,19 @@ bool Engine<P>::tend(Lane<P>& lane, Deferred& deferred, Ring<Entry>& ring, Calls
     if (!is_calling(*static_cast<const Slot*>(visit.who)))
       calls.take(deferred, epochs_.safe(), ~uint64_t{0}, visit.who);
   } else {
-    free_deferred(lane, ring, epochs_.safe(), kBatchesAtOnce, visit);
+    free_deferred(lane, ring, epochs_.safe(), 2 * Ring<Entry>::kStep, visit);
   }
   return looked;
 }
 
 // --- Freeing.
 
-// Inside: frees what may be freed, at most so many batches. Returns how many objects.
+// Inside: frees what may be freed, at most so many. Returns how many.
 template <class P>
-uint64_t Engine<P>::free_deferred(Lane<P>& lane, Ring<void*>& ring, Epoch upto, unsigned batches,
-                                  Visit& visit) {
+uint64_t Engine<P>::free_deferred(Lane<P>& lane, Ring<void*>& ring, Epoch upto, uint64_t most, Visit& visit) {
   uint64_t freed = 0;
-  for (uint32_t n; batches > 0 && (n = ring.ready(upto)) != 0; --batches, freed += n) {
+  for (uint32_t n; freed < most && (n = ring.ready(upto)) != 0; freed += n) {
+    if (n > most - freed) n = static_cast<uint32_t>(most - freed);
     free_all(lane, ring.head(), ring.head() + n, visit);
     ring.drop(n);
   }
@@ -269,7 +269,7 @@ size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attemp
         if (upto == kEverything) cut(deferred);
         until = deferred.calls.added();
       }
-      freed += free_deferred(lane, deferred.objects, upto, ~0u, visit);
+      freed += free_deferred(lane, deferred.objects, upto, ~uint64_t{0}, visit);
       calls.take(deferred, upto, until, &slot);
     };
     Patience<P> patience;
@@ -371,7 +371,7 @@ void Engine<P>::help_exited(Slot& slot) {
   if (exited == nullptr) return;
   visit_lane(*exited, slot, [&](Deferred& deferred, Visit& visit) {
     cut(deferred);
-    free_deferred(*exited, deferred.objects, epochs_.safe(), ~0u, visit);
+    free_deferred(*exited, deferred.objects, epochs_.safe(), ~uint64_t{0}, visit);
   });
 }
 

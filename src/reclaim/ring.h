@@ -6,7 +6,7 @@
 //            ^ head_                           ^ open_        ^ next_
 //
 // A batch does not wrap around; an open one that reaches the end is cut there. A deferred free stores its object at next_ while that is
-// below limit(), and asks nothing else: the open batch is complete there, or the ring is full. One entry behind the end is for
+// below limit(), and asks nothing else: the open batch is complete there, the ring is full, or it is time to free some. One entry behind the end is for
 // who frees: it marks the end of what it frees (Lane::free_deferred).
 #pragma once
 
@@ -20,7 +20,7 @@ template <class Entry>
 class Ring {
  public:
   static constexpr uint32_t kBatchesARing = 16;  // complete ones
-  static constexpr uint32_t kMostInBatch = 256;
+  static constexpr uint32_t kStep = 256;         // entries that are added in a row, and nothing else is done
 
   // next: the word that holds the next free place.
   explicit Ring(std::atomic<Entry*>& next) : next_(next) {}
@@ -30,7 +30,6 @@ class Ring {
     begin_ = head_ = static_cast<Entry*>(memory);
     end_ = begin_ + bound;
     batch_ = (bound + kBatchesARing - 1) / kBatchesARing;
-    if (batch_ > kMostInBatch) batch_ = kMostInBatch;
     go_to(begin_);
   }
   bool is_started() const { return begin_ != nullptr; }
@@ -40,6 +39,7 @@ class Ring {
     Entry* const open = open_.load(std::memory_order_relaxed);
     const auto left = static_cast<uint32_t>(end_ - open);
     Entry* limit = open + (batch_ < left ? batch_ : left);
+    if (limit - next() > kStep) limit = next() + kStep;
     return waits() && head_ >= open && head_ < limit ? head_ : limit;
   }
   bool has_room() const { return next() < limit(); }

@@ -243,7 +243,7 @@ class Engine {
   size_t free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts);
   void cut(Deferred& deferred);
   void cut_and_look(Slot& slot);
-  void help_exited(Slot& slot);
+  void help_idle(Slot& slot, bool may_call);
   bool is_calling(const Slot& slot);
   static bool is_called(const Lane<P>& lane);
   bool is_lost(const Lane<P>& lane);

@@ -73,7 +73,7 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
       }
     }
     calls.make();
-    if (looked) help_exited(slot);
+    if (looked) help_idle(slot, std::is_same_v<Entry, Call> && !is_calling(slot));
     if (alone != 0 && epochs_.safe() >= alone) {
       free_now(entry, slot);
       done = true;
@@ -359,20 +359,23 @@ int Engine<P>::wait_for_readers(Slot& slot) {
   return epochs_.can_tell() ? 0 : EDEADLK;
 }
 
-// One lane whose thread is gone: nobody else may come by.
+// One lane that nobody may come by again: its thread is gone, or it served for a moment.
 template <class P>
-void Engine<P>::help_exited(Slot& slot) {
-  Lane<P>* exited = nullptr;
+void Engine<P>::help_idle(Slot& slot, bool may_call) {
+  Lane<P>* idle = nullptr;
   world_.lanes.for_each([&](Lane<P>& lane) {
-    if (exited == nullptr && lane.how == Entry::kOwned && lane.owner_slot() == nullptr &&
+    if (idle == nullptr && lane.number() == kNoNumber && lane.owner_slot() == nullptr &&
         deferred_in(lane) != nullptr)
-      exited = &lane;
+      idle = &lane;
   });
-  if (exited == nullptr) return;
-  visit_lane(*exited, slot, [&](Deferred& deferred, Visit& visit) {
+  if (idle == nullptr) return;
+  Calls calls;
+  visit_lane(*idle, slot, [&](Deferred& deferred, Visit& visit) {
     cut(deferred);
-    free_deferred(*exited, deferred.objects, epochs_.safe(), ~uint64_t{0}, visit);
+    free_deferred(*idle, deferred.objects, epochs_.safe(), ~uint64_t{0}, visit);
+    if (may_call) calls.take(deferred, epochs_.safe(), ~uint64_t{0}, &slot);
   });
+  calls.make();
 }
 
 // --- Who may wait, and for whom.

@@ -107,7 +107,7 @@ check_header() {
   wanted "$name" || return 0
   if [[ ! -e $root/include/lanemalloc/lanemalloc.h ]]; then
     skip "$name" "no include/lanemalloc/lanemalloc.h"
-  elif echo '#include <lanemalloc/lanemalloc.h>' | "$cc" -x "$language" -std="$standard" -Wall -Wextra -Wpedantic -Werror \
+  elif printf '#include <lanemalloc/%s.h>\n' lanemalloc safepoint | "$cc" -x "$language" -std="$standard" -Wall -Wextra -Wpedantic -Werror \
     -I"$root/include" -fsyntax-only - 2>"$work/header.log"; then
     echo "ok $name" && passed=$((passed + 1))
   else

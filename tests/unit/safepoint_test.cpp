@@ -1,4 +1,6 @@
 // Deferred frees: the lane's ring, the epochs of readers, and what the engine does with both.
+#include <thread>
+
 #include "fixture.h"
 
 namespace lanemalloc {
@@ -558,9 +560,14 @@ TEST_OWNED(DeferTest, WhatExitedThreadsHaveDeferredIsFreedByOthers) {
   void* p = take(gone, 48);
   EXPECT_EQ(defer(gone, p), 0);
   EXPECT_EQ(defer(gone, take(gone, 300000)), 0);
+  std::vector<void*> called;
+  EXPECT_EQ(defer_call(gone, note, &called, p), 0);
   engine().thread_exits(gone);
   for (int i = 0; i < 6000; ++i) EXPECT_EQ(defer(a, take(a, 48)), 0);
   EXPECT_EQ(statistics().large_live_objects, 0u);
+  EXPECT_EQ(called.size(), 0u) << "who defers objects calls nothing";
+  for (int i = 0; i < 6000; ++i) EXPECT_EQ(defer_call(a, note, &called, nullptr), 0);
+  EXPECT_EQ(std::count(called.begin(), called.end(), p), 1);
   EXPECT_EQ(engine().wait_for_readers(a), 0);
 }
 
@@ -683,6 +690,67 @@ TEST_OWNED(DeferTest, OthersFreeInALaneWhileItsOwnerIsOutside) {
     EXPECT_EQ(engine().free_what_may_be_freed(a), 100u);
     EXPECT_EQ(lane_of(b)->is_closed(), !config().single || b.load() != a.load());
   }
+}
+
+// Readers follow pointers that writers replace; an object that is handed out again is overwritten at once. Meanwhile another thread
+// polls, which takes lanes away from the writers.
+TEST_ALL_CONFIGS(DeferTest, ReadersNeverSeeReuse) {
+  start_threads();
+  make_lanes();
+  constexpr int kCells = 16, kWriters = 2;
+  struct Node {
+    std::atomic<uint64_t> words[6];  // all the same
+  };
+  static std::atomic<Node*> cells[kCells];
+  static std::atomic<int> writing;
+  for (auto& cell : cells) cell = nullptr;
+  writing = kWriters;
+  Slot& main = thread();
+  const auto run = [&](int i, Slot& slot) {
+    Fake::number = cpu_of(slot);
+    Random random(static_cast<uint64_t>(i));
+    lane_reader reader;
+    if (i >= kWriters) {
+      ASSERT_TRUE(engine().add_reader(reader, nullptr, slot));
+    }
+    for (int round = 0; i < kWriters ? round < 200000 / kShorter : writing.load() > 0; ++round) {
+      std::atomic<Node*>& cell = cells[random.below(kCells)];
+      if (i < kWriters) {
+        Node* node = static_cast<Node*>(engine().allocate(sizeof(Node), slot));
+        const uint64_t value = random.below(~uint64_t{0});
+        for (auto& word : node->words) word.store(value, std::memory_order_relaxed);
+        Node* old = cell.exchange(node, std::memory_order_acq_rel);
+        if (old != nullptr) {
+          ASSERT_EQ(engine().defer(old, slot), 0);
+        }
+      } else {
+        if (random.one_in(50)) engine().free_what_may_be_freed(slot);
+        lane_reader_enter(&reader);
+        if (Node* node = cell.load(std::memory_order_acquire); node != nullptr) {
+          const uint64_t value = node->words[0].load(std::memory_order_relaxed);
+          for (int again = 0; again < 4; ++again)
+            for (auto& word : node->words) ASSERT_EQ(word.load(std::memory_order_relaxed), value);
+        }
+        lane_reader_exit(&reader);
+      }
+    }
+    if (i < kWriters) --writing;
+    if (i >= kWriters) {
+      ASSERT_EQ(engine().remove_reader(reader, slot), FakeEngine::Removed::kDone);
+    }
+  };
+  std::vector<std::thread> threads;
+  ASSERT_TRUE(engine().add_reader(reader_, nullptr, main));
+  for (int i = 0; i < kWriters + 2; ++i) {
+    Slot& slot = thread();
+    threads.emplace_back([&, i] { run(i, slot); });
+  }
+  for (std::thread& t : threads) t.join();
+  for (auto& cell : cells)
+    if (Node* node = cell.load(); node != nullptr) give(main, node);
+  EXPECT_EQ(engine().wait_for_readers(main), 0);
+  EXPECT_EQ(safepoint_statistics().helped, 0u);
+  EXPECT_EQ(live(), 0u);
 }
 
 }  // namespace

@@ -45,8 +45,6 @@ using Epoch = uint64_t;
 template <class P>
 class Epochs {
  public:
-  constexpr Epochs() = default;
-
   // Begins an epoch, whose readers see what the caller did before.
   Epoch advance() {
     // release: publishes the unlinking to readers, and to who looks. Pairs with [announce] and [before].
@@ -100,12 +98,12 @@ class Epochs {
     const bool is_new = *place_of(reader) == nullptr;
     if (is_new) {
       if (first_ == nullptr) {
-        if (!P::barrier()) shared_.fences = 1;
+        if (!P::barrier()) word(shared_.fences).store(1, std::memory_order_relaxed);
         can_tell_.store(true, std::memory_order_relaxed);
       }
       reader = lane_reader{};
       reader.shared = &shared_;
-      reader.thread = thread;
+      word(reader.thread).store(thread, std::memory_order_relaxed);
       if (name == nullptr) name = "reader";
       for (size_t i = 0; i + 1 < sizeof reader.name && name[i] != '\0'; ++i) reader.name[i] = name[i];
       reader.next = first_;
@@ -147,7 +145,7 @@ class Epochs {
   // In a fork child: the readers of other threads are not there. The list is whole at every instant: it is changed by one store.
   void keep_readers_of(const void* thread) {
     for (lane_reader** place = &first_; *place != nullptr;) {
-      if ((*place)->thread == thread) {
+      if (word((*place)->thread).load(std::memory_order_relaxed) == thread) {
         place = &(*place)->next;
       } else {
         unlink(place);
@@ -173,7 +171,7 @@ class Epochs {
     // acquire: what was unlinked before those epochs was unlinked before the barrier. Pairs with [advance].
     const Epoch now = word(shared_.now).load(std::memory_order_acquire);  // [before]
     Epoch oldest = now;
-    if (shared_.fences != 0) {
+    if (word(shared_.fences).load(std::memory_order_relaxed) != 0) {
       std::atomic_thread_fence(std::memory_order_seq_cst);
     } else if (UNLIKELY(!P::barrier())) {
       can_tell_.store(false, std::memory_order_relaxed);  // a filter has forbidden it since
@@ -201,7 +199,7 @@ class Epochs {
     lane_reader& reader = **place;
     *place = reader.next;
     reader.shared = nullptr;
-    reader.epoch = 0;
+    word(reader.epoch).store(0, std::memory_order_relaxed);
     reader.depth = reader.online = 0;
   }
 

@@ -55,7 +55,7 @@ readers_see_reuse() {
   local status=0
   build_program safepoints
   LANEMALLOC_TEST_NO_GRACE=1 run_program "$library" safepoints sections 0.2 50 "" >"$work/self" 2>&1 || status=$?
-  head -n 1 "$work/self"
+  head -n 1 "$work/self" | sed 's/^/  /'
   ((status != 0)) && grep -q '^FAILED safepoints sections: \(found\|again\|it is another object\)' "$work/self"
 }
 

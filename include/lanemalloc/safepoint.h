@@ -1,17 +1,21 @@
-/* Safepoints: memory that is freed once nobody can be reading it any more. A deferred free stores two words in the lane; it takes no
- * memory, and sends nothing to other threads but a word for each batch.
+/* Safepoints: memory that is freed once nobody can be reading it any more. A deferred free stores a word in the lane; it takes no
+ * memory but the lane's ring, once, and sends nothing to other threads but a word for each batch.
  *
  * What has been deferred is freed
  *   - at a stop of the world: the program's call of lane_safepoint(), while no thread holds on to such memory; or
  *   - once every registered reader has been quiescent since: between two read sections, offline, or in lane_reader_quiescent(). A program
  *     that has never registered a reader frees at its stops of the world only.
- * Link with liblanemalloc.so, .a or liblanemalloc_prefixed.a. C11 and C++17.
+ * Link with liblanemalloc.so, .a or liblanemalloc_prefixed.a. C11 and C++17. See docs/safepoints.md.
  *
  * For every function here, where not said otherwise:
  *   threads     any thread may call it; a reader belongs to one thread at a time
- *   signals     the deferred frees may be called from handlers; the others may not
- *   fork        the child has the caller's readers only; what was deferred before is freed there too
- *   thread exit what a thread has deferred is freed by others; a reader must be unregistered first
+ *   signals     lane_safepoint_free may be called from handlers, lane_safepoint_call where the functions that were deferred before may run
+ *               in one; the read sections of a reader, on its own thread; the others may not
+ *   fork        the child has the caller's readers only; the others are unregistered there. What was deferred before is freed there too, but
+ *               what lies in a lane that another thread was inside of, and functions that another thread was calling: these are
+ *               lost in the child
+ *   thread exit what a thread has deferred is freed by others; its readers must be unregistered first
+ *   errno       stays as it is; errors are returned
  *
  * Source: MoarVM's free at safepoint; FreeBSD's safe memory reclamation in UMA (SMR); quiescent-state-based reclamation. */
 #ifndef LANEMALLOC_SAFEPOINT_H
@@ -20,35 +24,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "lanemalloc/heap.h"
-#include "lanemalloc/pool.h"
-
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Frees later: an object of malloc (lane_malloc in the prefixed library), of a heap, of a pool, or anything by a function. Null does
- * nothing. The caller has made the object unreachable for new readers.
+/* Frees later: an object of malloc (lane_malloc in the prefixed library). Null does nothing, but counts. The caller has made the object
+ * unreachable for new readers. A pointer that is no object is reported when it is freed; with checked=1 at the call.
  *
  * A lane keeps so many that wait (option deferred, 4096): whoever would go beyond it helps: frees what may be freed, and else waits for the
- * readers. 0; or EBUSY: the lane's share is full, and the caller may not wait, being in a read section itself or in a handler. Then
- * nothing has happened: the object is still the caller's. */
+ * readers. 0; or EBUSY: the lane's share is full, and the caller may not wait, being in a read section itself (online counts), in a handler
+ * that interrupted the allocator, or in a program without readers, whose next stop alone frees. Then nothing has happened: the object is
+ * still the caller's. */
 int lane_safepoint_free(void* object);
-int lane_safepoint_heap_free(lane_heap* heap, void* object);
-int lane_safepoint_pool_free(lane_pool* pool, void* object);
-/* f(object) is called later, by a thread of the program that frees, polls or stops the world, outside the allocator: it may call anything
- * but lane_safepoint(), lane_safepoint_poll() and lane_safepoint_wait(). */
+
+/* f(object) is called later, by a thread of the program that defers a call, polls or stops the world, outside the allocator: it may call
+ * anything but lane_safepoint(), lane_safepoint_poll() and lane_safepoint_wait(), and it must return. The share of a lane, and the result,
+ * are as above, counted apart; EBUSY also where a function that is being called so would have to wait. */
 int lane_safepoint_call(void (*f)(void* object), void* object);
 
 /* The world is stopped: no thread holds on to deferred memory, be it in a read section or not. Frees what was deferred before; returns how
  * much. A lane whose thread was stopped inside the allocator is left for the next time. */
 size_t lane_safepoint(void);
 
-/* Frees what may be freed now; returns how much. */
+/* Frees what may be freed now, in every lane that nobody is inside of; returns how much. */
 size_t lane_safepoint_poll(void);
 
-/* Waits until everything that was deferred before has been freed. EDEADLK (returned) in a read section of the calling thread, or where no reader
- * was ever registered; else 0. A reader that keeps it waiting for a second is named on standard error, once a second. */
+/* Waits until everything that was deferred before has been freed. EDEADLK in a read section of the calling thread (online counts), in a
+ * function that is being called by the allocator, or where no reader was ever registered; else 0. A reader that keeps it, or a deferred
+ * free, waiting for a second is named on standard error, once a second. */
 int lane_safepoint_wait(void);
 
 /* What a reader and the threads that free agree on. */
@@ -62,18 +65,18 @@ struct lane_reader {
   uint64_t epoch; /* what it may have seen; 0: nothing */
   uint32_t depth; /* of nested sections */
   uint32_t online;
-  const struct lane_epoch* shared;
+  const struct lane_epoch* shared; /* null: not registered */
+  const void* thread;              /* that was in it last */
   struct lane_reader* next;
-  struct lane_reader* previous;
-  const void* thread;
-  uint64_t since_ns; /* seen stuck */
+  uint64_t stuck_epoch; /* in which it was first seen to hold others up, */
+  uint64_t stuck_since; /* and when: nanoseconds */
   char name[24];
 } __attribute__((aligned(128)));
 
-/* Registers a reader, offline and in no section. name: for messages; copied, cut after 23 bytes; null: "reader". EINVAL (returned) if it is
- * registered already; else 0. */
+/* Registers a reader, offline and in no section. name: for messages; copied, cut after 23 bytes; null: "reader". EINVAL if it is
+ * registered already; else 0. Takes time by the number of readers. */
 int lane_reader_register(struct lane_reader* reader, const char* name);
-/* 0, or EBUSY (returned): it is in a section; EINVAL: not registered. */
+/* 0, or EBUSY: it is in a section, or online; EINVAL: not registered. */
 int lane_reader_unregister(struct lane_reader* reader);
 
 /* A read section: what is reachable in it is not freed before its end. Sections nest. They may not wait for a free. */
@@ -86,26 +89,45 @@ static inline void lane_reader_online(struct lane_reader* reader);
 static inline void lane_reader_offline(struct lane_reader* reader);
 static inline void lane_reader_quiescent(struct lane_reader* reader);
 
+/* Each figure is exact while no other thread defers or frees. */
 struct lane_safepoint_statistics {
   uint64_t deferred, freed; /* so far */
   uint64_t batches;         /* of deferred frees: one shared operation each */
   uint64_t helped;          /* deferred frees that met a full share */
-  uint64_t waited_ns;
-  uint64_t stops;   /* calls of lane_safepoint() */
-  uint64_t readers; /* registered now */
+  uint64_t waited_ns;       /* by those, and in lane_safepoint_wait() */
+  uint64_t stops;           /* calls of lane_safepoint() */
+  uint64_t readers;         /* registered now */
   uint64_t epoch;
 };
 void lane_safepoint_get_statistics(struct lane_safepoint_statistics* statistics);
 
-/* --- How readers announce themselves; use the functions above. */
+/* --- How readers announce themselves; use the functions above. The proof is in src/reclaim/epochs.h. */
+
+/* What tells threads apart. */
+static inline const void* lane_reader_this_thread(void) {
+#if defined(__x86_64__)
+  const void* thread;
+  __asm__("movq %%fs:0, %0" : "=r"(thread));
+  return thread;
+#else
+  return __builtin_thread_pointer();
+#endif
+}
 
 static inline void lane_reader_announce(struct lane_reader* reader) {
-  /* acquire: sees what was unlinked before the epoch began. The store comes before any read of the section: by the barrier that threads
-   * that free have every thread pass, or by the fence. */
+  /* acquire [announce]: sees what was unlinked before the epoch began. The store comes before any read of the section: by the barrier that
+   * threads that free have every thread pass, or by the fence. It is a release for what an online reader has read before. */
   uint64_t now = __atomic_load_n(&reader->shared->now, __ATOMIC_ACQUIRE);
+  __atomic_store_n(&reader->thread, lane_reader_this_thread(), __ATOMIC_RELAXED);
   __atomic_store_n(&reader->epoch, now, __ATOMIC_RELEASE);
-  if (__builtin_expect(reader->shared->fences, 0)) __atomic_thread_fence(__ATOMIC_SEQ_CST);
+  if (__builtin_expect(__atomic_load_n(&reader->shared->fences, __ATOMIC_RELAXED), 0))
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
+/* release [withdraw]: what was read in the section was read before. */
+static inline void lane_reader_withdraw(struct lane_reader* reader) {
+  __atomic_store_n(&reader->epoch, 0, __ATOMIC_RELEASE);
 }
 
 static inline void lane_reader_enter(struct lane_reader* reader) {
@@ -113,8 +135,7 @@ static inline void lane_reader_enter(struct lane_reader* reader) {
 }
 
 static inline void lane_reader_exit(struct lane_reader* reader) {
-  /* release: what was read in the section was read before. */
-  if (--reader->depth == 0 && !reader->online) __atomic_store_n(&reader->epoch, 0, __ATOMIC_RELEASE);
+  if (--reader->depth == 0 && !reader->online) lane_reader_withdraw(reader);
 }
 
 static inline void lane_reader_online(struct lane_reader* reader) {
@@ -124,7 +145,7 @@ static inline void lane_reader_online(struct lane_reader* reader) {
 
 static inline void lane_reader_offline(struct lane_reader* reader) {
   reader->online = 0;
-  if (reader->depth == 0) __atomic_store_n(&reader->epoch, 0, __ATOMIC_RELEASE);
+  if (reader->depth == 0) lane_reader_withdraw(reader);
 }
 
 static inline void lane_reader_quiescent(struct lane_reader* reader) {

@@ -26,11 +26,11 @@ inline long system_call(long number, long a = 0, long b = 0, long c = 0, long d 
   return x0;
 }
 
-// The same pointer, which the compiler is to keep rather than compute again.
+// The same value, which the compiler is to keep rather than compute again.
 template <class T>
-FAST T* kept(T* pointer) {
-  __asm__("" : "+r"(pointer));
-  return pointer;
+FAST T kept(T value) {
+  __asm__("" : "+r"(value));
+  return value;
 }
 
 // clone(2): the child starts on `stack` (top, 16-byte aligned), calls run(argument) and exits by exit(2).

@@ -8,11 +8,12 @@
 namespace lanemalloc {
 
 enum class Rank : uint8_t {
-  kLane,    // one lane, held from outside (revoked, or owned by nobody)
-  kDepot,   // slabs between two lanes
-  kGrowth,  // having the system add memory
-  kRuns,    // runs of blocks
-  kPool,    // who waits in one pool, and its reserve; nothing is taken with it
+  kLane,     // one lane, held from outside (revoked, or owned by nobody)
+  kDepot,    // slabs between two lanes
+  kGrowth,   // having the system add memory
+  kRuns,     // runs of blocks
+  kReaders,  // the list of readers; nothing is taken while it is held
+  kPool,     // who waits in one pool, and its reserve; nothing is taken with it
 };
 
 }  // namespace lanemalloc

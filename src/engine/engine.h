@@ -8,6 +8,7 @@
 #include "engine/options.h"
 #include "engine/statistics.h"
 #include "lane/lane_work.h"
+#include "reclaim/deferred.h"
 
 namespace lanemalloc {
 
@@ -210,6 +211,40 @@ class Engine {
   bool is_marked(const void* p) const { return !world_.settings.checked || is_in_use(p); }
   bool check_in(const void* p) { return !world_.settings.checked || mark_free(p); }
 
+  // --- Frees that wait for a safepoint (engine_safepoint.h; lanemalloc/safepoint.h says what each does).
+  // `miss(gate)`: the object is still to be deferred (defer_slow).
+  template <class Miss>
+  FAST int defer(void* object, Slot& slot, Miss miss) {
+    Gate* gate = Owned::enter(slot);
+    void** next;
+    if (UNLIKELY(!Owned::may_defer(gate, next))) return miss(gate);
+    *next = object;
+    Owned::has_deferred(gate);
+    Owned::leave(slot, gate);
+    return 0;
+  }
+  int defer(void* object, Slot& slot) {
+    return defer(object, slot, [&](Gate* gate) { return defer_slow(object, slot, gate); });
+  }
+  int defer_slow(void* object, Slot& slot, Gate* gate);
+  int defer_call(const Call& call, Slot& slot) {
+    return defer(&Deferred::calls, call, slot, Owned::enter(slot));
+  }
+  Epochs<P>& epochs() { return epochs_; }
+  size_t free_at_stop(Slot& slot);
+  size_t free_what_may_be_freed(Slot& slot);
+  int wait_for_readers(Slot& slot);  // 0 or EDEADLK
+  bool add_reader(lane_reader& reader, const char* name, Slot& slot) {
+    Inside inside(slot, Owned::enter(slot));
+    return epochs_.add(reader, name, lane_reader_this_thread(), inside.visit());
+  }
+  using Removed = typename Epochs<P>::Removed;
+  Removed remove_reader(lane_reader& reader, Slot& slot) {
+    Inside inside(slot, Owned::enter(slot));
+    return epochs_.remove(reader, inside.visit());
+  }
+  void statistics(lane_safepoint_statistics& s, Slot& slot);
+
   // How threads enter lanes from now on, as the settings say; a thread follows at its next miss. False, and nothing changed,
   // where the system cannot do that. One caller at a time.
   bool choose_entry(const Settings& settings);
@@ -237,6 +272,7 @@ class Engine {
     bool depot = false;
     bool growth = false;
     bool runs = false;
+    bool readers = false;
   };
   static constexpr unsigned kForks = 16;
 
@@ -286,10 +322,44 @@ class Engine {
   Fork* fork_of(const Slot* who);
   void sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate);
 
+  // The rest of engine_safepoint.h.
+  template <class Entry>
+  int defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slot, Gate* gate);
+  template <class Entry>
+  Deferred* deferred_of(Lane<P>& lane, Ring<Entry> Deferred::* kind, Visit& visit);
+  void* take_blocks(Bytes bytes, Visit& visit);
+  template <class Entry>
+  bool tend(Lane<P>& lane, Deferred& deferred, Ring<Entry>& ring, Calls& calls, Visit& visit);
+  uint64_t free_deferred(Lane<P>& lane, Ring<void*>& ring, Epoch upto, uint64_t most, Visit& visit);
+  void free_all(Lane<P>& lane, void** from, void** to, Visit& visit);
+  void free_other(Lane<P>& lane, void* p, Visit& visit);
+  void free_now(void* object, Slot& slot) {
+    if (const Verdict verdict = free(object, slot); verdict != Verdict::kGood) world_.report(verdict, object);
+  }
+  void free_now(const Call& call, Slot&) { call.free(call.context, call.object); }
+  static Deferred* deferred_in(const Lane<P>& lane);
+  template <class Work>
+  bool visit_lane(Lane<P>& lane, Slot& slot, Work work);
+  size_t free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts);
+  void cut(Deferred& deferred);
+  void cut_and_look(Slot& slot);
+  void help_idle(Slot& slot, bool may_call);
+  bool is_calling(const Slot& slot);
+  static bool is_called(const Lane<P>& lane);
+  bool is_lost(const Lane<P>& lane);
+  void forget_callers(const Slot& slot);
+
+  static constexpr Epoch kEverything = ~Epoch{0};
+  static constexpr uint32_t kLookEvery = 4;  // complete batches that wait
+
   // With more threads than these, and one that waits for them, lanes=auto takes the entry by CPU.
   static constexpr uint32_t kThreadsPerCpu = 4;
 
   World<P> world_;
+  Epochs<P> epochs_;
+  struct {
+    std::atomic<uint64_t> helped{0}, waited_ns{0}, stops{0};
+  } reclaim_counters_;
   std::atomic<uint32_t> many_threads_{~uint32_t{0}};
   bool (*watch_exit_)(Slot& slot) = nullptr;
   Fork forks_[kForks];
@@ -301,3 +371,5 @@ class Engine {
 
 #include "engine/engine_kinds.h"
 #include "engine/engine_slow.h"
+// After it.
+#include "engine/engine_safepoint.h"

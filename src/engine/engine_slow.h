@@ -741,6 +741,7 @@ void Engine<P>::before_fork(Slot& slot) {
   fork->depot = world_.depot.lock().acquire(visit);
   fork->growth = world_.runs.growth_lock().acquire(visit);
   fork->runs = world_.runs.lock().acquire(visit);
+  fork->readers = epochs_.lock().acquire(visit);
 }
 
 template <class P>
@@ -748,6 +749,7 @@ void Engine<P>::after_fork_in_parent(Slot& slot) {
   Fork* fork = fork_of(&slot);
   if (fork == nullptr) return;
   Visit visit(&slot, false);
+  if (fork->readers) epochs_.lock().release(visit);
   if (fork->runs) world_.runs.lock().release(visit);
   if (fork->growth) world_.runs.growth_lock().release(visit);
   if (fork->depot) world_.depot.lock().release(visit);
@@ -766,6 +768,13 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   if (fork == nullptr) return;
   Visit visit(&slot, false);
   world_.scavenger.forget_thread();
+  if (fork->readers) {
+    epochs_.lock().release(visit);
+  } else if (epochs_.lock().holder() != &slot) {
+    epochs_.lock().forget_holder();
+  }
+  epochs_.keep_readers_of(lane_reader_this_thread());
+  forget_callers(slot);
   if (fork->growth) {
     world_.runs.growth_lock().release(visit);
   } else if (world_.runs.growth_lock().holder() != &slot) {
@@ -827,7 +836,13 @@ template <class P>
 void Engine<P>::check_invariants() {
   world_.runs.check_invariants();
   world_.depot.check_invariants();
-  world_.lanes.for_each([](Lane<P>& lane) { lane.check_invariants(); });
+  world_.lanes.for_each([](Lane<P>& lane) {
+    lane.check_invariants();
+    const Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
+    if (deferred == nullptr) return;
+    deferred->objects.check_invariants();
+    deferred->calls.check_invariants();
+  });
   check_kinds();
 }
 

@@ -93,9 +93,11 @@ class OptionReader {
     }
   };
 
-  static constexpr const char* kKeys[] = {"lanes",    "probes",  "scan",        "precedence", "wait_on",
-                                          "decay_ms", "checked", "bad_pointer", "stats",      "strict"};
+  static constexpr const char* kKeys[] = {"lanes",   "probes",   "scan",    "precedence",
+                                          "wait_on", "decay_ms", "checked", "bad_pointer",
+                                          "stats",   "strict",   "deferred"};
   static constexpr int64_t kLongestDecay = int64_t{1000} * 3600 * 24;
+  static constexpr int64_t kMostDeferred = 1 << 20;
 
   void read_one(const char* text, size_t length) {
     size_t equals = 0;
@@ -117,6 +119,8 @@ class OptionReader {
       milliseconds(key, value, options_.settings.decay_ms);
     } else if (key.is("checked")) {
       flag(key, value, options_.settings.checked);
+    } else if (key.is("deferred")) {
+      count(key, value, options_.settings.deferred);
     } else if (key.is("strict")) {
       flag(key, value, options_.strict);
     } else if (key.is("stats")) {
@@ -167,6 +171,17 @@ class OptionReader {
     Text allowed;
     allowed << "milliseconds up to " << kLongestDecay << ", or -1 for never";
     bad_value(key, value, allowed, [&](Text& line) { line << setting; });
+  }
+
+  void count(Word key, Word value, uint32_t& setting) {
+    const int64_t n = number(value, kMostDeferred);
+    if (n > 0) {
+      setting = static_cast<uint32_t>(n);
+      return;
+    }
+    Text allowed;
+    allowed << "1 to " << kMostDeferred;
+    bad_value(key, value, allowed, [&](Text& line) { line << uint64_t{setting}; });
   }
 
   void probes(Word key, Word value, uint32_t& setting) {

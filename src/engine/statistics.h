@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "engine/options.h"
 #include "lane/lane_work.h"
+#include "reclaim/deferred.h"
 
 namespace lanemalloc {
 
@@ -30,6 +31,7 @@ struct Statistics {
   uint64_t lane_waits, lane_waited_us, rebinds, interruptions;
   uint64_t probes[kProbesRows];
   uint64_t lanes, bad_pointers;
+  uint64_t deferred, deferred_waiting;  // frees and calls that wait for a safepoint
   Entry entry;
   uint32_t shared_lanes;
   RunStatistics runs;
@@ -69,6 +71,10 @@ void collect(World<P>& world, Statistics& s) {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       if (!lane.try_hold(visit, false)) continue;
       for (unsigned c = 1; c < kClassCount; ++c) waiting[c] = lane.bin_length(c);
+      if (const Deferred* deferred = lane.deferred.load(std::memory_order_relaxed); deferred != nullptr) {
+        s.deferred += deferred->added();
+        s.deferred_waiting += deferred->added() - deferred->freed();
+      }
       lane.let_go(visit);
       break;
     }
@@ -177,6 +183,8 @@ void print(const Statistics& s) {
       {"bytes cached", s.runs.dirty},
       {"bytes purged", s.runs.purged},
       {"bytes moved by the kernel", s.runs.moved},
+      {"deferred frees", s.deferred},
+      {"deferred frees that wait", s.deferred_waiting},
       {"bad pointers", s.bad_pointers},
   };
   for (const Line& line : lines) {

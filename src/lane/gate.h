@@ -51,8 +51,14 @@ struct alignas(kGateAlignment) Gate {
   // Where the lane's bins of kinds lie (slab/kind.h), for hits: null while nobody may, and where there are none.
   std::atomic<Address> area{0};
   const Address no_area = 0;
+
+  // Where a deferred free puts its object, if that is below deferred_end: 0 while nobody may (reclaim/ring.h).
+  std::atomic<void**> deferred_next{nullptr};
+  std::atomic<Address> deferred_end{0};
+  const Address no_deferred_end = 0;
 };
 static_assert(offsetof(Gate, no_area) == offsetof(Gate, area) + kBusyByte);
+static_assert(offsetof(Gate, no_deferred_end) == offsetof(Gate, deferred_end) + kBusyByte);
 static_assert(offsetof(Gate, no_bins_here) == offsetof(Gate, here_bins) + kBusyByte);
 static_assert(offsetof(Gate, no_bytes_here) == offsetof(Gate, here_bytes) + kBusyByte);
 static_assert(offsetof(Gate, no_bins) == offsetof(Gate, open_bins) + kBusyByte);

@@ -39,6 +39,7 @@ enum class Verdict : uint8_t {
 
 template <class P>
 struct World;
+struct Deferred;  // reclaim/deferred.h
 
 // Counted by the thread inside, read by anybody.
 struct LaneCounters {
@@ -128,6 +129,22 @@ class Lane : public Gate {
 
   // Gives back the slabs that have been empty longest, at least so many blocks. True if any.
   bool give_back_empties(BlockCount enough, Visit& visit);
+
+  // Puts an object where deferred frees wait; false where there is no room.
+  bool defer_quickly(void* object) {
+    void** next = deferred_next.load(std::memory_order_relaxed);
+    if (reinterpret_cast<Address>(next) >= deferred_limit_) return false;
+    *next = object;
+    deferred_next.store(next + 1, std::memory_order_relaxed);
+    return true;
+  }
+  // How far deferred frees may go on by themselves. The owner's gate says it, where that is open.
+  void set_deferred_limit(void** limit) {
+    deferred_limit_ = reinterpret_cast<Address>(limit);
+    if (!is_closed()) deferred_end.store(deferred_limit_, std::memory_order_relaxed);
+  }
+  // What waits for a safepoint; null: nothing ever did.
+  std::atomic<Deferred*> deferred{nullptr};
 
   // --- From outside.
   // Its thread has exited, and nobody has cleaned it since.
@@ -311,6 +328,7 @@ class Lane : public Gate {
   uint32_t epoch_ = 0;                     // when it last looked how old they are
   uint32_t fresh_blocks_ = kMuch;          // taken since it looked around for empty ones; kMuch: look at once
   bool few_came_ = false;                  // at the last look into the inbox
+  Address deferred_limit_ = 0;
   LaneCounters counters_;
   const Owner id_;
   const uint32_t number_;

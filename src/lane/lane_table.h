@@ -77,6 +77,10 @@ class LaneTable {
     if (entry.load(std::memory_order_relaxed) == static_cast<uint16_t>(lane.id()))
       entry.store(0, std::memory_order_relaxed);
   }
+  bool is_forgotten(const Lane<P>& lane) const {
+    return lane.how == Entry::kPerCpu &&
+           here_[lane.number()].load(std::memory_order_relaxed) != static_cast<uint16_t>(lane.id());
+  }
   // In a fork child: who was making a lane is not here.
   void forget_makers() {
     auto forget = [](auto& table) {

@@ -24,8 +24,9 @@ struct Settings {
   bool choose_entry = false;  // from what is seen while the process runs (engine/engine_slow.h)
   uint32_t shared_lanes = 0;  // 0: as many as there are CPUs
   SharedSettings shared;
-  bool checked = false;     // a bit an object tells whether it is in use; nothing hits
-  int64_t decay_ms = 1000;  // how long freed memory is kept; < 0: for good
+  bool checked = false;      // a bit an object tells whether it is in use; nothing hits
+  int64_t decay_ms = 1000;   // how long freed memory is kept; < 0: for good
+  uint32_t deferred = 4096;  // frees that may wait in a lane for a safepoint, and as many calls
 };
 
 // How many lanes were tried until one could be entered, or none: up to 4 each by itself, then by doublings.

@@ -74,7 +74,7 @@ def check_allocation(verdicts: fast_path.Verdicts) -> None:
 def locked(library: common.Library, program: Path, case: Case, code: dict[int, str]) -> int:
     command = [str(program), case.source, str(case.blocks), str(case.block_size), "thread"]
     inside = "free_pieces" if case == CONTROL else "lane_arena_reset"
-    ran = fast_path.executed_by(library, command, code, f"--toggle-collect={inside}")
+    ran = fast_path.executed(library, command, code, f"--toggle-collect={inside}")
     if sum(ran.values()) < case.blocks:
         raise RuntimeError(f"callgrind saw {sum(ran.values())} instructions inside {inside}")
     return sum(n for at, n in ran.items() if fast_path.LOCKED.match(code.get(at, "")))

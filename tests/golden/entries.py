@@ -52,8 +52,9 @@ def cost(path: Path, case: Case, before: Path, empty: dict[str, float]) -> float
 
 
 def locked(path: Path, case: Case, before: Path, code: dict[int, str]) -> float:
-    ran = fast_path.executed(case.library(path, before), micro.build(), "pair32", code)
-    return sum(n for at, n in ran.items() if fast_path.LOCKED.match(code.get(at, ""))) / fast_path.PAIRS["pair32"]
+    pairs = fast_path.PAIRS["pair32"]
+    ran = fast_path.executed(case.library(path, before), [str(micro.build()), "pair32", str(pairs)], code)
+    return sum(n for at, n in ran.items() if fast_path.LOCKED.match(code.get(at, ""))) / pairs
 
 
 def judge(case: Case, owned: float, instructions: float, locked_a_pair: float, verdicts: fast_path.Verdicts) -> None:

@@ -165,11 +165,7 @@ def check_static(library: Path, verdicts: Verdicts, code: dict[int, str], golden
         verdicts.check(old == new, f"counts as in {golden.name}", "\n  " + "\n  ".join(changes) + "\n  (if meant: --update)")
 
 
-def executed(library: common.Library, program: Path, workload: str, code: dict[int, str]) -> dict[int, int]:
-    return executed_by(library, [str(program), workload, str(PAIRS[workload])], code)
-
-
-def executed_by(library: common.Library, command: list[str], code: dict[int, str], *flags: str) -> dict[int, int]:
+def executed(library: common.Library, command: list[str], code: dict[int, str], *flags: str) -> dict[int, int]:
     """Address in the library's file -> how often the instruction there ran."""
     assert library.path is not None
     with tempfile.TemporaryDirectory() as directory:
@@ -205,7 +201,7 @@ def check_executed(library: Path, verdicts: Verdicts, code: dict[int, str]) -> N
     program = micro.build()
     for workload, pairs in PAIRS.items():
         try:
-            ran = executed(common.Library("library", library), program, workload, code)
+            ran = executed(common.Library("library", library), [str(program), workload, str(pairs)], code)
         except RuntimeError as error:
             verdicts.check(False, f"{workload}: runs under callgrind", str(error))
             continue

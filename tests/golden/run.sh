@@ -7,6 +7,7 @@
 #   instructions   of a malloc+free pair, by each entry of a lane, and of the workloads: within their bars, and as in
 #                  figures.tsv, neither worse nor better (figures.py)
 #   arenas         instructions of an allocation, locked operations of a reset (arena.py)
+#   deferred frees their instructions and shared operations, against plain frees (safepoints.py)
 #   start          a small program is at most 1 MiB larger than with the C library
 #   self-test      each of these checks catches a library with the fault that it is there for (mutant.c)
 # --update writes fast_path.txt, exports.txt and figures.tsv from LIBRARY; look at the difference before you commit it.
@@ -133,6 +134,8 @@ self_test() {
     catches "a locked operation by an entry" 'lanes=owned, after a thread: at most 0 locked' \
       "$python" "$here/entries.py" "$work/LOCK.so"
     figures_self_test
+    [[ ! -e $library ]] || catches "deferred frees in batches of one" 'shared operations' \
+      "$python" "$here/safepoints.py" --options deferred=16 "$library"
   fi
   # A library whose start dirties 2 MiB.
   echo 'static char dirt[2 << 20]; __attribute__((constructor)) static void start(void)
@@ -147,6 +150,7 @@ if [[ -e $library ]]; then
   part "binary" "$python" "$here/binary.py" "${update[@]}" "$library"
   part "instructions" "$python" "$here/figures.py" "${update[@]}" "$library"
   part "arenas" "$python" "$here/arena.py" "$library"
+  part "deferred frees" "$python" "$here/safepoints.py" "$library"
   part "start" "$python" "$root/bench/startup/run.py" --check-rss --lib "lanemalloc=$library"
 else
   say "FAIL: no library at ${library#"$root/"}: run make build first"

@@ -64,6 +64,8 @@ BATCH = "slab/batch.h"
 REGION = "memory/region.h"
 RUNS, SCAVENGER, ENGINE = "memory/runs.h", "memory/scavenger.h", "engine/engine.h"
 ENGINE_SLOW, PLATFORM = "engine/engine_slow.h", "platform/platform.h"
+EPOCHS, RING, DEFERRED, SAFEPOINT = "reclaim/epochs.h", "reclaim/ring.h", "reclaim/deferred.h", "engine/engine_safepoint.h"
+PUBLIC = "../include/lanemalloc/safepoint.h"
 PERCPU, SHARED, LANE, LANE_WORK = "lane/entry/percpu.h", "lane/entry/shared.h", "lane/lane.h", "lane/lane_work.h"
 STORE_BUSY = "__atomic_store_n(reinterpret_cast<unsigned char*>(&slot), kBusyByte, __ATOMIC_RELAXED);"
 
@@ -108,6 +110,32 @@ PROGRAMS = {
             (OWNED, STORE_BUSY, "slot.store(model::busy(gate, kBusyByte), std::memory_order_relaxed);"),
         ),
     ),
+    "epochs": Program(
+        "relacy/epochs.cpp",
+        {
+            "epochs": "Epochs: a section and who frees: nobody reads what is freed",
+            "epochs-online": "Epochs: the same with quiescent states",
+            "epochs-quiescent": "Epochs: from one quiescent state to the next no fence is needed",
+            "epochs-fences": "Epochs: the same without a barrier",
+            "epochs-found": "Epochs: what one has found safe another may free",
+        },
+        prepare=("base/lock.h", EPOCHS, PUBLIC),
+        substitutes=(
+            (LOCK, "compiler_fence();", "model::full_fence();"),
+            (EPOCHS, "static model::atomic<T>& word(T& field) { return reinterpret_cast<model::atomic<T>&>(field); }",
+             "static T& word(T& field) { return field; }"),
+            (EPOCHS, "static const model::atomic<T>& word(const T& field) {\n    return reinterpret_cast<const model::atomic<T>&>(field);",
+             "static const T& word(const T& field) {\n    return field;"),
+            (EPOCHS, "std::atomic_thread_fence(std::memory_order_seq_cst);", "model::full_fence();"),
+            (EPOCHS, "reader = lane_reader{};", f"reader.depth = reader.online = 0; reader.epoch.store(0, {RELAXED});"),
+            (PUBLIC, "uint64_t now;", "model::atomic<uint64_t> now;"),
+            (PUBLIC, "int fences;", "model::atomic<int> fences;"),
+            (PUBLIC, "uint64_t epoch; /* what", "model::atomic<uint64_t> epoch; /* what"),
+            (PUBLIC, "const void* thread; /* that", "model::atomic<const void*> thread; /* that"),
+            (PUBLIC, '#ifdef __cplusplus\nextern "C" {\n#endif', ""),
+            (PUBLIC, "#ifdef __cplusplus\n}\n#endif", ""),
+        ),
+    ),
     "explorer": Program(
         "explorer/scenarios.cpp",
         {},
@@ -115,6 +143,7 @@ PROGRAMS = {
             # What a child goes through entry by entry, and what a waiter does before it sleeps.
             (PLATFORM, "kMostNumbers = 8192", "kMostNumbers = 8"),
             ("lane/probe_orders.h", "kMostLanes = 4096", "kMostLanes = 8"),
+            (DEFERRED, "kMost = 32", "kMost = 1"),  # so that calls are made in parts
             (LOCK, "kSpins = 64", "kSpins = 2"),
         ),
     ),
@@ -309,6 +338,67 @@ MUTANTS += [
            "const bool held_by_other = false; if (lane.how == Entry::kPerCpu && !lane.is_taken_here()) lane.leave_here();"),
 ]
 
+# Safepoints.
+ANNOUNCED = "if (__builtin_expect(__atomic_load_n(&reader->shared->fences, __ATOMIC_RELAXED), 0)) __atomic_thread_fence(__ATOMIC_SEQ_CST);"
+PEEK = f"word(r->epoch).load({ACQUIRE});  // [peek]"
+BEFORE = f"word(shared_.now).load({ACQUIRE});  // [before]"
+ADVANCE = f"word(shared_.now).fetch_add(1, {RELEASE}) + 1;  // [advance]"
+BARRIER = "} else if (UNLIKELY(!P::barrier())) {"
+SAFE_STORE, SAFE_LOAD = f"safe_.store(oldest, {RELEASE})", f"safe_.load({ACQUIRE})"
+WITHDRAW = "__atomic_store_n(&reader->epoch, 0, __ATOMIC_RELEASE);"
+ANNOUNCE = "__atomic_load_n(&reader->shared->now, __ATOMIC_ACQUIRE);"
+ENTER = "__atomic_store_n(&reader->epoch, now, __ATOMIC_RELEASE);"
+MUTANTS += [
+    change("explorer", "Epochs: no membarrier", "epochs epochs-3 epochs-online", EPOCHS, BARRIER, "} else if (false) {"),
+    change("explorer", "Epochs: the readers are looked at before the barrier", "epochs epochs-online", EPOCHS,
+           BARRIER, "} else if (false) {", "    return oldest;\n", "    P::barrier();\n    return oldest;\n"),
+    change("explorer", "Epochs: the epoch is read after the readers", "epochs-found", EPOCHS,
+           "    return oldest;\n", f"    return oldest == now ? word(shared_.now).load({ACQUIRE}) : oldest;\n"),
+    change("explorer", "Epochs: a section may have seen what is one epoch younger", "epochs epochs-online", EPOCHS,
+           "if (epoch < oldest) oldest = epoch;", "if (epoch < oldest) oldest = epoch + 1;"),
+    change("explorer", "Epochs: a tag is the epoch that ends", "epochs epochs-online", EPOCHS, ADVANCE,
+           f"word(shared_.now).fetch_add(1, {RELEASE});"),
+    change("explorer", "Epochs: readers withdraw relaxed", "epochs", PUBLIC, WITHDRAW, WITHDRAW.replace("RELEASE", "RELAXED")),
+    change("explorer", "Epochs: quiescent states relaxed", "epochs-online", PUBLIC, ENTER, ENTER.replace("RELEASE", "RELAXED")),
+    change("explorer", "Epochs: a quiescent state is none", "epochs-online", PUBLIC, "if (reader->online && reader->depth == 0) lane_reader_announce(reader);",
+           "if (reader->online && reader->depth == 0) lane_reader_withdraw(reader);"),
+    change("explorer", "Epochs: the look at readers relaxed", "epochs epochs-online", EPOCHS, PEEK, PEEK.replace("acquire", "relaxed")),
+    change("explorer", "Epochs: what is safe is published relaxed", "epochs-found", EPOCHS, SAFE_STORE, SAFE_STORE.replace("release", "relaxed")),
+    change("explorer", "Epochs: what is safe is read relaxed", "epochs-found", EPOCHS, SAFE_LOAD, SAFE_LOAD.replace("acquire", "relaxed")),
+    change("explorer", "Epochs: readers have no fence", "epochs-fences", PUBLIC, ANNOUNCED, ""),
+]
+MUTANTS += [
+    change("epochs", "no membarrier", "epochs epochs-online", EPOCHS, BARRIER, "} else if (false) {"),
+    change("epochs", "the readers are looked at before the barrier", "epochs", EPOCHS,
+           BARRIER, "} else if (false) {", "    return oldest;\n", "    P::barrier();\n    return oldest;\n"),
+    change("epochs", "an epoch begins before the unlinking is to be seen", "epochs", EPOCHS, ADVANCE,
+           f"word(shared_.now).fetch_add(1, {RELAXED}) + 1;"),
+    change("epochs", "readers announce relaxed", "epochs-quiescent", PUBLIC, ANNOUNCE, ANNOUNCE.replace("ACQUIRE", "RELAXED")),
+    change("epochs", "readers withdraw relaxed", "epochs", PUBLIC, WITHDRAW, WITHDRAW.replace("RELEASE", "RELAXED")),
+    change("epochs", "quiescent states relaxed", "epochs-online", PUBLIC, ENTER, ENTER.replace("RELEASE", "RELAXED")),
+    change("epochs", "the look at readers relaxed", "epochs", EPOCHS, PEEK, PEEK.replace("acquire", "relaxed")),
+    change("epochs", "a tag is the epoch that ends", "epochs", EPOCHS, ADVANCE, f"word(shared_.now).fetch_add(1, {RELEASE});"),
+    change("epochs", "what is safe is published relaxed", "epochs-found", EPOCHS, SAFE_STORE, SAFE_STORE.replace("release", "relaxed")),
+    change("epochs", "what is safe is read relaxed", "epochs-found", EPOCHS, SAFE_LOAD, SAFE_LOAD.replace("acquire", "relaxed")),
+    change("epochs", "readers have no fence", "epochs-fences", PUBLIC, ANNOUNCED, ""),
+    change("epochs", "who frees has no fence", "epochs-fences", EPOCHS,
+           "std::atomic_thread_fence(std::memory_order_seq_cst);", "if (false) std::atomic_thread_fence(std::memory_order_seq_cst);"),
+]
+MUTANTS += [
+    change("explorer", "deferred frees: a batch begins no epoch", "defer", SAFEPOINT,
+           "const auto begin_epoch = [&] { return epochs_.advance(); };", "const auto begin_epoch = [&] { return epochs_.now(); };",
+           "ring.cut_complete([&] { return epochs_.advance(); })", "ring.cut_complete([&] { return epochs_.now(); })"),
+    change("explorer", "deferred frees: of the epoch before", "defer", RING,
+           "batches_[first_].tag > upto", "batches_[first_].tag > upto + 1"),
+    change("explorer", "deferred frees: who takes the lane leaves that gate open", "defer-poll", OWNED,
+           "  deferred_end.store(0, std::memory_order_relaxed);\n", "",
+           "&& deferred_end.load(std::memory_order_relaxed) == 0", ""),
+    change("explorer", "deferred calls: two make them at once", "calls", DEFERRED,
+           f"if (deferred.caller.load({ACQUIRE}) != nullptr) return;", ""),
+    change("explorer", "deferred calls: made relaxed", "calls", DEFERRED,
+           f"from_->caller.store(nullptr, {RELEASE});", f"from_->caller.store(nullptr, {RELAXED});"),
+]
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -351,6 +441,14 @@ def cut_deferred(runs: Path, out: Path) -> None:
     out.write_text("\n".join(f.group(0) for f in functions if f))
 
 
+def with_model_builtins(text: str) -> str:
+    """The compiler's atomic built-ins as operations of model::atomic."""
+    text = re.sub(r"__atomic_load_n\(&([^,]+), (\w+)\)", r"\1.load(model::order(\2))", text)
+    text = re.sub(r"__atomic_store_n\(&([^,]+), (.+), (\w+)\);", r"\1.store(\2, model::order(\3));", text)
+    text = text.replace("__atomic_signal_fence(__ATOMIC_SEQ_CST)", "model::compiler_fence()")
+    return text.replace("__atomic_thread_fence(__ATOMIC_SEQ_CST)", "model::full_fence()")
+
+
 def prepare(tree: Path, program: Program) -> None:
     for name in program.prepare:
         path = tree / name
@@ -359,6 +457,8 @@ def prepare(tree: Path, program: Program) -> None:
         text = re.sub(r"inline constinit Gate (\w+);", r"inline Gate& \1 = *reinterpret_cast<Gate*>(0x1000);", text)
         text = re.sub(r"static_assert\(offsetof.*\n", "", text)  # Relacy's atomics are larger
         path.write_text(text)
+        if path.suffix == ".h" and name == PUBLIC:
+            path.write_text(with_model_builtins(path.read_text()))
     for name, old, new in program.substitutes:
         replace_once(tree / name, old, new)
     if "memory/runs.h" in program.prepare:
@@ -387,20 +487,21 @@ def build(name: str, edits: tuple[tuple[str, str, str], ...], sources: Path, pla
     program = PROGRAMS[name]
     tree, executable = place / "src", place / "test"
     shutil.copytree(SOURCE, tree)
+    shutil.copytree(SOURCE.parent / "include", place / "include")
     for file, text, replacement in edits:
         replace_once(tree / file, text, replacement)
     prepare(tree, program)
     source = str(sources / program.source)
     if name == "explorer":
         scenarios = str(place / "scenarios.o")
-        compile([*EXPLORER, "-fsanitize=thread", f"-I{tree}", "-c", source, "-o", scenarios])
+        compile([*EXPLORER, "-fsanitize=thread", f"-I{tree}", f"-I{place / 'include'}", "-c", source, "-o", scenarios])
         compile([CXX, "-no-pie", str(sources / "explorer.o"), scenarios, "-o", str(executable)])
         return executable
     for include in program.includes:  # a header beside its includer would be preferred to the stub
         for stub in (sources / include).rglob("*.h"):
             (tree / stub.relative_to(sources / include)).unlink()
     includes = [f"-I{sources / include}" for include in program.includes]
-    compile([*RELACY, *includes, f"-I{tree}", source, "-o", str(executable)])
+    compile([*RELACY, *includes, f"-I{tree}", f"-I{place / 'include'}", source, "-o", str(executable)])
     return executable
 
 

@@ -73,7 +73,7 @@ TEST_OWNED(KindsTest, ALaneThatWasTakenAwayIsHitAgainAfterItsOwnerHasMissed) {
 
 TEST_ALL_CONFIGS(KindsTest, FreesElsewhereGoInBatches) {
   Slot &a = thread(), &b = thread();
-  Calls calls;
+  PoolCalls calls;
   for (Bytes bytes : {16u, 24u, 64u, 200u})
     for (const PoolFunctions& functions : {PoolFunctions{}, calls.memory_only()}) {
       FakePool& pool = make(a, bytes, 0, 0, functions);
@@ -136,7 +136,7 @@ TEST_ALL_CONFIGS(KindsTest, MallocsObjectsAndEveryKindsGoTheirOwnWays) {
 TEST_ALL_CONFIGS(KindsTest, FiguresAreExactAtRestWhateverHasHappened) {
   std::vector<Slot*> threads;
   for (int i = 0; i < 5; ++i) threads.push_back(&thread());
-  Calls calls;
+  PoolCalls calls;
   FakePool &plain = make(*threads[0], 40), &made = make(*threads[1], 72, 900, 5, calls.all());
   std::vector<std::pair<FakePool*, void*>> all;
   Random random(77);
@@ -193,7 +193,7 @@ TEST_ALL_CONFIGS(KindsTest, FiguresAreExactAtRestWhateverHasHappened) {
 TEST_ALL_CONFIGS(KindsTest, TheScavengerGivesRestingLanesSlabsBackOrToTheDepot) {
   Slot &a = thread(), &b = thread();
   start_scavenger(b);
-  Calls calls;
+  PoolCalls calls;
   FakePool &plain = make(a, 200), &made = make(a, 200, 0, 0, calls.all());
   std::vector<void*> kept = {take(plain, a), take(made, a)};
   give_all(plain, a, take_many(plain, a, 3000));
@@ -290,7 +290,7 @@ class KindsOutOfMemoryTest : public KindsTest {
       if (HasFailure()) return;
     }
   }
-  Calls calls_;
+  PoolCalls calls_;
   bool is_there_ = false;
   std::vector<void*> live_;
 };

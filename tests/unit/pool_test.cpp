@@ -26,7 +26,7 @@ TEST_ALL_CONFIGS(PoolTest, ObjectsLieAtTheirAlignment) {
   Slot& t = thread();
   for (Bytes alignment = 8; alignment <= kBlockSize; alignment *= 2) {
     for (Bytes bytes : {24u, 200u, 512u << 10}) {
-      Calls calls;
+      PoolCalls calls;
       for (const PoolFunctions& functions : {PoolFunctions{}, calls.memory_only()}) {
         FakePool& pool = make(t, bytes, 0, 0, functions, alignment);
         for (void* p : take_many(pool, t, 5)) EXPECT_EQ(reinterpret_cast<Address>(p) % alignment, 0u);
@@ -57,7 +57,7 @@ TEST_ALL_CONFIGS(PoolTest, ZeroedObjectsAreZero) {
     memset(p, 0xCC, 40);
     give(pool, t, p);
   }
-  Calls calls;
+  PoolCalls calls;
   EXPECT_TRUE(pool.may_have(FakePool::kZero | kWait | kUseReserve));
   EXPECT_FALSE(pool.may_have(8));
   EXPECT_FALSE(make(t, 40, 0, 0, calls.all()).may_have(FakePool::kZero));
@@ -68,7 +68,7 @@ TEST_ALL_CONFIGS(PoolTest, ZeroedObjectsAreZero) {
 
 TEST_ALL_CONFIGS(PoolTest, FunctionsAreCalledExactlyOnceAtEachUseAndForEachObject) {
   Slot &a = thread(), &b = thread();
-  Calls calls;
+  PoolCalls calls;
   FakePool& pool = make(a, 100, 0, 0, calls.all());
   std::vector<void*> all = take_many(pool, a, 1000);
   EXPECT_EQ(calls.inits, 1000);
@@ -86,7 +86,7 @@ TEST_ALL_CONFIGS(PoolTest, FunctionsAreCalledExactlyOnceAtEachUseAndForEachObjec
   EXPECT_GT(reclaim(pool, a), 0u);
   EXPECT_GT(calls.finis, 0);
   EXPECT_EQ(live(pool, a), 300u);
-  for (void* p : all) EXPECT_TRUE(Calls::is_made(p, 100));
+  for (void* p : all) EXPECT_TRUE(PoolCalls::is_made(p, 100));
   give_all(pool, a, all);
   reclaim(pool, b);
   EXPECT_EQ(calls.inits, calls.finis);
@@ -100,11 +100,11 @@ TEST_ALL_CONFIGS(PoolTest, FunctionsAreCalledExactlyOnceAtEachUseAndForEachObjec
 
 TEST_ALL_CONFIGS(PoolTest, WhatInitHasMadeStaysWhileAnObjectIsFreeOrOnItsWay) {
   Slot &a = thread(), &b = thread();
-  Calls calls;
+  PoolCalls calls;
   FakePool& pool = make(a, 56, 0, 0, calls.memory_only());
   for (int round = 0; round < 5; ++round) {
     std::vector<void*> all = take_many(pool, round % 2 == 0 ? a : b, 800);
-    for (void* p : all) EXPECT_TRUE(Calls::is_made(p, 56));
+    for (void* p : all) EXPECT_TRUE(PoolCalls::is_made(p, 56));
     give_all(pool, round % 3 == 0 ? a : b, all);
     if (round == 3) engine().trim(a);
   }
@@ -114,7 +114,7 @@ TEST_ALL_CONFIGS(PoolTest, WhatInitHasMadeStaysWhileAnObjectIsFreeOrOnItsWay) {
 
 TEST_ALL_CONFIGS(PoolTest, WhereInitFailsTheObjectIsTriedAgainAndNeverFinished) {
   Slot& t = thread();
-  Calls calls;
+  PoolCalls calls;
   FakePool& pool = make(t, 64, 0, 0, calls.all());
   calls.inits_until_failure = 5;
   std::vector<void*> all = take_all(pool, t);
@@ -132,7 +132,7 @@ TEST_ALL_CONFIGS(PoolTest, WhereInitFailsTheObjectIsTriedAgainAndNeverFinished) 
 
 TEST_ALL_CONFIGS(PoolTest, WhereCtorFailsTheObjectGoesBackInitialized) {
   Slot& t = thread();
-  Calls calls;
+  PoolCalls calls;
   FakePool& pool = make(t, 64, 3, 0, calls.all());
   calls.ctors_until_failure = 1;
   void* p = take(pool, t);
@@ -187,7 +187,7 @@ TEST_ALL_CONFIGS(PoolTest, FunctionsMayUseTheirPoolAndOthers) {
 
 TEST_ALL_CONFIGS(PoolTest, TheReserveIsMadeAtOnceServesOnlyWhoAsksForItAndIsRefilledFirst) {
   Slot &a = thread(), &b = thread();
-  Calls calls;
+  PoolCalls calls;
   FakePool& pool = make(a, 100, 10, 4, calls.all());
   EXPECT_EQ(pool.reserved(), 4u);
   EXPECT_EQ(calls.inits, 4);
@@ -230,7 +230,7 @@ TEST_ALL_CONFIGS(PoolTest, WithFreeObjectsNobodyDrawsOnTheReserveAndReclaimLeave
 
 TEST_ALL_CONFIGS(PoolTest, APoolWhoseReserveCannotBeMadeEndsWhole) {
   Slot& t = thread();
-  Calls calls;
+  PoolCalls calls;
   calls.inits_until_failure = 7;
   FakePool& pool = *pools_.emplace_back(std::make_unique<FakePool>(engine(), "fish", 40, 8, calls.all()));
   EXPECT_FALSE(pool.start(0, 10, t));
@@ -241,7 +241,7 @@ TEST_ALL_CONFIGS(PoolTest, APoolWhoseReserveCannotBeMadeEndsWhole) {
 
 TEST_ALL_CONFIGS(PoolTest, PreallocatedObjectsAreInitializedServeAnyThreadAndStay) {
   Slot &a = thread(), &b = thread();
-  Calls calls;
+  PoolCalls calls;
   FakePool& pool = make(a, 100, 0, 0, calls.all());
   std::vector<void*> used = take_many(pool, a, 30);
   ASSERT_TRUE(pool.preallocate(2000, a));
@@ -314,7 +314,7 @@ TEST_ALL_CONFIGS(PoolTest, DrainLeavesLanesAloneWhoseThreadsAreInsideAndDrainAll
 
 TEST_ALL_CONFIGS(PoolTest, WhatIsNotThePoolsIsRefused) {
   Slot& t = thread();
-  Calls calls;
+  PoolCalls calls;
   for (const PoolFunctions& functions : {PoolFunctions{}, calls.all()}) {
     FakePool &pool = make(t, 64, 0, 0, functions), &other = make(t, 64, 0, 0, functions);
     void *p = take(pool, t), *q = take(other, t), *m = take(t, 64), *large = take(t, 1 << 20);
@@ -340,7 +340,7 @@ TEST_ALL_CONFIGS(PoolTest, CheckedPoolsFindDoubleFreesAndPointersIntoObjects) {
   checked.checked = true;
   begin(checked);
   Slot &a = thread(), &b = thread();
-  Calls calls;
+  PoolCalls calls;
   for (const PoolFunctions& functions : {PoolFunctions{}, calls.all()}) {
     FakePool& pool = make(a, 24, 0, 3, functions);
     std::vector<void*> all = take_many(pool, a, 5000);

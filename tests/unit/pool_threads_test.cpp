@@ -55,7 +55,7 @@ class PoolThreadsTest : public PoolTest {
 TEST_ALL_CONFIGS(PoolThreadsTest, WhoWaitsIsServedByTheNextFreeFirstComeFirstServed) {
   start_threads();
   Slot& a = thread();
-  Calls calls;
+  PoolCalls calls;
   for (const PoolFunctions& functions : {PoolFunctions{}, calls.all()}) {
     FakePool& pool = make(a, 100, 10, 2, functions);
     std::vector<void*> all = take_all(pool, a);
@@ -129,7 +129,7 @@ TEST_ALL_CONFIGS(PoolThreadsTest, TheReserveComesBeforeThoseWhoWait) {
 TEST_ALL_CONFIGS(PoolThreadsTest, WhereInitFailsWhoWaitsIsTold) {
   start_threads();
   Slot& a = thread();
-  Calls calls;
+  PoolCalls calls;
   FakePool& pool = make(a, 100, 4, 0, calls.all());
   std::vector<void*> all = take_many(pool, a, 3);
   calls.inits_until_failure = 0;
@@ -150,7 +150,7 @@ TEST_ALL_CONFIGS(PoolThreadsTest, WhereInitFailsWhoWaitsIsTold) {
 TEST_ALL_CONFIGS(PoolThreadsTest, WhatAHandlerFreesWhileItsThreadServesServesTheNext) {
   start_threads();
   Slot& a = thread();
-  Calls calls;
+  PoolCalls calls;
   for (const PoolFunctions& functions : {PoolFunctions{}, calls.memory_only()}) {
     FakePool& pool = make(a, 100, 10, 0, functions);
     std::vector<void*> all = take_all(pool, a);
@@ -290,7 +290,7 @@ TEST_ALL_CONFIGS(PoolForkTest, WhatLanesHoldThatAreSetAsideCountsAgainstTheLimit
 TEST_ALL_CONFIGS(PoolThreadsTest, AtALimitWithWaitersAllComeThroughAndNothingIsExceeded) {
   start_threads();
   Slot& a = thread();
-  Calls calls;
+  PoolCalls calls;
   FakePool& pool = make(a, 100, 5, 1, calls.all());
   std::atomic<int> in_use{0}, most{0};
   std::vector<std::thread> threads;

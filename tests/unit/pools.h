@@ -12,7 +12,7 @@ namespace lanemalloc {
 using FakePool = Pool<Fake>;
 
 // What a pool's functions were asked to do.
-struct Calls {
+struct PoolCalls {
   std::atomic<int> inits{0}, finis{0}, ctors{0}, dtors{0};
   std::atomic<int> inits_until_failure{1 << 30}, ctors_until_failure{1 << 30};
 
@@ -20,7 +20,7 @@ struct Calls {
   PoolFunctions memory_only() { return {&init, &fini, nullptr, nullptr, this}; }
   PoolFunctions uses_only() { return {nullptr, nullptr, &ctor, &dtor, this}; }
 
-  static Calls& of(void* argument) { return *static_cast<Calls*>(argument); }
+  static PoolCalls& of(void* argument) { return *static_cast<PoolCalls*>(argument); }
   static int init(void* object, size_t size, void* argument) {
     if (of(argument).inits_until_failure.fetch_sub(1) <= 0) return 1;
     memset(object, 0xAB, size);

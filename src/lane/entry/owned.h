@@ -56,6 +56,13 @@ struct Owned {
   }
   // Where the bins of kinds lie; 0 where nobody may touch them.
   FAST static Address area(const Gate* gate) { return hit_load(*word<Address, offsetof(Gate, area)>(gate)); }
+  // Where a deferred free puts its object.
+  FAST static bool may_defer(const Gate* gate, void**& next) {
+    next = hit_load(*word<void**, offsetof(Gate, deferred_next)>(gate));
+    return reinterpret_cast<Address>(next) < hit_load(*word<Address, offsetof(Gate, deferred_end)>(gate));
+  }
+  // Of an open gate.
+  FAST static void has_deferred(Gate* gate) { move_on(gate->deferred_next); }
 
  private:
   // A gate's word, by its distance: a busy gate is no whole Gate, its address is eight bytes off.
@@ -70,6 +77,7 @@ void Lane<P>::close_gate() {
   open_bins.store(0, std::memory_order_relaxed);
   open_owner.store(static_cast<uint16_t>(Owner::kClosed), std::memory_order_relaxed);
   area.store(0, std::memory_order_relaxed);
+  deferred_end.store(0, std::memory_order_relaxed);
 }
 
 // The owner's, inside, and not being revoked. A revoker that comes at the same time finds it busy and gives up.
@@ -79,12 +87,14 @@ void Lane<P>::open_gate() {
   open_bins.store(kSmallIndexes + 1, std::memory_order_relaxed);
   open_owner.store(static_cast<uint16_t>(id_), std::memory_order_relaxed);
   area.store(bins_at_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  deferred_end.store(deferred_limit_, std::memory_order_relaxed);
 }
 
 template <class P>
 bool Lane<P>::is_closed() const {
-  return open_bins.load(std::memory_order_relaxed) == 0 && area.load(std::memory_order_relaxed) == 0 &&
-         open_owner.load(std::memory_order_relaxed) == static_cast<uint16_t>(Owner::kClosed);
+  return open_bins.load(std::memory_order_relaxed) == 0 &&
+         open_owner.load(std::memory_order_relaxed) == static_cast<uint16_t>(Owner::kClosed) &&
+         area.load(std::memory_order_relaxed) == 0 && deferred_end.load(std::memory_order_relaxed) == 0;
 }
 
 // --- From outside.

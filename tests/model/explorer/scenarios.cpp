@@ -13,6 +13,8 @@ using explorer::Model;
 struct Plain {
   int value = 0;
   void work() { ++value; }
+  // One that the compiler leaves in.
+  int read() { return *const_cast<volatile int*>(&value); }
 };
 
 // --- The lists.
@@ -687,6 +689,162 @@ struct DepotScenario : Threads {
   void check() { check_all(); }
 };
 
+// --- Safepoints.
+
+// Where the system has no barrier, readers have fences.
+struct NoBarrier : Model {
+  static bool barrier() noexcept { return false; }
+};
+
+// The first thread replaces an object and writes to the old one as soon as that may be freed: two threads that touch it then are in
+// no order. The others read.
+template <class P, bool kOnline>
+struct EpochsScenario {
+  Epochs<P> epochs;
+  lane_reader readers[explorer::kMostThreads];
+  Plain objects[3];
+  std::atomic<Plain*> link{&objects[0]};
+
+  EpochsScenario() {
+    Visit visit(this, true);
+    for (lane_reader& reader : readers) epochs.add(reader, "", this, visit);
+  }
+  void read() {
+    Plain* object = link.load(std::memory_order_acquire);
+    const int before = object->read();
+    explorer::check(object->read() == before, "an object is written to in a section");
+  }
+  void replace(int i) {
+    Visit visit(&link, true);
+    link.store(&objects[i + 1], std::memory_order_release);
+    const Epoch tag = epochs.advance();
+    epochs.look(visit, true);
+    if (tag <= epochs.safe()) objects[i].work();
+  }
+  void thread(int i) {
+    if (i == 0) return replace(0), replace(1);
+    lane_reader* reader = &readers[i];
+    if (kOnline) {
+      lane_reader_online(reader);
+      read();
+      lane_reader_quiescent(reader);
+      read();
+      return lane_reader_offline(reader);
+    }
+    for (int round = 0; round < 2; ++round) {
+      lane_reader_enter(reader);
+      read();
+      lane_reader_exit(reader);
+    }
+  }
+  void check() {
+    Visit visit(this, true);
+    epochs.look(visit, true);
+    explorer::check(epochs.safe() == epochs.now(), "nobody reads, and something may not be freed");
+  }
+};
+
+// Two look, of whom one has unlinked something: what that one has found safe the other may free.
+struct EpochsFoundScenario {
+  Epochs<Model> epochs;
+  lane_reader reader;
+  Plain object;
+  std::atomic<bool> linked{true};
+  std::atomic<Epoch> tag{0};
+  EpochsFoundScenario() {
+    Visit visit(this, true);
+    epochs.add(reader, "", this, visit);
+  }
+  void thread(int i) {
+    Visit visit(&i, true);
+    if (i == 0) {
+      lane_reader_enter(&reader);
+      if (linked.load(std::memory_order_acquire)) object.read();
+      return lane_reader_exit(&reader);
+    }
+    if (i == 1) {
+      linked.store(false, std::memory_order_release);
+      tag.store(epochs.advance(), std::memory_order_release);
+      epochs.look(visit, true);
+      return;
+    }
+    epochs.look(visit, true);
+    const Epoch unlinked = tag.load(std::memory_order_acquire);
+    if (unlinked != 0 && unlinked <= epochs.safe()) object.work();
+  }
+  void check() {}
+};
+
+// Threads 1 and 2 defer what they take out of a cell, by hits, the last in its place; thread 0 reads, and polls where that is asked for.
+template <bool kPoll>
+struct DeferScenario : Threads {
+  struct Node {
+    uint64_t link, mark;
+  };
+  lane_reader reader;
+  std::atomic<Node*> cell{nullptr};
+
+  static Settings with_room_for_two() {
+    Settings settings;
+    settings.deferred = 2;
+    return settings;
+  }
+  DeferScenario() : Threads(2, with_room_for_two()) {
+    engine.add_reader(reader, "", slots[0]);
+    // Its ring is there, and its gate open.
+    engine.defer(object[1], slots[1]);
+    engine.free_at_stop(slots[1]);
+    cell.store(make(1), std::memory_order_relaxed);
+    engine.free(engine.allocate(16, slots[1]), slots[1]);
+  }
+  Node* make(int i) {
+    Node* node = static_cast<Node*>(allocate(i));
+    node->mark = 1234;
+    return node;
+  }
+  void thread(int i) {
+    if (i == 0) {
+      lane_reader_enter(&reader);
+      const volatile Node* node = cell.load(std::memory_order_acquire);
+      static_cast<void>(node->link);  // a free object's link is there
+      explorer::check(node->mark == 1234, "an object is used again in a section");
+      lane_reader_exit(&reader);
+      if (kPoll) engine.free_what_may_be_freed(slots[0]);
+      return;
+    }
+    for (int round = 0; round < 2; ++round) {
+      Node* old = cell.exchange(make(i), std::memory_order_acq_rel);
+      explorer::check(engine.defer(old, slots[i]) == 0, "the share is full");
+      if (!kPoll) engine.free_what_may_be_freed(slots[i]);
+      Node* other = make(i);
+      other->mark = 5;
+      free(other, i);
+    }
+  }
+  void check() {
+    free(cell.load(std::memory_order_relaxed), 1);
+    engine.free_at_stop(slots[0]);
+    check_all();
+    lane_safepoint_statistics s;
+    engine.statistics(s, slots[0]);
+    explorer::check(s.deferred == s.freed && s.deferred == 3, "a deferred object is lost, or came twice");
+  }
+};
+
+// Two make the calls of one lane: one at a time, each call once.
+struct CallsScenario : Threads {
+  Plain guarded;
+  CallsScenario() : Threads(2) {
+    const auto call = [](void* scenario, void*) { static_cast<CallsScenario*>(scenario)->guarded.work(); };
+    for (int i = 0; i < 2; ++i) engine.defer_call({call, this, nullptr}, slots[0]);
+  }
+  void thread(int i) { engine.free_at_stop(slots[i]); }
+  void check() {
+    engine.free_at_stop(slots[0]);
+    explorer::check(guarded.value == 2, "a call is lost, or made twice");
+  }
+};
+
 }  // namespace
 
 namespace explorer {
@@ -752,6 +910,14 @@ const Scenario kScenarios[] = {
     scenario<SharedScenario<1, 2>>("shared", "Shared: one at a time, and no sleeper is forgotten", {2, 2}),
     scenario<SharedScenario<1, 3>>("shared-3", "Shared: the same with three threads", {3, 2}),
     scenario<SharedScenario<2, 3>>("shared-2-3", "Shared: three threads in two lanes", {3, 2}),
+    scenario<EpochsScenario<Model, false>>("epochs", "Epochs: nobody reads what is freed", {2, 3}),
+    scenario<EpochsScenario<Model, false>>("epochs-3", "Epochs: the same with two readers", {3, 2}),
+    scenario<EpochsScenario<Model, true>>("epochs-online", "Epochs: the same with quiescent states", {2, 3}),
+    scenario<EpochsScenario<NoBarrier, false>>("epochs-fences", "Epochs: the same without a barrier", {2, 3}),
+    scenario<EpochsFoundScenario>("epochs-found", "Epochs: what one has found safe another may free", {3, 3}),
+    scenario<DeferScenario<false>>("defer", "deferred frees: nobody reads what is used again", {2, 1}),
+    scenario<DeferScenario<true>>("defer-poll", "deferred frees: a hit and who polls never meet", {2, 1}),
+    scenario<CallsScenario>("calls", "deferred calls: one at a time, each once", {2, 1}),
     scenario<SharedHandlerScenario>("shared-handler", "Shared: a handler never waits", {2, 1, 1}),
 };
 const size_t kScenarioCount = sizeof kScenarios / sizeof *kScenarios;

@@ -1,0 +1,76 @@
+// Deferred frees and readers. Public declarations: include/lanemalloc/safepoint.h.
+//
+// A deferred free contains the store into the lane's ring only; what follows is a jump to a function out of line.
+#include "lanemalloc/safepoint.h"
+
+#include <errno.h>
+
+#include "abi/process.h"
+
+namespace lanemalloc {
+namespace {
+
+NOINLINE int defer_missed(void* object, Gate* gate) {
+  if (UNLIKELY(object == nullptr || !start_process())) {
+    Owned::leave(thread_slot, gate);
+    return object == nullptr ? 0 : EBUSY;
+  }
+  if (UNLIKELY(process_engine.world().settings.checked)) {
+    const Verdict verdict = process_engine.find(object).verdict;
+    if (verdict != Verdict::kGood) {
+      Owned::leave(thread_slot, gate);
+      report_bad_pointer("lane_safepoint_free", object, verdict);
+      return 0;
+    }
+  }
+  return process_engine.defer_slow(object, thread_slot, gate);
+}
+
+void call(void* function, void* object) { reinterpret_cast<void (*)(void*)>(function)(object); }
+
+}  // namespace
+}  // namespace lanemalloc
+
+using namespace lanemalloc;
+
+extern "C" {
+
+EXPORT int lane_safepoint_free(void* object) {
+  return process_engine.defer(object, thread_slot, [=](Gate* gate) { return defer_missed(object, gate); });
+}
+
+EXPORT int lane_safepoint_call(void (*f)(void* object), void* object) {
+  if (!start_process()) return EBUSY;
+  return process_engine.defer_call({call, reinterpret_cast<void*>(f), object}, thread_slot);
+}
+
+EXPORT size_t lane_safepoint() { return start_process() ? process_engine.free_at_stop(thread_slot) : 0; }
+
+EXPORT size_t lane_safepoint_poll() {
+  return start_process() ? process_engine.free_what_may_be_freed(thread_slot) : 0;
+}
+
+EXPORT int lane_safepoint_wait() {
+  return start_process() ? process_engine.wait_for_readers(thread_slot) : EDEADLK;
+}
+
+EXPORT int lane_reader_register(struct lane_reader* reader, const char* name) {
+  return process_engine.add_reader(*reader, name, thread_slot) ? 0 : EINVAL;
+}
+
+EXPORT int lane_reader_unregister(struct lane_reader* reader) {
+  switch (process_engine.remove_reader(*reader, thread_slot)) {
+    case ProcessEngine::Removed::kDone:
+      return 0;
+    case ProcessEngine::Removed::kInSection:
+      return EBUSY;
+    default:
+      return EINVAL;
+  }
+}
+
+EXPORT void lane_safepoint_get_statistics(struct lane_safepoint_statistics* statistics) {
+  process_engine.statistics(*statistics, thread_slot);
+}
+
+}  // extern "C"

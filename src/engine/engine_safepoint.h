@@ -1,0 +1,444 @@
+// What the engine does with deferred frees: keep them in the lane, free them when nobody can be reading them any more, wait for
+// readers. Included by engine.h only. How it is known that nobody reads: reclaim/epochs.h.
+#pragma once
+
+#include <errno.h>
+
+#include <optional>
+#include <type_traits>
+
+namespace lanemalloc {
+
+// Waiting for readers: spins, then sleeps, and names who keeps it waiting.
+template <class P>
+class Patience {
+ public:
+  Patience() : since_(P::now_ns()) {}
+  void wait() {
+    constexpr int kSpins = 64;
+    if (++rounds_ <= kSpins) {
+      P::pause();
+    } else {
+      P::sleep_ms(1);
+    }
+  }
+  uint64_t waited_ns() const { return P::now_ns() - since_; }
+
+ private:
+  const uint64_t since_;
+  int rounds_ = 0;
+};
+
+// --- Deferring.
+
+// The miss of a deferred free. `gate` is what was in the slot.
+template <class P>
+int Engine<P>::defer_slow(void* object, Slot& slot, Gate* gate) {
+  {
+    Turn turn(*this, slot, gate);
+    if (turn.lane() != nullptr && turn.end(slot, turn.lane()->defer_quickly(object))) return 0;
+  }
+  return defer(&Deferred::objects, object, slot, gate);
+}
+
+// Where the share is full it is emptied, as far as it may be, in turns with waiting.
+template <class P>
+template <class Entry>
+int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slot, Gate* gate) {
+  bool may_wait = !is_busy(gate);
+  std::optional<Patience<P>> patience;
+  Epoch alone = 0;  // there is no memory for a ring: the tag of this one entry
+  for (;; gate = Owned::enter(slot)) {
+    Calls calls;
+    bool done = false, looked = false;
+    {
+      Stay stay(*this, slot, gate);
+      Deferred* deferred = stay.lane() != nullptr ? deferred_of(*stay.lane(), kind, stay.visit()) : nullptr;
+      if (LIKELY(deferred != nullptr && alone == 0)) {
+        looked = tend(*stay.lane(), *deferred, deferred->*kind, calls, stay.visit());
+        done = (deferred->*kind).has_room();
+        if (done) (deferred->*kind).push(entry);
+        stay.lane()->set_deferred_limit(deferred->objects.limit());
+      }
+      if (UNLIKELY(!done)) {
+        if (!patience) {
+          count<P>(reclaim_counters_.helped);
+          may_wait = may_wait && !is_calling(slot) &&
+                     !epochs_.is_in_section(lane_reader_this_thread(), stay.visit());
+        }
+        may_wait = may_wait && epochs_.can_tell();
+        if (may_wait && deferred == nullptr && alone == 0) alone = epochs_.advance();
+        if (alone != 0) epochs_.look(stay.visit(), true);
+        if (patience) epochs_.name_stuck(epochs_.now(), stay.visit());
+      }
+    }
+    calls.make();
+    if (looked) help_idle(slot, std::is_same_v<Entry, Call> && !is_calling(slot));
+    if (alone != 0 && epochs_.safe() >= alone) {
+      free_now(entry, slot);
+      done = true;
+    }
+    if (done || !may_wait) {
+      if (patience) count<P>(reclaim_counters_.waited_ns, patience->waited_ns());
+      return done ? 0 : EBUSY;
+    }
+    if (!patience) patience.emplace();
+    patience->wait();
+  }
+}
+
+// The lane's, with a ring of that kind. Null: no memory.
+template <class P>
+template <class Entry>
+Deferred* Engine<P>::deferred_of(Lane<P>& lane, Ring<Entry> Deferred::* kind, Visit& visit) {
+  const uint32_t bound = world_.settings.deferred;
+  Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
+  if (UNLIKELY(deferred == nullptr)) {
+    void* memory = take_blocks(sizeof(Deferred) + (Bytes{bound} + 1) * sizeof(void*), visit);
+    if (memory == nullptr) return nullptr;
+    deferred = new (memory) Deferred(lane.deferred_next);
+    deferred->objects.start(deferred + 1, bound);
+    // release: whoever looks from outside sees it whole. Pairs with the acquire in deferred_in().
+    lane.deferred.store(deferred, std::memory_order_release);
+  }
+  Ring<Entry>& ring = deferred->*kind;
+  if (UNLIKELY(!ring.is_started())) {
+    void* memory = take_blocks((Bytes{bound} + 1) * sizeof(Entry), visit);
+    if (memory == nullptr) return nullptr;
+    ring.start(memory, bound);
+  }
+  return deferred;
+}
+
+template <class P>
+void* Engine<P>::take_blocks(Bytes bytes, Visit& visit) {
+  BlockIndex at = world_.runs.reuse(blocks_for(bytes), 1, visit);
+  if (at == Runs<P>::kNone) at = world_.runs.allocate(blocks_for(bytes), 1, visit).at;
+  return at != Runs<P>::kNone ? world_.region.pointer_to(at) : nullptr;
+}
+
+// Inside: cuts what is complete, looks at the readers where that is due, frees some of what may be freed. True if more may be
+// freed than before.
+template <class P>
+template <class Entry>
+bool Engine<P>::tend(Lane<P>& lane, Deferred& deferred, Ring<Entry>& ring, Calls& calls, Visit& visit) {
+  const bool cut = ring.cut_complete([&] { return epochs_.advance(); });
+  const bool full = !ring.has_room();
+  bool looked = false;
+  if (ring.ready(epochs_.safe()) == 0 && (full || (cut && ring.batches() % kLookEvery == 0)))
+    looked = epochs_.look(visit, full);
+  if (ring.ready(epochs_.safe()) == 0) return looked;
+  if constexpr (std::is_same_v<Entry, Call>) {
+    if (!is_calling(*static_cast<const Slot*>(visit.who)))
+      calls.take(deferred, epochs_.safe(), ~uint64_t{0}, visit.who);
+  } else {
+    free_deferred(lane, ring, epochs_.safe(), 2 * Ring<Entry>::kStep, visit);
+  }
+  return looked;
+}
+
+// --- Freeing.
+
+// Inside: frees what may be freed, at most so many. Returns how many.
+template <class P>
+uint64_t Engine<P>::free_deferred(Lane<P>& lane, Ring<void*>& ring, Epoch upto, uint64_t most, Visit& visit) {
+  uint64_t freed = 0;
+  for (uint32_t n; freed < most && (n = ring.ready(upto)) != 0; freed += n) {
+    if (n > most - freed) n = static_cast<uint32_t>(most - freed);
+    free_all(lane, ring.head(), ring.head() + n, visit);
+    ring.drop(n);
+  }
+  return freed;
+}
+
+// Frees each as free() does. A word that is no address of ours, behind the last, ends the loop. That, the four steps in a row and the
+// base with its sign turned save four of eighteen instructions an object.
+template <class P>
+NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& visit) {
+  const Bytes bytes = world_.settings.checked ? 0 : world_.region.bytes();
+  const Address minus_base = arch::kept(uintptr_t{0} - world_.region.base());
+  const std::atomic<uint64_t>* const map = &world_.region.map_word(0);
+  const auto owner = static_cast<uint16_t>(lane.id());
+  // False: this one takes more.
+  const auto free_one = [&](void* p) __attribute__((always_inline)) {
+    const Bytes distance = reinterpret_cast<Address>(p) + minus_base;
+    if (UNLIKELY(distance >= bytes)) return false;
+    const MapEntry entry(map[distance >> kBlockShift].load(std::memory_order_relaxed));
+    if (UNLIKELY(!entry.is_owned_by(owner))) return false;
+    Slab* slab = static_cast<Slab*>(entry.state());
+    if (UNLIKELY(slab->push(static_cast<Object*>(p)))) lane.look_at(slab, visit);
+    return true;
+  };
+  // Of another lane. One of nobody's, a large one and a bad one have no batch.
+  const auto send_one = [&](void* p) __attribute__((always_inline)) {
+    const Bytes distance = reinterpret_cast<Address>(p) + minus_base;
+    if (distance >= bytes) return false;
+    const MapEntry entry(map[distance >> kBlockShift].load(std::memory_order_relaxed));
+    Remote* batch;
+    const auto class_of_object = [&] { return world_.region.size_class_of(p); };
+    using Sent = typename Lane<P>::Sent;
+    const Sent sent = lane.send_quickly(static_cast<Object*>(p), entry, class_of_object, batch);
+    if (UNLIKELY(sent == Sent::kFull)) lane.flush(*batch, visit);
+    return sent != Sent::kNot;
+  };
+  void* const kept = *to;
+  *to = nullptr;
+  for (void** at = from;; ++at) {
+    for (;; at += 4) {
+      if (!free_one(at[0])) break;
+      if (!free_one(at[1])) {
+        at += 1;
+        break;
+      }
+      if (!free_one(at[2])) {
+        at += 2;
+        break;
+      }
+      if (!free_one(at[3])) {
+        at += 3;
+        break;
+      }
+    }
+    if (at == to) break;
+    if (UNLIKELY(!send_one(*at))) free_other(lane, *at, visit);
+  }
+  *to = kept;
+}
+
+// Large, bad, with checks, or the first of another lane.
+template <class P>
+void Engine<P>::free_other(Lane<P>& lane, void* p, Visit& visit) {
+  if (p == nullptr) return;
+  const Bytes distance = world_.region.distance(p);
+  const MapEntry entry = distance < world_.region.bytes() ? world_.region.entry_at(distance) : MapEntry();
+  Verdict verdict = entry.owner() == Owner::kNobody ? why_nobody(p) : Verdict::kGood;
+  const bool is_large = entry.owner() == Owner::kLarge;
+  if (verdict == Verdict::kGood && (is_large || world_.settings.checked) && !is_start(p, entry))
+    verdict = Verdict::kNotAStart;
+  if (verdict == Verdict::kGood && !is_large && world_.settings.checked && !mark_free(p))
+    verdict = Verdict::kFreedAlready;
+  if (UNLIKELY(verdict != Verdict::kGood)) {
+    count<P>(world_.counters.bad_pointers);
+    world_.report(verdict, p);
+  } else if (is_large) {
+    free_large(p, visit);
+  } else {
+    lane.free(static_cast<Object*>(p), entry, visit);
+  }
+}
+
+// --- In all lanes.
+
+// What the lane has deferred; null: nothing.
+template <class P>
+Deferred* Engine<P>::deferred_in(const Lane<P>& lane) {
+  Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
+  return deferred != nullptr && !deferred->is_empty() ? deferred : nullptr;
+}
+
+// Calls work(deferred, visit) inside a lane that has some: the thread's own, or one that nobody is in. False if somebody is.
+template <class P>
+template <class Work>
+bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
+  Gate* gate = Owned::enter(slot);
+  const auto visit_here = [&](Lane<P>& here, Visit& visit) {
+    Deferred* deferred = here.deferred.load(std::memory_order_relaxed);
+    work(*deferred, visit);
+    here.set_deferred_limit(deferred->objects.limit());
+  };
+  if (gate == &lane && lane.how == Entry::kOwned) {
+    Stay stay(*this, slot, gate);
+    if (stay.lane() != &lane) return false;
+    visit_here(lane, stay.visit());
+    return true;
+  }
+  Inside inside(slot, gate);
+  return world_.with_idle_lane(lane, inside.visit(),
+                               [&](Lane<P>& held) { visit_here(held, inside.visit()); });
+}
+
+// Frees what has a tag up to `upto`; of calls no more than there are now. Who is in the lane is waited for so often.
+template <class P>
+size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts) {
+  size_t freed = 0;
+  uint64_t until = 0;
+  for (uint32_t made = Calls::kMost; made == Calls::kMost && deferred_in(lane) != nullptr; freed += made) {
+    Calls calls;
+    const auto work = [&](Deferred& deferred, Visit& visit) {
+      if (until == 0) {
+        if (upto == kEverything) cut(deferred);
+        until = deferred.calls.added();
+      }
+      freed += free_deferred(lane, deferred.objects, upto, ~uint64_t{0}, visit);
+      calls.take(deferred, upto, until, &slot);
+    };
+    Patience<P> patience;
+    while (!visit_lane(lane, slot, work) && --attempts > 0) patience.wait();
+    made = calls.make();
+  }
+  return freed;
+}
+
+template <class P>
+void Engine<P>::cut(Deferred& deferred) {
+  const auto begin_epoch = [&] { return epochs_.advance(); };
+  deferred.objects.cut(begin_epoch);
+  deferred.calls.cut(begin_epoch);
+}
+
+// Everything that waits is cut, so that one look at the readers does for all.
+template <class P>
+void Engine<P>::cut_and_look(Slot& slot) {
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (deferred_in(lane) != nullptr)
+      visit_lane(lane, slot, [&](Deferred& deferred, Visit&) { cut(deferred); });
+  });
+  Inside inside(slot, Owned::enter(slot));
+  epochs_.look(inside.visit(), true);
+}
+
+template <class P>
+size_t Engine<P>::free_at_stop(Slot& slot) {
+  constexpr int kAttempts = 80;  // for the scavenger, which no stop of the program's stops
+  count<P>(reclaim_counters_.stops);
+  size_t freed = 0;
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (!is_lost(lane)) freed += free_in_lane(lane, slot, kEverything, kAttempts);
+  });
+  return freed;
+}
+
+template <class P>
+size_t Engine<P>::free_what_may_be_freed(Slot& slot) {
+  constexpr int kAttempts = 4;
+  if (!epochs_.can_tell()) return 0;
+  cut_and_look(slot);
+  size_t freed = 0;
+  world_.lanes.for_each([&](Lane<P>& lane) { freed += free_in_lane(lane, slot, epochs_.safe(), kAttempts); });
+  return freed;
+}
+
+// What had been deferred by the first visit of each lane.
+template <class P>
+int Engine<P>::wait_for_readers(Slot& slot) {
+  {
+    Inside inside(slot, Owned::enter(slot));
+    if (!inside.visit().may_block || is_calling(slot) ||
+        epochs_.is_in_section(lane_reader_this_thread(), inside.visit()))
+      return EDEADLK;
+  }
+  if (!epochs_.can_tell()) return EDEADLK;
+  Patience<P> patience;
+  cut_and_look(slot);
+  bool waited = false;
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (deferred_in(lane) == nullptr && !is_called(lane)) return;
+    uint64_t objects = 0, calls_until = 0;
+    bool seen = false, done = false;
+    const auto work = [&](Deferred& deferred, Visit&) {
+      if (!seen) {
+        cut(deferred);
+        objects = deferred.objects.added();
+        calls_until = deferred.calls.added();
+        seen = true;
+      }
+      done = deferred.objects.taken() >= objects &&
+             deferred.called.load(std::memory_order_acquire) >= calls_until;
+    };
+    while (!is_lost(lane) && epochs_.can_tell()) {
+      free_in_lane(lane, slot, epochs_.safe(), 1);
+      if (visit_lane(lane, slot, work) && done) break;
+      waited = true;
+      patience.wait();
+      Inside inside(slot, Owned::enter(slot));
+      epochs_.look(inside.visit(), true);
+      epochs_.name_stuck(epochs_.now(), inside.visit());
+    }
+  });
+  if (waited) count<P>(reclaim_counters_.waited_ns, patience.waited_ns());
+  return epochs_.can_tell() ? 0 : EDEADLK;
+}
+
+// One lane that nobody may come by again: its thread is gone, or it served for a moment.
+template <class P>
+void Engine<P>::help_idle(Slot& slot, bool may_call) {
+  Lane<P>* idle = nullptr;
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (idle == nullptr && lane.number() == kNoNumber && lane.owner_slot() == nullptr &&
+        deferred_in(lane) != nullptr)
+      idle = &lane;
+  });
+  if (idle == nullptr) return;
+  Calls calls;
+  visit_lane(*idle, slot, [&](Deferred& deferred, Visit& visit) {
+    cut(deferred);
+    free_deferred(*idle, deferred.objects, epochs_.safe(), ~uint64_t{0}, visit);
+    if (may_call) calls.take(deferred, epochs_.safe(), ~uint64_t{0}, &slot);
+  });
+  calls.make();
+}
+
+// --- Who may wait, and for whom.
+
+// The thread is in a function that was deferred.
+template <class P>
+bool Engine<P>::is_calling(const Slot& slot) {
+  bool any = false;
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    const Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
+    any |= deferred != nullptr && deferred->caller.load(std::memory_order_relaxed) == &slot;
+  });
+  return any;
+}
+
+// Somebody is making calls of the lane.
+template <class P>
+bool Engine<P>::is_called(const Lane<P>& lane) {
+  const Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
+  return deferred != nullptr && deferred->caller.load(std::memory_order_relaxed) != nullptr;
+}
+
+// In a fork child: what a thread was inside of that is not there.
+template <class P>
+bool Engine<P>::is_lost(const Lane<P>& lane) {
+  return lane.is_set_aside() || (lane.is_taken_here() && world_.lanes.is_forgotten(lane));
+}
+
+template <class P>
+void Engine<P>::forget_callers(const Slot& slot) {
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
+    if (deferred == nullptr || deferred->caller.load(std::memory_order_relaxed) == &slot) return;
+    deferred->called.store(deferred->calls.taken(), std::memory_order_relaxed);
+    deferred->caller.store(nullptr, std::memory_order_relaxed);
+  });
+}
+
+// --- Figures.
+
+template <class P>
+void Engine<P>::statistics(lane_safepoint_statistics& s, Slot& slot) {
+  constexpr int kAttempts = 64;
+  s = lane_safepoint_statistics{};
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    const Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
+    if (deferred == nullptr) return;
+    const auto read = [&](const Deferred& d, Visit&) {
+      s.deferred += d.added();
+      s.freed += d.freed();
+      s.batches += d.objects.tags() + d.calls.tags();
+    };
+    int attempts = is_lost(lane) ? 0 : kAttempts;
+    while (attempts > 0 && !visit_lane(lane, slot, read)) --attempts;
+    Visit visit(&slot, true);
+    if (attempts == 0) read(*deferred, visit);  // as it is just now
+  });
+  Inside inside(slot, Owned::enter(slot));
+  s.helped = reclaim_counters_.helped.load(std::memory_order_relaxed);
+  s.waited_ns = reclaim_counters_.waited_ns.load(std::memory_order_relaxed);
+  s.stops = reclaim_counters_.stops.load(std::memory_order_relaxed);
+  s.readers = epochs_.readers(inside.visit());
+  s.epoch = epochs_.now();
+}
+
+}  // namespace lanemalloc

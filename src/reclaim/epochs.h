@@ -1,0 +1,214 @@
+// Epochs: tells when no reader can be reading what was unlinked before. Readers announce the epoch in which a section of theirs
+// begins; whoever frees begins a new epoch after unlinking (its tag), and frees once every reader is in that one or later.
+// Called by: engine (defer, poll, wait, fork), abi (readers). Locking: rank kReaders for the list of readers; what readers do
+// themselves takes none (include/lanemalloc/safepoint.h).
+//
+//   reader                                        who frees
+//   ------                                        ---------
+//   now -> e, acquire       [announce]            unlink the object
+//   epoch = e               [enter]               tag = now + 1, a release                [advance]
+//   (compiler fence)                              ... any time later, any thread ...
+//   read what is linked     [read]                oldest = now, acquire                   [before]
+//   epoch = 0, release      [withdraw]            membarrier: a full barrier on every thread
+//                                                 each reader's epoch, acquire: the smallest that is not 0, or oldest  [peek]
+//                                                 tag <= that: free the object
+//
+// Why nobody reads what is freed. Take a reader's section, and an object with tag <= safe, where safe is what one look found.
+//   - [peek] saw the section's epoch e >= safe >= tag. Then [announce] read what [advance] wrote or later, so it sees the unlinking:
+//     [read] does not find the object.
+//   - [peek] did not see it since it came later. The barrier falls somewhere in the reader's order. Had it fallen after
+//     [enter], the store would have been visible to [peek]. So it fell before [enter], thus before [read]; the unlinking came before
+//     [advance], that before [before] (safe <= oldest, so it read what [advance] wrote), and that before the barrier: [read]
+//     sees it.
+//   - [peek] did not see it since it was over: it read the 0, or the later epoch of an online reader, that came after it. That
+//     store is a release, so the reads come before the free.
+// An epoch may be older than its section: a reader was stopped between [announce] and [enter]. That only delays. And safe may
+// be above the epoch of such a reader: the second case says why that is right. So safe only rises, and one look does for all tags
+// up to it, in every lane.
+//
+// Where the system has no barrier (lane_epoch.fences, set while there is no reader), readers have a fence of their own
+// between [enter] and [read], and who looks has one instead of the membarrier.
+//
+// Source: FreeBSD's SMR (sys/kern/subr_smr.c); P1202 for the asymmetric fences.
+#pragma once
+
+#include "base/lock.h"
+#include "base/text.h"
+#include "lanemalloc/safepoint.h"
+#include "platform/platform.h"
+
+namespace lanemalloc {
+
+// Of what was unlinked before: its tag.
+using Epoch = uint64_t;
+
+template <class P>
+class Epochs {
+ public:
+  // Begins an epoch, whose readers see what the caller did before.
+  Epoch advance() {
+    // release: publishes the unlinking to readers, and to who looks. Pairs with [announce] and [before].
+    return word(shared_.now).fetch_add(1, std::memory_order_release) + 1;  // [advance]
+  }
+  // What has this tag or a smaller one may be freed.
+  Epoch safe() const {
+    // acquire: the readers' last reads come before the free. Pairs with the release in look().
+    return safe_.load(std::memory_order_acquire);
+  }
+  Epoch now() { return word(shared_.now).load(std::memory_order_relaxed); }
+  // Whether readers tell what may be freed: there was one, and the barrier that they rely on is still to be had.
+  bool can_tell() const { return can_tell_.load(std::memory_order_relaxed); }
+
+  // Looks at all readers. True if safe() has risen. must: waits for others who hold the list, if the visit may.
+  bool look(Visit& visit, bool must) {
+    if (!can_tell() || !(must ? lock_.acquire(visit) : lock_.try_acquire(visit))) return false;
+    const Epoch before = safe_.load(std::memory_order_relaxed);
+    const Epoch oldest = oldest_epoch();
+    // release: as in safe().
+    if (oldest > before) safe_.store(oldest, std::memory_order_release);
+    lock_.release(visit);
+    return oldest > before;
+  }
+
+  // Names the reader that has held up tags from `tag` on for longest, if that is a second; once a second.
+  void name_stuck(Epoch tag, Visit& visit) {
+    const uint64_t now_ns = P::now_ns();
+    if (!lock_.try_acquire(visit)) return;
+    const lane_reader* longest = nullptr;
+    for (const lane_reader* r = first_; r != nullptr; r = r->next) {
+      const Epoch epoch = word(r->epoch).load(std::memory_order_relaxed);
+      if (epoch == 0 || epoch >= tag || epoch != r->stuck_epoch) continue;
+      if (longest == nullptr || r->stuck_since < longest->stuck_since) longest = r;
+    }
+    if (longest != nullptr && now_ns - longest->stuck_since >= kSecond && now_ns - named_at_ >= kSecond) {
+      named_at_ = now_ns;
+      const uint64_t tenths = (now_ns - longest->stuck_since) / (kSecond / 10);
+      Text line;
+      line << "lanemalloc: reader '" << longest->name << "' at " << static_cast<const void*>(longest)
+           << " has held up deferred frees for " << tenths / 10 << '.' << tenths % 10 << " s";
+      line.end();
+      P::say(line.data(), line.size());
+    }
+    lock_.release(visit);
+  }
+
+  // --- Readers.
+  bool add(lane_reader& reader, const char* name, const void* thread, Visit& visit) {
+    if (!lock_.acquire(visit)) return false;
+    const bool is_new = *place_of(reader) == nullptr;
+    if (is_new) {
+      if (first_ == nullptr) {
+        if (!P::barrier()) word(shared_.fences).store(1, std::memory_order_relaxed);
+        can_tell_.store(true, std::memory_order_relaxed);
+      }
+      reader = lane_reader{};
+      reader.shared = &shared_;
+      word(reader.thread).store(thread, std::memory_order_relaxed);
+      if (name == nullptr) name = "reader";
+      for (size_t i = 0; i + 1 < sizeof reader.name && name[i] != '\0'; ++i) reader.name[i] = name[i];
+      reader.next = first_;
+      first_ = &reader;
+    }
+    lock_.release(visit);
+    return is_new;
+  }
+  enum class Removed : uint8_t { kDone, kNotThere, kInSection };
+  Removed remove(lane_reader& reader, Visit& visit) {
+    if (!lock_.acquire(visit)) return Removed::kInSection;
+    Removed result = Removed::kNotThere;
+    if (lane_reader** place = place_of(reader); *place != nullptr) {
+      result = word(reader.epoch).load(std::memory_order_relaxed) != 0 ? Removed::kInSection : Removed::kDone;
+      if (result == Removed::kDone) unlink(place);
+    }
+    lock_.release(visit);
+    return result;
+  }
+  // Whether the thread is in a section of a reader. Also if that cannot be found out now.
+  bool is_in_section(const void* thread, Visit& visit) {
+    if (!lock_.acquire(visit)) return true;
+    const lane_reader* r = first_;
+    while (r != nullptr && !(word(r->epoch).load(std::memory_order_relaxed) != 0 &&
+                             word(r->thread).load(std::memory_order_relaxed) == thread))
+      r = r->next;
+    lock_.release(visit);
+    return r != nullptr;
+  }
+  uint64_t readers(Visit& visit) {
+    if (!lock_.acquire(visit)) return 0;
+    uint64_t n = 0;
+    for (const lane_reader* r = first_; r != nullptr; r = r->next) ++n;
+    lock_.release(visit);
+    return n;
+  }
+
+  Lock<P>& lock() { return lock_; }
+  // In a fork child: the readers of other threads are not there. The list is whole at every instant: it is changed by one store.
+  void keep_readers_of(const void* thread) {
+    for (lane_reader** place = &first_; *place != nullptr;) {
+      if (word((*place)->thread).load(std::memory_order_relaxed) == thread) {
+        place = &(*place)->next;
+      } else {
+        unlink(place);
+      }
+    }
+  }
+
+ private:
+  static constexpr uint64_t kSecond = 1'000'000'000;
+
+  // The fields of the public structs are plain for C.
+  template <class T>
+  static std::atomic<T>& word(T& field) {
+    return reinterpret_cast<std::atomic<T>&>(field);
+  }
+  template <class T>
+  static const std::atomic<T>& word(const T& field) {
+    return reinterpret_cast<const std::atomic<T>&>(field);
+  }
+
+  // The smallest epoch that a reader is in; 0 where that cannot be told.
+  Epoch oldest_epoch() {
+    // acquire: what was unlinked before those epochs was unlinked before the barrier. Pairs with [advance].
+    const Epoch now = word(shared_.now).load(std::memory_order_acquire);  // [before]
+    Epoch oldest = now;
+    if (word(shared_.fences).load(std::memory_order_relaxed) != 0) {
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+    } else if (UNLIKELY(!P::barrier())) {
+      can_tell_.store(false, std::memory_order_relaxed);  // a filter has forbidden it since
+      return 0;
+    }
+    for (lane_reader* r = first_; r != nullptr; r = r->next) {
+      // acquire: a section that is over was over before. Pairs with [withdraw], and [enter] of an online reader.
+      const Epoch epoch = word(r->epoch).load(std::memory_order_acquire);  // [peek]
+      if (epoch == 0 || epoch >= now) continue;
+      if (epoch < oldest) oldest = epoch;
+      if (r->stuck_epoch == epoch) continue;
+      r->stuck_epoch = epoch;
+      r->stuck_since = P::now_ns();
+    }
+    return oldest;
+  }
+
+  // Where the list names the reader; where it ends, if it does not.
+  lane_reader** place_of(const lane_reader& reader) {
+    lane_reader** place = &first_;
+    while (*place != nullptr && *place != &reader) place = &(*place)->next;
+    return place;
+  }
+  static void unlink(lane_reader** place) {
+    lane_reader& reader = **place;
+    *place = reader.next;
+    reader.shared = nullptr;
+    word(reader.epoch).store(0, std::memory_order_relaxed);
+    reader.depth = reader.online = 0;
+  }
+
+  alignas(kNoSharing) lane_epoch shared_{1, 0};
+  alignas(kNoSharing) Lock<P> lock_{Rank::kReaders};
+  lane_reader* first_ = nullptr;
+  uint64_t named_at_ = 0;
+  std::atomic<bool> can_tell_{false};
+  std::atomic<Epoch> safe_{0};
+};
+
+}  // namespace lanemalloc

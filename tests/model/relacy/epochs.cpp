@@ -1,0 +1,97 @@
+// The grace periods of reclaim/epochs.h in C++'s memory model: the shipped algorithm, and what the public header has readers do.
+// Called by: run.py, with the name of a test. Compiled with the copy of src/ and include/ in which std::atomic and the compiler's
+// atomic built-ins are model::atomic.
+#include "checked_atomic.h"
+
+namespace model {
+
+// The system has a barrier, and a compiler's fence is one half of it.
+inline bool has_barrier, is_half;
+inline void compiler_fence() {
+  if (is_half) full_fence();
+}
+inline std::memory_order order(int builtin) { return static_cast<std::memory_order>(builtin); }
+
+}  // namespace model
+
+#include "reclaim/epochs.h"
+
+namespace lanemalloc {
+void check_failed(const char*, const char*, int) { std::abort(); }
+}  // namespace lanemalloc
+
+namespace {
+
+using namespace lanemalloc;
+
+struct Platform {
+  static bool single_threaded() { return false; }
+  static void pause() { rl::yield(1, $); }
+  static bool barrier() {
+    if (model::has_barrier) model::full_fence();
+    return model::has_barrier;
+  }
+  static void wait(model::atomic<uint32_t>&, uint32_t) { rl::yield(1, $); }
+  static void wake(model::atomic<uint32_t>&, int) {}
+  static void sleep_ms(uint64_t) { rl::yield(1, $); }
+  static uint64_t now_ns() { return 1; }
+  static void say(const char*, Bytes) {}
+};
+
+// One thread takes an object out, relaxed, and frees it if another's look, or its own, allows; the reader, in a section or online,
+// uses what it finds, relaxed as well. All that puts them in order are the epochs.
+// kQuiescent: online from the first on, so that no fence is needed, and none is there.
+enum class How { kSections, kOnline, kQuiescent, kFound };
+
+template <How kHow, bool kBarrier>
+struct EpochsTest : rl::test_suite<EpochsTest<kHow, kBarrier>, kHow == How::kFound ? 3 : 2> {
+  Epochs<Platform> epochs;
+  lane_reader reader;
+  model::Contents objects[2];
+  model::atomic<uint32_t> link{0};
+  model::atomic<uint64_t> unlinked{0};
+
+  void before() {
+    model::has_barrier = kBarrier;
+    Visit visit(this, true);
+    epochs.add(reader, "", this, visit);
+    model::is_half = kBarrier && kHow != How::kQuiescent;
+    if (kHow == How::kQuiescent) lane_reader_online(&reader);
+  }
+  void read() { objects[link.load(std::memory_order_relaxed)].value(); }
+  void thread(unsigned index) {
+    Visit visit(&index, true);
+    if (index == 0) {
+      link.store(1, std::memory_order_relaxed);
+      const Epoch tag = epochs.advance();
+      unlinked.store(tag, std::memory_order_release);
+      epochs.look(visit, true);
+      if (kHow != How::kFound && tag <= epochs.safe()) objects[0].work();
+    } else if (index == 2) {
+      const Epoch tag = unlinked.load(std::memory_order_acquire);
+      if (tag != 0 && tag <= epochs.safe()) objects[0].work();
+    } else if (kHow == How::kOnline || kHow == How::kQuiescent) {
+      if (kHow == How::kOnline) lane_reader_online(&reader);
+      read();
+      lane_reader_quiescent(&reader);
+      read();
+      lane_reader_offline(&reader);
+    } else {
+      lane_reader_enter(&reader);
+      read();
+      lane_reader_exit(&reader);
+    }
+  }
+};
+
+}  // namespace
+
+int main(int, char** arguments) {
+  const std::string_view name = arguments[1];
+  if (name == "epochs") return model::run<EpochsTest<How::kSections, true>>(4);
+  if (name == "epochs-online") return model::run<EpochsTest<How::kOnline, true>>(3);
+  if (name == "epochs-quiescent") return model::run<EpochsTest<How::kQuiescent, true>>(3);
+  if (name == "epochs-fences") return model::run<EpochsTest<How::kSections, false>>(4);
+  if (name == "epochs-found") return model::run<EpochsTest<How::kFound, true>>(3);
+  return 2;
+}

@@ -205,4 +205,46 @@ struct Kind {
   }
 };
 
+// The heaps and pools there are, and their places in lanes' areas. Locking: the depot's lock; for_each() also in a fork child, where
+// nobody holds it: each step is one store.
+class KindTable {
+ public:
+  static constexpr uint32_t kSlotBytes = sizeof(Bin);
+
+  explicit constexpr KindTable(Bytes area) : slots_(static_cast<uint32_t>(area / kSlotBytes)) {}
+
+  // False: there are too many.
+  bool add(KindOwner& owner) {
+    for (uint32_t i = 1; i < slots_; ++i) {
+      uint64_t& word = taken_[i / 64];
+      if ((word >> (i % 64) & 1) != 0) continue;
+      word |= uint64_t{1} << (i % 64);
+      owner.slot = i * kSlotBytes;
+      owner.next = first_;
+      first_ = &owner;
+      return true;
+    }
+    return false;
+  }
+  void remove(KindOwner& owner) {
+    KindOwner** link = &first_;
+    while (*link != nullptr && *link != &owner) link = &(*link)->next;
+    if (*link == nullptr) return;  // add() has refused it
+    *link = owner.next;
+    const uint32_t i = owner.slot / kSlotBytes;
+    taken_[i / 64] &= ~(uint64_t{1} << (i % 64));
+  }
+  template <class Visitor>
+  void for_each(Visitor visit) {
+    for (KindOwner* owner = first_; owner != nullptr; owner = owner->next) visit(*owner);
+  }
+
+ private:
+  static constexpr uint32_t kMost = 16384;
+
+  KindOwner* first_ = nullptr;
+  const uint32_t slots_;
+  uint64_t taken_[kMost / 64]{};
+};
+
 }  // namespace lanemalloc

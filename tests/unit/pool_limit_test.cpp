@@ -120,7 +120,7 @@ TEST_ALL_CONFIGS(PoolLimitTest, WhatAHandlerHasFreedWillDo) {
 
 TEST_ALL_CONFIGS(PoolLimitTest, LimitsOfPoolsWithFunctionsCountTheSame) {
   Slot &a = thread(), &b = thread();
-  Calls calls;
+  PoolCalls calls;
   FakePool& pool = make(a, 100, 777, 7, calls.all());
   std::vector<void*> all = take_all(pool, a);
   EXPECT_EQ(all.size(), 770u);
@@ -152,7 +152,7 @@ TEST_ALL_CONFIGS(PoolLimitTest, ALimitComesAndGoesWhilePoolsAreInUse) {
 
 TEST_ALL_CONFIGS(PoolLimitTest, HitsServeAPoolOnlyWithoutFunctionsLimitAndReserve) {
   Slot& t = thread();
-  Calls calls;
+  PoolCalls calls;
   EXPECT_NE(make(t, 32).hit_slot, 0u);
   EXPECT_EQ(make(t, 32, 100).hit_slot, 0u);
   EXPECT_EQ(make(t, 32, 0, 5).hit_slot, 0u);

@@ -362,7 +362,7 @@ MUTANTS += [
            f"word(shared_.now).fetch_add(1, {RELEASE});"),
     change("explorer", "Epochs: readers withdraw relaxed", "epochs", PUBLIC, WITHDRAW, WITHDRAW.replace("RELEASE", "RELAXED")),
     change("explorer", "Epochs: quiescent states relaxed", "epochs-online", PUBLIC, ENTER, ENTER.replace("RELEASE", "RELAXED")),
-    change("explorer", "Epochs: a quiescent state is none", "epochs-online", PUBLIC, "if (reader->online && reader->depth == 0) lane_reader_announce(reader);",
+    change("explorer", "Epochs: a quiescent state withdraws", "epochs-online", PUBLIC, "if (reader->online && reader->depth == 0) lane_reader_announce(reader);",
            "if (reader->online && reader->depth == 0) lane_reader_withdraw(reader);"),
     change("explorer", "Epochs: the look at readers relaxed", "epochs epochs-online", EPOCHS, PEEK, PEEK.replace("acquire", "relaxed")),
     change("explorer", "Epochs: what is safe is published relaxed", "epochs-found", EPOCHS, SAFE_STORE, SAFE_STORE.replace("release", "relaxed")),

@@ -128,6 +128,7 @@ check_chapter() {
     skip "$name" "no lane_safepoint_free in this library"
     return
   fi
+  # shellcheck disable=SC2016 # the backquotes are the page's
   sed -n '/^```c$/,/^```$/{/^```/d;p}' "$root/docs/safepoints.md" >"$work/chapter.c"
   if "$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$root/include" "$work/chapter.c" -o "$work/chapter" -pthread \
     "$library" -Wl,-rpath,"$(dirname "$library")" >"$work/chapter.log" 2>&1 &&

@@ -915,8 +915,8 @@ const Scenario kScenarios[] = {
     scenario<EpochsScenario<Model, true>>("epochs-online", "Epochs: the same with quiescent states", {2, 3}),
     scenario<EpochsScenario<NoBarrier, false>>("epochs-fences", "Epochs: the same without a barrier", {2, 3}),
     scenario<EpochsFoundScenario>("epochs-found", "Epochs: what one has found safe another may free", {3, 3}),
-    scenario<DeferScenario<false>>("defer", "deferred frees: nobody reads what is used again", {2, 1}),
-    scenario<DeferScenario<true>>("defer-poll", "deferred frees: a hit and who polls never meet", {2, 1}),
+    scenario<DeferScenario<false>>("defer", "deferred frees: nobody reads what is used again", {2, 2}),
+    scenario<DeferScenario<true>>("defer-poll", "deferred frees: a hit and who polls never meet", {2, 2}),
     scenario<CallsScenario>("calls", "deferred calls: one at a time, each once", {2, 1}),
     scenario<SharedHandlerScenario>("shared-handler", "Shared: a handler never waits", {2, 1, 1}),
 };

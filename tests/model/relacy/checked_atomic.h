@@ -115,10 +115,15 @@ class atomic {
   rl::atomic<Raw> impl_;
 };
 
-// The core's other way to write a relaxed load.
+// The core's other ways to write a relaxed load, and one with its store.
 template <class T>
 T hit_load(const atomic<T>& word) {
   return word.load(std::memory_order_relaxed);
+}
+
+template <class T>
+void move_on(atomic<T*>& pointer) {
+  pointer.store(pointer.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 // A compiler's fence on one side and a membarrier on the other are a pair of fences of which one is free and the other full

@@ -51,6 +51,7 @@ class Lane : public Gate {
   void leave_full(bool) {}
   void give_to_owner();
 
+  Address deferred_limit_ = 4096;  // there is room
   const Owner id_;
   World<P>& world_;
   Lock<P> lock_{Rank::kLane};

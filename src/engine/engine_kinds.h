@@ -45,7 +45,7 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
       if (stay.lane() == nullptr) return nullptr;
       if (Object* object = stay.lane()->allocate(kind, stay.visit())) return object;
     }
-    if (attempt == 2) return nullptr;
+    if (attempt == 1) return nullptr;
     // At the limit: what others have cut and do not use will do. Else there is no memory, or somebody has just given some back.
     if (!kind.budget->may_take(kind.size)) gather(*kind.owner, slot, true);
   }

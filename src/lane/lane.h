@@ -255,7 +255,7 @@ class Lane : public Gate {
     return LIKELY(!slab->is_of_kind()) ? current_[index_of(slab->size_class)] : slab->bin->current;
   }
   void wait_for_frees(Slab* slab);
-  Address open_area();
+  Address open_area(Visit& visit);
   static std::atomic<Bin*>& table_in(Address area, uint32_t slot) {
     return *reinterpret_cast<std::atomic<Bin*>*>(area + slot);
   }

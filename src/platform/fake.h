@@ -64,9 +64,9 @@ struct Fake {
   static inline std::function<void()> on_release;  // after the next release, once
   static inline std::function<void()> on_pause;    // while a thread spins for a lock
   static inline void (*on_sleep)() = nullptr;
-  static inline std::function<void()> on_barrier;  // runs in the middle of a revocation
-  static inline std::function<void()> on_restart;  // the same, of a lane that is entered by its CPU
-  static inline std::function<void()> on_wake;     // before the next, once
+  static inline std::function<void()> on_barrier;            // runs in the middle of a revocation
+  static inline std::function<void()> on_restart;            // the same, of a lane that is entered by its CPU
+  static inline thread_local std::function<void()> on_wake;  // before this thread's next, once
   static inline uint32_t cpu_count = 2;
   static inline thread_local uint32_t number =
       0;  // of the CPU that the thread runs on; kNoNumber: none to be had

@@ -65,6 +65,7 @@ REGION = "memory/region.h"
 RUNS, SCAVENGER, ENGINE = "memory/runs.h", "memory/scavenger.h", "engine/engine.h"
 ENGINE_SLOW, PLATFORM = "engine/engine_slow.h", "platform/platform.h"
 PERCPU, SHARED, LANE, LANE_WORK = "lane/entry/percpu.h", "lane/entry/shared.h", "lane/lane.h", "lane/lane_work.h"
+KINDS, LANE_KINDS, POOL = "engine/engine_kinds.h", "lane/lane_kinds.h", "pool/pool_work.h"
 STORE_BUSY = "__atomic_store_n(reinterpret_cast<unsigned char*>(&slot), kBusyByte, __ATOMIC_RELAXED);"
 
 PROGRAMS = {
@@ -116,6 +117,8 @@ PROGRAMS = {
             (PLATFORM, "kMostNumbers = 8192", "kMostNumbers = 8"),
             ("lane/probe_orders.h", "kMostLanes = 4096", "kMostLanes = 8"),
             (LOCK, "kSpins = 64", "kSpins = 2"),
+            (KINDS, "kSpins = 256", "kSpins = 2"),
+            (LANE, "kAreaBlocks = 16", "kAreaBlocks = 1"),
         ),
     ),
 }
@@ -302,6 +305,25 @@ MUTANTS += [
     change("explorer", "PerCpu: the child works in a lane that is held", "cpu-fork-3", ENGINE_SLOW,
            "const bool held_by_other = lane.lock().is_held() && lane.lock().holder() != &slot;",
            "const bool held_by_other = false; if (lane.how == Entry::kPerCpu && !lane.is_taken_here()) lane.leave_here();"),
+]
+
+# Kinds and pools.
+MUTANTS += [
+    change("explorer", "Pool: the area stays open under a revoker", "pool-hit", OWNED,
+           f"area.store(0, {RELAXED});", "", f"open_bins.load({RELAXED}) == 0 && area.load({RELAXED}) == 0 &&",
+           f"open_bins.load({RELAXED}) == 0 &&"),
+    change("explorer", "Pool: no barrier after announcing", "pool-send", POOL,
+           "const bool will_be_served = P::barrier();", "const bool will_be_served = true;"),
+    change("explorer", "Pool: no look after leaving", "pool-wait pool-send", "pool/pool.h",
+           f"if (UNLIKELY(attention_.load({RELAXED}) != 0)) serve(slot);", ""),
+    change("explorer", "Pool: one round over the lanes", "pool-exit", KINDS,
+           "round < 2 || (moved && round < kMostRounds)", "round < 1"),
+    change("explorer", "Pool: only the first who waits is served", "pool-room", POOL,
+           "if (taker == Taker::kSomebody) continue;", "if (taker == Taker::kSomebody) return;"),
+    change("explorer", "Pool: a handler leaves no word", "pool-handler", POOL,
+           f"pool_.missed_.store(true, {RELEASE});", ""),
+    change("explorer", "Pool: the object is handed over relaxed", "pool-wait", POOL,
+           f"waiter->served.store(1, {RELEASE});", f"waiter->served.store(1, {RELAXED});"),
 ]
 
 

@@ -76,7 +76,6 @@ Bin* Lane<P>::bin_of(const Kind& kind) const {
   return bin != nullptr && bin->kind.load(std::memory_order_relaxed) == &kind ? bin : nullptr;
 }
 
-// Null without memory.
 template <class P>
 Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
   if (Bin* bin = bin_of(kind); LIKELY(bin != nullptr)) return bin;
@@ -211,7 +210,7 @@ void Lane<P>::forget_table(const KindOwner& owner, Visit& visit) {
 template <class P>
 BlockCount Lane<P>::check_bin(const Bin& bin) const {
   const Kind* kind = bin.kind.load(std::memory_order_relaxed);
-  CHECK(kind != nullptr && (bin.head == nullptr || bin.current != nullptr));
+  CHECK(kind != nullptr && (bin.head == nullptr || bin.current != nullptr || kind->capacity == 0));
   BlockCount empties = 0;
   bin.for_each_slab([&](const Slab* slab) {
     CHECK(slab->is_of_kind() && &slab->its_kind() == kind && slab->bin == &bin &&

@@ -66,6 +66,7 @@ struct Fake {
   static inline void (*on_sleep)() = nullptr;
   static inline std::function<void()> on_barrier;            // runs in the middle of a revocation
   static inline std::function<void()> on_restart;            // the same, of a lane that is entered by its CPU
+  static inline std::atomic<uint32_t> sleepers{0};           // threads in wait()
   static inline thread_local std::function<void()> on_wake;  // before this thread's next, once
   static inline uint32_t cpu_count = 2;
   static inline thread_local uint32_t number =
@@ -272,7 +273,11 @@ struct Fake {
     if (on_barrier != nullptr) on_barrier();
     return Linux::barrier();
   }
-  static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept { Linux::wait(word, value); }
+  static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept {
+    sleepers.fetch_add(1, std::memory_order_relaxed);
+    Linux::wait(word, value);
+    sleepers.fetch_sub(1, std::memory_order_relaxed);
+  }
   static void wake(std::atomic<uint32_t>& word, int n) noexcept {
     if (on_wake) std::exchange(on_wake, nullptr)();
     Linux::wake(word, n);

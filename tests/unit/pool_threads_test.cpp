@@ -218,6 +218,8 @@ TEST_ALL_CONFIGS(PoolForkTest, ThoseWhoWaitAreNotInTheChild) {
   FakePool& pool = make(a, 100, 6, 2);
   std::vector<void*> all = take_all(pool, a);
   Waiter& w = start_waiter(pool, 0);
+  while (Fake::sleepers == 0)
+    std::this_thread::yield();  // it has left every lane, or the child would lose that
   EXPECT_TRUE(in_child(a, [&] {
     give(pool, a, all[0]);
     void* p = try_take(pool, a);

@@ -713,7 +713,7 @@ struct PoolWaitScenario : Pools {
   }
   void check() {
     check_pool(1);
-    explorer::check(pool.count(slots[0]).live() == 0, "an object is lost");
+    explorer::check(pool.live(slots[0]) == 0, "an object is lost");
   }
 };
 

@@ -53,9 +53,10 @@ struct lane_pool_options {
   size_t reserve; /* of these, how many are kept for LANE_POOL_USE_RESERVE. Made at creation. */
 
   /* A source of the pool's own. import takes up to n objects of object_size from it, all alike, and returns how many (0: it has none);
-   * release gives them back. Then the pool only caches: objects may lie anywhere, at least 16 bytes each, aligned to 8, and
-   * their first 16 bytes are the pool's while they are free. With these there is no init and fini, alignment or padding, and an
-   * object's origin is not checked. */
+   * release gives them back: in frees too, where many are cached, in reclaim and destroy. Both are called on the program's threads,
+   * several at once, and n is 64 at most. Then the pool only caches: objects may lie anywhere, at least 16 bytes each, aligned
+   * to 8, and their first 16 bytes are the pool's while they are free. With these there is no init and fini, alignment or
+   * padding, and an object's origin is not checked. With LANE_POOL_WAIT a source that has none is no reason to wait. */
   size_t (*import_objects)(void* source, void** objects, size_t n);
   void (*release_objects)(void* source, void** objects, size_t n);
   void* source;

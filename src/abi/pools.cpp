@@ -45,6 +45,10 @@ bool is_sound(const lane_pool_options& o) {
   if (o.object_size == 0 || o.object_size > kSlabMax) return false;
   if (o.padding < LANE_PACKED || o.padding > LANE_OWN_PAIR) return false;
   if (o.limit != 0 && (o.reserve > o.limit || o.limit > Budget::kNone / kSlabMax / 2)) return false;
+  if ((o.import_objects != nullptr) != (o.release_objects != nullptr)) return false;
+  const bool is_cut_here =
+      o.init != nullptr || o.fini != nullptr || o.alignment != 0 || o.padding != LANE_PACKED;
+  if (o.import_objects != nullptr && (is_cut_here || o.object_size < sizeof(Object))) return false;
   return o.reserve <= UINT32_MAX && alignment_of(o) != 0;
 }
 
@@ -68,7 +72,8 @@ EXPORT lane_pool* lane_pool_create(const lane_pool_options* options) {
   const lane_pool_options& o = *options;
   static_assert(alignof(ProcessPool) <= kNoSharing);
   auto* pool = new (place) ProcessPool(process_engine, o.name != nullptr ? o.name : "pool", o.object_size,
-                                       alignment_of(o), {o.init, o.fini, o.ctor, o.dtor, o.argument});
+                                       alignment_of(o), {o.init, o.fini, o.ctor, o.dtor, o.argument},
+                                       {o.import_objects, o.release_objects, o.source});
   if (pool->start(o.limit, static_cast<uint32_t>(o.reserve), thread_slot))
     return reinterpret_cast<lane_pool*>(pool);
   lane_pool_destroy(reinterpret_cast<lane_pool*>(pool));
@@ -119,7 +124,14 @@ EXPORT size_t lane_pool_alloc_batch(lane_pool* pool, void** objects, size_t n, i
 }
 
 EXPORT void lane_pool_free_batch(lane_pool* pool, void** objects, size_t n) {
-  for (size_t i = 0; i < n; ++i) lane_pool_free_out_of_line(pool, objects[i]);
+  ProcessPool* p = n != 0 ? live(pool, "lane_pool_free_batch") : nullptr;
+  if (p == nullptr) return;
+  const int saved = errno;
+  for (size_t i = 0; i < n; ++i) {
+    i += p->free_batch(objects + i, n - i, thread_slot);
+    if (i < n) lane_pool_free_out_of_line(pool, objects[i]);  // null, or what it has a word for
+  }
+  errno = saved;
 }
 
 EXPORT int lane_pool_prealloc(lane_pool* pool, size_t n) {
@@ -141,14 +153,13 @@ EXPORT void lane_pool_get_statistics(lane_pool* pool, lane_pool_statistics* s) {
   *s = {};
   ProcessPool* p = live(pool, "lane_pool_get_statistics");
   if (p == nullptr) return;
-  const auto count = p->count(thread_slot);
   const Kind& kind = p->kind();
   auto read = [](const auto& counter) {
     return static_cast<uint64_t>(counter.load(std::memory_order_relaxed));
   };
   memcpy(s->name, p->owner().name, sizeof s->name);
   s->object_size = kind.size;
-  s->live = not_negative(count.live() - p->reserved());
+  s->live = p->live(thread_slot);
   s->cached = not_negative(kind.budget->used() / kind.size - s->live);
   s->slab_bytes = bytes_of(kind.slabs.load(std::memory_order_relaxed) * kind.blocks);
   s->limit = p->limit();

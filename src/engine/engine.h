@@ -179,6 +179,16 @@ class Engine {
   // Has lanes give what they have of the owner's kinds and do not use to the depot, or back. wait: also lanes whose threads are
   // just inside, in so far as the caller may wait. True if all could be reached.
   bool gather(KindOwner& owner, Slot& slot, bool wait);
+  // As many at once as the thread's lane can have, or takes: the next one is to be tried by itself. Of kinds without links behind
+  // the contents, and whose objects are not marked.
+  size_t allocate_batch_of(Kind& kind, void** objects, size_t n, Slot& slot);
+  size_t free_batch_of(Kind& kind, void** objects, size_t n, Slot& slot);
+  // work(lane, visit), inside. False: no memory for a lane.
+  template <class Work>
+  bool in_own_lane(Slot& slot, Work work);
+  // Outside, for what take(lane, visit) has returned inside each lane that may have any: put(object). Otherwise as gather().
+  template <class Take, class Put>
+  bool in_each_lane(KindOwner& owner, Slot& slot, bool wait, Take take, Put put);
   // Gives back what lies empty in the calling thread's lane.
   void tidy(KindOwner& owner, Slot& slot);
   Address begin_of(const Slab* slab) const {

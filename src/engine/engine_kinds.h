@@ -43,7 +43,7 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
       if (stay.lane() == nullptr) return nullptr;
       if (Object* object = stay.lane()->allocate(kind, stay.visit())) return object;
     }
-    if (attempt == 2) return nullptr;
+    if (attempt == 1) return nullptr;
     // At the limit: what others have cut and do not use will do. Else there is no memory, or somebody has just given some back.
     if (!kind.budget->may_take(kind.size)) gather(*kind.owner, slot, true);
   }
@@ -72,6 +72,34 @@ void Engine<P>::free_of(Kind& kind, Object* object, Slot& slot) {
   std::atomic_thread_fence(std::memory_order_acquire);  // as in Lane::flush
   const Owner owner = public_of(entry.owner());
   world_.lanes.at(is_lane(owner) ? owner : Owner::kFirstLane).inbox().give(object);
+}
+
+// Many at a time, but not so many that whoever wants the lane would have to wait long.
+template <class P>
+size_t Engine<P>::allocate_batch_of(Kind& kind, void** objects, size_t n, Slot& slot) {
+  constexpr size_t kMost = 256;
+  for (size_t had = 0; had < n;) {
+    Stay stay(*this, slot, Owned::enter(slot), true);
+    if (stay.lane() == nullptr) return had;
+    for (const size_t end = n - had < kMost ? n : had + kMost; had < end; ++had)
+      if ((objects[had] = stay.lane()->allocate(kind, stay.visit())) == nullptr) return had;
+  }
+  return n;
+}
+
+template <class P>
+size_t Engine<P>::free_batch_of(Kind& kind, void** objects, size_t n, Slot& slot) {
+  constexpr size_t kMost = 256;
+  for (size_t freed = 0; freed < n;) {
+    Stay stay(*this, slot, Owned::enter(slot), true);
+    if (stay.lane() == nullptr) return freed;
+    for (const size_t end = n - freed < kMost ? n : freed + kMost; freed < end; ++freed) {
+      if (kind_at(objects[freed]) != &kind) return freed;
+      stay.lane()->free_of_kind(static_cast<Object*>(objects[freed]), world_.region.entry_of(objects[freed]),
+                                stay.visit());
+    }
+  }
+  return n;
 }
 
 template <class P>
@@ -172,6 +200,28 @@ bool Engine<P>::in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work) {
       P::sleep_ms(1);
     }
   }
+}
+
+template <class P>
+template <class Work>
+bool Engine<P>::in_own_lane(Slot& slot, Work work) {
+  Stay stay(*this, slot, Owned::enter(slot), true);
+  if (stay.lane() != nullptr) work(*stay.lane(), stay.visit());
+  return stay.lane() != nullptr;
+}
+
+template <class P>
+template <class Take, class Put>
+bool Engine<P>::in_each_lane(KindOwner& owner, Slot& slot, bool wait, Take take, Put put) {
+  Search search(*this, slot);
+  bool all = true;
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (!may_have_any(lane, owner)) return;
+    Object* found = nullptr;
+    all &= in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) { found = take(held, visit); });
+    put(found);
+  });
+  return all;
 }
 
 // At least twice: the second time takes in what the first has sent, or others have while it was under way. And again while anything
@@ -363,7 +413,8 @@ void Engine<P>::check_kinds() {
       const uint64_t known = kind->slabs.load(std::memory_order_relaxed);
       CHECK(all ? slabs == known : slabs <= known);
       const Bytes cut = carved * kind->size, used = kind->budget->used();
-      CHECK(all && owner.type == KindOwner::Type::kPool ? cut == used : cut <= used);
+      const bool is_all = all && owner.type == KindOwner::Type::kPool && kind->capacity != 0;
+      CHECK(is_all ? cut == used : cut <= used);
       CHECK(kind->budget->peak() >= used);
     }
   });

@@ -110,6 +110,8 @@ class Lane : public Gate {
   // Null: no memory, or beyond the kind's budget.
   Object* allocate(Kind& kind, Visit& visit);
   void free_of_kind(Object* object, MapEntry entry, Visit& visit);
+  // The kind's bin, made if need be; null without memory.
+  Bin* bin_for(Kind& kind, Visit& visit);
   // The kind's bin here, or null.
   Bin* bin_of(const Kind& kind) const;
   // The same in an area.
@@ -276,11 +278,10 @@ class Lane : public Gate {
     return LIKELY(!slab->is_of_kind()) ? current_[index_of(slab->size_class)] : slab->bin->current;
   }
   void wait_for_frees(Slab* slab);
-  Address open_area();
+  Address open_area(Visit& visit);
   static std::atomic<Bin*>& table_in(Address area, uint32_t slot) {
     return *reinterpret_cast<std::atomic<Bin*>*>(area + slot);
   }
-  Bin* bin_for(Kind& kind, Visit& visit);
   void send_of_kind(Object* object, MapEntry entry, Visit& visit);
   NOINLINE void receive_other(Object* object, MapEntry entry, Visit& visit);
   Run blocks_for_slab(BlockCount n, Visit& visit);

@@ -76,12 +76,11 @@ Bin* Lane<P>::bin_of(const Kind& kind) const {
   return bin != nullptr && bin->kind.load(std::memory_order_relaxed) == &kind ? bin : nullptr;
 }
 
-// Null without memory.
 template <class P>
 Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
   if (Bin* bin = bin_of(kind); LIKELY(bin != nullptr)) return bin;
   Address at = bins_at_.load(std::memory_order_relaxed);
-  if (at == 0 && (at = open_area()) == 0) return nullptr;
+  if (at == 0 && (at = open_area(visit)) == 0) return nullptr;
   if (kind.index != Kind::kNoIndex && bin_in(at, kind) == nullptr) {
     void* table = allocate(class_of(kTableBins * sizeof(Bin)), visit);
     if (table == nullptr) return nullptr;
@@ -96,11 +95,16 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
   return bin;
 }
 
-// Fresh addresses, so that they read as zeros. 0 without memory.
+// Fresh addresses while there are any: they read as zeros, and pages without a bin cost nothing. 0 without memory.
 template <class P>
-Address Lane<P>::open_area() {
-  const BlockIndex at = world_.runs.allocate_fresh(kAreaBlocks);
-  if (at == Runs<P>::kNone) return 0;
+Address Lane<P>::open_area(Visit& visit) {
+  BlockIndex at = world_.runs.allocate_fresh(kAreaBlocks);
+  if (UNLIKELY(at == Runs<P>::kNone)) {
+    const Run run = world_.runs.allocate(kAreaBlocks, 1, visit);
+    if (run.at == Runs<P>::kNone) return 0;
+    at = run.at;
+    if (!run.zeroed) memset(world_.region.pointer_to(at), 0, bytes_of(kAreaBlocks));
+  }
   const Address begin = world_.region.address_of(at);
   bins_at_.store(begin, std::memory_order_release);
   if (open_bins.load(std::memory_order_relaxed) != 0)
@@ -206,7 +210,7 @@ void Lane<P>::forget_table(const KindOwner& owner, Visit& visit) {
 template <class P>
 BlockCount Lane<P>::check_bin(const Bin& bin) const {
   const Kind* kind = bin.kind.load(std::memory_order_relaxed);
-  CHECK(kind != nullptr && (bin.head == nullptr || bin.current != nullptr));
+  CHECK(kind != nullptr && (bin.head == nullptr || bin.current != nullptr || kind->capacity == 0));
   BlockCount empties = 0;
   bin.for_each_slab([&](const Slab* slab) {
     CHECK(slab->is_of_kind() && &slab->its_kind() == kind && slab->bin == &bin &&

@@ -37,6 +37,13 @@ struct PoolFunctions {
   void* argument = nullptr;
 };
 
+// Where objects come from, if not from slabs (pool/imports.h). As in include/lanemalloc/pool.h; null: from slabs.
+struct PoolSource {
+  size_t (*import_objects)(void* source, void** objects, size_t n) = nullptr;
+  void (*release_objects)(void* source, void** objects, size_t n) = nullptr;
+  void* source = nullptr;
+};
+
 struct PoolCounters {
   std::atomic<uint64_t> limit_failures{0};
   std::atomic<uint64_t> waits{0};
@@ -54,10 +61,12 @@ template <class P>
 class Pool : public PoolPlace {
  public:
   static constexpr uint32_t kLive = 0x6C6F6F70;
+  static constexpr uint64_t kShelfBatches = 8;
   static constexpr uint32_t kZero = 1, kWait = 2, kUseReserve = 4;
 
   // bytes: of an object as the program asked for it. link and tag are added here where contents must stay.
-  Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment, const PoolFunctions& functions);
+  Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment, const PoolFunctions& functions,
+       const PoolSource& source = {});
   // False: no memory, or too many pools.
   bool start(uint64_t limit, uint32_t reserve, Slot& slot);
   // How many objects were in use. lost: set if memory could not be reached.
@@ -80,6 +89,8 @@ class Pool : public PoolPlace {
     return Verdict::kGood;
   }
   size_t allocate_batch(void** objects, size_t n, uint32_t flags, Slot& slot);
+  // As many of the first objects as are good; the next one, if there is any, is to be freed by itself.
+  size_t free_batch(void** objects, size_t n, Slot& slot);
 
   bool preallocate(size_t n, Slot& slot);
   bool set_limit(uint64_t limit, Slot& slot);
@@ -89,7 +100,8 @@ class Pool : public PoolPlace {
   const KindOwner& owner() const { return owner_; }
   const Kind& kind() const { return kind_; }
   const PoolCounters& counters() const { return counters_; }
-  typename Engine<P>::KindCount count(Slot& slot) { return engine_.count_kind(kind_, slot); }
+  // Objects in use.
+  uint64_t live(Slot& slot);
   uint64_t limit() const { return budget_.limit() == Budget::kNone ? 0 : budget_.limit() / kind_.size; }
   uint32_t reserved() const { return reserved_.load(std::memory_order_relaxed); }
   uint32_t reserve() const { return reserve_; }
@@ -120,6 +132,18 @@ class Pool : public PoolPlace {
   bool is_initialized(Object* object) const { return !kind_.is_tagged || kind_.tag_of(object) != 0; }
   void put_back(Object* object, Slot& slot);
   void put_into_lane(Object* object, Slot& slot);
+  bool is_imported() const { return source_.import_objects != nullptr; }
+  // A free object from wherever there is one; null: none, or no memory.
+  Object* obtain(Slot& slot);
+  void keep_imported(Object* object, Slot& slot);
+  static Object* take_off(Object*& list, uint64_t n);
+  bool put_on_shelf(Object* list, Slot& slot);
+  Object* take_from_shelf(uint64_t most, Slot& slot);
+  Object* refill_from_shelf(Slot& slot);
+  Object* import_some(Slot& slot);
+  uint64_t release(Object* list);
+  uint64_t release_from_shelf(uint64_t leave, Slot& slot);
+  bool bring_to_shelf(Slot& slot, bool wait);
   enum class Taker : uint8_t { kSomebody, kNobody, kUnknown };
   Taker hand_over(Object* object, Slot& slot);
   NOINLINE void serve(Slot& slot);
@@ -138,6 +162,7 @@ class Pool : public PoolPlace {
   Kind kind_;
   alignas(kNoSharing) Budget budget_;
   alignas(kNoSharing) const PoolFunctions functions_;
+  const PoolSource source_;
   const Bytes bytes_;
   const bool is_elaborate_;  // functions are to be called, or marks made
   std::atomic<uint32_t> state_{kLive};
@@ -154,6 +179,8 @@ class Pool : public PoolPlace {
   Object* reserve_list_ = nullptr;
   uint32_t reserve_ = 0;
   std::atomic<uint32_t> reserved_{0};
+  Object* shelf_ = nullptr;  // imported objects between the lanes
+  std::atomic<uint64_t> shelf_count_{0};
   PoolCounters counters_;
 };
 

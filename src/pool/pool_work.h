@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstring>
+#include <utility>
+
+#include "pool/imports.h"
 
 namespace lanemalloc {
 
@@ -49,12 +52,13 @@ class Pool<P>::Locked {
 
 template <class P>
 Pool<P>::Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment,
-              const PoolFunctions& functions)
+              const PoolFunctions& functions, const PoolSource& source)
     : engine_(engine),
       functions_(functions),
+      source_(source),
       bytes_(bytes),
-      is_elaborate_(functions.init != nullptr || functions.fini != nullptr || functions.ctor != nullptr ||
-                    functions.dtor != nullptr || engine.is_checked()) {
+      is_elaborate_(is_imported() || functions.init != nullptr || functions.fini != nullptr ||
+                    functions.ctor != nullptr || functions.dtor != nullptr || engine.is_checked()) {
   owner_.type = KindOwner::Type::kPool;
   owner_.front = this;
   owner_.forget_threads = &Pool::forget_threads;
@@ -68,6 +72,7 @@ Pool<P>::Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment,
     whole += sizeof(Object) + sizeof(uint64_t);
   }
   kind_.set_size(whole < sizeof(Object) ? sizeof(Object) : whole, alignment);
+  if (is_imported()) kind_.capacity = 0;  // no slabs
   kind_.budget = &budget_;
 }
 
@@ -79,7 +84,7 @@ bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
   engine_.add_kind(owner_, kind_);
   reserve_ = reserve;
   while (reserved() < reserve) {
-    Object* object = engine_.allocate_of(kind_, slot);
+    Object* object = obtain(slot);
     if (object == nullptr) return false;
     if (!initialize(object)) {
       put_into_lane(object, slot);
@@ -103,7 +108,7 @@ void Pool<P>::publish() {
 template <class P>
 void* Pool<P>::allocate_elaborately(uint32_t flags, Slot& slot) {
   const bool in_turn = (flags & kWait) == 0 || waiters_.load(std::memory_order_relaxed) == 0;
-  Object* object = LIKELY(in_turn) ? engine_.allocate_of(kind_, slot) : nullptr;
+  Object* object = LIKELY(in_turn) ? obtain(slot) : nullptr;
   if (UNLIKELY(object == nullptr)) return allocate_slowly(flags, slot);
   look_after_leaving(slot);  // a refill brings more than the one
   return hand_out(object, flags, slot);
@@ -133,19 +138,24 @@ bool Pool<P>::initialize(Object* object) {
 template <class P>
 void* Pool<P>::hand_out(Object* object, uint32_t flags, Slot& slot) {
   void* p = start_of(object);
-  engine_.check_out(p);
+  if (!is_imported()) engine_.check_out(p);
   bool good = initialize(object);
   if (good && (flags & kZero) != 0) memset(p, 0, bytes_);
   if (good && functions_.ctor != nullptr) good = functions_.ctor(p, bytes_, functions_.argument) == 0;
   if (LIKELY(good)) return p;
-  engine_.check_in(p);
+  if (!is_imported()) engine_.check_in(p);
   put_back(object, slot);
   return nullptr;
 }
 
 template <class P>
 size_t Pool<P>::allocate_batch(void** objects, size_t n, uint32_t flags, Slot& slot) {
-  for (size_t i = 0; i < n; ++i)
+  size_t had = 0;
+  if (!is_elaborate_ && (flags & (kZero | kWait)) == 0) {
+    had = engine_.allocate_batch_of(kind_, objects, n, slot);
+    look_after_leaving(slot);
+  }
+  for (size_t i = had; i < n; ++i)
     if ((objects[i] = allocate(flags, slot)) == nullptr) return i;
   return n;
 }
@@ -153,14 +163,22 @@ size_t Pool<P>::allocate_batch(void** objects, size_t n, uint32_t flags, Slot& s
 // --- Freeing.
 
 template <class P>
+size_t Pool<P>::free_batch(void** objects, size_t n, Slot& slot) {
+  if (is_elaborate_) return 0;
+  const size_t freed = engine_.free_batch_of(kind_, objects, n, slot);
+  look_after_leaving(slot);
+  return freed;
+}
+
+template <class P>
 Verdict Pool<P>::free_elaborately(void* p, Slot& slot) {
-  const Kind* kind = engine_.kind_at(p);
+  const Kind* kind = LIKELY(!is_imported()) ? engine_.kind_at(p) : &kind_;
   if (UNLIKELY(kind != &kind_)) {
     if (kind != nullptr) return Verdict::kOfKind;
     const Verdict verdict = engine_.find(p).verdict;
     return verdict == Verdict::kGood ? Verdict::kOfMalloc : verdict;
   }
-  if (UNLIKELY(engine_.is_checked())) {
+  if (UNLIKELY(engine_.is_checked()) && !is_imported()) {
     if (!engine_.is_start_of(kind_, p)) return Verdict::kNotAStart;
     if (!engine_.check_in(p)) return Verdict::kFreedAlready;
   }
@@ -179,6 +197,7 @@ void Pool<P>::put_back(Object* object, Slot& slot) {
 
 template <class P>
 FAST void Pool<P>::put_into_lane(Object* object, Slot& slot) {
+  if (UNLIKELY(is_imported())) return keep_imported(object, slot);
   if (!engine_.free_quickly_of(kind_, object, slot)) engine_.free_of(kind_, object, slot);
 }
 
@@ -210,7 +229,7 @@ typename Pool<P>::Taker Pool<P>::hand_over(Object* object, Slot& slot) {
 template <class P>
 void Pool<P>::serve(Slot& slot) {
   while (attention_.load(std::memory_order_relaxed) != 0) {
-    Object* object = engine_.allocate_of(kind_, slot);
+    Object* object = obtain(slot);
     if (object == nullptr) return;
     const bool is_fit = reserved() >= reserve_ || initialize(object);
     const Taker taker = hand_over(object, slot);
@@ -329,7 +348,7 @@ bool Pool<P>::preallocate(size_t n, Slot& slot) {
   Object* list = nullptr;
   size_t had = 0;
   for (; had < n; ++had) {
-    Object* object = engine_.allocate_of(kind_, slot);
+    Object* object = obtain(slot);
     if (object == nullptr) break;
     if (!initialize(object)) {
       put_into_lane(object, slot);
@@ -338,14 +357,14 @@ bool Pool<P>::preallocate(size_t n, Slot& slot) {
     object->next = list;
     list = object;
   }
+  if (had == n) least_free_.fetch_add(n, std::memory_order_relaxed);
   while (list != nullptr) {
     Object* object = list;
     list = object->next;
     put_back(object, slot);
   }
   if (had < n) return false;
-  engine_.gather(owner_, slot, false);
-  least_free_.fetch_add(n, std::memory_order_relaxed);
+  is_imported() ? bring_to_shelf(slot, false) : engine_.gather(owner_, slot, false);
   return true;
 }
 
@@ -361,6 +380,15 @@ bool Pool<P>::set_limit(uint64_t limit, Slot& slot) {
 
 template <class P>
 Bytes Pool<P>::reclaim(Reclaim level, Slot& slot) {
+  if (is_imported()) {
+    if (level != Reclaim::kTrim) {
+      bring_to_shelf(slot, level == Reclaim::kDrainAll);
+      kind_.batch.store(Kind::kFirstBatch, std::memory_order_relaxed);
+    }
+    const uint64_t released = release_from_shelf(least_free_.load(std::memory_order_relaxed), slot);
+    look_after_leaving(slot);
+    return released * kind_.size;
+  }
   const uint32_t before = kind_.slabs.load(std::memory_order_relaxed);
   if (level != Reclaim::kTrim) {
     engine_.gather(owner_, slot, level == Reclaim::kDrainAll);
@@ -387,10 +415,25 @@ void Pool<P>::finish(const Slab* slab) {
 }
 
 template <class P>
+uint64_t Pool<P>::live(Slot& slot) {
+  const auto count = engine_.count_kind(kind_, slot);
+  if (!is_imported()) return not_negative(count.live() - reserved());
+  const uint64_t cached = count.waiting + shelf_count_.load(std::memory_order_relaxed) + reserved();
+  return not_negative(budget_.used() / kind_.size - cached);
+}
+
+template <class P>
 uint64_t Pool<P>::end(Slot& slot, bool& lost) {
   state_.store(~kLive, std::memory_order_relaxed);
   hit_slot.store(0, std::memory_order_relaxed);  // the slot may be another pool's soon
   uint64_t used = 0;
+  if (is_imported()) {
+    bring_to_shelf(slot, true);
+    release_from_shelf(0, slot);
+    release(std::exchange(reserve_list_, nullptr));
+    reserved_.store(0, std::memory_order_relaxed);
+    used = budget_.used() / kind_.size;
+  }
   lost = !engine_.dissolve(owner_, slot, [&](const Kind&, const Slab* slab) {
     used += slab->used();
     finish(slab);

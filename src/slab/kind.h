@@ -99,8 +99,9 @@ struct Bin {
   SlabList partial;
   SlabList full;  // so that everything can be found
   std::atomic<Kind*> kind;
-  Bin* next;                       // of those that the lane has
-  std::atomic<int64_t> in_flight;  // objects sent from here, less those received
+  Bin* next;  // of those that the lane has
+  std::atomic<int64_t>
+      in_flight;  // objects sent from here, less those received; without slabs: how many are here
 
   static constexpr Bytes kHitBytes = kBlockSize;
 
@@ -159,7 +160,7 @@ struct Kind {
   static constexpr uint32_t kNoIndex = ~0u;
 
   uint32_t size = 0;               // from one object to the next
-  uint32_t capacity = 0;           // objects in a slab
+  uint32_t capacity = 0;           // objects in a slab; 0: there are none, the objects lie elsewhere
   uint32_t chunk = 0;              // carved at a time
   uint32_t blocks = 0;             // of a slab
   uint32_t link = 0;               // where the links lie

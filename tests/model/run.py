@@ -67,6 +67,7 @@ ENGINE_SLOW, PLATFORM = "engine/engine_slow.h", "platform/platform.h"
 EPOCHS, RING, DEFERRED, SAFEPOINT = "reclaim/epochs.h", "reclaim/ring.h", "reclaim/deferred.h", "engine/engine_safepoint.h"
 PUBLIC = "../include/lanemalloc/safepoint.h"
 PERCPU, SHARED, LANE, LANE_WORK = "lane/entry/percpu.h", "lane/entry/shared.h", "lane/lane.h", "lane/lane_work.h"
+KINDS, LANE_KINDS, POOL = "engine/engine_kinds.h", "lane/lane_kinds.h", "pool/pool_work.h"
 STORE_BUSY = "__atomic_store_n(reinterpret_cast<unsigned char*>(&slot), kBusyByte, __ATOMIC_RELAXED);"
 
 PROGRAMS = {
@@ -146,6 +147,8 @@ PROGRAMS = {
             ("lane/probe_orders.h", "kMostLanes = 4096", "kMostLanes = 8"),
             (DEFERRED, "kMost = 32", "kMost = 1"),  # so that calls are made in parts
             (LOCK, "kSpins = 64", "kSpins = 2"),
+            (KINDS, "kSpins = 256", "kSpins = 2"),
+            (LANE, "kAreaBlocks = 16", "kAreaBlocks = 1"),
         ),
     ),
 }
@@ -404,6 +407,23 @@ MUTANTS += [
            f"if (deferred.caller.load({ACQUIRE}) != nullptr) return;", ""),
     change("explorer", "deferred calls: made relaxed", "calls", DEFERRED,
            f"from_->caller.store(nullptr, {RELEASE});", f"from_->caller.store(nullptr, {RELAXED});"),
+# Kinds and pools.
+MUTANTS += [
+    change("explorer", "Pool: the area stays open under a revoker", "pool-hit", OWNED,
+           f"area.store(0, {RELAXED});", "", f"open_bins.load({RELAXED}) == 0 && area.load({RELAXED}) == 0 &&",
+           f"open_bins.load({RELAXED}) == 0 &&"),
+    change("explorer", "Pool: no barrier after announcing", "pool-send", POOL,
+           "const bool will_be_served = P::barrier();", "const bool will_be_served = true;"),
+    change("explorer", "Pool: no look after leaving", "pool-wait pool-send", "pool/pool.h",
+           f"if (UNLIKELY(attention_.load({RELAXED}) != 0)) serve(slot);", ""),
+    change("explorer", "Pool: one round over the lanes", "pool-exit", KINDS,
+           "round < 2 || (moved && round < kMostRounds)", "round < 1"),
+    change("explorer", "Pool: only the first who waits is served", "pool-room", POOL,
+           "if (taker == Taker::kSomebody) continue;", "if (taker == Taker::kSomebody) return;"),
+    change("explorer", "Pool: a handler leaves no word", "pool-handler", POOL,
+           f"pool_.missed_.store(true, {RELEASE});", ""),
+    change("explorer", "Pool: the object is handed over relaxed", "pool-wait", POOL,
+           f"waiter->served.store(1, {RELEASE});", f"waiter->served.store(1, {RELAXED});"),
 ]
 
 

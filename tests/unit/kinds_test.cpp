@@ -307,6 +307,8 @@ TEST_OWNED(KindsOutOfMemoryTest, WhatALaneWithoutABinHasFreedIsFoundAtTheEnd) {
   std::vector<void*> all = take_all(pool, a);
   give(b, take(b, 64));
   Fake::fail(Fake::Call::kClaim, 1);
+  std::vector<void*> rest;
+  for (void* p; (p = engine().allocate(kSlabMax + 1, a)) != nullptr;) rest.push_back(p);
   for (size_t i = 0; i < 10; ++i) give(pool, b, all[i]);
   EXPECT_EQ(lane_of(b)->bin_of(pool.kind()), nullptr);
   EXPECT_EQ(live(pool, a), 40u);
@@ -314,6 +316,7 @@ TEST_OWNED(KindsOutOfMemoryTest, WhatALaneWithoutABinHasFreedIsFoundAtTheEnd) {
   Fake::fail(Fake::Call::kOpen, 1);
   for (size_t i = 10; i < 20; ++i) give(pool, c, all[i]);  // without a lane
   Fake::fail_never();
+  for (void* p : rest) give(a, p);
   EXPECT_EQ(live(pool, a), 30u);
   EXPECT_EQ(take_all(pool, a).size(), 20u);
   for (size_t i = 20; i < 30; ++i) give(pool, a, all[i]);

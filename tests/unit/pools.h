@@ -98,7 +98,7 @@ class PoolTest : public EngineTest {
     return used;
   }
   // As lane_pool_get_statistics() says them.
-  uint64_t live(FakePool& pool, Slot& t) { return pool.count(t).live() - pool.reserved(); }
+  uint64_t live(FakePool& pool, Slot& t) { return pool.live(t); }
   static uint64_t cut(const FakePool& pool) { return pool.kind().budget->used() / pool.kind().size; }
 
   std::deque<std::unique_ptr<FakePool>> pools_;

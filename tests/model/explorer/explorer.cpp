@@ -136,6 +136,13 @@ bool is_tracked(uintptr_t a) {
          a - reinterpret_cast<uintptr_t>(arena) < kArenaSize;
 }
 
+// What an atomic there publishes is known: also of one on a thread's stack, which others see while that thread waits.
+bool is_published(uintptr_t a) {
+  for (int i = 0; i < thread_count; ++i)
+    if (a - reinterpret_cast<uintptr_t>(threads[i].stack.data()) < threads[i].stack.size()) return true;
+  return is_tracked(a);
+}
+
 [[gnu::format(printf, 2, 3)]] void trace(const void* pc, const char* format, ...) {
   if (!tracing) return;
   std::printf("  T%d%s ", current, threads[current].in_handler ? " handler" : "");
@@ -272,7 +279,7 @@ void drain(Thread& thread, size_t keep) {
   for (size_t i = 0; i < n; ++i) {
     const Store& store = thread.buffer[i];
     write(store.address, store.value, store.size);
-    if (is_tracked(store.address)) cell_of(store.address).released = store.release ? store.clock : Clock{};
+    if (is_published(store.address)) cell_of(store.address).released = store.release ? store.clock : Clock{};
   }
   thread.buffer.erase(thread.buffer.begin(), thread.buffer.begin() + static_cast<ptrdiff_t>(n));
 }
@@ -451,7 +458,7 @@ uint64_t load(const volatile void* p, unsigned size, int order, const void* pc) 
   if (threads[current].pauses <= 1) point();
   value = peek(a, size);
   atomic_access(a, true, false, pc);
-  if (is_tracked(a))
+  if (is_published(a))
     join(acquires(order) ? threads[current].clock : threads[current].loaded, cell_of(a).released);
   trace(pc, "load  %s: %#zx", name_of(a).c_str(), static_cast<size_t>(value));
   return value;
@@ -486,7 +493,7 @@ uint64_t modify(volatile void* p, unsigned size, int order, int failed_order, co
   std::memcpy(&before, const_cast<const void*>(p), size);
   const bool done = change(before, after);
   atomic_access(a, true, done, pc);
-  if (is_tracked(a)) {
+  if (is_published(a)) {
     Cell& cell = cell_of(a);
     if (acquires(done ? order : failed_order)) join(me.clock, cell.released);
     if (done && releases(order)) {
@@ -823,6 +830,14 @@ void sleep() {
   drain(threads[current]);
   int others[kMostThreads];
   const int n = ready_others(others);
+  Thread& me = threads[current];
+  // Once more, and nobody else has done anything: who waits by looking again and again lets the others go on.
+  me.pauses += kPausesBeforeYield / 2;
+  if (me.pauses > kPausesBeforeYield && n > 0) {
+    me.condition = Condition::kPaused;
+    me.pauses = 0;
+    return give_way();
+  }
   const int taken = choose(static_cast<size_t>(n) + 1);
   if (taken > 0) switch_to(others[taken - 1]);
 }

@@ -1,7 +1,10 @@
 // What the explorer runs: the real lists, locks, lanes and engine over the Model platform.
 // Called by: explorer.cpp. Each scenario says what must hold; run.py says which mutants must break it.
+#include <utility>
+
 #include "engine/engine.h"
 #include "platform.h"
+#include "pool/pool.h"
 
 namespace {
 
@@ -845,6 +848,122 @@ struct CallsScenario : Threads {
   }
 };
 
+// --- Pools.
+
+// Threads 0 .. kWithLane - 1 have lanes; the pool's objects were made by the first.
+struct Pools : Threads {
+  Pool<Model> pool;
+  void* held[explorer::kMostThreads]{};
+
+  Pools(int with_lane, uint64_t limit) : Threads(with_lane), pool(engine, "pool", 48, 8, {}) {
+    if (!pool.start(limit, 0, slots[0])) __builtin_trap();
+  }
+  // Writes to it: an object belongs to one thread at a time.
+  void* take(int i, uint32_t flags = 0) {
+    void* p = pool.allocate(flags, slots[i]);
+    if (p != nullptr) ++*static_cast<int*>(p);
+    return p;
+  }
+  void give(void* p, int i) {
+    explorer::check(pool.free(p, slots[i]) == Verdict::kGood, "a good pointer is refused");
+  }
+  void wait_for_one(int i) {
+    held[i] = take(i, Pool<Model>::kWait);
+    explorer::check(held[i] != nullptr, "who may wait gets nothing");
+  }
+  void check_pool(uint64_t limit) {
+    check_all();
+    explorer::check(limit == 0 || pool.kind().budget->used() <= limit * pool.kind().size,
+                    "the limit is exceeded");
+    for (int i = 0; i < explorer::kMostThreads; ++i)
+      for (int j = 0; j < i; ++j)
+        explorer::check(held[i] == nullptr || held[i] != held[j], "two have the same object");
+  }
+};
+
+// The owner of a bin hits; another takes its lane away.
+struct PoolHitScenario : Pools {
+  Lane<Model>* target;
+  PoolHitScenario() : Pools(1, 0), target(&lane(0)) {
+    void* p = take(0);
+    give(p, 0);
+  }
+  void thread(int i) {
+    if (i != 0) return revoke(*target, i);
+    void* p = take(0);
+    give(p, 0);
+  }
+  void check() { check_pool(0); }
+};
+
+// One object: thread 0 frees it, the others wait for it and free it in turn.
+template <int kWaiters>
+struct PoolWaitScenario : Pools {
+  PoolWaitScenario() : Pools(1 + kWaiters, 1) { held[0] = take(0); }
+  void thread(int i) {
+    if (i != 0) wait_for_one(i);
+    give(std::exchange(held[i], nullptr), i);
+  }
+  void check() {
+    check_pool(1);
+    explorer::check(pool.live(slots[0]) == 0, "an object is lost");
+  }
+};
+
+// The same, freed by a thread whose lane has no bin of the pool yet.
+struct PoolSendScenario : Pools {
+  PoolSendScenario() : Pools(3, 1) { held[2] = take(2); }
+  void thread(int i) {
+    if (i == 0) return give(std::exchange(held[2], nullptr), 0);
+    wait_for_one(1);
+  }
+  void check() { check_pool(1); }
+};
+
+// Room for two comes at once; two wait.
+struct PoolRoomScenario : Pools {
+  PoolRoomScenario() : Pools(3, 1) { held[0] = take(0); }
+  void thread(int i) {
+    if (i != 0) return wait_for_one(i);
+    explorer::check(pool.set_limit(3, slots[0]), "a good limit is refused");
+  }
+  void check() { check_pool(3); }
+};
+
+// The one object is on its way to lane 0 when the thread that has freed it ends, and its batch is sent.
+struct PoolExitScenario : Pools {
+  PoolExitScenario() : Pools(3, 1) {
+    held[0] = take(0);
+    give(std::exchange(held[0], nullptr), 1);
+  }
+  void thread(int i) {
+    if (i == 0) return wait_for_one(2);
+    engine.thread_exits(slots[1]);
+  }
+  void check() { check_pool(1); }
+};
+
+// Two objects come back at once, one of them by a handler, anywhere in what its thread does; two wait.
+template <bool kHandler>
+struct PoolTwoScenario : Pools {
+  void* spare = nullptr;  // the handler's
+  PoolTwoScenario() : Pools(3, 2) {
+    held[0] = take(0);
+    spare = take(0);
+  }
+  void thread(int i) {
+    if (i != 0) return wait_for_one(i);
+    give(std::exchange(held[0], nullptr), 0);
+    if (spare != nullptr) give(std::exchange(spare, nullptr), 0);
+  }
+  void handler(int)
+    requires kHandler
+  {
+    if (spare != nullptr) give(std::exchange(spare, nullptr), 0);
+  }
+  void check() { check_pool(2); }
+};
+
 }  // namespace
 
 namespace explorer {
@@ -918,6 +1037,16 @@ const Scenario kScenarios[] = {
     scenario<DeferScenario<false>>("defer", "deferred frees: nobody reads what is used again", {2, 2}),
     scenario<DeferScenario<true>>("defer-poll", "deferred frees: a hit and who polls never meet", {2, 2}),
     scenario<CallsScenario>("calls", "deferred calls: one at a time, each once", {2, 1}),
+    scenario<PoolHitScenario>("pool-hit", "Pool: an owner that hits its bin and a revoker never meet",
+                              {2, 2}),
+    scenario<PoolWaitScenario<1>>("pool-wait", "Pool: who waits at the limit is served", {2, 1}),
+    scenario<PoolWaitScenario<2>>("pool-wait-3", "Pool: two who wait are served", {3, 1}),
+    scenario<PoolSendScenario>("pool-send", "Pool: the same, freed in a lane that had no bin", {2, 1}),
+    scenario<PoolRoomScenario>("pool-room", "Pool: room for two serves two who wait", {3, 1}),
+    scenario<PoolExitScenario>("pool-exit", "Pool: nobody waits for what an exiting thread sends", {2, 1}),
+    scenario<PoolTwoScenario<false>>("pool-two", "Pool: two who wait get two objects", {3, 1}),
+    scenario<PoolTwoScenario<true>>("pool-handler", "Pool: the same, one of them freed by a handler",
+                                    {3, 0, 1}),
     scenario<SharedHandlerScenario>("shared-handler", "Shared: a handler never waits", {2, 1, 1}),
 };
 const size_t kScenarioCount = sizeof kScenarios / sizeof *kScenarios;

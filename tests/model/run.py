@@ -407,6 +407,8 @@ MUTANTS += [
            f"if (deferred.caller.load({ACQUIRE}) != nullptr) return;", ""),
     change("explorer", "deferred calls: made relaxed", "calls", DEFERRED,
            f"from_->caller.store(nullptr, {RELEASE});", f"from_->caller.store(nullptr, {RELAXED});"),
+]
+
 # Kinds and pools.
 MUTANTS += [
     change("explorer", "Pool: the area stays open under a revoker", "pool-hit", OWNED,

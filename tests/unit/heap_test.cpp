@@ -68,7 +68,9 @@ TEST_ALL_CONFIGS(HeapTest, ObjectsOfEverySizeAreAlignedApartAndWhole) {
       EXPECT_EQ(heap.find(p), Verdict::kGood);
       const Bytes real = heap.usable_size(p);
       EXPECT_GE(real, size);
-      if (size > 0 && size <= kSmallMax) EXPECT_EQ(real, round_up(size, kGranule));
+      if (size > 0 && size <= kSmallMax) {
+        EXPECT_EQ(real, round_up(size, kGranule));
+      }
       fill(p, real, kept.size());
       kept.push_back({p, size, real});
     }
@@ -361,7 +363,9 @@ TEST_ALL_CONFIGS(CheckedHeapTest, EveryWrongSizeAndEveryByteBehindIsSeen) {
     EXPECT_EQ(give(heap, t(), p, size), Verdict::kOverrun) << size;
     p[size] = behind;
     EXPECT_EQ(give(heap, t(), p, size), Verdict::kGood) << size;
-    if (size < kSlabMax) EXPECT_EQ(give(heap, t(), p), Verdict::kFreedAlready);
+    if (size < kSlabMax) {
+      EXPECT_EQ(give(heap, t(), p), Verdict::kFreedAlready);
+    }
   }
   take(heap, t(), 100);
   EXPECT_EQ(end(heap), 1u);

@@ -66,7 +66,7 @@ class PoolImportsTest : public PoolTest {
 
 TEST_ALL_CONFIGS(PoolImportsTest, ObjectsComeInBatchesAreCachedAndGoBack) {
   Slot &a = thread(), &b = thread();
-  Calls calls;
+  PoolCalls calls;
   FakePool& pool = make_imported(a, 0, 0, calls.uses_only());
   std::vector<void*> all = take_many(pool, a, 1000);
   EXPECT_LE(source_->imports, 1000 / Kind::kFirstBatch + 2);
@@ -178,7 +178,7 @@ TEST_ALL_CONFIGS(PoolImportsTest, AHandlerAndThreadsUseThemAtOnce) {
 
 TEST_ALL_CONFIGS(PoolImportsTest, BatchesComeAndGoWholeInOneStay) {
   Slot &a = thread(), &b = thread();
-  Calls calls;
+  PoolCalls calls;
   for (const PoolFunctions& functions : {PoolFunctions{}, calls.all()})
     for (uint64_t limit : {0u, 700u}) {
       FakePool& pool = make(a, 40, limit, 0, functions);

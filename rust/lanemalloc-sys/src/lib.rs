@@ -1,6 +1,6 @@
-//! The C functions of lanemalloc, as `lanemalloc.h` declares them; the crate `lanemalloc` has the safe types.
+//! The C functions of lanemalloc, as its headers declare them; the crate `lanemalloc` has the safe types.
 //!
-//! For every function here:
+//! For every function here, where its module's header does not say otherwise:
 //! - sizes are in bytes; memory is aligned to 16 bytes at least, and belongs to the caller until it frees it;
 //! - an error is a null return and `errno` = `ENOMEM`, where not said otherwise; the functions that free keep `errno`;
 //! - any thread may free what another allocated;
@@ -16,6 +16,7 @@
 #![deny(missing_docs)]
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
 
+mod arena;
 mod malloc;
 
 pub use core::ffi::c_void;
@@ -29,4 +30,5 @@ pub type c_char = i8;
 #[cfg(target_arch = "aarch64")]
 pub type c_char = u8;
 
+pub use arena::*;
 pub use malloc::*;

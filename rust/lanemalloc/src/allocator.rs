@@ -5,7 +5,7 @@ use core::ptr::{self, NonNull};
 
 use allocator_api2::alloc::{AllocError, Allocator};
 
-use crate::{raw, Lanemalloc};
+use crate::{raw, Arena, Lanemalloc};
 
 /// A source of memory by layouts whose sizes are not zero.
 ///
@@ -156,3 +156,4 @@ macro_rules! allocator {
 }
 
 allocator!(Lanemalloc);
+allocator!(&Arena);

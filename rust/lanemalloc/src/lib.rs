@@ -15,13 +15,20 @@
 #![no_std]
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 
+extern crate alloc;
+
+mod abort;
 #[cfg(feature = "allocator-api2")]
 mod allocator;
+mod arena;
 mod control;
+mod error;
 mod global;
 mod raw;
 
+pub use arena::Arena;
 pub use control::{
     lanes, print_statistics, set_lanes, trim, usable_size, CompiledOptions, Lanes, LanesError,
 };
+pub use error::OutOfMemory;
 pub use global::Lanemalloc;

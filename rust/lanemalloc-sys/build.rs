@@ -85,12 +85,23 @@ fn main() {
         build.define("NDEBUG", None);
     }
     set_flags(&mut build, &architecture);
+
+    // First, for it calls the other.
+    let mut inline = cc::Build::new();
+    inline
+        .file("src/inline.c")
+        .include(root.join("include"))
+        .opt_level(2)
+        .std("c11")
+        .flag("-ftls-model=initial-exec");
+    inline.compile("lanemalloc_inline");
     build.compile("lanemalloc_prefixed");
 
     // For crates that have C or C++ code of their own.
     let include = fs::canonicalize(root.join("include")).expect("the headers");
     println!("cargo:include={}", include.display());
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=src/inline.c");
     println!("cargo:rerun-if-changed=lanemalloc/src");
     println!("cargo:rerun-if-changed=lanemalloc/include");
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CRATE = ROOT / "rust/lanemalloc-sys"
-HEADERS = [ROOT / f"include/lanemalloc/{name}.h" for name in ("lanemalloc", "arena")]
+HEADERS = [ROOT / f"include/lanemalloc/{name}.h" for name in ("lanemalloc", "arena", "safepoint")]
 OPTIONS = ["--use-core", "--ctypes-prefix", "lanemalloc_sys", "--no-layout-tests", "--no-doc-comments", "--size_t-is-usize"]
 
 PROGRAM = """

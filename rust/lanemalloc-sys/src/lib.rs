@@ -18,6 +18,7 @@
 
 mod arena;
 mod malloc;
+mod safepoint;
 
 pub use core::ffi::c_void;
 
@@ -32,3 +33,4 @@ pub type c_char = u8;
 
 pub use arena::*;
 pub use malloc::*;
+pub use safepoint::*;

@@ -25,6 +25,7 @@ mod control;
 mod error;
 mod global;
 mod raw;
+pub mod safepoint;
 
 pub use arena::Arena;
 pub use control::{
@@ -32,3 +33,4 @@ pub use control::{
 };
 pub use error::OutOfMemory;
 pub use global::Lanemalloc;
+pub use safepoint::{Deferred, Guard, Reader};

@@ -1,0 +1,8 @@
+/* The functions that are inline in the headers, for Rust: under these names the linker finds them. */
+#include <lanemalloc/safepoint.h>
+
+void lane_inline_reader_enter(struct lane_reader* reader) { lane_reader_enter(reader); }
+void lane_inline_reader_exit(struct lane_reader* reader) { lane_reader_exit(reader); }
+void lane_inline_reader_online(struct lane_reader* reader) { lane_reader_online(reader); }
+void lane_inline_reader_offline(struct lane_reader* reader) { lane_reader_offline(reader); }
+void lane_inline_reader_quiescent(struct lane_reader* reader) { lane_reader_quiescent(reader); }

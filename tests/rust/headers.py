@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CRATE = ROOT / "rust/lanemalloc-sys"
-HEADERS = [ROOT / f"include/lanemalloc/{name}.h" for name in ("lanemalloc", "arena", "safepoint")]
+HEADERS = [ROOT / f"include/lanemalloc/{name}.h" for name in ("lanemalloc", "arena", "pool", "safepoint")]
 OPTIONS = ["--use-core", "--ctypes-prefix", "lanemalloc_sys", "--no-layout-tests", "--no-doc-comments", "--size_t-is-usize"]
 
 PROGRAM = """
@@ -118,7 +118,7 @@ def main() -> int:
     header.write_text("".join(f"#include <lanemalloc/{h.name}>\n" for h in HEADERS))
     os.environ.setdefault("LIBCLANG_PATH", "/usr/lib/llvm-14/lib")
     functions = bindgen(header, "--allowlist-function", "lane_.*", "--blocklist-type", ".*")
-    types = bindgen(header, "--allowlist-type", "lane_.*", "--allowlist-var", "LANE_[A-Z]*_?(ZERO|WAIT|USE_RESERVE)")
+    types = bindgen(header, "--allowlist-type", "lane_.*", "--allowlist-var", "LANE_POOL_.*")
 
     status, output = compare(directory, functions, types)
     print(output, end="")

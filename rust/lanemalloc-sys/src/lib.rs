@@ -18,12 +18,15 @@
 
 mod arena;
 mod malloc;
+mod pool;
 mod safepoint;
 
 pub use core::ffi::c_void;
 
 /// C's `int`.
 pub type c_int = i32;
+/// C's `unsigned int`, which enumerations are.
+pub type c_uint = u32;
 /// C's `char`; `core::ffi` has these types from Rust 1.64 on.
 #[cfg(target_arch = "x86_64")]
 pub type c_char = i8;
@@ -33,4 +36,5 @@ pub type c_char = u8;
 
 pub use arena::*;
 pub use malloc::*;
+pub use pool::*;
 pub use safepoint::*;

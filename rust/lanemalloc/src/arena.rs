@@ -12,7 +12,7 @@ use core::str;
 use lanemalloc_sys::{
     c_void, lane_arena, lane_arena_alloc, lane_arena_alloc_aligned, lane_arena_alloc_zeroed,
     lane_arena_at_reset, lane_arena_bytes, lane_arena_destroy, lane_arena_init, lane_arena_realloc,
-    lane_arena_reset, lane_arena_rollback,
+    lane_arena_reset,
 };
 
 use crate::abort::abort_on_panic;
@@ -331,6 +331,8 @@ impl fmt::Write for Text<'_> {
 
 #[cfg(feature = "allocator-api2")]
 mod allocator {
+    use lanemalloc_sys::lane_arena_rollback;
+
     use super::*;
     use crate::allocator::Source;
 

@@ -24,6 +24,7 @@ mod arena;
 mod control;
 mod error;
 mod global;
+mod pool;
 mod raw;
 pub mod safepoint;
 
@@ -31,6 +32,7 @@ pub use arena::Arena;
 pub use control::{
     lanes, print_statistics, set_lanes, trim, usable_size, CompiledOptions, Lanes, LanesError,
 };
-pub use error::OutOfMemory;
+pub use error::{CreateError, InvalidLimit, OutOfMemory};
 pub use global::Lanemalloc;
+pub use pool::{Padding, Pool, PoolBox, PoolBuilder, PoolStatistics, Reclaim, Recycled, Recycler};
 pub use safepoint::{Deferred, Guard, Reader};

@@ -39,14 +39,14 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use alloc::boxed::Box;
 
 use lanemalloc_sys::{
-    c_char, c_int, c_void, lane_reader, lane_reader_enter, lane_reader_exit, lane_reader_offline,
-    lane_reader_online, lane_reader_quiescent, lane_reader_register, lane_reader_unregister, lane_safepoint,
-    lane_safepoint_call, lane_safepoint_free, lane_safepoint_get_statistics, lane_safepoint_poll,
-    lane_safepoint_statistics, lane_safepoint_wait,
+    c_int, c_void, lane_reader, lane_reader_enter, lane_reader_exit, lane_reader_offline, lane_reader_online,
+    lane_reader_quiescent, lane_reader_register, lane_reader_unregister, lane_safepoint, lane_safepoint_call,
+    lane_safepoint_free, lane_safepoint_get_statistics, lane_safepoint_poll, lane_safepoint_statistics,
+    lane_safepoint_wait,
 };
 
 use crate::abort::abort_on_panic;
-use crate::error::{out_of_memory, OutOfMemory};
+use crate::error::{out_of_memory, Name, OutOfMemory};
 use crate::raw;
 
 pub use lanemalloc_sys::lane_safepoint_statistics as Statistics;
@@ -64,13 +64,11 @@ unsafe impl Send for Reader {}
 impl Reader {
     /// Registers a reader. `name` is for messages, cut after 23 bytes. Takes time by the number of readers.
     pub fn register(name: &str) -> Result<Reader, OutOfMemory> {
-        let mut text = [0u8; 24];
-        let length = name.len().min(text.len() - 1);
-        text[..length].copy_from_slice(&name.as_bytes()[..length]);
+        let name = Name::new(name);
         let raw = NonNull::new(raw::allocate_zeroed(Layout::new::<lane_reader>()).cast::<lane_reader>());
         let raw = raw.ok_or(OutOfMemory)?;
-        // SAFETY: its place stays until it is unregistered; the text ends with a zero.
-        if unsafe { lane_reader_register(raw.as_ptr(), text.as_ptr().cast::<c_char>()) } != 0 {
+        // SAFETY: its place stays until it is unregistered; the name ends with a zero, and is copied.
+        if unsafe { lane_reader_register(raw.as_ptr(), name.as_ptr()) } != 0 {
             // SAFETY: allocated above.
             unsafe { raw::free(raw.as_ptr().cast(), Layout::new::<lane_reader>()) };
             return Err(OutOfMemory);

@@ -17,6 +17,7 @@
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
 
 mod arena;
+mod heap;
 mod malloc;
 mod pool;
 mod safepoint;
@@ -35,6 +36,7 @@ pub type c_char = i8;
 pub type c_char = u8;
 
 pub use arena::*;
+pub use heap::*;
 pub use malloc::*;
 pub use pool::*;
 pub use safepoint::*;

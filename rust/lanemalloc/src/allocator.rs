@@ -5,7 +5,7 @@ use core::ptr::{self, NonNull};
 
 use allocator_api2::alloc::{AllocError, Allocator};
 
-use crate::{raw, Arena, Lanemalloc};
+use crate::{raw, Arena, Heap, Lanemalloc};
 
 /// A source of memory by layouts whose sizes are not zero.
 ///
@@ -157,3 +157,4 @@ macro_rules! allocator {
 
 allocator!(Lanemalloc);
 allocator!(&Arena);
+allocator!(&Heap<'_>);

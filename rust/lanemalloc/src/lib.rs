@@ -7,6 +7,12 @@
 //! # fn main() {}
 //! ```
 //!
+//! - [`Lanemalloc`]: the global allocator.
+//! - [`Arena`]: values that are given back together.
+//! - [`Pool`]: values of one type; [`Recycler`]: values that stay made.
+//! - [`Heap`]: memory that is counted and limited.
+//! - [`Deferred`], [`Reader`] and [`safepoint`]: values that are dropped when nobody can read them any more.
+//!
 //! The crate brings the allocator's C++ sources and compiles them (a C++20 compiler is needed, CMake is not); C code in the same
 //! program keeps the C library's `malloc`. Linux on x86-64 and aarch64; Rust 1.63 or later; no `std`.
 //!
@@ -24,6 +30,7 @@ mod arena;
 mod control;
 mod error;
 mod global;
+mod heap;
 mod pool;
 mod raw;
 pub mod safepoint;
@@ -34,5 +41,6 @@ pub use control::{
 };
 pub use error::{CreateError, InvalidLimit, OutOfMemory};
 pub use global::Lanemalloc;
+pub use heap::{Heap, HeapBuilder, HeapStatistics};
 pub use pool::{Padding, Pool, PoolBox, PoolBuilder, PoolStatistics, Reclaim, Recycled, Recycler};
 pub use safepoint::{Deferred, Guard, Reader};

@@ -89,6 +89,7 @@ def compare(directory: Path, functions: str, types: str) -> tuple[int, str]:
     (directory / "Cargo.toml").write_text(
         '[package]\nname = "headers"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\n'
         f'[dependencies]\nlanemalloc-sys = {{ path = "{CRATE}" }}\n')
+    (directory / "Cargo.lock").unlink(missing_ok=True)  # another cargo's
     (directory / "src/functions.rs").write_text(functions)
     (directory / "src/types.rs").write_text(types)
     checks = "\n".join(checks_of(functions, types))

@@ -1,6 +1,6 @@
 //! Memory that is freed once nobody can be reading it any more: readers, and what is deferred.
 //!
-//! [`Deferred`](crate::Deferred) and [`Reader`](crate::Reader) are for programs in safe Rust. Who writes a lock-free structure defers the drop
+//! [`Deferred`] and [`Reader`] are for programs in safe Rust. Who writes a lock-free structure defers the drop
 //! of what was unlinked by [`defer_drop`].
 //!
 //! ```
@@ -275,7 +275,7 @@ pub fn statistics() -> Statistics {
 /// A value that some threads read while others replace it. Reading writes nothing that threads share; a former value is dropped when nobody can
 /// be reading it any more, maybe by another thread.
 ///
-/// See [`safepoint`](crate::safepoint) for an example.
+/// There is an example at the head of [this module](self).
 pub struct Deferred<T: Send + Sync + 'static> {
     /// Never null; the value's memory is lanemalloc's.
     value: AtomicPtr<T>,

@@ -86,10 +86,9 @@ fn children_are_charged_to_their_parents() {
 #[test]
 fn a_walk_sees_what_lives() {
     let heap = Heap::new().unwrap();
-    let objects: Vec<_> =
-        (1..200).map(|n| (heap.alloc(layout(n * 50, 8)).unwrap(), layout(n * 50, 8))).collect();
+    let allocate = |n: usize| (heap.alloc(layout(n * 50, 8)).unwrap(), layout(n * 50, 8));
     let (kept, freed): (Vec<_>, Vec<_>) =
-        objects.into_iter().partition(|(_, layout)| layout.size() % 100 == 0);
+        (1..200).map(allocate).partition(|(_, layout)| layout.size() % 100 == 0);
     freed.into_iter().for_each(|(object, layout)| unsafe { heap.free(object, layout) });
     let mut seen = BTreeSet::new();
     let visit = |object: NonNull<u8>, size: usize| size > 0 && seen.insert(object);

@@ -34,7 +34,7 @@ fn threads_drop_what_others_allocated() {
     let pool = Pool::builder().name("messages").build().unwrap();
     let (sender, receiver) = mpsc::channel::<PoolBox<String>>();
     thread::scope(|scope| {
-        scope.spawn(|| receiver.into_iter().enumerate().for_each(|(_, text)| assert_eq!(*text, "message")));
+        scope.spawn(|| receiver.into_iter().for_each(|text| assert_eq!(*text, "message")));
         for _ in 0..4 {
             let (sender, pool) = (sender.clone(), &pool);
             scope.spawn(move || {

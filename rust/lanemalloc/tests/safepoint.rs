@@ -65,17 +65,17 @@ fn nothing_is_dropped_while_it_is_read_and_all_is_dropped_once() {
                 assert!(reads > 0 && reads % 100 == 0);
             });
         }
-        let writers: Vec<_> = (0..2)
-            .map(|_| {
-                let (value, drops) = (&value, &drops);
-                scope.spawn(move || {
-                    for _ in 0..VALUES / 2 {
-                        value.replace(Watched::new(drops)).unwrap();
-                    }
-                })
+        let (value, drops) = (&value, &drops);
+        let writers = [0, 1].map(|_| {
+            scope.spawn(move || {
+                for _ in 0..VALUES / 2 {
+                    value.replace(Watched::new(drops)).unwrap();
+                }
             })
-            .collect();
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        });
+        for writer in writers {
+            writer.join().unwrap();
+        }
         over.store(true, SeqCst);
     });
     safepoint::wait().unwrap();

@@ -9,11 +9,11 @@
  *
  * For every function here, where not said otherwise:
  *   threads     any thread may call it; a reader belongs to one thread at a time
- *   signals     lane_safepoint_free may be called from handlers, lane_safepoint_call where the functions that were deferred before may run
- *               in one; the read sections of a reader, on its own thread; the others may not
+ *   signals     lane_safepoint_free may be called from handlers; lane_safepoint_call, _heap_free and _pool_free where the functions that were
+ *               deferred before may run in one, pools' too; the read sections of a reader, on its own thread; the others may not
  *   fork        the child has the caller's readers only; the others are unregistered there. What was deferred before is freed there too, but
- *               what lies in a lane that another thread was inside of, and functions that another thread was calling: these are
- *               lost in the child
+ *               a function that another thread was just calling, and what lies in a lane that another thread was inside of, are lost in
+ *               the child: a thread may free some hundred objects before it strikes them off, so its lane may name what is free already
  *   thread exit what a thread has deferred is freed by others; its readers must be unregistered first
  *   errno       stays as it is; errors are returned
  *
@@ -37,10 +37,26 @@ extern "C" {
  * still the caller's. */
 int lane_safepoint_free(void* object);
 
-/* f(object) is called later, by a thread of the program that defers a call, polls or stops the world, outside the allocator: it may call
- * anything but lane_safepoint(), lane_safepoint_poll() and lane_safepoint_wait(), and it must return. The share of a lane, and the result,
- * are as above, counted apart; EBUSY also where a function that is being called so would have to wait. */
+/* f(object) is called later, by a thread of the program that defers a call, polls, waits or stops the world, outside the allocator: it may
+ * call anything but lane_safepoint(), and it must return. There lane_safepoint_poll() frees objects of malloc only, and
+ * lane_safepoint_wait() is EDEADLK. The share of a lane, and the result, are as above, counted apart; EBUSY also where a function that
+ * is being called so would have to wait. */
 int lane_safepoint_call(void (*f)(void* object), void* object);
+
+/* The same for objects of heaps and pools (heap.h, pool.h): calls of lane_heap_free and lane_pool_free, which share the calls' part of a
+ * lane. Until then the object is in use: it counts against limits, a walk finds it, and a pool's dtor has not been called. With
+ * LANE_POOL_WAIT, who waits is served when it is freed, by whoever polls or defers.
+ *
+ * Null does nothing. An object of another heap or pool, or of none, is reported when it is freed, with both owners' names; with checked=1
+ * at the call. The size is checked at the call, as by lane_heap_free_sized: a wrong one is reported, and nothing is freed.
+ *
+ * lane_heap_destroy() and lane_pool_destroy() make the frees of theirs that wait: the caller says that nobody uses their objects, so nobody
+ * reads them either. They wait for the functions that another thread is just calling. */
+struct lane_heap;
+struct lane_pool;
+int lane_safepoint_heap_free(struct lane_heap* heap, void* object);
+int lane_safepoint_heap_free_sized(struct lane_heap* heap, void* object, size_t size);
+int lane_safepoint_pool_free(struct lane_pool* pool, void* object);
 
 /* The world is stopped: no thread holds on to deferred memory, be it in a read section or not. Frees what was deferred before; returns how
  * much. A lane whose thread was stopped inside the allocator is left for the next time. */

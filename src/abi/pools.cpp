@@ -2,6 +2,7 @@
 // to be dead.
 #include <errno.h>
 #include <lanemalloc/pool.h>
+#include <lanemalloc/safepoint.h>
 #include <string.h>
 
 #include <new>
@@ -112,6 +113,23 @@ EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
   const Verdict verdict = p->free(object, thread_slot);
   if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("lane_pool_free", object, verdict, &p->owner());
   errno = saved;
+}
+
+// With checked=1 a bad object is told now, else when it is freed.
+EXPORT int lane_safepoint_pool_free(lane_pool* pool, void* object) {
+  ProcessPool* p = object != nullptr ? live(pool, "lane_safepoint_pool_free") : nullptr;
+  if (UNLIKELY(p == nullptr)) return 0;
+  if (UNLIKELY(process_engine.is_checked())) {
+    const Verdict verdict = p->find(object);
+    if (verdict != Verdict::kGood)
+      return report_bad_pointer("lane_safepoint_pool_free", object, verdict, &p->owner()), 0;
+  }
+  const auto free_now = [](void* context, void* o) {
+    auto* its = static_cast<ProcessPool*>(context);
+    if (UNLIKELY(!its->is_live() || !its->free_quickly(o, thread_slot)))
+      lane_pool_free_out_of_line(static_cast<lane_pool*>(context), o);
+  };
+  return process_engine.defer_call({free_now, p, object}, thread_slot);
 }
 
 EXPORT size_t lane_pool_alloc_batch(lane_pool* pool, void** objects, size_t n, int flags) {

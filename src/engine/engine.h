@@ -237,9 +237,8 @@ class Engine {
     return defer(object, slot, [&](Gate* gate) { return defer_slow(object, slot, gate); });
   }
   int defer_slow(void* object, Slot& slot, Gate* gate);
-  int defer_call(const Call& call, Slot& slot) {
-    return defer(&Deferred::calls, call, slot, Owned::enter(slot));
-  }
+  int defer_call(const Call& call, Slot& slot);
+  void make_calls_of(const void* context, Slot& slot);
   Epochs<P>& epochs() { return epochs_; }
   size_t free_at_stop(Slot& slot);
   size_t free_what_may_be_freed(Slot& slot);
@@ -355,7 +354,7 @@ class Engine {
   void cut_and_look(Slot& slot);
   void help_idle(Slot& slot, bool may_call);
   bool is_calling(const Slot& slot);
-  static bool is_called(const Lane<P>& lane);
+  static void renew_limits(Lane<P>& lane, Deferred& deferred);
   bool is_lost(const Lane<P>& lane);
   void forget_callers(const Slot& slot);
 

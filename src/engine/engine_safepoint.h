@@ -41,6 +41,23 @@ int Engine<P>::defer_slow(void* object, Slot& slot, Gate* gate) {
   return defer(&Deferred::objects, object, slot, gate);
 }
 
+// A call: to the owner's lane as a hit does, or to the one that the thread came by last, or as below.
+template <class P>
+int Engine<P>::defer_call(const Call& call, Slot& slot) {
+  Gate* gate = Owned::enter(slot);
+  const auto push = [&](Lane<P>& lane) {
+    Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
+    return LIKELY(deferred != nullptr) && deferred->push_quickly(call);
+  };
+  if (LIKELY(Owned::may_allocate(gate, 0))) {
+    if (LIKELY(push(*static_cast<Lane<P>*>(gate)))) return Owned::leave(slot, gate), 0;
+  } else {
+    Turn turn(*this, slot, gate);
+    if (turn.lane() != nullptr && turn.end(slot, push(*turn.lane()))) return 0;
+  }
+  return defer(&Deferred::calls, call, slot, gate);
+}
+
 // Where the share is full it is emptied, as far as it may be, in turns with waiting.
 template <class P>
 template <class Entry>
@@ -52,15 +69,16 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
     Calls calls;
     bool done = false, looked = false;
     {
-      Stay stay(*this, slot, gate);
+      // Calls: where make_calls_of() can reach them.
+      Stay stay(*this, slot, gate, std::is_same_v<Entry, Call>);
       Deferred* deferred = stay.lane() != nullptr ? deferred_of(*stay.lane(), kind, stay.visit()) : nullptr;
       if (LIKELY(deferred != nullptr && alone == 0)) {
         looked = tend(*stay.lane(), *deferred, deferred->*kind, calls, stay.visit());
         done = (deferred->*kind).has_room();
         if (done) (deferred->*kind).push(entry);
-        stay.lane()->set_deferred_limit(deferred->objects.limit());
+        renew_limits(*stay.lane(), *deferred);
       }
-      if (UNLIKELY(!done)) {
+      if (UNLIKELY(!done && calls.is_empty())) {
         if (!patience) {
           count<P>(reclaim_counters_.helped);
           may_wait = may_wait && !is_calling(slot) &&
@@ -72,7 +90,7 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
         if (patience) epochs_.name_stuck(epochs_.now(), stay.visit());
       }
     }
-    calls.make();
+    if (calls.make() != 0 && !done) continue;  // there is room now
     if (looked) help_idle(slot, std::is_same_v<Entry, Call> && !is_calling(slot));
     if (alone != 0 && epochs_.safe() >= alone) {
       free_now(entry, slot);
@@ -101,6 +119,7 @@ Deferred* Engine<P>::deferred_of(Lane<P>& lane, Ring<Entry> Deferred::* kind, Vi
     // release: whoever looks from outside sees it whole. Pairs with the acquire in deferred_in().
     lane.deferred.store(deferred, std::memory_order_release);
   }
+  deferred->drop_called();
   Ring<Entry>& ring = deferred->*kind;
   if (UNLIKELY(!ring.is_started())) {
     void* memory = take_blocks((Bytes{bound} + 1) * sizeof(Entry), visit);
@@ -108,6 +127,13 @@ Deferred* Engine<P>::deferred_of(Lane<P>& lane, Ring<Entry> Deferred::* kind, Vi
     ring.start(memory, bound);
   }
   return deferred;
+}
+
+// Inside, where something was done: how far the quick paths may go.
+template <class P>
+void Engine<P>::renew_limits(Lane<P>& lane, Deferred& deferred) {
+  lane.set_deferred_limit(deferred.objects.limit());
+  deferred.call_limit = deferred.calls.limit();
 }
 
 template <class P>
@@ -243,8 +269,9 @@ bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
   Gate* gate = Owned::enter(slot);
   const auto visit_here = [&](Lane<P>& here, Visit& visit) {
     Deferred* deferred = here.deferred.load(std::memory_order_relaxed);
+    deferred->drop_called();
     work(*deferred, visit);
-    here.set_deferred_limit(deferred->objects.limit());
+    renew_limits(here, *deferred);
   };
   if (gate == &lane && lane.how == Entry::kOwned) {
     Stay stay(*this, slot, gate);
@@ -257,12 +284,13 @@ bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
                                [&](Lane<P>& held) { visit_here(held, inside.visit()); });
 }
 
-// Frees what has a tag up to `upto`; of calls no more than there are now. Who is in the lane is waited for so often.
+// Frees what has a tag up to `upto`; of calls no more than there are now, and none in a call. Who is in the lane is waited for so often.
 template <class P>
 size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts) {
   size_t freed = 0;
   uint64_t until = 0;
-  for (uint32_t made = Calls::kMost; made == Calls::kMost && deferred_in(lane) != nullptr; freed += made) {
+  const bool may_call = deferred_in(lane) != nullptr && !is_calling(slot);
+  for (uint32_t made = 1; made != 0 && deferred_in(lane) != nullptr; freed += made) {
     Calls calls;
     const auto work = [&](Deferred& deferred, Visit& visit) {
       if (until == 0) {
@@ -270,7 +298,7 @@ size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attemp
         until = deferred.calls.added();
       }
       freed += free_deferred(lane, deferred.objects, upto, ~uint64_t{0}, visit);
-      calls.take(deferred, upto, until, &slot);
+      if (may_call) calls.take(deferred, upto, until, &slot);
     };
     Patience<P> patience;
     while (!visit_lane(lane, slot, work) && --attempts > 0) patience.wait();
@@ -332,7 +360,7 @@ int Engine<P>::wait_for_readers(Slot& slot) {
   cut_and_look(slot);
   bool waited = false;
   world_.lanes.for_each([&](Lane<P>& lane) {
-    if (deferred_in(lane) == nullptr && !is_called(lane)) return;
+    if (deferred_in(lane) == nullptr) return;
     uint64_t objects = 0, calls_until = 0;
     bool seen = false, done = false;
     const auto work = [&](Deferred& deferred, Visit&) {
@@ -357,6 +385,34 @@ int Engine<P>::wait_for_readers(Slot& slot) {
   });
   if (waited) count<P>(reclaim_counters_.waited_ns, patience.waited_ns());
   return epochs_.can_tell() ? 0 : EDEADLK;
+}
+
+// What waits with this context is called now: nobody reads its object any more. Waits for calls that another thread is just making, which
+// may be such. Outside any lane.
+template <class P>
+void Engine<P>::make_calls_of(const void* context, Slot& slot) {
+  constexpr uint32_t kMost = 32;
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    Patience<P> patience;
+    const Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
+    while (deferred != nullptr && deferred->has_calls()) {
+      Call found[kMost];
+      uint32_t n = 0;
+      bool was_looked_at = true;
+      const auto look = [&](Lane<P>& held, Visit&) {
+        Deferred& its = *held.deferred.load(std::memory_order_relaxed);
+        was_looked_at = its.take_out(context, &slot, found, kMost, n);
+        renew_limits(held, its);
+      };
+      {
+        Search search(*this, slot);
+        in_lane(lane, slot, true, look);
+      }
+      for (uint32_t i = 0; i < n; ++i) found[i].free(found[i].context, found[i].object);
+      if (was_looked_at && n < kMost) break;
+      if (n == 0) patience.wait();
+    }
+  });
 }
 
 // One lane that nobody may come by again: its thread is gone, or it served for a moment.
@@ -391,13 +447,6 @@ bool Engine<P>::is_calling(const Slot& slot) {
   return any;
 }
 
-// Somebody is making calls of the lane.
-template <class P>
-bool Engine<P>::is_called(const Lane<P>& lane) {
-  const Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
-  return deferred != nullptr && deferred->caller.load(std::memory_order_relaxed) != nullptr;
-}
-
 // In a fork child: what a thread was inside of that is not there.
 template <class P>
 bool Engine<P>::is_lost(const Lane<P>& lane) {
@@ -408,9 +457,8 @@ template <class P>
 void Engine<P>::forget_callers(const Slot& slot) {
   world_.lanes.for_each([&](Lane<P>& lane) {
     Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
-    if (deferred == nullptr || deferred->caller.load(std::memory_order_relaxed) == &slot) return;
-    deferred->called.store(deferred->calls.taken(), std::memory_order_relaxed);
-    deferred->caller.store(nullptr, std::memory_order_relaxed);
+    const void* caller = deferred != nullptr ? deferred->caller.load(std::memory_order_relaxed) : nullptr;
+    if (caller != nullptr && caller != &slot) deferred->forget_caller();
   });
 }
 

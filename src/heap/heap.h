@@ -51,7 +51,7 @@ class Heap : public HeapPlace {
 
   Heap(Engine<P>& engine, KindSource source, const char* name, Heap* parent);
   bool start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, Slot& slot);
-  // Everything in it, and its child heaps; `gone(heap)` is told of each heap that is no more. Returns how many objects there were.
+  // Makes the frees that wait for a safepoint. Then everything in it, and its child heaps; `gone(heap)` is told of each heap that is no more. Returns how many objects there were.
   template <class Gone>
   uint64_t end(Slot& slot, Gone gone);
 
@@ -71,6 +71,8 @@ class Heap : public HeapPlace {
            engine_.free_quickly_of(*kind, static_cast<Object*>(p), slot);
   }
 
+  // What free() would find wrong.
+  HeapFree look_at(const void* p, Bytes size) const;
   // Whether p is a live object of this heap.
   Verdict find(const void* p) const;
   // Of one that is.

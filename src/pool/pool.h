@@ -69,7 +69,7 @@ class Pool : public PoolPlace {
        const PoolSource& source = {});
   // False: no memory, or too many pools.
   bool start(uint64_t limit, uint32_t reserve, Slot& slot);
-  // How many objects were in use. lost: set if memory could not be reached.
+  // Makes the frees that wait for a safepoint. How many objects were in use then. lost: set if memory could not be reached.
   uint64_t end(Slot& slot, bool& lost);
 
   bool may_have(uint32_t flags) const {
@@ -82,12 +82,18 @@ class Pool : public PoolPlace {
     }
     return allocate_elaborately(flags, slot);
   }
-  FAST Verdict free(void* p, Slot& slot) {
+  // The usual case of a free. False: nothing happened.
+  FAST bool free_quickly(void* p, Slot& slot) {
     if (UNLIKELY(is_elaborate_) || !engine_.free_quickly_of(kind_, static_cast<Object*>(p), slot))
-      return free_elaborately(p, slot);
+      return false;
     look_after_leaving(slot);
-    return Verdict::kGood;
+    return true;
   }
+  FAST Verdict free(void* p, Slot& slot) {
+    return free_quickly(p, slot) ? Verdict::kGood : free_elaborately(p, slot);
+  }
+  // Whether free() would find p to be a good one.
+  Verdict find(const void* p) const;
   size_t allocate_batch(void** objects, size_t n, uint32_t flags, Slot& slot);
   // As many of the first objects as are good; the next one, if there is any, is to be freed by itself.
   size_t free_batch(void** objects, size_t n, Slot& slot);

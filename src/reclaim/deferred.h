@@ -1,16 +1,17 @@
 // Deferred: what a lane has deferred: objects of malloc in one ring, and calls in another. It lies in blocks of its own, which the lane
 // takes at its first deferred free and keeps.
-// Called by: engine, inside the lane. Locking: none, but for `caller`.
+// Called by: engine, inside the lane (engine_safepoint.h). Locking: none, but for `caller` and `called`.
 //
-// Objects are freed inside the lane, so that who does it enters once for many. Calls are made outside any lane: a caller takes some
-// out inside, leaves, and makes them; of each lane one thread at a time, so that they end in their order.
+// Objects are freed inside the lane, so that who does it enters once for many. Calls are made outside any lane, of each lane by one thread
+// at a time, so that they end in their order. They stay in the ring until they have returned: what a fork child finds there is still to
+// be called, but for the one that was being made.
 #pragma once
 
 #include "reclaim/ring.h"
 
 namespace lanemalloc {
 
-// free(context, object) is called. What a deferred call is made of; frees of other kinds than malloc's are calls.
+// free(context, object) is called. What a deferred call is made of; frees of heaps' and pools' objects are calls.
 struct Call {
   void (*free)(void* context, void* object);
   void* context;
@@ -24,56 +25,104 @@ struct Deferred {
   Ring<void*> objects;
   std::atomic<Call*> next_call{nullptr};
   Ring<Call> calls{next_call};
-  // The thread that is making calls of this lane, by its slot; null: nobody.
+  Call* call_limit = nullptr;  // below it calls are added, and nothing else is done
+  // The thread that is making calls of this lane, by its slot; null: nobody. Set inside the lane.
   std::atomic<const void*> caller{nullptr};
-  std::atomic<uint64_t> called{0};  // calls that have returned
+  std::atomic<uint64_t> called{0};        // calls that have returned
+  std::atomic<uint64_t> called_until{0};  // that is, when the caller is done
 
-  bool is_empty() const { return objects.is_empty() && calls.is_empty(); }
+  bool has_calls() const { return calls.added() != called.load(std::memory_order_relaxed); }
+  bool is_empty() const { return objects.is_empty() && !has_calls(); }
   uint64_t added() const { return objects.added() + calls.added(); }
   uint64_t freed() const { return objects.taken() + called.load(std::memory_order_relaxed); }
+
+  // --- Inside the lane.
+  FAST bool push_quickly(const Call& call) {
+    if (UNLIKELY(next_call.load(std::memory_order_relaxed) >= call_limit)) return false;
+    calls.push(call);
+    return true;
+  }
+  // The places of calls that have returned are free.
+  void drop_called() {
+    // acquire: who has made a call has read it before. Pairs with [returned].
+    const uint64_t n = called.load(std::memory_order_acquire) - calls.taken();
+    if (n != 0) calls.drop(static_cast<uint32_t>(n));
+  }
+  // Takes out calls with this context, at most so many; what is in their places does nothing. False: another thread is making calls,
+  // which may be such.
+  bool take_out(const void* context, const void* who, Call* out, uint32_t most, uint32_t& n) {
+    const void* making = caller.load(std::memory_order_acquire);
+    if (making != nullptr && making != who) return false;
+    drop_called();
+    bool is_being_made = making != nullptr;
+    calls.for_each([&](Call& call) {
+      if (n < most && call.context == context && !is_being_made) {
+        out[n++] = call;
+        call = {[](void*, void*) {}, nullptr, nullptr};
+      }
+      is_being_made = false;
+    });
+    return true;
+  }
+
+  // In a fork child: the one that another thread was just making is lost.
+  void forget_caller() {
+    const uint64_t next = called.load(std::memory_order_relaxed) + 1;
+    const uint64_t until = called_until.load(std::memory_order_relaxed);
+    called.store(next < until ? next : until, std::memory_order_relaxed);
+    caller.store(nullptr, std::memory_order_relaxed);
+  }
+
+  void check_invariants() const {
+    objects.check_invariants();
+    calls.check_invariants();
+    CHECK(calls.taken() <= called.load(std::memory_order_relaxed) &&
+          called.load(std::memory_order_relaxed) <= calls.added());
+  }
 };
 
-// Calls that were taken out of a lane, to be made by make().
+// Calls that one thread is to make.
 class Calls {
  public:
-  static constexpr uint32_t kMost = 32;
-
   Calls() = default;
   Calls(const Calls&) = delete;
 
-  // Inside the lane: takes some of those that may be made, at most until so many have ever been taken. None while somebody makes others.
+  // Inside the lane: those of its oldest batch, if they may be made, at most until so many have ever been made. None while somebody makes
+  // others.
   void take(Deferred& deferred, Epoch upto, uint64_t until, const void* who) {
     Ring<Call>& ring = deferred.calls;
-    // acquire: the calls before have returned. Pairs with the release in make().
+    // acquire: the calls before have returned. Pairs with [done].
     if (deferred.caller.load(std::memory_order_acquire) != nullptr) return;
-    while (count_ < kMost && ring.taken() < until) {
-      uint32_t n = ring.ready(upto);
-      if (n == 0) break;
-      if (n > kMost - count_) n = kMost - count_;
-      if (n > until - ring.taken()) n = static_cast<uint32_t>(until - ring.taken());
-      for (uint32_t i = 0; i < n; ++i) calls_[count_++] = ring.head()[i];
-      ring.drop(n);
-    }
+    deferred.drop_called();
+    count_ = ring.ready(upto);
+    if (count_ > until - ring.taken()) count_ = static_cast<uint32_t>(until - ring.taken());
     if (count_ == 0) return;
     from_ = &deferred;
-    taken_ = ring.taken();
+    first_ = ring.head();
+    until_ = ring.taken() + count_;
+    deferred.called_until.store(until_, std::memory_order_relaxed);
     deferred.caller.store(who, std::memory_order_relaxed);
   }
+  bool is_empty() const { return count_ == 0; }
 
   // Outside. Returns how many there were.
   uint32_t make() {
-    for (uint32_t i = 0; i < count_; ++i) calls_[i].free(calls_[i].context, calls_[i].object);
     if (count_ == 0) return 0;
-    from_->called.store(taken_, std::memory_order_relaxed);
-    from_->caller.store(nullptr, std::memory_order_release);
+    for (uint32_t i = 0; i < count_; ++i) {
+      const Call call = first_[i];  // its place may be used again before the loop goes on
+      call.free(call.context, call.object);
+      // release: who uses the place again, or waits for the call, comes after it [returned].
+      from_->called.store(until_ - count_ + i + 1, std::memory_order_release);
+    }
+    from_->caller.store(nullptr, std::memory_order_release);  // [done]
     return count_;
   }
 
  private:
   uint32_t count_ = 0;
   Deferred* from_ = nullptr;
-  uint64_t taken_ = 0;
-  Call calls_[kMost];
+  Call* first_ = nullptr;
+  uint64_t until_ = 0;
 };
 
 }  // namespace lanemalloc

@@ -48,6 +48,9 @@ TEST(RingTest, EverythingThatGoesInComesOutInOrderUnderTags) {
           }
       }
       EXPECT_HOLDS(ring.check_invariants());
+      uint64_t waits = out;
+      ring.for_each([&](uint64_t entry) { EXPECT_EQ(entry, waits++); });
+      ASSERT_EQ(waits, in);
       ASSERT_EQ(ring.added(), in);
       ASSERT_EQ(ring.taken(), out);
       ASSERT_LE(in - out, bound);
@@ -550,7 +553,7 @@ TEST_ALL_CONFIGS(DeferTest, ACallThatWouldHaveToWaitIsToldSo) {
   EXPECT_EQ(full.wait, EDEADLK);
   lane_reader_exit(&reader_);
   EXPECT_EQ(engine().wait_for_readers(a), 0);
-  EXPECT_EQ(full.notes.size(), 4u);
+  EXPECT_EQ(full.notes.size(), 3u) << "the one that is being called has its place until it returns";
 }
 
 // What threads that are gone have deferred goes while others defer. Owned: the other entries' lanes have no thread.
@@ -633,30 +636,6 @@ TEST_ALL_CONFIGS(DeferTest, InTheChildALaneThatAThreadWasInsideOfIsLost) {
   EXPECT_EQ(engine().wait_for_readers(a), 0);
   EXPECT_EQ(engine().free_at_stop(a), 0u);
   begin({});
-}
-
-// Functions that another thread was calling are lost in the child; those behind them are called there.
-TEST_ALL_CONFIGS(DeferTest, InTheChildAnotherThreadsCallsAreLostAndLaterOnesAreMade) {
-  Slot &a = thread(), &b = thread();
-  add_reader(a);
-  static std::vector<void*> called;
-  static FakeEngine* engine_now;
-  static Slot* forker;
-  called.clear();
-  engine_now = &engine();
-  forker = &b;
-  const auto fork_here = [](void*, void*) {
-    engine_now->before_fork(*forker);
-    engine_now->after_fork_in_child(*forker);
-  };
-  EXPECT_EQ(defer_call(a, fork_here, nullptr, nullptr), 0);
-  for (int i = 0; i < 40; ++i) EXPECT_EQ(defer_call(a, note, &called, nullptr), 0);
-  Fake::number = cpu_of(b);
-  take(b, 48);
-  const size_t freed = engine().free_at_stop(a);
-  EXPECT_EQ(freed, called.size() + 1) << "in this test the other thread goes on";
-  EXPECT_EQ(engine().wait_for_readers(b), 0);
-  EXPECT_EQ(called.size(), 40u);
 }
 
 // Neither a lane nor a ring is to be had: the caller waits for its object's own epoch.

@@ -12,8 +12,9 @@
  *   signals     lane_safepoint_free may be called from handlers; lane_safepoint_call, _heap_free and _pool_free where the functions that were
  *               deferred before may run in one, pools' too; the read sections of a reader, on its own thread; the others may not
  *   fork        the child has the caller's readers only; the others are unregistered there. What was deferred before is freed there too, but
- *               a function that another thread was just calling, and what lies in a lane that another thread was inside of, are lost in
- *               the child: a thread may free some hundred objects before it strikes them off, so its lane may name what is free already
+ *               functions that another thread was just calling (32 at most), and what lies in a lane that another thread was inside of,
+ *               are lost in the child: a thread frees some hundred objects before it strikes them off, so its lane may name what is free
+ *               already
  *   thread exit what a thread has deferred is freed by others; its readers must be unregistered first
  *   errno       stays as it is; errors are returned
  *

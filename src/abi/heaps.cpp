@@ -66,7 +66,13 @@ int free_later(lane_heap* heap, void* object, Bytes size, const char* function) 
     const HeapFree wrong = h->look_at(object, size);
     if (UNLIKELY(wrong.verdict != Verdict::kGood)) return report(function, object, size, wrong, *h), 0;
   }
-  const auto free_now = [](void* context, void* p) { lane_heap_free(static_cast<lane_heap*>(context), p); };
+  const auto free_now = [](void* context, void** objects, size_t n) {
+    auto* its = static_cast<ProcessHeap*>(context);
+    for (size_t i = 0; i < n; ++i) {
+      if (its->is_live()) i += its->free_batch(objects + i, n - i, thread_slot);
+      if (i < n) lane_heap_free(static_cast<lane_heap*>(context), objects[i]);
+    }
+  };
   return process_engine.defer_call({free_now, h, object}, thread_slot);
 }
 

@@ -124,10 +124,8 @@ EXPORT int lane_safepoint_pool_free(lane_pool* pool, void* object) {
     if (verdict != Verdict::kGood)
       return report_bad_pointer("lane_safepoint_pool_free", object, verdict, &p->owner()), 0;
   }
-  const auto free_now = [](void* context, void* o) {
-    auto* its = static_cast<ProcessPool*>(context);
-    if (UNLIKELY(!its->is_live() || !its->free_quickly(o, thread_slot)))
-      lane_pool_free_out_of_line(static_cast<lane_pool*>(context), o);
+  const auto free_now = [](void* context, void** objects, size_t n) {
+    lane_pool_free_batch(static_cast<lane_pool*>(context), objects, n);
   };
   return process_engine.defer_call({free_now, p, object}, thread_slot);
 }

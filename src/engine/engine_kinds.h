@@ -88,13 +88,14 @@ size_t Engine<P>::allocate_batch_of(Kind& kind, void** objects, size_t n, Slot& 
 }
 
 template <class P>
-size_t Engine<P>::free_batch_of(Kind& kind, void** objects, size_t n, Slot& slot) {
+size_t Engine<P>::free_batch_of(const KindOwner& owner, void** objects, size_t n, Slot& slot) {
   constexpr size_t kMost = 256;
   for (size_t freed = 0; freed < n;) {
     Stay stay(*this, slot, Owned::enter(slot), true);
     if (stay.lane() == nullptr) return freed;
     for (const size_t end = n - freed < kMost ? n : freed + kMost; freed < end; ++freed) {
-      if (kind_at(objects[freed]) != &kind) return freed;
+      const Kind* kind = kind_at(objects[freed]);
+      if (kind == nullptr || kind->owner != &owner) return freed;
       stay.lane()->free_of_kind(static_cast<Object*>(objects[freed]), world_.region.entry_of(objects[freed]),
                                 stay.visit());
     }

@@ -45,15 +45,21 @@ int Engine<P>::defer_slow(void* object, Slot& slot, Gate* gate) {
 template <class P>
 int Engine<P>::defer_call(const Call& call, Slot& slot) {
   Gate* gate = Owned::enter(slot);
-  const auto push = [&](Lane<P>& lane) {
-    Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
-    return LIKELY(deferred != nullptr) && deferred->push_quickly(call);
-  };
   if (LIKELY(Owned::may_allocate(gate, 0))) {
-    if (LIKELY(push(*static_cast<Lane<P>*>(gate)))) return Owned::leave(slot, gate), 0;
-  } else {
+    Deferred* deferred = static_cast<Lane<P>*>(gate)->deferred.load(std::memory_order_relaxed);
+    if (LIKELY(deferred != nullptr && deferred->push_quickly(call))) return Owned::leave(slot, gate), 0;
+  }
+  return defer_call_slow(call, slot, gate);
+}
+
+template <class P>
+int Engine<P>::defer_call_slow(const Call& call, Slot& slot, Gate* gate) {
+  {
     Turn turn(*this, slot, gate);
-    if (turn.lane() != nullptr && turn.end(slot, push(*turn.lane()))) return 0;
+    Deferred* deferred =
+        turn.lane() != nullptr ? turn.lane()->deferred.load(std::memory_order_relaxed) : nullptr;
+    if (turn.lane() != nullptr && turn.end(slot, deferred != nullptr && deferred->push_quickly(call)))
+      return 0;
   }
   return defer(&Deferred::calls, call, slot, gate);
 }
@@ -408,7 +414,7 @@ void Engine<P>::make_calls_of(const void* context, Slot& slot) {
         Search search(*this, slot);
         in_lane(lane, slot, true, look);
       }
-      for (uint32_t i = 0; i < n; ++i) found[i].free(found[i].context, found[i].object);
+      for (uint32_t i = 0; i < n; ++i) free_now(found[i], slot);
       if (was_looked_at && n < kMost) break;
       if (n == 0) patience.wait();
     }

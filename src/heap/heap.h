@@ -71,6 +71,10 @@ class Heap : public HeapPlace {
            engine_.free_quickly_of(*kind, static_cast<Object*>(p), slot);
   }
 
+  // As many of the first objects as are good and small; the next one, if there is any, is to be freed by itself.
+  size_t free_batch(void** objects, size_t n, Slot& slot) {
+    return is_checked_ ? 0 : engine_.free_batch_of(owner_, objects, n, slot);
+  }
   // What free() would find wrong.
   HeapFree look_at(const void* p, Bytes size) const;
   // Whether p is a live object of this heap.

@@ -82,15 +82,11 @@ class Pool : public PoolPlace {
     }
     return allocate_elaborately(flags, slot);
   }
-  // The usual case of a free. False: nothing happened.
-  FAST bool free_quickly(void* p, Slot& slot) {
-    if (UNLIKELY(is_elaborate_) || !engine_.free_quickly_of(kind_, static_cast<Object*>(p), slot))
-      return false;
-    look_after_leaving(slot);
-    return true;
-  }
   FAST Verdict free(void* p, Slot& slot) {
-    return free_quickly(p, slot) ? Verdict::kGood : free_elaborately(p, slot);
+    if (UNLIKELY(is_elaborate_) || !engine_.free_quickly_of(kind_, static_cast<Object*>(p), slot))
+      return free_elaborately(p, slot);
+    look_after_leaving(slot);
+    return Verdict::kGood;
   }
   // Whether free() would find p to be a good one.
   Verdict find(const void* p) const;

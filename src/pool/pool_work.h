@@ -165,7 +165,7 @@ size_t Pool<P>::allocate_batch(void** objects, size_t n, uint32_t flags, Slot& s
 template <class P>
 size_t Pool<P>::free_batch(void** objects, size_t n, Slot& slot) {
   if (is_elaborate_) return 0;
-  const size_t freed = engine_.free_batch_of(kind_, objects, n, slot);
+  const size_t freed = engine_.free_batch_of(owner_, objects, n, slot);
   look_after_leaving(slot);
   return freed;
 }

@@ -3,17 +3,20 @@
 // Called by: engine, inside the lane (engine_safepoint.h). Locking: none, but for `caller` and `called`.
 //
 // Objects are freed inside the lane, so that who does it enters once for many. Calls are made outside any lane, of each lane by one thread
-// at a time, so that they end in their order. They stay in the ring until they have returned: what a fork child finds there is still to
-// be called, but for the one that was being made.
+// at a time, so that they end in their order; neighbours that are alike are one call. They stay in the ring until they have returned: what
+// a fork child finds there is still to be called, but for those that had begun.
 #pragma once
 
 #include "reclaim/ring.h"
 
 namespace lanemalloc {
 
-// free(context, object) is called. What a deferred call is made of; frees of heaps' and pools' objects are calls.
+// free(context, objects, n) is called, with this object and those of the next calls that are alike. What a deferred call is made of; frees
+// of heaps' and pools' objects are calls.
 struct Call {
-  void (*free)(void* context, void* object);
+  static constexpr uint32_t kMostAtOnce = 32;
+
+  void (*free)(void* context, void** objects, size_t n);
   void* context;
   void* object;
 };
@@ -28,8 +31,8 @@ struct Deferred {
   Call* call_limit = nullptr;  // below it calls are added, and nothing else is done
   // The thread that is making calls of this lane, by its slot; null: nobody. Set inside the lane.
   std::atomic<const void*> caller{nullptr};
-  std::atomic<uint64_t> called{0};        // calls that have returned
-  std::atomic<uint64_t> called_until{0};  // that is, when the caller is done
+  std::atomic<uint64_t> begun{0};   // calls
+  std::atomic<uint64_t> called{0};  // calls that have returned
 
   bool has_calls() const { return calls.added() != called.load(std::memory_order_relaxed); }
   bool is_empty() const { return objects.is_empty() && !has_calls(); }
@@ -54,22 +57,17 @@ struct Deferred {
     const void* making = caller.load(std::memory_order_acquire);
     if (making != nullptr && making != who) return false;
     drop_called();
-    bool is_being_made = making != nullptr;
     calls.for_each([&](Call& call) {
-      if (n < most && call.context == context && !is_being_made) {
-        out[n++] = call;
-        call = {[](void*, void*) {}, nullptr, nullptr};
-      }
-      is_being_made = false;
+      if (n == most || call.context != context) return;
+      out[n++] = call;
+      call = {[](void*, void**, size_t) {}, nullptr, nullptr};
     });
     return true;
   }
 
-  // In a fork child: the one that another thread was just making is lost.
+  // In a fork child: what another thread was just calling is lost.
   void forget_caller() {
-    const uint64_t next = called.load(std::memory_order_relaxed) + 1;
-    const uint64_t until = called_until.load(std::memory_order_relaxed);
-    called.store(next < until ? next : until, std::memory_order_relaxed);
+    called.store(begun.load(std::memory_order_relaxed), std::memory_order_relaxed);
     caller.store(nullptr, std::memory_order_relaxed);
   }
 
@@ -99,8 +97,6 @@ class Calls {
     if (count_ == 0) return;
     from_ = &deferred;
     first_ = ring.head();
-    until_ = ring.taken() + count_;
-    deferred.called_until.store(until_, std::memory_order_relaxed);
     deferred.caller.store(who, std::memory_order_relaxed);
   }
   bool is_empty() const { return count_ == 0; }
@@ -108,11 +104,18 @@ class Calls {
   // Outside. Returns how many there were.
   uint32_t make() {
     if (count_ == 0) return 0;
-    for (uint32_t i = 0; i < count_; ++i) {
-      const Call call = first_[i];  // its place may be used again before the loop goes on
-      call.free(call.context, call.object);
-      // release: who uses the place again, or waits for the call, comes after it [returned].
-      from_->called.store(until_ - count_ + i + 1, std::memory_order_release);
+    uint64_t begun = from_->begun.load(std::memory_order_relaxed);
+    for (uint32_t i = 0; i < count_;) {
+      const Call call = first_[i];
+      void* objects[Call::kMostAtOnce];
+      uint32_t n = 0;
+      do objects[n++] = first_[i++].object;
+      while (n < Call::kMostAtOnce && i < count_ && first_[i].free == call.free &&
+             first_[i].context == call.context);
+      from_->begun.store(begun += n, std::memory_order_relaxed);
+      call.free(call.context, objects, n);
+      // release: who uses the places again, or waits for the calls, comes after them [returned].
+      from_->called.store(begun, std::memory_order_release);
     }
     from_->caller.store(nullptr, std::memory_order_release);  // [done]
     return count_;
@@ -122,7 +125,6 @@ class Calls {
   uint32_t count_ = 0;
   Deferred* from_ = nullptr;
   Call* first_ = nullptr;
-  uint64_t until_ = 0;
 };
 
 }  // namespace lanemalloc

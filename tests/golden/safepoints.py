@@ -68,7 +68,10 @@ def main() -> int:
     path = arguments.library.resolve()
     # No scavenger: its passes come by the clock.
     library = common.Library("lanemalloc", path, f"lanes=owned,decay_ms=-1,{arguments.options}")
-    program = common.compile_program(ROOT / "bench" / "micro" / "defer.c", "defer")
+    # Linked with the library, for what is compiled into programs; at run time it is the one that is preloaded.
+    program = common.compile_program(
+        ROOT / "bench" / "micro" / "defer.c", "defer", f"-I{ROOT / 'include'}", "-fno-plt", "-Wl,-z,now,--no-as-needed", f"-Wl,-rpath,{path.parent}", str(path)
+    )
     code = fast_path.disassembly(path)
     for workload in WORKLOADS:
         plain, deferred = (instructions(library, program, workload, how) for how in ("free", "defer"))

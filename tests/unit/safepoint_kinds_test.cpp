@@ -29,9 +29,11 @@ class DeferKindsTest : public PoolTest {
   void add_reader(Slot& slot) { ASSERT_TRUE(engine().add_reader(reader_, "the reader", slot)); }
 
   // As the library's: what is called knows its thread by itself.
-  static void free_of_pool(void* pool, void* object) {
-    ++frees_;
-    EXPECT_EQ(static_cast<FakePool*>(pool)->free(object, here()), Verdict::kGood);
+  static void free_of_pool(void* pool, void** objects, size_t n) {
+    EXPECT_LE(n, Call::kMostAtOnce);
+    frees_ += static_cast<int>(n);
+    for (size_t i = 0; i < n; ++i)
+      EXPECT_EQ(static_cast<FakePool*>(pool)->free(objects[i], here()), Verdict::kGood);
   }
   static Slot& here() { return *here_; }
   template <class Work>
@@ -138,9 +140,9 @@ TEST_ALL_CONFIGS(DeferKindsTest, APoolEndsInADeferredCall) {
   Slot& a = thread();
   PoolCalls calls;
   FakePool& pool = make(a, 48, 0, 0, calls.uses_only());
-  const auto end_here = [](void*, void* ended) {
+  const auto end_here = [](void*, void** ended, size_t) {
     bool lost;
-    EXPECT_EQ(static_cast<FakePool*>(ended)->end(here(), lost), 0u);
+    EXPECT_EQ(static_cast<FakePool*>(*ended)->end(here(), lost), 0u);
     EXPECT_EQ(frees_, 50);
   };
   defer_some(pool, a, 10);
@@ -160,7 +162,7 @@ TEST_ALL_CONFIGS(DeferKindsTest, TheEndWaitsForWhatAnotherThreadIsJustCalling) {
   FakePool& pool = make(a, 48);
   static std::atomic<int> stage;
   stage = 0;
-  const auto linger = [](void*, void*) {
+  const auto linger = [](void*, void**, size_t) {
     stage = 1;
     while (stage < 2) std::this_thread::yield();
     stage = 3;
@@ -210,11 +212,13 @@ TEST_ALL_CONFIGS(DeferKindsTest, APollInACallFreesObjectsOnlyAndAWaitIsRefused) 
   static int depth, most_depth, waits;
   engine_now = &engine();
   depth = most_depth = waits = 0;
-  const auto poll_and_wait = [](void*, void* object) {
+  const auto poll_and_wait = [](void*, void** objects, size_t n) {
     most_depth = std::max(most_depth, ++depth);
-    EXPECT_EQ(engine_now->defer(object, here()), 0);
-    EXPECT_EQ(engine_now->free_what_may_be_freed(here()), 1u);
-    waits += engine_now->wait_for_readers(here()) == EDEADLK;
+    for (size_t i = 0; i < n; ++i) {
+      EXPECT_EQ(engine_now->defer(objects[i], here()), 0);
+      EXPECT_EQ(engine_now->free_what_may_be_freed(here()), 1u);
+      waits += engine_now->wait_for_readers(here()) == EDEADLK;
+    }
     --depth;
   };
   for (Slot* t : {&a, &b})
@@ -226,7 +230,7 @@ TEST_ALL_CONFIGS(DeferKindsTest, APollInACallFreesObjectsOnlyAndAWaitIsRefused) 
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
-// In the child the one call that another thread was making is lost; those behind it in its batch are made there.
+// In the child the call that another thread was making is lost; those behind it in its batch are made there.
 TEST_ALL_CONFIGS(DeferKindsTest, TheChildMakesTheRestOfWhatAnotherThreadWasCalling) {
   Slot &b = thread(), &a = thread();
   FakePool& pool = make(a, 48);
@@ -235,7 +239,7 @@ TEST_ALL_CONFIGS(DeferKindsTest, TheChildMakesTheRestOfWhatAnotherThreadWasCalli
   static Slot* forker;
   engine_now = &engine();
   forker = &b;
-  const auto fork_here = [](void*, void*) {
+  const auto fork_here = [](void*, void**, size_t) {
     if (frees_ != 10) return;
     engine_now->before_fork(*forker);
     engine_now->after_fork_in_child(*forker);
@@ -256,9 +260,14 @@ class DeferHeapTest : public DeferKindsTest {
   using FakeHeap = Heap<Fake>;
   static constexpr FakeHeap::KindSource kSource{[]() -> void* { return ::operator new(sizeof(Kind)); },
                                                 [](void* kind) { ::operator delete(kind); }};
-  static void free_of_heap(void* heap, void* object) {
-    ++frees_;
-    EXPECT_EQ(static_cast<FakeHeap*>(heap)->free(object, FakeHeap::kUnknown, here()).verdict, Verdict::kGood);
+  static void free_of_heap(void* heap, void** objects, size_t n) {
+    FakeHeap& its = *static_cast<FakeHeap*>(heap);
+    for (size_t i = 0; i < n; ++i, ++frees_) {
+      const size_t freed = its.free_batch(objects + i, n - i, here());
+      i += freed, frees_ += static_cast<int>(freed);
+      if (i == n) return;
+      EXPECT_EQ(its.free(objects[i], FakeHeap::kUnknown, here()).verdict, Verdict::kGood);
+    }
   }
   void defer_all(FakeHeap& heap, Slot& slot) {
     for (Bytes size : telling_sizes()) {

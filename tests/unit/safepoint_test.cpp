@@ -297,11 +297,14 @@ class DeferTest : public EngineTest {
     Fake::number = cpu_of(slot);
     return engine().defer(p, slot);
   }
-  int defer_call(Slot& slot, void (*f)(void*, void*), void* context, void* object) {
+  int defer_call(Slot& slot, void (*f)(void*, void**, size_t), void* context, void* object) {
     Fake::number = cpu_of(slot);
     return engine().defer_call({f, context, object}, slot);
   }
-  static void note(void* list, void* object) { static_cast<std::vector<void*>*>(list)->push_back(object); }
+  static void note(void* list, void** objects, size_t n) {
+    auto& notes = *static_cast<std::vector<void*>*>(list);
+    notes.insert(notes.end(), objects, objects + n);
+  }
   uint64_t live() { return statistics().live_objects; }
 };
 
@@ -512,13 +515,14 @@ TEST_ALL_CONFIGS(DeferTest, CallsMayDeferCalls) {
     FakeEngine* engine;
     Slot* slot;
     int calls = 0;
-    static void run(void* chain, void* object) {
+    static void run(void* chain, void** objects, size_t n) {
       Chain& self = *static_cast<Chain*>(chain);
-      ++self.calls;
       EXPECT_FALSE(is_busy(self.slot->load())) << "a call inside the allocator";
       EXPECT_EQ(self.engine->free(self.engine->allocate(48, *self.slot), *self.slot), Verdict::kGood);
-      if (object == nullptr) return;
-      EXPECT_EQ(self.engine->defer_call({run, chain, nullptr}, *self.slot), 0);
+      for (size_t i = 0; i < n; ++i, ++self.calls) {
+        if (objects[i] == nullptr) continue;
+        EXPECT_EQ(self.engine->defer_call({run, chain, nullptr}, *self.slot), 0);
+      }
     }
   } chain{&engine(), &a};
   for (int i = 0; i < 100; ++i) EXPECT_EQ(defer_call(a, Chain::run, &chain, this), 0);
@@ -537,7 +541,7 @@ TEST_ALL_CONFIGS(DeferTest, ACallThatWouldHaveToWaitIsToldSo) {
     Slot* slot;
     int result = 0;
     int wait = 0;
-    static void run(void* full, void*) {
+    static void run(void* full, void**, size_t) {
       Full& self = *static_cast<Full*>(full);
       self.wait = self.engine->wait_for_readers(*self.slot);
       for (int i = 0; i < 5; ++i)

@@ -58,14 +58,7 @@ NOINLINE void free_in(lane_heap* heap, void* object, Bytes size, const char* fun
   errno = saved;
 }
 
-// What is wrong with the size, and with checked=1 with the object, is told now; the rest when it is freed.
-int free_later(lane_heap* heap, void* object, Bytes size, const char* function) {
-  ProcessHeap* h = object != nullptr ? live(heap, function) : nullptr;
-  if (UNLIKELY(h == nullptr)) return 0;
-  if (size != ProcessHeap::kUnknown || process_engine.is_checked()) {
-    const HeapFree wrong = h->look_at(object, size);
-    if (UNLIKELY(wrong.verdict != Verdict::kGood)) return report(function, object, size, wrong, *h), 0;
-  }
+FAST int defer_free(ProcessHeap* h, void* object) {
   const auto free_now = [](void* context, void** objects, size_t n) {
     auto* its = static_cast<ProcessHeap*>(context);
     for (size_t i = 0; i < n; ++i) {
@@ -74,6 +67,17 @@ int free_later(lane_heap* heap, void* object, Bytes size, const char* function) 
     }
   };
   return process_engine.defer_call({free_now, h, object}, thread_slot);
+}
+
+// What is wrong with the size, and with checked=1 with the object, is told now; the rest when it is freed.
+NOINLINE int look_and_defer(lane_heap* heap, void* object, Bytes size, const char* function) {
+  ProcessHeap* h = object != nullptr ? live(heap, function) : nullptr;
+  if (h == nullptr) return 0;
+  const HeapFree wrong = size != ProcessHeap::kUnknown || process_engine.is_checked()
+                             ? h->look_at(object, size)
+                             : HeapFree{Verdict::kGood};
+  if (LIKELY(wrong.verdict == Verdict::kGood)) return defer_free(h, object);
+  return report(function, object, size, wrong, *h), 0;
 }
 
 }  // namespace
@@ -152,11 +156,14 @@ EXPORT void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size
 }
 
 EXPORT int lane_safepoint_heap_free(lane_heap* heap, void* object) {
-  return free_later(heap, object, ProcessHeap::kUnknown, "lane_safepoint_heap_free");
+  auto* h = reinterpret_cast<ProcessHeap*>(heap);
+  if (LIKELY(h != nullptr && object != nullptr && h->is_live() && !process_engine.is_checked()))
+    return defer_free(h, object);
+  return look_and_defer(heap, object, ProcessHeap::kUnknown, "lane_safepoint_heap_free");
 }
 
 EXPORT int lane_safepoint_heap_free_sized(lane_heap* heap, void* object, size_t size) {
-  return free_later(heap, object, size, "lane_safepoint_heap_free_sized");
+  return look_and_defer(heap, object, size, "lane_safepoint_heap_free_sized");
 }
 
 EXPORT size_t lane_heap_usable_size(lane_heap* heap, const void* object) {

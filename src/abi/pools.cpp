@@ -53,6 +53,15 @@ bool is_sound(const lane_pool_options& o) {
   return o.reserve <= UINT32_MAX && alignment_of(o) != 0;
 }
 
+// With checked=1 a bad object is told now, else when it is freed.
+NOINLINE bool may_defer(lane_pool* pool, void* object) {
+  ProcessPool* p = object != nullptr ? live(pool, "lane_safepoint_pool_free") : nullptr;
+  if (p == nullptr) return false;
+  const Verdict verdict = p->find(object);
+  if (verdict != Verdict::kGood) report_bad_pointer("lane_safepoint_pool_free", object, verdict, &p->owner());
+  return verdict == Verdict::kGood;
+}
+
 int failed(int error) {
   errno = error;
   return error;
@@ -115,15 +124,10 @@ EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
   errno = saved;
 }
 
-// With checked=1 a bad object is told now, else when it is freed.
 EXPORT int lane_safepoint_pool_free(lane_pool* pool, void* object) {
-  ProcessPool* p = object != nullptr ? live(pool, "lane_safepoint_pool_free") : nullptr;
-  if (UNLIKELY(p == nullptr)) return 0;
-  if (UNLIKELY(process_engine.is_checked())) {
-    const Verdict verdict = p->find(object);
-    if (verdict != Verdict::kGood)
-      return report_bad_pointer("lane_safepoint_pool_free", object, verdict, &p->owner()), 0;
-  }
+  auto* p = reinterpret_cast<ProcessPool*>(pool);
+  const bool is_good = p != nullptr && object != nullptr && p->is_live() && !process_engine.is_checked();
+  if (UNLIKELY(!is_good) && !may_defer(pool, object)) return 0;
   const auto free_now = [](void* context, void** objects, size_t n) {
     lane_pool_free_batch(static_cast<lane_pool*>(context), objects, n);
   };

@@ -93,11 +93,17 @@ size_t Engine<P>::free_batch_of(const KindOwner& owner, void** objects, size_t n
   for (size_t freed = 0; freed < n;) {
     Stay stay(*this, slot, Owned::enter(slot), true);
     if (stay.lane() == nullptr) return freed;
+    Lane<P>& lane = *stay.lane();
     for (const size_t end = n - freed < kMost ? n : freed + kMost; freed < end; ++freed) {
-      const Kind* kind = kind_at(objects[freed]);
+      Object* object = static_cast<Object*>(objects[freed]);
+      const Kind* kind = kind_at(object);
       if (kind == nullptr || kind->owner != &owner) return freed;
-      stay.lane()->free_of_kind(static_cast<Object*>(objects[freed]), world_.region.entry_of(objects[freed]),
-                                stay.visit());
+      const MapEntry entry = world_.region.entry_of(object);
+      if (LIKELY(entry.owner() == private_of(lane.id()))) {
+        lane.free_here(object, static_cast<Slab*>(entry.state()), stay.visit());
+      } else {
+        lane.free_of_kind(object, entry, stay.visit());
+      }
     }
   }
   return n;

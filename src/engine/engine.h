@@ -354,7 +354,8 @@ class Engine {
   void cut_and_look(Slot& slot);
   void help_idle(Slot& slot, bool may_call);
   bool is_calling(const Slot& slot);
-  NOINLINE int defer_call_slow(const Call& call, Slot& slot, Gate* gate);
+  using Free = void (*)(void* context, void** objects, size_t n);
+  NOINLINE int defer_call_slow(Free f, void* context, void* object, Slot& slot, Gate* gate);
   static void renew_limits(Lane<P>& lane, Deferred& deferred);
   bool is_lost(const Lane<P>& lane);
   void forget_callers(const Slot& slot);

@@ -96,14 +96,15 @@ size_t Engine<P>::free_batch_of(const KindOwner& owner, void** objects, size_t n
     Lane<P>& lane = *stay.lane();
     for (const size_t end = n - freed < kMost ? n : freed + kMost; freed < end; ++freed) {
       Object* object = static_cast<Object*>(objects[freed]);
-      const Kind* kind = kind_at(object);
-      if (kind == nullptr || kind->owner != &owner) return freed;
-      const MapEntry entry = world_.region.entry_of(object);
-      if (LIKELY(entry.owner() == private_of(lane.id()))) {
-        lane.free_here(object, static_cast<Slab*>(entry.state()), stay.visit());
-      } else {
-        lane.free_of_kind(object, entry, stay.visit());
-      }
+      const Bytes distance = world_.region.distance(object);
+      if (UNLIKELY(distance >= world_.region.bytes())) return freed;
+      const MapEntry entry = world_.region.entry_at(distance);
+      Slab* slab = static_cast<Slab*>(entry.state());
+      const bool is_here = entry.owner() == private_of(lane.id());
+      const bool is_of_kind =
+          LIKELY(is_here) || (is_private(entry.owner()) && is_slab(public_of(entry.owner())));
+      if (UNLIKELY(!is_of_kind || slab->its_kind().owner != &owner)) return freed;
+      is_here ? lane.free_here(object, slab, stay.visit()) : lane.free_of_kind(object, entry, stay.visit());
     }
   }
   return n;

@@ -49,11 +49,12 @@ int Engine<P>::defer_call(const Call& call, Slot& slot) {
     Deferred* deferred = static_cast<Lane<P>*>(gate)->deferred.load(std::memory_order_relaxed);
     if (LIKELY(deferred != nullptr && deferred->push_quickly(call))) return Owned::leave(slot, gate), 0;
   }
-  return defer_call_slow(call, slot, gate);
+  return defer_call_slow(call.free, call.context, call.object, slot, gate);
 }
 
 template <class P>
-int Engine<P>::defer_call_slow(const Call& call, Slot& slot, Gate* gate) {
+int Engine<P>::defer_call_slow(Free f, void* context, void* object, Slot& slot, Gate* gate) {
+  const Call call = {f, context, object};
   {
     Turn turn(*this, slot, gate);
     Deferred* deferred =

@@ -12,6 +12,8 @@
 extern "C" {
 #endif
 
+/** @cond internals */
+
 #define LANE_GATE_AREA 984 /* bytes: in a gate, the address of its lane's area; null where nobody may hit */
 #define LANE_BUSY_BYTE 8   /* marks a thread's word */
 #define LANE_HIT_BYTES 65536u /* of a slab, from its beginning: what a free may hit */
@@ -48,6 +50,8 @@ static inline int lane_hit_may_free(const struct lane_bin* bin, const void* obje
 static inline char* lane_hit_area(const char* gate) {
   return __atomic_load_n((char* const*)(gate + LANE_GATE_AREA), __ATOMIC_RELAXED);
 }
+
+/** @endcond */
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 /** @file
- * Arenas: pieces that are given back together, at a reset. An allocation is eight instructions in line. Blocks come from the calling
- * thread's lane and go back to the lanes that they came from. Link with liblanemalloc.so, .a or liblanemalloc_prefixed.a. C11 and C++17.
- * docs/arenas.md has a complete example.
+ * Arenas: pieces that are given back together, at a reset. An allocation is eight instructions in line. Blocks come from the
+ * calling thread's lane and go back to the lanes that they came from. Link with liblanemalloc.so, .a or liblanemalloc_prefixed.a.
+ * C11 and C++17. docs/arenas.md has a complete example.
  *
  * For every function here, where not said otherwise:
  * - sizes: in bytes; pieces are aligned to 16 bytes, and belong to the arena until reset, rewind or destroy
@@ -44,16 +44,16 @@ int lane_arena_init(struct lane_arena* arena, size_t block_size);
 
 /** Gives everything back but one block, after the functions registered by lane_arena_at_reset(), newest first.
  *
- * Operations on words that threads share, beyond what entering a lane takes (none, where lanes belong to threads): none for blocks of the
- * thread's own lane; for blocks of other lanes at most one for each lane, however many blocks; for each large piece those of free(). With
- * checked=1 what is given back is filled with 0xFD. */
+ * Operations on words that threads share, beyond what entering a lane takes (none, where lanes belong to threads): none for
+ * blocks of the thread's own lane; for blocks of other lanes at most one for each lane, however many blocks; for each large piece
+ * those of free(). With checked=1 what is given back is filled with 0xFD. */
 void lane_arena_reset(struct lane_arena* arena);
 
 /** As lane_arena_reset(), and the last block; the arena is empty then, and may be used again. */
 void lane_arena_destroy(struct lane_arena* arena);
 
-/** A piece. What does not fit into the newest block begins another one, or, beyond a quarter of a block, has memory of its own. Size 0
- * gives a pointer that is not null; it may be the next piece's too. */
+/** A piece. What does not fit into the newest block begins another one, or, beyond a quarter of a block, has memory of its own.
+ * Size 0 gives a pointer that is not null; it may be the next piece's too. */
 static inline void* lane_arena_alloc(struct lane_arena* arena, size_t size);
 
 /** A zeroed piece of count * size bytes; an overflow is ENOMEM. */
@@ -62,14 +62,14 @@ void* lane_arena_alloc_zeroed(struct lane_arena* arena, size_t count, size_t siz
 /** A piece with an alignment of its own, in bytes: a power of two, else EINVAL. */
 void* lane_arena_alloc_aligned(struct lane_arena* arena, size_t alignment, size_t size);
 
-/** Grows or shrinks the last piece in place, if it fits, and the newest that has memory of its own as realloc() does; else copies what
- * grows. Null: allocates. On failure the piece is as before.
+/** Grows or shrinks the last piece in place, if it fits, and the newest that has memory of its own as realloc() does; else copies
+ * what grows. Null: allocates. On failure the piece is as before.
  *
  * old_size: what the piece was last asked for with. The result is aligned to 16. */
 void* lane_arena_realloc(struct lane_arena* arena, void* piece, size_t old_size, size_t size);
 
-/** Takes the last piece back, of the size that it was asked for with, or the newest that has memory of its own. 1 if it was that, else 0
- * and nothing changed. */
+/** Takes the last piece back, of the size that it was asked for with, or the newest that has memory of its own. 1 if it was that,
+ * else 0 and nothing changed. */
 int lane_arena_rollback(struct lane_arena* arena, void* piece, size_t size);
 
 /** A copy of the text. */
@@ -92,8 +92,8 @@ char* lane_arena_printf(struct lane_arena* arena, const char* format, ...)
 char* lane_arena_vprintf(struct lane_arena* arena, const char* format, va_list arguments)
     __attribute__((format(printf, 2, 0)));
 
-/** Has end(object) called before the memory goes: at a reset, a rewind to before this, or destroy. It may use the arena. Returns 0 or
- * ENOMEM. */
+/** Has end(object) called before the memory goes: at a reset, a rewind to before this, or destroy. It may use the arena. Returns
+ * 0 or ENOMEM. */
 int lane_arena_at_reset(struct lane_arena* arena, void (*end)(void* object), void* object);
 
 /** A place in an arena to come back to. Its words are the library's. */
@@ -107,9 +107,9 @@ struct lane_arena_checkpoint {
 /** The place where the arena is now. No errors. */
 struct lane_arena_checkpoint lane_arena_mark(const struct lane_arena* arena);
 
-/** Gives back everything since the checkpoint, after the functions that were registered since. Checkpoints nest; a rewind makes later ones
- * invalid, and so does a reset. One whose block is not in the arena is one line on standard error that names both, and abort(), or what
- * the option bad_pointer says; then nothing has changed. */
+/** Gives back everything since the checkpoint, after the functions that were registered since. Checkpoints nest; a rewind makes
+ * later ones invalid, and so does a reset. One whose block is not in the arena is one line on standard error that names both, and
+ * abort(), or what the option bad_pointer says; then nothing has changed. */
 void lane_arena_rewind(struct lane_arena* arena, struct lane_arena_checkpoint checkpoint);
 
 /** Bytes that the arena holds, in blocks and large pieces. */

@@ -1,6 +1,7 @@
 /// @file
 /// Arenas as C++ objects: owned, with objects whose destructors run at the reset, and as a memory resource. C++17; part of
-/// lanemalloc.hpp. Errors: see malloc.hpp; what arenas are, how safe with threads, signals and fork, and where the idea is from: arena.h.
+/// lanemalloc.hpp. Errors: see malloc.hpp; what arenas are, how safe with threads, signals and fork, and where the idea is from:
+/// arena.h.
 #ifndef LANEMALLOC_ARENA_HPP
 #define LANEMALLOC_ARENA_HPP
 
@@ -114,8 +115,8 @@ class ArenaScope {
   lane_arena_checkpoint checkpoint_;
 };
 
-/// An arena as a memory resource; what is deallocated is given back if it is the last piece, and else at the reset, before which the
-/// containers must have ended. The arena must live longer, and stay where it is.
+/// An arena as a memory resource; what is deallocated is given back if it is the last piece, and else at the reset, before which
+/// the containers must have ended. The arena must live longer, and stay where it is.
 class ArenaResource final : public std::pmr::memory_resource {
  public:
   /// Of an arena of the C functions'.

@@ -1,6 +1,6 @@
 /// @file
-/// Heaps as C++ objects: owned, as an allocator, as a memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp; what
-/// heaps are, how safe with threads, signals and fork, and where the idea is from: heap.h.
+/// Heaps as C++ objects: owned, as an allocator, as a memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp;
+/// what heaps are, how safe with threads, signals and fork, and where the idea is from: heap.h.
 #ifndef LANEMALLOC_HEAP_HPP
 #define LANEMALLOC_HEAP_HPP
 
@@ -86,8 +86,8 @@ class Heap {
   lane_heap* heap_;
 };
 
-/// An allocator bound to a heap, which must live longer. Containers that are moved or swapped take their heap along; one that is assigned
-/// a copy stays in its own.
+/// An allocator bound to a heap, which must live longer. Containers that are moved or swapped take their heap along; one that is
+/// assigned a copy stays in its own.
 template <class T>
 class HeapAllocator {
  public:

@@ -1,4 +1,5 @@
-/* How the hits that are compiled into programs enter the calling thread's lane: what pool.h and heap.h share. Not to be used by itself.
+/* How the hits that are compiled into programs enter the calling thread's lane: what pool.h and heap.h share. Not to be used by
+ * itself.
  *
  * A thread's word points at its lane's gate. Storing one byte marks it busy, for the lane's revokers and the thread's own signal
  * handlers; then the gate says where the lane keeps its bins, or that nobody may touch them now. */

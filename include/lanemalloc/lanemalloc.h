@@ -1,7 +1,7 @@
 /** @file
  * lanemalloc: the allocator under names of its own, for programs that use it beside the C library's malloc. Link with
- * liblanemalloc_prefixed.a. (A program that wants it for everything needs no header: it links liblanemalloc.so or .a, or
- * runs with LD_PRELOAD, and keeps calling malloc.) C11 and C++17.
+ * liblanemalloc_prefixed.a. (A program that wants it for everything needs no header: it links liblanemalloc.so or .a, or runs
+ * with LD_PRELOAD, and keeps calling malloc.) C11 and C++17.
  *
  * For every function here, where not said otherwise:
  * - sizes: in bytes; memory is aligned to 16 bytes at least, and belongs to the caller until it frees it
@@ -9,11 +9,11 @@
  * - threads: any thread may free what another allocated
  * - signals: async-signal-safe: all of them may be called from handlers, also while they are interrupted themselves
  * - fork: the child may go on with everything that was allocated, also the child of a process with many threads
- * - bad input: a pointer that is not a live object is one line on standard error and abort(), or what the option
- *   bad_pointer says
+ * - bad input: a pointer that is not a live object is one line on standard error and abort(), or what the option bad_pointer says
  * - options: LANEMALLOC_OPTIONS in the environment; see docs/options.md
  *
- * Source: ISO C, POSIX and glibc for what the functions do; scudo for lanes that threads share, FreeBSD's UMA for lanes by CPU. */
+ * Source: ISO C, POSIX and glibc for what the functions do; scudo for lanes that threads share, FreeBSD's UMA for lanes by CPU.
+ * */
 #ifndef LANEMALLOC_LANEMALLOC_H
 #define LANEMALLOC_LANEMALLOC_H
 
@@ -48,7 +48,8 @@ void lane_free_aligned_sized(void* object, size_t alignment, size_t size);
 /** As posix_memalign(): returns 0, EINVAL (alignment no power of two, or no multiple of sizeof(void*)) or ENOMEM; errno stays. */
 int lane_posix_memalign(void** result, size_t alignment, size_t size);
 
-/** As glibc's aligned_alloc(): an alignment that is no power of two is rounded up to one; one beyond half the address space is EINVAL. */
+/** As glibc's aligned_alloc(): an alignment that is no power of two is rounded up to one; one beyond half the address space is
+ * EINVAL. */
 void* lane_aligned_alloc(size_t alignment, size_t size) __attribute__((alloc_size(2)));
 
 /** As lane_aligned_alloc(), and glibc's memalign(). */
@@ -70,8 +71,8 @@ int lane_malloc_trim(size_t pad);
 /** Prints what was counted, a line a figure, on standard error. */
 void lane_malloc_stats(void);
 
-/** Tells how threads enter lanes: "owned", "shared:N" or "percpu". Writes what is in use now, which differs from what was asked for
- * where the system has no restartable sequences, as text of at most size bytes with its final zero. Returns the length that
+/** Tells how threads enter lanes: "owned", "shared:N" or "percpu". Writes what is in use now, which differs from what was asked
+ * for where the system has no restartable sequences, as text of at most size bytes with its final zero. Returns the length that
  * the whole text has. No errors. */
 size_t lane_entry(char* text, size_t size);
 

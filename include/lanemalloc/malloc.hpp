@@ -5,11 +5,11 @@
 /// liblanemalloc_prefixed.a defines LANEMALLOC_PREFIXED, and its containers use lane_malloc.
 ///
 /// Of everything in lane::, where not said otherwise:
-/// - sizes: in bytes; memory is aligned to 16 bytes, or to the type's alignment if that is more, and belongs to the caller until it is
-///   deallocated
+/// - sizes: in bytes; memory is aligned to 16 bytes, or to the type's alignment if that is more, and belongs to the caller until
+///   it is deallocated
 /// - errors: no memory is std::bad_alloc, a count that overflows std::bad_array_new_length, an argument that cannot be had
-///   std::invalid_argument; with -fno-exceptions each is std::abort(). What throws has changed nothing, and a constructor
-///   that throws gives its memory back.
+///   std::invalid_argument; with -fno-exceptions each is std::abort(). What throws has changed nothing, and a constructor that
+///   throws gives its memory back.
 /// - threads, signals, fork: as the C header of the same name says; of this one, as lanemalloc.h
 ///
 /// Source: the C++ standard's allocators and memory resources.

@@ -1,6 +1,6 @@
 /// @file
-/// Pools as C++ objects: typed, and as a memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp; what pools are, how
-/// safe with threads, signals and fork, and where the idea is from: pool.h.
+/// Pools as C++ objects: typed, and as a memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp; what pools are,
+/// how safe with threads, signals and fork, and where the idea is from: pool.h.
 #ifndef LANEMALLOC_POOL_HPP
 #define LANEMALLOC_POOL_HPP
 
@@ -129,7 +129,8 @@ class Pool {
   lane_pool* pool_;
 };
 
-/// A memory resource with a pool for requests of up to one size, such as the nodes of a list or a map, and `upstream` for larger ones.
+/// A memory resource with a pool for requests of up to one size, such as the nodes of a list or a map, and `upstream` for larger
+/// ones.
 class PoolResource final : public std::pmr::memory_resource {
  public:
   /// size, alignment: in bytes, the largest that the pool serves. upstream must live longer.

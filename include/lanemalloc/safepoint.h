@@ -4,18 +4,18 @@
  *
  * What has been deferred is freed
  * - at a stop of the world: the program's call of lane_safepoint(), while no thread holds on to such memory; or
- * - once every registered reader has been quiescent since: between two read sections, offline, or in lane_reader_quiescent(). A program
- *   that has never registered a reader frees at its stops of the world only.
+ * - once every registered reader has been quiescent since: between two read sections, offline, or in lane_reader_quiescent(). A
+ *   program that has never registered a reader frees at its stops of the world only.
  *
  * Link with liblanemalloc.so, .a or liblanemalloc_prefixed.a. C11 and C++17. docs/safepoints.md has a complete example.
  *
  * For every function here, where not said otherwise:
  * - threads: any thread may call it; a reader belongs to one thread at a time
- * - signals: lane_safepoint_free may be called from handlers, lane_safepoint_call where the functions that were deferred before may run
- *   in one; the read sections of a reader, on its own thread; the others may not
- * - fork: the child has the caller's readers only; the others are unregistered there. What was deferred before is freed there too, but
- *   what lies in a lane that another thread was inside of, and functions that another thread was calling: these are
- *   lost in the child
+ * - signals: lane_safepoint_free may be called from handlers, lane_safepoint_call where the functions that were deferred before
+ *   may run in one; the read sections of a reader, on its own thread; the others may not
+ * - fork: the child has the caller's readers only; the others are unregistered there. What was deferred before is freed there
+ *   too, but what lies in a lane that another thread was inside of, and functions that another thread was calling: these are lost
+ *   in the child
  * - thread exit: what a thread has deferred is freed by others; its readers must be unregistered first
  * - errors: returned; errno stays as it is
  *
@@ -30,30 +30,30 @@
 extern "C" {
 #endif
 
-/** Frees an object of malloc (lane_malloc in the prefixed library) later. Null does nothing, but counts. The caller has made the object
- * unreachable for new readers. A pointer that is no object is reported when it is freed; with checked=1 at the call.
+/** Frees an object of malloc (lane_malloc in the prefixed library) later. Null does nothing, but counts. The caller has made the
+ * object unreachable for new readers. A pointer that is no object is reported when it is freed; with checked=1 at the call.
  *
- * A lane keeps so many that wait (option deferred, 4096): whoever would go beyond it helps: frees what may be freed, and else waits for the
- * readers. Returns 0; or EBUSY: the lane's share is full, and the caller may not wait, being in a read section itself (online counts), in a handler
- * that interrupted the allocator, or in a program without readers, whose next stop alone frees. Then nothing has happened: the object is
- * still the caller's. */
+ * A lane keeps so many that wait (option deferred, 4096): whoever would go beyond it helps: frees what may be freed, and else
+ * waits for the readers. Returns 0; or EBUSY: the lane's share is full, and the caller may not wait, being in a read section
+ * itself (online counts), in a handler that interrupted the allocator, or in a program without readers, whose next stop alone
+ * frees. Then nothing has happened: the object is still the caller's. */
 int lane_safepoint_free(void* object);
 
-/** Has f(object) called later, by a thread of the program that defers a call, polls or stops the world, outside the allocator: it may call
- * anything but lane_safepoint(), lane_safepoint_poll() and lane_safepoint_wait(), and it must return. The share of a lane, and the result,
- * are as above, counted apart; EBUSY also where a function that is being called so would have to wait. */
+/** Has f(object) called later, by a thread of the program that defers a call, polls or stops the world, outside the allocator: it
+ * may call anything but lane_safepoint(), lane_safepoint_poll() and lane_safepoint_wait(), and it must return. The share of a
+ * lane, and the result, are as above, counted apart; EBUSY also where a function that is being called so would have to wait. */
 int lane_safepoint_call(void (*f)(void* object), void* object);
 
-/** The world is stopped: no thread holds on to deferred memory, be it in a read section or not. Frees what was deferred before; returns how
- * much. A lane whose thread was stopped inside the allocator is left for the next time. */
+/** The world is stopped: no thread holds on to deferred memory, be it in a read section or not. Frees what was deferred before;
+ * returns how much. A lane whose thread was stopped inside the allocator is left for the next time. */
 size_t lane_safepoint(void);
 
 /** Frees what may be freed now, in every lane that nobody is inside of; returns how much. */
 size_t lane_safepoint_poll(void);
 
-/** Waits until everything that was deferred before has been freed. EDEADLK in a read section of the calling thread (online counts), in a
- * function that is being called by the allocator, or where no reader was ever registered; else 0. A reader that keeps it, or a deferred
- * free, waiting for a second is named on standard error, once a second. */
+/** Waits until everything that was deferred before has been freed. EDEADLK in a read section of the calling thread (online
+ * counts), in a function that is being called by the allocator, or where no reader was ever registered; else 0. A reader that
+ * keeps it, or a deferred free, waiting for a second is named on standard error, once a second. */
 int lane_safepoint_wait(void);
 
 /** What a reader and the threads that free agree on. */
@@ -124,8 +124,9 @@ static inline const void* lane_reader_this_thread(void) {
 }
 
 static inline void lane_reader_announce(struct lane_reader* reader) {
-  /* acquire [announce]: sees what was unlinked before the epoch began. The store comes before any read of the section: by the barrier that
-   * threads that free have every thread pass, or by the fence. It is a release for what an online reader has read before. */
+  /* acquire [announce]: sees what was unlinked before the epoch began. The store comes before any read of the section: by the
+   * barrier that threads that free have every thread pass, or by the fence. It is a release for what an online reader has read
+   * before. */
   uint64_t now = __atomic_load_n(&reader->shared->now, __ATOMIC_ACQUIRE);
   __atomic_store_n(&reader->thread, lane_reader_this_thread(), __ATOMIC_RELAXED);
   __atomic_store_n(&reader->epoch, now, __ATOMIC_RELEASE);

@@ -1,6 +1,6 @@
 /// @file
-/// Readers and deferred frees as C++ objects. C++17; part of lanemalloc.hpp. What they are, how safe with threads, signals and fork, and where
-/// the idea is from: safepoint.h.
+/// Readers and deferred frees as C++ objects. C++17; part of lanemalloc.hpp. What they are, how safe with threads, signals and
+/// fork, and where the idea is from: safepoint.h.
 #ifndef LANEMALLOC_SAFEPOINT_HPP
 #define LANEMALLOC_SAFEPOINT_HPP
 
@@ -11,8 +11,8 @@
 
 namespace lane {
 
-/// A registered reader, offline and in no section; one a thread. One that ends in a section of its own would be looked at when it is gone:
-/// that is std::abort().
+/// A registered reader, offline and in no section; one a thread. One that ends in a section of its own would be looked at when it
+/// is gone: that is std::abort().
 class Reader {
  public:
   /// Registers; name: for messages; cut after 23 bytes.
@@ -50,8 +50,8 @@ class ReadSection {
   Reader& reader_;
 };
 
-/// Frees later, as safepoint.h says. False: the lane's share is full and the caller may not wait (it is in a read section, or in a
-/// handler); then nothing has happened, and the object is still the caller's.
+/// Frees later, as safepoint.h says. False: the lane's share is full and the caller may not wait (it is in a read section, or in
+/// a handler); then nothing has happened, and the object is still the caller's.
 [[nodiscard]] inline bool free_later(void* object) noexcept { return lane_safepoint_free(object) == 0; }
 /// Deletes later, by a thread of the program. False: as free_later().
 template <class T>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the reference and the manual pages anew, in a folder of its own, and looks for what is missing in them.
+"""Makes the reference and the manual pages anew, in a folder of its own, and looks for what is missing in them and in the chapters.
 
 Called by: tests/docs/run.sh. What is public: what doxygen finds in the headers, and what the library exports
 (tests/golden/exports.txt).
@@ -162,8 +162,16 @@ def test_every_option_is_told(folder: Path) -> list[str]:
     return missing + ([] if len(names) > 8 else ["few options"])
 
 
+def test_links(_folder: Path) -> list[str]:
+    """From README and the chapters to files of this tree."""
+    links = [(page, link) for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+             for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())]
+    missing = [f"{page.relative_to(ROOT)}: {link} is missing" for page, link in links if not (page.parent / link).exists()]
+    return missing + ([] if len(links) > 50 else ["few links"])
+
+
 TESTS = [test_reference, test_the_reference_misses_what_is_not_documented, test_exports, test_declared, test_heads, test_pages,
-         test_the_lint_finds_faults, test_every_function_has_a_page, test_every_option_is_told]
+         test_the_lint_finds_faults, test_every_function_has_a_page, test_every_option_is_told, test_links]
 
 
 def main() -> int:

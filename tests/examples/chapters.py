@@ -22,6 +22,7 @@ FLAGS = "-O1 -g -Wall -Wextra -Wpedantic -Werror -pthread"
 # What README's commands are about.
 SERVER = '#include <stdlib.h>\nint main(void) { free(malloc(100)); return 0; }\n'
 ENGINE = '#include <lanemalloc/lanemalloc.h>\nint main(void) { lane_free(lane_malloc(100)); return 0; }\n'
+PARSER = '#include <lanemalloc/arena.h>\nint main(void) { struct lane_arena a = {0}; return lane_arena_alloc(&a, 1) == NULL; }\n'
 # Builds, tests and what installs into the system are only looked up; the rest runs.
 MAKE = f'make() {{ command make --dry-run --directory={ROOT} "$@" >/dev/null; }}\n'
 
@@ -90,9 +91,10 @@ def run(program: Program, folder: Path, environment: dict[str, str]) -> str:
 
 
 def run_commands(commands: str, folder: Path, environment: dict[str, str]) -> str:
-    """A block of README's, beside a server and an engine and with this tree's build/ and include/."""
+    """A block of README's, beside the programs that it speaks of, and with this tree's build/ and include/."""
     (folder / "server.c").write_text(SERVER)
     (folder / "engine.c").write_text(ENGINE)
+    (folder / "parser.c").write_text(PARSER)
     for name in ("build", "include"):
         if not (folder / name).exists():
             (folder / name).symlink_to(ROOT / name)

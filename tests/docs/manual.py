@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the reference and the manual pages anew, in a folder of its own, and looks for what is missing in them and in the chapters.
+"""Makes the reference and the manual pages anew, in a folder of its own; looks for what is missing in them and in the chapters.
 
 Called by: tests/docs/run.sh. What is public: what doxygen finds in the headers, and what the library exports
 (tests/golden/exports.txt).
@@ -180,7 +180,7 @@ def main() -> int:
         for test in TESTS:
             failures = test(Path(name))
             failed += bool(failures)
-            print("FAILED" if failures else "ok", test.__name__, *failures, sep="\n  " if failures else " ")
+            print(f"{'FAILED' if failures else 'ok'} {test.__name__}", *failures, sep="\n  ")
     print(f"{len(TESTS) - failed} passed, {failed} failed, 0 skipped")
     return 1 if failed else 0
 

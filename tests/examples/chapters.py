@@ -2,9 +2,9 @@
 """Compiles and runs the complete programs of the chapters in docs/, and compares what they print with what the chapter says; then
 README's commands.
 
-Called by: tests/examples/run.sh. A program is a block ```c or ```cpp with a main; the next block ```text is what it prints, unless
-another program comes before it. It is built as a user's would be: against an installed tree, by pkg-config. A chapter that a
-header names for its example must have one; Rust's are run by cargo (tests/rust).
+Called by: tests/examples/run.sh. A program is a block ```c or ```cpp with a main; the next block ```text is what it prints,
+unless another program comes before it. It is built as a user's would be: against an installed tree, by pkg-config. A chapter that
+a header names for its example must have one; Rust's are run by cargo (tests/rust).
 """
 
 import os

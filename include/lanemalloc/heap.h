@@ -112,6 +112,7 @@ void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size_t size
 /* --- How a hit works. */
 
 /** @cond internals */
+/* NOLINTBEGIN(modernize-use-nullptr): also C */
 
 /* A heap's beginning: where lanes keep its table of bins, one for each 16 bytes up to LANE_HEAP_SMALL; the first is always empty.
  * */
@@ -160,6 +161,7 @@ static inline void lane_heap_free_sized(lane_heap* heap, void* object, size_t si
   lane_heap_free_sized_out_of_line(heap, object, size);
 }
 
+/* NOLINTEND(modernize-use-nullptr) */
 /** @endcond */
 
 #ifdef __cplusplus

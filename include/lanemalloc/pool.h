@@ -154,6 +154,7 @@ void lane_pool_free_out_of_line(lane_pool* pool, void* object);
 /* --- How a hit works. */
 
 /** @cond internals */
+/* NOLINTBEGIN(modernize-use-nullptr): also C */
 
 /* A pool's beginning: where lanes keep its cache. */
 struct lane_pool_place {
@@ -194,6 +195,7 @@ static inline void lane_pool_free(lane_pool* pool, void* object) {
   lane_pool_free_out_of_line(pool, object);
 }
 
+/* NOLINTEND(modernize-use-nullptr) */
 /** @endcond */
 
 #ifdef __cplusplus

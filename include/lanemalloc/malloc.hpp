@@ -162,8 +162,8 @@ inline std::pmr::memory_resource* malloc_resource() noexcept {
     }
   };
   alignas(Resource) static unsigned char memory[sizeof(Resource)];
-  static Resource* const resource = ::new (memory) Resource;
-  return resource;
+  static Resource* const kResource = ::new (memory) Resource;
+  return kResource;
 }
 
 }  // namespace lane

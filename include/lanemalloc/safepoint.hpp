@@ -56,7 +56,7 @@ class ReadSection {
 /// Deletes later, by a thread of the program. False: as free_later().
 template <class T>
 [[nodiscard]] bool delete_later(T* object) noexcept {
-  static_assert(sizeof(T) > 0, "the type must be complete here");
+  static_assert(sizeof(T) > 0, "the type must be complete here");  // NOLINT(bugprone-sizeof-expression)
   if (object == nullptr) return true;
   using Plain = std::remove_cv_t<T>;
   return lane_safepoint_call([](void* p) { delete static_cast<Plain*>(p); }, const_cast<Plain*>(object)) == 0;

@@ -83,9 +83,8 @@ size_t lane_pool_destroy(lane_pool* pool);
 
 /** Flags of lane_pool_alloc_with() and lane_pool_alloc_batch(); 0, or some of them or-ed. */
 enum {
-  LANE_POOL_ZERO = 1, /**< the object's bytes are zero; EINVAL in a pool with init */
-  LANE_POOL_WAIT =
-      2, /**< at the limit: wait, first come, first served, until another thread frees an object */
+  LANE_POOL_ZERO = 1,       /**< the object's bytes are zero; EINVAL in a pool with init */
+  LANE_POOL_WAIT = 2,       /**< at the limit: wait until an object is freed, first come, first served */
   LANE_POOL_USE_RESERVE = 4 /**< where there is none else: one of the reserve */
 };
 

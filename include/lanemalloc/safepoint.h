@@ -78,7 +78,7 @@ struct lane_reader {
 /** Registers a reader, offline and in no section. name: for messages; copied, cut after 23 bytes; null: "reader". EINVAL if it is
  * registered already; else 0. Takes time by the number of readers. */
 int lane_reader_register(struct lane_reader* reader, const char* name);
-/** 0, or EBUSY: it is in a section, or online; EINVAL: not registered. */
+/** Unregisters a reader. Returns 0; EBUSY: it is in a section, or online; EINVAL: not registered. */
 int lane_reader_unregister(struct lane_reader* reader);
 
 /** Begins a read section: what is reachable in it is not freed before its end. Sections nest. They may not wait for a free. */

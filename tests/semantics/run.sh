@@ -119,27 +119,6 @@ check_header() {
   fi
 }
 
-# The program in docs/safepoints.md, as it stands there.
-check_chapter() {
-  local name=safepoints_chapter
-  wanted "$name" || return 0
-  [[ -z $list ]] || { echo "$name" && return 0; }
-  if ! nm -D "$library" | grep -q ' lane_safepoint_free$'; then
-    skip "$name" "no lane_safepoint_free in this library"
-    return
-  fi
-  # shellcheck disable=SC2016 # the backquotes are the page's
-  sed -n '/^```c$/,/^```$/{/^```/d;p}' "$root/docs/safepoints.md" >"$work/chapter.c"
-  if "$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$root/include" "$work/chapter.c" -o "$work/chapter" -pthread \
-    "$library" -Wl,-rpath,"$(dirname "$library")" >"$work/chapter.log" 2>&1 &&
-    timeout -s KILL 60 "$work/chapter" >>"$work/chapter.log" 2>&1 &&
-    grep -qx '20000 deferred, 20000 freed' "$work/chapter.log"; then
-    echo "ok $name" && passed=$((passed + 1))
-  else
-    cat "$work/chapter.log" && echo "FAILED $name" && failed=$((failed + 1))
-  fi
-}
-
 build cxx_plugin.so "$here/plugins/cxx_plugin.cc" -shared -fPIC
 for kind in a:512 b:64 c:8; do
   build "tls_hungry_${kind%:*}.so" "$here/plugins/tls_hungry.c" -shared -fPIC "-DTLS_BYTES=${kind#*:}"
@@ -190,7 +169,6 @@ done
 for header in "$root"/include/lanemalloc/*.h; do
   [[ -n $list ]] || { check_header "${header##*/}" c c11 && check_header "${header##*/}" c++ c++17; }
 done
-check_chapter
 
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))

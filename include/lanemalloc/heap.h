@@ -31,8 +31,8 @@ struct lane_heap_options {
   size_t
       limit; /* bytes that may be handed out, of objects' real sizes, here and in child heaps; 0: no limit. */
   size_t soft_limit; /* on_soft_limit is called before more than these are handed out; 0: none. */
-  /* Called at most once each time the soft limit is passed, by the thread that passes it, before its allocation returns; it may
-   * use this heap and any other. `used` is what the heap will have handed out. */
+  /* Called once each time the soft limit is passed, by the thread that passes it, before its allocation returns; where several
+   * threads are about to pass it, by one of them. It may use this heap and any other. `used` is what the heap will have handed out. */
   void (*on_soft_limit)(lane_heap* heap, size_t used, void* argument);
   void* argument; /* for on_soft_limit */
 };

@@ -156,7 +156,8 @@ class Engine<P>::Search {
       const uint32_t over = engine.searches_.load(std::memory_order_acquire);
       Slot* searcher = nullptr;
       has_turn_ = engine.searcher_.compare_exchange_strong(searcher, &slot, std::memory_order_acquire);
-      if (has_turn_ || searcher == &slot) return;
+      is_alone_ = has_turn_ || searcher == &slot;
+      if (is_alone_) return;
       P::wait(engine.searches_, over);
     }
   }
@@ -167,11 +168,22 @@ class Engine<P>::Search {
     engine_.searches_.fetch_add(1, std::memory_order_release);
     P::wake(engine_.searches_, 1);
   }
+  // Also within another search of the same thread.
+  bool is_alone() const { return is_alone_; }
 
  private:
   Engine& engine_;
   bool has_turn_ = false;
+  bool is_alone_ = false;
 };
+
+template <class P>
+template <class Work>
+bool Engine<P>::in_turn(Slot& slot, Work work) {
+  Search search(*this, slot);
+  if (search.is_alone()) work();
+  return search.is_alone();
+}
 
 template <class P>
 bool Engine<P>::may_have_any(const Lane<P>& lane, const KindOwner& owner) const {

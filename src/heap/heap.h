@@ -1,7 +1,7 @@
 // Heap: memory that is counted, limited and given back together. A kind (slab/kind.h) for each size that the heap uses, made when it
 // is first asked for; large objects in a list of its own. Child heaps are charged to their parents.
-// Called by: abi/heaps.cpp. Locking: none for small objects but the lanes'; large objects and children under the heap's lock (rank
-// kPool), held for some steps, never with another.
+// Called by: abi/heaps.cpp. Locking: none for small objects but the lanes'; large objects under the heap's lock (rank kPool), held for
+// some steps, never with another; children in a turn of the engine's (Engine::in_turn).
 //
 // Hits are compiled into the program (include/lanemalloc/heap.h); what they do not do begins here.
 //
@@ -99,6 +99,8 @@ class Heap : public HeapPlace {
   void* reallocate_large(void* p, Bytes size, Slot& slot);
   void free_large(void* p, Slot& slot);
   Kind* kind_for(unsigned index);
+  bool join_parent(Slot& slot);
+  void leave_parent(Slot& slot);
   Heap* refuser(Bytes size);
   void gather_tree(Slot& slot);
   void tell_soft_limits();
@@ -111,6 +113,11 @@ class Heap : public HeapPlace {
   void for_each_class(Visitor visit) {
     for (auto& kind : kinds_)
       if (Kind* k = kind.load(std::memory_order_acquire)) visit(*k);
+  }
+  template <class Visitor>
+  void for_each_in_tree(Visitor visit) {
+    visit(*this);
+    for (Heap* child = children_; child != nullptr; child = child->sibling_) child->for_each_in_tree(visit);
   }
   static void forget_threads(KindOwner& owner, const void* who);
 

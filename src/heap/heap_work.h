@@ -43,13 +43,28 @@ bool Heap<P>::start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, 
   argument_ = argument;
   budget_.start(parent_ != nullptr ? &parent_->budget_ : nullptr, limit == 0 ? Budget::kNone : limit,
                 soft == 0 ? Budget::kNone : soft);
-  if (!engine_.add_owner(owner_, slot)) return false;
+  if (!join_parent(slot)) return false;
+  if (!engine_.add_owner(owner_, slot)) return leave_parent(slot), false;
   table_slot.store(owner_.slot, std::memory_order_relaxed);
-  if (parent_ == nullptr) return true;
-  Locked locked(*parent_, slot);
-  sibling_ = parent_->children_;
-  parent_->children_ = this;
   return true;
+}
+
+template <class P>
+bool Heap<P>::join_parent(Slot& slot) {
+  return parent_ == nullptr || engine_.in_turn(slot, [&] {
+    sibling_ = parent_->children_;
+    parent_->children_ = this;
+  });
+}
+
+template <class P>
+void Heap<P>::leave_parent(Slot& slot) {
+  if (parent_ == nullptr) return;
+  engine_.in_turn(slot, [&] {
+    Heap** link = &parent_->children_;
+    while (*link != this) link = &(*link)->sibling_;
+    *link = sibling_;
+  });
 }
 
 template <class P>
@@ -128,17 +143,13 @@ Heap<P>* Heap<P>::refuser(Bytes size) {
   return nullptr;
 }
 
-// What it and its children keep and do not use goes back, and is not charged any more.
+// What it and its children keep and do not use goes back, and is not charged any more. In a turn, so that no child comes or goes
+// meanwhile; a handler that may not wait for one does without the children.
 template <class P>
 void Heap<P>::gather_tree(Slot& slot) {
-  engine_.gather(owner_, slot, true);
-  Heap* child;
-  {
-    Locked locked(*this, slot);
-    child = locked.is_held() ? children_ : nullptr;
-  }
-  // The program does not destroy a child of a heap that another thread allocates in.
-  for (; child != nullptr; child = child->sibling_) child->gather_tree(slot);
+  const bool done = engine_.in_turn(
+      slot, [&] { for_each_in_tree([&](Heap& heap) { engine_.gather(heap.owner_, slot, true); }); });
+  if (!done) engine_.gather(owner_, slot, true);
 }
 
 template <class P>
@@ -163,7 +174,9 @@ void* Heap<P>::reallocate(void* p, Bytes size, Slot& slot) {
   if (!is_checked_) {
     if (size <= old_size && (size >= old_size / 2 || old_size == kGranule)) return p;
     if (is_large(p) && size > kSlabMax) {
-      if (void* moved = reallocate_large(p, size, slot)) return moved;
+      void* moved = reallocate_large(p, size, slot);
+      tell_soft_limits();
+      if (moved != nullptr) return moved;
     }
   }
   void* copy = allocate(size, kGranule, slot);
@@ -368,12 +381,8 @@ uint64_t Heap<P>::end(Slot& slot, Gone gone) {
   uint64_t objects = 0;
   while (children_ != nullptr) objects += children_->end(slot, gone);
   state_.store(~kLive, std::memory_order_relaxed);
-  if (parent_ != nullptr) {
-    Locked locked(*parent_, slot);
-    Heap** link = &parent_->children_;
-    while (*link != this) link = &(*link)->sibling_;
-    *link = sibling_;
-  }
+  table_slot.store(0, std::memory_order_relaxed);  // the slot may be another heap's soon
+  leave_parent(slot);
   while (large_ != kNoLarge) {
     ++objects;
     free_large(engine_.pointer_to(large_), slot);

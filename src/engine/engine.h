@@ -23,11 +23,8 @@ struct LargeState {
   KindOwner* owner;  // the heap that it is of; null: malloc's
   BlockIndex next;   // of that heap's
   BlockIndex previous;
-  BlockIndex late;  // of those that wish to be listed there, or freed (heap/large_objects.h)
-  std::atomic<uint8_t> wish;
-  bool is_listed;
-  bool moved;  // the kernel has moved its pages here
-  enum : uint8_t { kNone, kListed, kFreed };
+  bool is_listed;  // there
+  bool moved;      // the kernel has moved its pages here
 };
 static_assert(sizeof(LargeState) <= BlockState::kOwnerPart);
 

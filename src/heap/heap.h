@@ -1,13 +1,13 @@
 // Heap: memory that is counted, limited and given back together. A kind (slab/kind.h) for each size that the heap uses, made when it
 // is first asked for; large objects in a list of its own. Child heaps are charged to their parents.
-// Called by: abi/heaps.cpp. Locking: none for small objects but the lanes'; large ones: large_objects.h; children in a turn of the
-// engine's (Engine::in_turn).
+// Called by: abi/heaps.cpp. Locking: none for small objects but the lanes'; large objects under the heap's lock (rank kPool), held for
+// some steps, never with another; children in a turn of the engine's (Engine::in_turn).
 //
 // Hits are compiled into the program (include/lanemalloc/heap.h); what they do not do begins here.
 //
 //   parent <--- heap --- children
 //                |---- kinds by size ----> bins in the lanes' tables
-//                |---- large objects
+//                |---- large objects, by their blocks
 //                '---- budget ---> the parent's budget
 //
 // With checked=1 an object ends with its size as it was asked for, and pattern from there on: a wrong size and a byte behind the object
@@ -17,7 +17,6 @@
 #pragma once
 
 #include "engine/engine.h"
-#include "heap/large_objects.h"
 
 struct lane_heap;  // a Heap, to programs
 
@@ -91,10 +90,14 @@ class Heap : public HeapPlace {
   uint64_t soft_calls() const { return soft_calls_.load(std::memory_order_relaxed); }
 
  private:
+  class Locked;
   static constexpr Bytes kTail = sizeof(uint64_t);
   static constexpr unsigned char kPattern = 0xFB;
 
   void* allocate_once(Bytes size, Bytes alignment, Slot& slot);
+  void* allocate_large(Bytes size, Bytes alignment, Slot& slot);
+  void* reallocate_large(void* p, Bytes size, Slot& slot);
+  void free_large(void* p, Slot& slot);
   Kind* kind_for(unsigned index);
   bool join_parent(Slot& slot);
   void leave_parent(Slot& slot);
@@ -104,6 +107,8 @@ class Heap : public HeapPlace {
   void sign(void* p, Bytes size);
   HeapFree check_signature(const void* p, Bytes size) const;
   bool is_large(const void* p) const { return engine_.kind_at(p) == nullptr; }
+  void link_large(void* p, Slot& slot);
+  void unlink_large(void* p, Slot& slot);
   template <class Visitor>
   void for_each_class(Visitor visit) {
     for (auto& kind : kinds_)
@@ -121,7 +126,6 @@ class Heap : public HeapPlace {
   std::atomic<Kind*> kinds_[kTableBins]{};
   KindOwner owner_;
   Budget budget_;
-  LargeObjects<P> large_;
   Heap* const parent_;
   SoftLimit on_soft_ = nullptr;
   void* argument_ = nullptr;
@@ -130,8 +134,11 @@ class Heap : public HeapPlace {
   std::atomic<uint64_t> limit_failures_{0};
   std::atomic<uint64_t> soft_calls_{0};
 
+  Lock<P> lock_{Rank::kPool};
   Heap* children_ = nullptr;
   Heap* sibling_ = nullptr;
+  BlockIndex large_ = kNoLarge;
+  static constexpr BlockIndex kNoLarge = Region<P>::kNoBlock;
 };
 
 }  // namespace lanemalloc

@@ -6,12 +6,30 @@
 namespace lanemalloc {
 
 template <class P>
+class Heap<P>::Locked {
+ public:
+  Locked(Heap& heap, Slot& slot)
+      : heap_(heap), slot_(slot), gate_(Owned::enter(slot)), visit_(&slot, !is_busy(gate_)) {
+    held_ = heap.lock_.acquire(visit_);
+  }
+  Locked(const Locked&) = delete;
+  ~Locked() {
+    if (held_) heap_.lock_.release(visit_);
+    Owned::leave(slot_, gate_);
+  }
+  bool is_held() const { return held_; }
+
+ private:
+  Heap& heap_;
+  Slot& slot_;
+  Gate* gate_;
+  Visit visit_;
+  bool held_;
+};
+
+template <class P>
 Heap<P>::Heap(Engine<P>& engine, KindSource source, const char* name, Heap* parent)
-    : engine_(engine),
-      source_(source),
-      large_(engine, owner_, budget_),
-      parent_(parent),
-      is_checked_(engine.is_checked()) {
+    : engine_(engine), source_(source), parent_(parent), is_checked_(engine.is_checked()) {
   owner_.type = KindOwner::Type::kHeap;
   owner_.front = this;
   owner_.forget_threads = &Heap::forget_threads;
@@ -107,11 +125,11 @@ void* Heap<P>::allocate_once(Bytes size, Bytes alignment, Slot& slot) {
   if (alignment > kGranule) {
     // Of the sizes up to 1 KiB each multiple of the alignment is one; beyond, a class of malloc's may have to be looked for.
     whole = round_up(size, alignment);
-    if (whole < size || alignment > kBlockSize) return large_.allocate(size, alignment, slot);
+    if (whole < size || alignment > kBlockSize) return allocate_large(size, alignment, slot);
     if (whole > kSmallMax) whole = size_of(aligned_class_of(size, alignment));
-    if (whole == 0) return large_.allocate(size, alignment, slot);
+    if (whole == 0) return allocate_large(size, alignment, slot);
   }
-  if (whole > kSlabMax) return large_.allocate(size, alignment, slot);
+  if (whole > kSlabMax) return allocate_large(size, alignment, slot);
   Kind* kind = kind_for(table_index(whole));
   return kind != nullptr ? engine_.allocate_of(*kind, slot) : nullptr;
 }
@@ -156,7 +174,7 @@ void* Heap<P>::reallocate(void* p, Bytes size, Slot& slot) {
   if (!is_checked_) {
     if (size <= old_size && (size >= old_size / 2 || old_size == kGranule)) return p;
     if (is_large(p) && size > kSlabMax) {
-      void* moved = large_.reallocate(p, size, slot);
+      void* moved = reallocate_large(p, size, slot);
       tell_soft_limits();
       if (moved != nullptr) return moved;
     }
@@ -184,7 +202,7 @@ HeapFree Heap<P>::free(void* p, Bytes size, Slot& slot) {
     if (const HeapFree wrong = check_signature(p, size); wrong.verdict != Verdict::kGood) return wrong;
   }
   if (kind == nullptr) {
-    large_.free(p, slot);
+    free_large(p, slot);
     return {Verdict::kGood};
   }
   if (!engine_.check_in(p)) return {Verdict::kFreedAlready};
@@ -240,6 +258,66 @@ HeapFree Heap<P>::check_signature(const void* p, Bytes size) const {
   return {Verdict::kGood};
 }
 
+// --- Large objects.
+
+template <class P>
+void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
+  const Bytes bytes = bytes_of(blocks_for(size));
+  if (bytes < size || budget_.take(bytes, 1) == 0) return nullptr;
+  bool zeroed;
+  void* p = engine_.allocate_large_of(owner_, size, alignment, slot, zeroed);
+  if (p == nullptr) {
+    budget_.give(bytes);
+    return nullptr;
+  }
+  link_large(p, slot);
+  return p;
+}
+
+template <class P>
+void* Heap<P>::reallocate_large(void* p, Bytes size, Slot& slot) {
+  const Bytes before = engine_.large_bytes(p);
+  const Bytes wanted =
+      bytes_of(blocks_for(size)) + bytes_of(blocks_for(size)) / 8;  // as much as the engine may take
+  if (wanted > before && budget_.take(wanted - before, 1) == 0) return nullptr;
+  unlink_large(p, slot);
+  void* moved = engine_.resize_large_of(p, size, slot);
+  const Bytes after = engine_.large_bytes(moved != nullptr ? moved : p);
+  link_large(moved != nullptr ? moved : p, slot);
+  const Bytes charged = wanted > before ? wanted : before;
+  budget_.give(charged - after);
+  return moved;
+}
+
+template <class P>
+void Heap<P>::free_large(void* p, Slot& slot) {
+  unlink_large(p, slot);
+  budget_.give(engine_.large_bytes(p));
+  engine_.free_large_of(p, slot);
+}
+
+template <class P>
+void Heap<P>::link_large(void* p, Slot& slot) {
+  Locked locked(*this, slot);
+  LargeState& state = engine_.large_state_of(p);
+  state.previous = kNoLarge;
+  state.next = kNoLarge;
+  state.is_listed = locked.is_held();
+  if (!locked.is_held()) return;  // a handler's, in the middle of this: end() does not find it
+  state.next = large_;
+  if (large_ != kNoLarge) engine_.large_state_at(large_).previous = engine_.block_of(p);
+  large_ = engine_.block_of(p);
+}
+
+template <class P>
+void Heap<P>::unlink_large(void* p, Slot& slot) {
+  Locked locked(*this, slot);
+  const LargeState& state = engine_.large_state_of(p);
+  if (!state.is_listed) return;
+  if (state.next != kNoLarge) engine_.large_state_at(state.next).previous = state.previous;
+  (state.previous != kNoLarge ? engine_.large_state_at(state.previous).next : large_) = state.next;
+}
+
 // --- All of it.
 
 template <class P>
@@ -255,7 +333,11 @@ bool Heap<P>::walk(Slot& slot, Visitor visit) {
         stop = engine_.for_each_live(kind, slab, [&](void* p) { return visit(p, usable_size(p)); });
     });
   });
-  if (stop == 0 && complete) large_.walk(slot, [&](void* p) { return visit(p, usable_size(p)); });
+  for (BlockIndex at = large_; at != kNoLarge && stop == 0 && complete;
+       at = engine_.large_state_at(at).next) {
+    void* p = engine_.pointer_to(at);
+    stop = visit(p, usable_size(p));
+  }
   return complete;
 }
 
@@ -268,11 +350,13 @@ HeapCount Heap<P>::count(Slot& slot) {
     all.bytes += count.live() * kind.size;
     all.slab_bytes += bytes_of(static_cast<BlockCount>(count.slabs) * kind.blocks);
   });
-  large_.for_each_size(slot, [&](Bytes bytes) {
+  Locked locked(*this, slot);
+  for (BlockIndex at = large_; at != kNoLarge; at = engine_.large_state_at(at).next) {
+    const Bytes bytes = engine_.large_bytes(engine_.pointer_to(at));
     ++all.objects;
     all.bytes += bytes;
     all.slab_bytes += bytes;
-  });
+  }
   return all;
 }
 
@@ -299,7 +383,10 @@ uint64_t Heap<P>::end(Slot& slot, Gone gone) {
   state_.store(~kLive, std::memory_order_relaxed);
   table_slot.store(0, std::memory_order_relaxed);  // the slot may be another heap's soon
   leave_parent(slot);
-  objects += large_.free_all(slot);
+  while (large_ != kNoLarge) {
+    ++objects;
+    free_large(engine_.pointer_to(large_), slot);
+  }
   const bool all =
       engine_.dissolve(owner_, slot, [&](const Kind&, const Slab* slab) { objects += slab->used(); });
   if (!all) return objects;  // lanes that could not be reached still know the kinds
@@ -311,7 +398,8 @@ uint64_t Heap<P>::end(Slot& slot, Gone gone) {
 
 template <class P>
 void Heap<P>::forget_threads(KindOwner& owner, const void* who) {
-  static_cast<Heap*>(owner.front)->large_.forget_threads(who);
+  Heap& heap = *static_cast<Heap*>(owner.front);
+  if (heap.lock_.holder() != who) heap.lock_.forget_holder();
 }
 
 }  // namespace lanemalloc

@@ -1,7 +1,6 @@
 // Heap: memory that is counted, limited and given back together. A kind (slab/kind.h) for each size that the heap uses, made when it
-// is first asked for; large objects in a list of its own. Child heaps are charged to their parents.
-// Called by: abi/heaps.cpp. Locking: none for small objects but the lanes'; large objects under the heap's lock (rank kPool), held for
-// some steps, never with another; children in a turn of the engine's (Engine::in_turn).
+// is first asked for; large objects are looked for where all memory is described. Child heaps are charged to their parents.
+// Called by: abi/heaps.cpp. Locking: none but the lanes'; the list of children changes and is read in a turn of the engine's (in_turn).
 //
 // Hits are compiled into the program (include/lanemalloc/heap.h); what they do not do begins here.
 //
@@ -90,7 +89,6 @@ class Heap : public HeapPlace {
   uint64_t soft_calls() const { return soft_calls_.load(std::memory_order_relaxed); }
 
  private:
-  class Locked;
   static constexpr Bytes kTail = sizeof(uint64_t);
   static constexpr unsigned char kPattern = 0xFB;
 
@@ -107,8 +105,8 @@ class Heap : public HeapPlace {
   void sign(void* p, Bytes size);
   HeapFree check_signature(const void* p, Bytes size) const;
   bool is_large(const void* p) const { return engine_.kind_at(p) == nullptr; }
-  void link_large(void* p, Slot& slot);
-  void unlink_large(void* p, Slot& slot);
+  template <class Visitor>
+  void for_each_large(Visitor visit);
   template <class Visitor>
   void for_each_class(Visitor visit) {
     for (auto& kind : kinds_)
@@ -119,7 +117,6 @@ class Heap : public HeapPlace {
     visit(*this);
     for (Heap* child = children_; child != nullptr; child = child->sibling_) child->for_each_in_tree(visit);
   }
-  static void forget_threads(KindOwner& owner, const void* who);
 
   Engine<P>& engine_;
   const KindSource source_;
@@ -134,11 +131,9 @@ class Heap : public HeapPlace {
   std::atomic<uint64_t> limit_failures_{0};
   std::atomic<uint64_t> soft_calls_{0};
 
-  Lock<P> lock_{Rank::kPool};
   Heap* children_ = nullptr;
   Heap* sibling_ = nullptr;
-  BlockIndex large_ = kNoLarge;
-  static constexpr BlockIndex kNoLarge = Region<P>::kNoBlock;
+  std::atomic<uint64_t> larges_{0};  // at least as many as there are
 };
 
 }  // namespace lanemalloc

@@ -412,8 +412,8 @@ MUTANTS += [
 # Kinds and pools.
 MUTANTS += [
     change("explorer", "Pool: the area stays open under a revoker", "pool-hit", OWNED,
-           f"area.store(0, {RELAXED});", "", f"open_bins.load({RELAXED}) == 0 && area.load({RELAXED}) == 0 &&",
-           f"open_bins.load({RELAXED}) == 0 &&"),
+           f"  area.store(0, {RELAXED});", "",
+           f"area.load({RELAXED}) == 0 &&", ""),
     change("explorer", "Pool: no barrier after announcing", "pool-send", POOL,
            "const bool will_be_served = P::barrier();", "const bool will_be_served = true;"),
     change("explorer", "Pool: no look after leaving", "pool-wait pool-send", "pool/pool.h",

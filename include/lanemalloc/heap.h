@@ -36,8 +36,9 @@ struct lane_heap_options {
   size_t limit;
   /** on_soft_limit is called before more bytes than these are handed out; 0: none. */
   size_t soft_limit;
-  /** Called at most once each time the soft limit is passed, by the thread that passes it, before its allocation returns; it may
-   * use this heap and any other. `used` is what the heap will have handed out, in bytes. */
+  /** Called once each time the soft limit is passed, by the thread that passes it, before its allocation returns; where several
+   * threads are about to pass it, by one of them. It may use this heap and any other. `used` is what the heap will have handed
+   * out, in bytes. */
   void (*on_soft_limit)(lane_heap* heap, size_t used, void* argument);
   void* argument; /**< for on_soft_limit */
 };

@@ -36,6 +36,7 @@ parse_arguments() {
     [[ -e $library ]] || { echo "no such library: $library" >&2; exit 2; }
     # A copy, so that a build meanwhile does not change it under running programs.
     cp "$library" "$work/under-test.so"
+    ln -s under-test.so "$work/$(basename "$library")"  # for programs that are linked with it
     library=$work/under-test.so
   fi
 }
@@ -53,6 +54,9 @@ build_program() {  # NAME; into $work/NAME
     if [[ ! -e $root/build/$sanitize/liblanemalloc_prefixed.a ]]; then "$root/tools/build" "$sanitize" >&2; fi
     flags+=(-DLANEMALLOC_TEST_PREFIXED "-I$root/include")
     link+=("$root/build/$sanitize/liblanemalloc_prefixed.a" -lstdc++)
+  elif [[ $1 == heaps ]]; then
+    flags+=("-I$root/include")
+    link+=("$library" "-Wl,-rpath,${library%/*}")
   fi
   "${CXX:-g++}" "${flags[@]}" "$here/$1.cpp" -o "$work/$1" "${link[@]}"
 }

@@ -2,7 +2,7 @@
 # Builds the stress programs and runs every case under the library, then again (at a smaller scale) with checked=1.
 # Called by: tests/run.sh, and by hand. What it shares with tests/bounds/run.sh is in harness.sh.
 #   run.sh [--lib PATH|glibc] [--only PROGRAM[/CASE]] [--scale N] [--sanitize asan-ubsan|tsan] [--self-test]
-# --sanitize  links storm, thread_exit and safepoints with build/PRESET/liblanemalloc_prefixed.a instead of preloading.
+# --sanitize  links storm, thread_exit, safepoints and heaps with build/PRESET/liblanemalloc_prefixed.a instead of preloading.
 # --self-test only shows that the programs fail with a malloc that is too simple and pass with one that is not.
 set -euo pipefail
 
@@ -12,6 +12,8 @@ source "$here/harness.sh"
 parse_arguments "$@"
 
 programs=(storm thread_exit many_threads fork_load signals single_step safepoints)
+# Hits of heaps are compiled into the program, which is linked with the library.
+if [[ $library != glibc ]]; then programs+=(heaps); fi
 
 # The mutants must fail where they are wrong; the plain one must pass, or the programs ask for too much.
 # shellcheck disable=SC2317  # called by self_test
@@ -59,8 +61,17 @@ readers_see_reuse() {
   ((status != 0)) && grep -q '^FAILED safepoints sections: \(found\|again\|it is another object\)' "$work/self"
 }
 
+# shellcheck disable=SC2317  # called by count_self_test
+limits_are_looked_at() {
+  local status=0
+  build_program heaps
+  LANEMALLOC_TEST_NO_LIMITS=1 run_program "$library" heaps limits 0.2 50 "" >"$work/self" 2>&1 || status=$?
+  head -n 1 "$work/self" | sed 's/^/  /'
+  ((status != 0)) && grep -q '^FAILED heaps limits: .*, \(and its\|whose\) limit is' "$work/self"
+}
+
 if [[ -n $sanitize ]]; then
-  programs=(storm thread_exit safepoints)
+  programs=(storm thread_exit safepoints heaps)
   options=""
   # The scavenger runs on a bare thread that shares its creator's thread-local storage, where TSan keeps its state.
   if [[ $sanitize == tsan ]]; then options=decay_ms=-1; fi
@@ -72,6 +83,9 @@ if [[ -n $self_test_only ]]; then finish; fi
 for program in "${programs[@]}"; do run_all_cases "$program" "$scale" "" plain; done
 if [[ $library != glibc && ( -z $only || $only == safepoints* ) ]]; then
   count_self_test readers_see_reuse "without grace periods readers see what is used again"
+fi
+if [[ $library != glibc && ( -z $only || $only == heaps* ) ]]; then
+  count_self_test limits_are_looked_at "without limits the program sees them exceeded"
 fi
 if [[ $library != glibc ]]; then
   smaller=$(awk -v s="$scale" 'BEGIN { print s * 0.3 }')

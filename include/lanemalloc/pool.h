@@ -5,7 +5,8 @@
  *   errors      a null return, and errno = ENOMEM
  *   threads     any thread may use any pool, and free what another thread allocated
  *   signals     alloc and free may be called from handlers, without LANE_POOL_WAIT, where the pool's own functions may; the others may not
- *   fork        the child may go on with every pool; threads that wait in it are not there
+ *   fork        the child may go on with every pool; threads that wait in it are not there. Free objects of a lane that another thread was
+ *               just inside of stay there, and count against the limit; destroy cannot count what lies there
  *   bad input   an object of another pool, of a heap, of malloc or of nobody is one line on standard error that names both
  *               owners, and abort(), or what the option bad_pointer says
  *
@@ -66,8 +67,10 @@ struct lane_pool_options {
  * together with what it excludes. ENOMEM also where init fails for the reserve, and where there are 16383 pools and heaps. */
 lane_pool* lane_pool_create(const struct lane_pool_options* options);
 
-/* Gives back all memory of the pool, after fini of each object; objects in use are not, and are gone too. No other thread may use the pool
- * any more, or wait in it. Returns how many objects were in use. Destroying a pool twice is reported, like a bad pointer. */
+/* Gives back all memory of the pool, after fini of each object that init has made, also of those in use, which are gone without dtor;
+ * imported objects in use stay their source's. No other thread may use the pool any more, or wait in it. Returns how many
+ * objects were in use. Any use after that is reported, like a bad pointer: with checked=1 always, otherwise until another pool is
+ * created, which may have its place. */
 size_t lane_pool_destroy(lane_pool* pool);
 
 enum {
@@ -99,7 +102,7 @@ enum lane_reclaim {
   LANE_DRAIN, /* and what rests in lanes whose threads are not inside; batch sizes go back to their start */
   LANE_DRAIN_ALL /* and in all others: waits for threads that are inside the allocator. Reserve and preallocated objects stay. */
 };
-/* Gives memory back, after fini; returns how many bytes went. */
+/* Gives memory back, after fini; returns how many bytes went. Another level: 0, and errno = EINVAL. */
 size_t lane_pool_reclaim(lane_pool* pool, enum lane_reclaim level);
 
 struct lane_pool_statistics {

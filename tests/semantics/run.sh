@@ -93,15 +93,17 @@ if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
   program secure plain "$here/link/secure.c" "$archive"
   header=()
   [[ ! -e $root/include/lanemalloc/lanemalloc.h ]] || header=(-DWITH_HEADER -I"$root/include")
-  program arena plain "$here/link/arena.c" -I"$root/include" "$library" -Wl,-rpath,"$(dirname "$library")"
-  program arena_static plain "$here/link/arena.c" -I"$root/include" "$archive"
-  program arena_prefixed plain "$here/link/arena.c" -I"$root/include" -DPREFIXED "$prefixed"
+  for name in arena pools pools_misuse; do
+    program "$name" plain "$here/link/$name.c" -I"$root/include" "$library" -Wl,-rpath,"$(dirname "$library")"
+    program "${name}_static" plain "$here/link/$name.c" -I"$root/include" "$archive"
+    program "${name}_prefixed" plain "$here/link/$name.c" -I"$root/include" -DPREFIXED "$prefixed"
+  done
   program prefixed_c11 plain "$here/link/prefixed.c" -std=c11 "${header[@]}" "$prefixed"
   program prefixed_cxx17 plain "$here/link/prefixed_cxx.cc" "${header[@]}" "$prefixed"
 else
   skip static_link "no archive $(basename "$archive") beside the library"
   skip secure "no archive $(basename "$archive") beside the library"
-  skip arena "no archive $(basename "$archive") beside the library"
+  for name in arena pools pools_misuse; do skip "$name" "no archive $(basename "$archive") beside the library"; done
   skip prefixed "no archive $(basename "$prefixed") beside the library"
 fi
 

@@ -40,9 +40,12 @@ parse_arguments() {
   fi
 }
 
+# It uses what is compiled into programs, which needs the library's thread-local word.
+needs_library() { grep -q '^#include <lanemalloc/pool.h>' "$here/$1.cpp"; }
+
 build_program() {  # NAME; into $work/NAME
   if [[ -x $work/$1 ]]; then return; fi
-  local flags=(-std=c++20 -g -Wall -Wextra -fno-exceptions -fno-rtti -pthread) link=(-Wl,-z,now)
+  local flags=(-std=c++20 -g -Wall -Wextra -fno-exceptions -fno-rtti -pthread "-I$root/include") link=(-Wl,-z,now)
   case $sanitize in
     "") flags+=(-O2) ;;
     asan-ubsan) flags+=(-O1 -fsanitize=address,undefined -fno-sanitize-recover=all) ;;
@@ -51,8 +54,10 @@ build_program() {  # NAME; into $work/NAME
   esac
   if [[ -n $sanitize ]]; then
     if [[ ! -e $root/build/$sanitize/liblanemalloc_prefixed.a ]]; then "$root/tools/build" "$sanitize" >&2; fi
-    flags+=(-DLANEMALLOC_TEST_PREFIXED "-I$root/include")
+    flags+=(-DLANEMALLOC_TEST_PREFIXED)
     link+=("$root/build/$sanitize/liblanemalloc_prefixed.a" -lstdc++)
+  elif needs_library "$1"; then
+    link+=("$library")  # by its name, which is that of the one that is preloaded
   fi
   "${CXX:-g++}" "${flags[@]}" "$here/$1.cpp" -o "$work/$1" "${link[@]}"
 }
@@ -72,10 +77,15 @@ run_program() {  # LIBRARY PROGRAM CASE SCALE WATCHDOG OPTIONS
 
 run_all_cases() {  # PROGRAM SCALE OPTIONS LABEL
   if [[ -n $only && $only != "$1" && $only != "$1"/* ]]; then return; fi
+  if [[ $library == glibc ]] && needs_library "$1"; then
+    echo "skipped [$4] $1: the C library has no pools"
+    skipped=$((skipped + 1))
+    return
+  fi
   build_program "$1"
   local name cases status seconds preload=$library
   if [[ -n $sanitize ]]; then preload=glibc; fi
-  cases=$("$work/$1" list)
+  cases=$(run_program "$preload" "$1" list 1 60 "")
   for name in $cases; do
     if [[ $only == */* && $only != "$1/$name" ]]; then continue; fi
     status=0

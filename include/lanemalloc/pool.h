@@ -145,7 +145,7 @@ static inline void* lane_pool_alloc(lane_pool* pool) {
       return object;
     }
   }
-  lane_hit_leave(gate);
+  lane_hit_miss(gate);
   return lane_pool_alloc_out_of_line(pool);
 }
 
@@ -162,7 +162,7 @@ static inline void lane_pool_free(lane_pool* pool, void* object) {
       return;
     }
   }
-  lane_hit_leave(gate);
+  lane_hit_miss(gate);
   lane_pool_free_out_of_line(pool, object);
 }
 

@@ -9,7 +9,10 @@ template <class P>
 class Heap<P>::Locked {
  public:
   Locked(Heap& heap, Slot& slot)
-      : heap_(heap), slot_(slot), gate_(Owned::enter(slot)), visit_(&slot, !is_busy(gate_)) {
+      : heap_(heap),
+        slot_(slot),
+        gate_(Owned::current(slot, Owned::enter(slot))),
+        visit_(&slot, !is_busy(gate_)) {
     held_ = heap.lock_.acquire(visit_);
   }
   Locked(const Locked&) = delete;

@@ -16,7 +16,7 @@ class Pool<P>::Locked {
   Locked(Pool& pool, Slot& slot)
       : pool_(pool),
         slot_(slot),
-        gate_(Owned::enter(slot)),
+        gate_(Owned::current(slot, Owned::enter(slot))),
         visit_(&slot, !is_busy(gate_)),
         held_(pool.lock_.acquire(visit_) || leave_word()) {}
   Locked(const Locked&) = delete;

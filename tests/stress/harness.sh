@@ -94,7 +94,7 @@ run_all_cases() {  # PROGRAM SCALE OPTIONS LABEL
     run_program "$preload" "$1" "$name" "$2" "${LANEMALLOC_TEST_WATCHDOG:-120}" "$3" >"$work/output" 2>&1 || status=$?
     seconds=$((SECONDS - seconds))
     # "Aborted" and the like are this shell's remarks.
-    sed -e '/^.*\/harness\.sh: line/d' -e "s/^\(ok\|skipped\|FAILED\) /\1 [$4, ${seconds} s] /" "$work/output" | head -n 60
+    sed -e '/^.*\/harness\.sh: line/d' -e "s/^\(ok\|skipped\|FAILED\) /\1 [$4, ${seconds} s] /" "$work/output" | head -n 60 || true  # more is cut off
     if ((status != 0)); then
       grep -q '^FAILED' "$work/output" || echo "FAILED [$4, ${seconds} s] $1 $name: ended with status $status"
       failed=$((failed + 1))

@@ -20,11 +20,8 @@ struct Found {
 
 // Of a large allocation, in the state of its first block.
 struct LargeState {
-  KindOwner* owner;  // the heap that it is of; null: malloc's
-  BlockIndex next;   // of that heap's
-  BlockIndex previous;
-  bool is_listed;  // there
-  bool moved;      // the kernel has moved its pages here
+  KindOwner* owner;  // of a heap's
+  bool moved;        // the kernel has moved its pages here
 };
 static_assert(sizeof(LargeState) <= BlockState::kOwnerPart);
 
@@ -164,15 +161,13 @@ class Engine {
   const KindOwner* owner_of(const void* p) const;
   // Whether it is the start of one of its kind's objects.
   bool is_start_of(const Kind& kind, const void* p) const;
-  // Large ones of a heap, which keeps a list of them. resize: in place, or moved by the kernel, or null.
-  void* allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot, bool& zeroed) {
-    return allocate_large(&owner, size, alignment, slot, Owned::enter(slot), zeroed);
+  // Large ones of a heap are malloc's until it has them, and before they are freed. resize: in place, or moved by the kernel, or null.
+  void* allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot, bool& zeroed);
+  template <class Visitor>
+  void for_each_large(const KindOwner& owner, Visitor visit);
+  Bytes large_bytes(const void* p) const {
+    return bytes_of(world_.region.state(world_.region.block_of(p)).length);
   }
-  LargeState& large_state_at(BlockIndex at) const { return large_state(world_.region, at); }
-  LargeState& large_state_of(const void* p) const { return large_state_at(block_of(p)); }
-  Bytes large_bytes(const void* p) const { return bytes_of(world_.region.state(block_of(p)).length); }
-  BlockIndex block_of(const void* p) const { return world_.region.block_of(p); }
-  void* pointer_to(BlockIndex at) const { return world_.region.pointer_to(at); }
   bool is_block_start(const void* p) const { return world_.region.distance(p) % kBlockSize == 0; }
   void* resize_large_of(void* p, Bytes size, Slot& slot);
   void free_large_of(void* p, Slot& slot);
@@ -316,9 +311,9 @@ class Engine {
   void free_large(void* p, Visit& visit);
   bool resize_large(void* p, BlockCount blocks, Visit& visit);
   void* move_large(void* p, Bytes size, Visit& visit);
-  void* allocate_large(KindOwner* owner, Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
-  void publish_large(BlockIndex at, KindOwner* owner, bool moved);
-  void count_large(const KindOwner* owner, uint64_t bytes);
+  void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
+  void publish_large(BlockIndex at, bool moved);
+  void give_large_to(KindOwner* owner, const void* p);
   void* copy_to_new(void* p, Bytes old_size, Bytes size, Slot& slot);
   void mark_in_use(const void* p);
   bool mark_free(const void* p);

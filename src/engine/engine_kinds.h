@@ -118,21 +118,55 @@ const KindOwner* Engine<P>::owner_of(const void* p) const {
   if (distance >= world_.region.bytes()) return nullptr;
   const MapEntry entry = world_.region.entry_at(distance);
   if (!is_private(entry.owner())) return nullptr;
-  if (public_of(entry.owner()) == Owner::kLarge) return static_cast<const LargeState*>(entry.state())->owner;
+  if (public_of(entry.owner()) == Owner::kLarge)
+    return __atomic_load_n(&static_cast<const LargeState*>(entry.state())->owner, __ATOMIC_RELAXED);
   return static_cast<const Slab*>(entry.state())->its_kind().owner;
+}
+
+// From malloc, or, with null, back to it: its figures count that as a free, and as an allocation.
+template <class P>
+void Engine<P>::give_large_to(KindOwner* owner, const void* p) {
+  const BlockIndex at = world_.region.block_of(p);
+  __atomic_store_n(&large_state(world_.region, at).owner, owner, __ATOMIC_RELAXED);
+  const Owner word = owner != nullptr ? private_of(Owner::kLarge) : Owner::kLarge;
+  world_.region.set_entries(at, 1, world_.region.make_entry(word, at));
+  count<P>(owner != nullptr ? world_.counters.large_frees : world_.counters.large_allocations);
+  count<P>(world_.counters.large_bytes, owner != nullptr ? uint64_t{0} - large_bytes(p) : large_bytes(p));
+}
+
+template <class P>
+void* Engine<P>::allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot, bool& zeroed) {
+  void* p = allocate_large(size, alignment, slot, Owned::enter(slot), zeroed);
+  if (p != nullptr) give_large_to(&owner, p);
+  return p;
 }
 
 template <class P>
 void* Engine<P>::resize_large_of(void* p, Bytes size, Slot& slot) {
-  Inside inside(slot, Owned::enter(slot));
   if (size <= kSlabMax || size >= world_.region.bytes()) return nullptr;
-  return resize_large(p, blocks_for(size), inside.visit()) ? p : move_large(p, size, inside.visit());
+  KindOwner* const owner = large_state(world_.region, world_.region.block_of(p)).owner;
+  give_large_to(nullptr, p);
+  Inside inside(slot, Owned::enter(slot));
+  void* moved = resize_large(p, blocks_for(size), inside.visit()) ? p : move_large(p, size, inside.visit());
+  give_large_to(owner, moved != nullptr ? moved : p);
+  return moved;
 }
 
 template <class P>
 void Engine<P>::free_large_of(void* p, Slot& slot) {
+  give_large_to(nullptr, p);
   Inside inside(slot, Owned::enter(slot));
   free_large(p, inside.visit());
+}
+
+// Those that are there all the time; of others some. visit(p) until it returns true.
+template <class P>
+template <class Visitor>
+void Engine<P>::for_each_large(const KindOwner& owner, Visitor visit) {
+  const Region<P>& region = world_.region;
+  for (BlockIndex at = 0; at < world_.runs.used_end(); ++at)
+    if (region.entry(at).owner() == private_of(Owner::kLarge) && owner_of(region.pointer_to(at)) == &owner)
+      if (visit(region.pointer_to(at))) return;
 }
 
 template <class P>

@@ -105,8 +105,8 @@ class Heap : public HeapPlace {
   void sign(void* p, Bytes size);
   HeapFree check_signature(const void* p, Bytes size) const;
   bool is_large(const void* p) const { return engine_.kind_at(p) == nullptr; }
-  void link_large(void* p, Slot& slot);
-  void unlink_large(void* p, Slot& slot);
+  template <class Visitor>
+  void for_each_large(Visitor visit);
   template <class Visitor>
   void for_each_class(Visitor visit) {
     for (auto& kind : kinds_)
@@ -130,8 +130,7 @@ class Heap : public HeapPlace {
   Lock<P> lock_{Rank::kPool};
   Heap* children_ = nullptr;
   Heap* sibling_ = nullptr;
-  BlockIndex large_ = kNoLarge;
-  static constexpr BlockIndex kNoLarge = Region<P>::kNoBlock;
+  std::atomic<uint64_t> larges_{0};  // at least as many as there are
 };
 
 }  // namespace lanemalloc

@@ -254,13 +254,14 @@ template <class P>
 void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
   const Bytes bytes = bytes_of(blocks_for(size));
   if (bytes < size || budget_.take(bytes, 1) == 0) return nullptr;
+  larges_.fetch_add(1, std::memory_order_relaxed);
   bool zeroed;
   void* p = engine_.allocate_large_of(owner_, size, alignment, slot, zeroed);
   if (p == nullptr) {
+    larges_.fetch_sub(1, std::memory_order_relaxed);
     budget_.give(bytes);
     return nullptr;
   }
-  link_large(p, slot);
   return p;
 }
 
@@ -270,10 +271,8 @@ void* Heap<P>::reallocate_large(void* p, Bytes size, Slot& slot) {
   const Bytes wanted =
       bytes_of(blocks_for(size)) + bytes_of(blocks_for(size)) / 8;  // as much as the engine may take
   if (wanted > before && budget_.take(wanted - before, 1) == 0) return nullptr;
-  unlink_large(p, slot);
   void* moved = engine_.resize_large_of(p, size, slot);
   const Bytes after = engine_.large_bytes(moved != nullptr ? moved : p);
-  link_large(moved != nullptr ? moved : p, slot);
   const Bytes charged = wanted > before ? wanted : before;
   budget_.give(charged - after);
   return moved;
@@ -281,31 +280,17 @@ void* Heap<P>::reallocate_large(void* p, Bytes size, Slot& slot) {
 
 template <class P>
 void Heap<P>::free_large(void* p, Slot& slot) {
-  unlink_large(p, slot);
   budget_.give(engine_.large_bytes(p));
   engine_.free_large_of(p, slot);
+  larges_.fetch_sub(1, std::memory_order_relaxed);
 }
 
+// There is no list of them: they are looked for where all memory is described, so neither a handler nor a fork meets one half changed.
 template <class P>
-void Heap<P>::link_large(void* p, Slot& slot) {
-  Locked locked(*this, slot);
-  LargeState& state = engine_.large_state_of(p);
-  state.previous = kNoLarge;
-  state.next = kNoLarge;
-  state.is_listed = locked.is_held();
-  if (!locked.is_held()) return;  // a handler's, in the middle of this: end() does not find it
-  state.next = large_;
-  if (large_ != kNoLarge) engine_.large_state_at(large_).previous = engine_.block_of(p);
-  large_ = engine_.block_of(p);
-}
-
-template <class P>
-void Heap<P>::unlink_large(void* p, Slot& slot) {
-  Locked locked(*this, slot);
-  const LargeState& state = engine_.large_state_of(p);
-  if (!state.is_listed) return;
-  if (state.next != kNoLarge) engine_.large_state_at(state.next).previous = state.previous;
-  (state.previous != kNoLarge ? engine_.large_state_at(state.previous).next : large_) = state.next;
+template <class Visitor>
+void Heap<P>::for_each_large(Visitor visit) {
+  uint64_t left = larges_.load(std::memory_order_relaxed);
+  if (left != 0) engine_.for_each_large(owner_, [&](void* p) { return visit(p) || --left == 0; });
 }
 
 // --- All of it.
@@ -323,11 +308,7 @@ bool Heap<P>::walk(Slot& slot, Visitor visit) {
         stop = engine_.for_each_live(kind, slab, [&](void* p) { return visit(p, usable_size(p)); });
     });
   });
-  for (BlockIndex at = large_; at != kNoLarge && stop == 0 && complete;
-       at = engine_.large_state_at(at).next) {
-    void* p = engine_.pointer_to(at);
-    stop = visit(p, usable_size(p));
-  }
+  if (stop == 0 && complete) for_each_large([&](void* p) { return (stop = visit(p, usable_size(p))) != 0; });
   return complete;
 }
 
@@ -340,13 +321,13 @@ HeapCount Heap<P>::count(Slot& slot) {
     all.bytes += count.live() * kind.size;
     all.slab_bytes += bytes_of(static_cast<BlockCount>(count.slabs) * kind.blocks);
   });
-  Locked locked(*this, slot);
-  for (BlockIndex at = large_; at != kNoLarge; at = engine_.large_state_at(at).next) {
-    const Bytes bytes = engine_.large_bytes(engine_.pointer_to(at));
+  for_each_large([&](const void* p) {
+    const Bytes bytes = engine_.large_bytes(p);
     ++all.objects;
     all.bytes += bytes;
     all.slab_bytes += bytes;
-  }
+    return false;
+  });
   return all;
 }
 
@@ -377,10 +358,11 @@ uint64_t Heap<P>::end(Slot& slot, Gone gone) {
     while (*link != this) link = &(*link)->sibling_;
     *link = sibling_;
   }
-  while (large_ != kNoLarge) {
+  for_each_large([&](void* p) {
     ++objects;
-    free_large(engine_.pointer_to(large_), slot);
-  }
+    free_large(p, slot);
+    return false;
+  });
   const bool all =
       engine_.dissolve(owner_, slot, [&](const Kind&, const Slab* slab) { objects += slab->used(); });
   if (!all) return objects;  // lanes that could not be reached still know the kinds

@@ -142,7 +142,7 @@ static inline void* lane_heap_alloc(lane_heap* heap, size_t size) {
       lane_hit_leave(gate);
       return object;
     }
-    lane_hit_leave(gate);
+    lane_hit_miss(gate);
   }
   return lane_heap_alloc_out_of_line(heap, size);
 }
@@ -157,7 +157,7 @@ static inline void lane_heap_free_sized(lane_heap* heap, void* object, size_t si
       lane_hit_leave(gate);
       return;
     }
-    lane_hit_leave(gate);
+    lane_hit_miss(gate);
   }
   lane_heap_free_sized_out_of_line(heap, object, size);
 }

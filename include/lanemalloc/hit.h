@@ -43,6 +43,12 @@ static inline void lane_hit_leave(char* gate) {
   __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
 }
 
+/* Leaves without having done anything: what a handler has put there between the two steps of entering, where the thread had no lane,
+ * stays. */
+static inline void lane_hit_miss(const char* gate) {
+  __atomic_store_n((unsigned char*)&lane_thread_slot, (unsigned char)(uintptr_t)gate, __ATOMIC_RELEASE);
+}
+
 /* Whether the object lies there; a null pointer never does. */
 static inline int lane_hit_may_free(const struct lane_bin* bin, const void* object) {
   return (uintptr_t)object - bin->end >= (uintptr_t)0 - LANE_HIT_BYTES;

@@ -10,9 +10,10 @@
  * - threads: any thread may use any pool, and free what another thread allocated
  * - signals: alloc and free may be called from handlers, without LANE_POOL_WAIT, where the pool's own functions may; the others
  *   may not
- * - fork: the child may go on with every pool; threads that wait in it are not there
+ * - fork: the child may go on with every pool; threads that wait in it are not there. Free objects of a lane that another thread
+ *   was just inside of stay there, and count against the limit; destroy cannot count what lies there
  * - bad input: an object of another pool, of a heap, of malloc or of nobody is one line on standard error that names both owners,
- *   and abort(), or what the option bad_pointer says; so is a pool that has been destroyed
+ *   and abort(), or what the option bad_pointer says
  *
  * Source: FreeBSD's UMA (zones, their functions, limits, reserves and reclaim levels); MoarVM's fixed-size allocator. */
 #ifndef LANEMALLOC_POOL_H
@@ -76,9 +77,10 @@ struct lane_pool_options {
  * */
 lane_pool* lane_pool_create(const struct lane_pool_options* options);
 
-/** Gives back all memory of the pool, after fini of each object; objects in use are not, and are gone too. No other thread may
- * use the pool any more, or wait in it. Returns how many objects were in use. Destroying a pool twice is reported, like a bad
- * pointer. */
+/** Gives back all memory of the pool, after fini of each object that init has made, also of those in use, which are gone without
+ * dtor; imported objects in use stay their source's. No other thread may use the pool any more, or wait in it. Returns how many
+ * objects were in use. Any use after that is reported, like a bad pointer: with checked=1 always, otherwise until another pool is
+ * created, which may have its place. */
 size_t lane_pool_destroy(lane_pool* pool);
 
 /** Flags of lane_pool_alloc_with() and lane_pool_alloc_batch(); 0, or some of them or-ed. */
@@ -121,7 +123,7 @@ enum lane_reclaim {
   LANE_DRAIN_ALL
 };
 
-/** Gives memory back, after fini; returns how many bytes went. */
+/** Gives memory back, after fini; returns how many bytes went. Another level: 0, and errno = EINVAL. */
 size_t lane_pool_reclaim(lane_pool* pool, enum lane_reclaim level);
 
 /** What lane_pool_get_statistics() says. */
@@ -173,7 +175,7 @@ static inline void* lane_pool_alloc(lane_pool* pool) {
       return object;
     }
   }
-  lane_hit_leave(gate);
+  lane_hit_miss(gate);
   return lane_pool_alloc_out_of_line(pool);
 }
 
@@ -190,7 +192,7 @@ static inline void lane_pool_free(lane_pool* pool, void* object) {
       return;
     }
   }
-  lane_hit_leave(gate);
+  lane_hit_miss(gate);
   lane_pool_free_out_of_line(pool, object);
 }
 

@@ -58,26 +58,29 @@ NOINLINE void free_in(lane_heap* heap, void* object, Bytes size, const char* fun
   errno = saved;
 }
 
-FAST int defer_free(ProcessHeap* h, void* object) {
-  const auto free_now = [](void* context, void** objects, size_t n) {
-    auto* its = static_cast<ProcessHeap*>(context);
-    for (size_t i = 0; i < n; ++i) {
-      if (its->is_live()) i += its->free_batch(objects + i, n - i, thread_slot);
-      if (i < n) lane_heap_free(static_cast<lane_heap*>(context), objects[i]);
-    }
-  };
-  return process_engine.defer_call({free_now, h, object}, thread_slot);
+// What is wrong with the size, and with checked=1 with the object, is told now; the rest when it is freed.
+NOINLINE bool may_defer(lane_heap* heap, void* object, Bytes size, const char* function) {
+  ProcessHeap* h = object != nullptr ? live(heap, function) : nullptr;
+  if (h == nullptr) return false;
+  const HeapFree wrong = h->look_at(object, size);
+  report(function, object, size, wrong, *h);
+  return wrong.verdict == Verdict::kGood;
 }
 
-// What is wrong with the size, and with checked=1 with the object, is told now; the rest when it is freed.
-NOINLINE int look_and_defer(lane_heap* heap, void* object, Bytes size, const char* function) {
-  ProcessHeap* h = object != nullptr ? live(heap, function) : nullptr;
-  if (h == nullptr) return 0;
-  const HeapFree wrong = size != ProcessHeap::kUnknown || process_engine.is_checked()
-                             ? h->look_at(object, size)
-                             : HeapFree{Verdict::kGood};
-  if (LIKELY(wrong.verdict == Verdict::kGood)) return defer_free(h, object);
-  return report(function, object, size, wrong, *h), 0;
+void free_some(void* heap, void** objects, size_t n) {
+  auto* h = static_cast<ProcessHeap*>(heap);
+  for (size_t i = 0; i < n; ++i) {
+    if (h->is_live()) i += h->free_batch(objects + i, n - i, thread_slot);
+    if (i < n) lane_heap_free(static_cast<lane_heap*>(heap), objects[i]);
+  }
+}
+
+FAST int free_later(lane_heap* heap, void* object, Bytes size, const char* function) {
+  auto* h = reinterpret_cast<ProcessHeap*>(heap);
+  bool is_good = h != nullptr && object != nullptr && h->is_live() && !process_engine.is_checked();
+  if (size != ProcessHeap::kUnknown) is_good = is_good && h->is_surely_good(object, size);
+  if (UNLIKELY(!is_good) && !may_defer(heap, object, size, function)) return 0;
+  return process_engine.defer_call({free_some, heap, object}, thread_slot);
 }
 
 }  // namespace
@@ -156,14 +159,11 @@ EXPORT void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size
 }
 
 EXPORT int lane_safepoint_heap_free(lane_heap* heap, void* object) {
-  auto* h = reinterpret_cast<ProcessHeap*>(heap);
-  if (LIKELY(h != nullptr && object != nullptr && h->is_live() && !process_engine.is_checked()))
-    return defer_free(h, object);
-  return look_and_defer(heap, object, ProcessHeap::kUnknown, "lane_safepoint_heap_free");
+  return free_later(heap, object, ProcessHeap::kUnknown, "lane_safepoint_heap_free");
 }
 
 EXPORT int lane_safepoint_heap_free_sized(lane_heap* heap, void* object, size_t size) {
-  return look_and_defer(heap, object, size, "lane_safepoint_heap_free_sized");
+  return free_later(heap, object, size, "lane_safepoint_heap_free_sized");
 }
 
 EXPORT size_t lane_heap_usable_size(lane_heap* heap, const void* object) {

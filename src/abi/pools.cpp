@@ -128,10 +128,10 @@ EXPORT int lane_safepoint_pool_free(lane_pool* pool, void* object) {
   auto* p = reinterpret_cast<ProcessPool*>(pool);
   const bool is_good = p != nullptr && object != nullptr && p->is_live() && !process_engine.is_checked();
   if (UNLIKELY(!is_good) && !may_defer(pool, object)) return 0;
-  const auto free_now = [](void* context, void** objects, size_t n) {
-    lane_pool_free_batch(static_cast<lane_pool*>(context), objects, n);
+  const auto free_some = [](void* its, void** objects, size_t n) {
+    lane_pool_free_batch(static_cast<lane_pool*>(its), objects, n);
   };
-  return process_engine.defer_call({free_now, p, object}, thread_slot);
+  return process_engine.defer_call({free_some, pool, object}, thread_slot);
 }
 
 EXPORT size_t lane_pool_alloc_batch(lane_pool* pool, void** objects, size_t n, int flags) {
@@ -166,6 +166,7 @@ EXPORT int lane_pool_set_limit(lane_pool* pool, size_t limit) {
 
 EXPORT size_t lane_pool_reclaim(lane_pool* pool, enum lane_reclaim level) {
   ProcessPool* p = live(pool, "lane_pool_reclaim");
+  if (level < LANE_TRIM || level > LANE_DRAIN_ALL) return failed(EINVAL), 0;
   return p != nullptr ? p->reclaim(static_cast<Reclaim>(level), thread_slot) : 0;
 }
 

@@ -35,6 +35,7 @@ enum class Owner : uint16_t {
   kClosed = 0xFFFF  // a gate's id while nobody may hit; owns nothing
 };
 
+constexpr bool is_of_malloc(Owner owner) { return owner >= Owner::kLarge && owner < Owner::kPrivate; }
 constexpr bool is_private(Owner owner) { return owner >= Owner::kPrivate && owner != Owner::kClosed; }
 constexpr Owner private_of(Owner owner) {
   return static_cast<Owner>(static_cast<uint16_t>(owner) | static_cast<uint16_t>(Owner::kPrivate));

@@ -20,11 +20,8 @@ struct Found {
 
 // Of a large allocation, in the state of its first block.
 struct LargeState {
-  KindOwner* owner;  // the heap that it is of; null: malloc's
-  BlockIndex next;   // of that heap's
-  BlockIndex previous;
-  bool is_listed;  // there
-  bool moved;      // the kernel has moved its pages here
+  KindOwner* owner;  // of a heap's
+  bool moved;        // the kernel has moved its pages here
 };
 static_assert(sizeof(LargeState) <= BlockState::kOwnerPart);
 
@@ -164,15 +161,13 @@ class Engine {
   const KindOwner* owner_of(const void* p) const;
   // Whether it is the start of one of its kind's objects.
   bool is_start_of(const Kind& kind, const void* p) const;
-  // Large ones of a heap, which keeps a list of them. resize: in place, or moved by the kernel, or null.
-  void* allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot, bool& zeroed) {
-    return allocate_large(&owner, size, alignment, slot, Owned::enter(slot), zeroed);
+  // Large ones of a heap are malloc's until it has them, and before they are freed. resize: in place, or moved by the kernel, or null.
+  void* allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot, bool& zeroed);
+  template <class Visitor>
+  void for_each_large(const KindOwner& owner, Visitor visit);
+  Bytes large_bytes(const void* p) const {
+    return bytes_of(world_.region.state(world_.region.block_of(p)).length);
   }
-  LargeState& large_state_at(BlockIndex at) const { return large_state(world_.region, at); }
-  LargeState& large_state_of(const void* p) const { return large_state_at(block_of(p)); }
-  Bytes large_bytes(const void* p) const { return bytes_of(world_.region.state(block_of(p)).length); }
-  BlockIndex block_of(const void* p) const { return world_.region.block_of(p); }
-  void* pointer_to(BlockIndex at) const { return world_.region.pointer_to(at); }
   bool is_block_start(const void* p) const { return world_.region.distance(p) % kBlockSize == 0; }
   void* resize_large_of(void* p, Bytes size, Slot& slot);
   void free_large_of(void* p, Slot& slot);
@@ -183,6 +178,9 @@ class Engine {
   // the contents, and whose objects are not marked.
   size_t allocate_batch_of(Kind& kind, void** objects, size_t n, Slot& slot);
   size_t free_batch_of(const KindOwner& owner, void** objects, size_t n, Slot& slot);
+  // Runs while no other thread looks into all lanes, as gather() does. False, and nothing was run: a handler may not wait for that.
+  template <class Work>
+  bool in_turn(Slot& slot, Work work);
   // work(lane, visit), inside. False: no memory for a lane.
   template <class Work>
   bool in_own_lane(Slot& slot, Work work);
@@ -315,9 +313,9 @@ class Engine {
   void free_large(void* p, Visit& visit);
   bool resize_large(void* p, BlockCount blocks, Visit& visit);
   void* move_large(void* p, Bytes size, Visit& visit);
-  void* allocate_large(KindOwner* owner, Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
-  void publish_large(BlockIndex at, KindOwner* owner, bool moved);
-  void count_large(const KindOwner* owner, uint64_t bytes);
+  void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
+  void publish_large(BlockIndex at, bool moved);
+  void give_large_to(KindOwner* owner, const void* p);
   void* copy_to_new(void* p, Bytes old_size, Bytes size, Slot& slot);
   void mark_in_use(const void* p);
   bool mark_free(const void* p);
@@ -349,13 +347,12 @@ class Engine {
   static Deferred* deferred_in(const Lane<P>& lane);
   template <class Work>
   bool visit_lane(Lane<P>& lane, Slot& slot, Work work);
-  size_t free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts);
+  size_t free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts, bool may_call = true);
   void cut(Deferred& deferred);
   void cut_and_look(Slot& slot);
   void help_idle(Slot& slot, bool may_call);
   bool is_calling(const Slot& slot);
-  using Free = void (*)(void* context, void** objects, size_t n);
-  NOINLINE int defer_call_slow(Free f, void* context, void* object, Slot& slot, Gate* gate);
+  NOINLINE int defer_call_slow(Call call, Slot& slot, Gate* gate);
   static void renew_limits(Lane<P>& lane, Deferred& deferred);
   bool is_lost(const Lane<P>& lane);
   void forget_callers(const Slot& slot);

@@ -16,10 +16,11 @@ bool Engine<P>::add_owner(KindOwner& owner, Slot& slot) {
 
 template <class P>
 void Engine<P>::add_kind(KindOwner& owner, Kind& kind) {
-  Kind* first = __atomic_load_n(&owner.kinds, __ATOMIC_RELAXED);
-  // release: who follows the list sees the kind whole. Kinds only come; all go at once, with the owner.
+  Kind* first = owner.kinds.load(std::memory_order_relaxed);
+  // release: who follows the list sees the kind whole [kinds.add]. All go at once, with the owner.
   do kind.next = first;
-  while (!__atomic_compare_exchange_n(&owner.kinds, &first, &kind, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+  while (
+      !owner.kinds.compare_exchange_weak(first, &kind, std::memory_order_release, std::memory_order_relaxed));
 }
 
 // --- Allocating and freeing.
@@ -29,7 +30,8 @@ FAST Object* Engine<P>::take_quickly_of(const Kind& kind, Slot& slot) {
   Gate* gate = Owned::enter(slot);
   Bin* bin = Lane<P>::bin_in(Owned::area(gate), kind);
   Object* object = LIKELY(bin != nullptr) ? bin->head : nullptr;
-  if (LIKELY(object != nullptr)) bin->head = object->next;
+  if (UNLIKELY(object == nullptr)) return Owned::leave(slot, Owned::current(slot, gate)), nullptr;
+  bin->head = object->next;
   Owned::leave(slot, gate);
   return object;
 }
@@ -54,7 +56,7 @@ FAST bool Engine<P>::free_quickly_of(const Kind& kind, Object* object, Slot& slo
   Gate* gate = Owned::enter(slot);
   Bin* bin = Lane<P>::bin_in(Owned::area(gate), kind);
   const bool done = LIKELY(bin != nullptr) && bin->push(object);
-  Owned::leave(slot, gate);
+  Owned::leave(slot, LIKELY(done) ? gate : Owned::current(slot, gate));
   return done;
 }
 
@@ -125,21 +127,55 @@ const KindOwner* Engine<P>::owner_of(const void* p) const {
   if (distance >= world_.region.bytes()) return nullptr;
   const MapEntry entry = world_.region.entry_at(distance);
   if (!is_private(entry.owner())) return nullptr;
-  if (public_of(entry.owner()) == Owner::kLarge) return static_cast<const LargeState*>(entry.state())->owner;
+  if (public_of(entry.owner()) == Owner::kLarge)
+    return __atomic_load_n(&static_cast<const LargeState*>(entry.state())->owner, __ATOMIC_RELAXED);
   return static_cast<const Slab*>(entry.state())->its_kind().owner;
+}
+
+// From malloc, or, with null, back to it: its figures count that as a free, and as an allocation.
+template <class P>
+void Engine<P>::give_large_to(KindOwner* owner, const void* p) {
+  const BlockIndex at = world_.region.block_of(p);
+  __atomic_store_n(&large_state(world_.region, at).owner, owner, __ATOMIC_RELAXED);
+  const Owner word = owner != nullptr ? private_of(Owner::kLarge) : Owner::kLarge;
+  world_.region.set_entries(at, 1, world_.region.make_entry(word, at));
+  count<P>(owner != nullptr ? world_.counters.large_frees : world_.counters.large_allocations);
+  count<P>(world_.counters.large_bytes, owner != nullptr ? uint64_t{0} - large_bytes(p) : large_bytes(p));
+}
+
+template <class P>
+void* Engine<P>::allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot, bool& zeroed) {
+  void* p = allocate_large(size, alignment, slot, Owned::enter(slot), zeroed);
+  if (p != nullptr) give_large_to(&owner, p);
+  return p;
 }
 
 template <class P>
 void* Engine<P>::resize_large_of(void* p, Bytes size, Slot& slot) {
-  Inside inside(slot, Owned::enter(slot));
   if (size <= kSlabMax || size >= world_.region.bytes()) return nullptr;
-  return resize_large(p, blocks_for(size), inside.visit()) ? p : move_large(p, size, inside.visit());
+  KindOwner* const owner = large_state(world_.region, world_.region.block_of(p)).owner;
+  give_large_to(nullptr, p);
+  Inside inside(slot, Owned::enter(slot));
+  void* moved = resize_large(p, blocks_for(size), inside.visit()) ? p : move_large(p, size, inside.visit());
+  give_large_to(owner, moved != nullptr ? moved : p);
+  return moved;
 }
 
 template <class P>
 void Engine<P>::free_large_of(void* p, Slot& slot) {
+  give_large_to(nullptr, p);
   Inside inside(slot, Owned::enter(slot));
   free_large(p, inside.visit());
+}
+
+// Those that are there all the time; of others some. visit(p) until it returns true.
+template <class P>
+template <class Visitor>
+void Engine<P>::for_each_large(const KindOwner& owner, Visitor visit) {
+  const Region<P>& region = world_.region;
+  for (BlockIndex at = 0; at < world_.runs.used_end(); ++at)
+    if (region.entry(at).owner() == private_of(Owner::kLarge) && owner_of(region.pointer_to(at)) == &owner)
+      if (visit(region.pointer_to(at))) return;
 }
 
 template <class P>
@@ -164,7 +200,8 @@ class Engine<P>::Search {
       const uint32_t over = engine.searches_.load(std::memory_order_acquire);
       Slot* searcher = nullptr;
       has_turn_ = engine.searcher_.compare_exchange_strong(searcher, &slot, std::memory_order_acquire);
-      if (has_turn_ || searcher == &slot) return;
+      is_alone_ = has_turn_ || searcher == &slot;
+      if (is_alone_) return;
       P::wait(engine.searches_, over);
     }
   }
@@ -175,15 +212,26 @@ class Engine<P>::Search {
     engine_.searches_.fetch_add(1, std::memory_order_release);
     P::wake(engine_.searches_, 1);
   }
+  // Also within another search of the same thread.
+  bool is_alone() const { return is_alone_; }
 
  private:
   Engine& engine_;
   bool has_turn_ = false;
+  bool is_alone_ = false;
 };
 
 template <class P>
+template <class Work>
+bool Engine<P>::in_turn(Slot& slot, Work work) {
+  Search search(*this, slot);
+  if (search.is_alone()) work();
+  return search.is_alone();
+}
+
+template <class P>
 bool Engine<P>::may_have_any(const Lane<P>& lane, const KindOwner& owner) const {
-  for (const Kind* kind = __atomic_load_n(&owner.kinds, __ATOMIC_ACQUIRE); kind != nullptr; kind = kind->next)
+  for (const Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
     if (lane.bin_of(*kind) != nullptr || kind->strays.load(std::memory_order_relaxed)) return true;
   return false;
 }
@@ -246,7 +294,7 @@ bool Engine<P>::gather(KindOwner& owner, Slot& slot, bool wait) {
       all &= in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) {
         moved |= held.drain_inbox(visit);
         moved |= held.flush_all(visit);
-        for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+        for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
           if (Bin* bin = held.bin_of(*kind)) {
             held.offer_full(*bin);
             held.clean_kind(*bin, visit);
@@ -271,7 +319,7 @@ void Engine<P>::tidy(KindOwner& owner, Slot& slot) {
   Lane<P>* lane = stay.lane();
   if (lane == nullptr || !may_have_any(*lane, owner)) return;
   lane->drain_inbox(stay.visit());
-  for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+  for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
     if (Bin* bin = lane->bin_of(*kind)) lane->clean_kind(*bin, stay.visit());
   lane->give_back_empties(lane->empty_blocks(), stay.visit());
 }
@@ -353,7 +401,7 @@ bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
       if (!may_have_any(lane, owner)) return;
       if (lane.is_set_aside()) all = false;
       all &= in_lane(lane, slot, true, [&](Lane<P>& held, Visit& visit) {
-        for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+        for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
           if (Bin* bin = held.bin_of(*kind)) held.forget_kind(*bin, slabs, visit);
         held.forget_table(owner, visit);
       });
@@ -361,7 +409,7 @@ bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
   }
   {
     Inside inside(slot, Owned::enter(slot));
-    for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+    for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
       world_.depot.take_out(*kind, true, 0, slabs, inside.visit());
   }
   while (Slab* slab = slabs.pop()) {
@@ -398,7 +446,7 @@ Bytes Engine<P>::give_back_empties_of(Kind& kind, uint64_t least_free, Slot& slo
 template <class P>
 void Engine<P>::check_kinds() {
   world_.kinds.for_each([&](KindOwner& owner) {
-    for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next) {
+    for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next) {
       uint64_t slabs = 0, carved = 0, in_depot = 0;
       const auto add = [&](const Slab* slab) {
         CHECK(slab->is_of_kind() && &slab->its_kind() == kind);

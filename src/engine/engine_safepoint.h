@@ -49,12 +49,11 @@ int Engine<P>::defer_call(const Call& call, Slot& slot) {
     Deferred* deferred = static_cast<Lane<P>*>(gate)->deferred.load(std::memory_order_relaxed);
     if (LIKELY(deferred != nullptr && deferred->push_quickly(call))) return Owned::leave(slot, gate), 0;
   }
-  return defer_call_slow(call.free, call.context, call.object, slot, gate);
+  return defer_call_slow(call, slot, gate);
 }
 
 template <class P>
-int Engine<P>::defer_call_slow(Free f, void* context, void* object, Slot& slot, Gate* gate) {
-  const Call call = {f, context, object};
+int Engine<P>::defer_call_slow(Call call, Slot& slot, Gate* gate) {
   {
     Turn turn(*this, slot, gate);
     Deferred* deferred =
@@ -98,7 +97,7 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
       }
     }
     if (calls.make() != 0 && !done) continue;  // there is room now
-    if (looked) help_idle(slot, std::is_same_v<Entry, Call> && !is_calling(slot));
+    if (looked) help_idle(slot, std::is_same_v<Entry, Call>);
     if (alone != 0 && epochs_.safe() >= alone) {
       free_now(entry, slot);
       done = true;
@@ -217,21 +216,11 @@ NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& 
   void* const kept = *to;
   *to = nullptr;
   for (void** at = from;; ++at) {
-    for (;; at += 4) {
-      if (!free_one(at[0])) break;
-      if (!free_one(at[1])) {
-        at += 1;
-        break;
-      }
-      if (!free_one(at[2])) {
-        at += 2;
-        break;
-      }
-      if (!free_one(at[3])) {
-        at += 3;
-        break;
-      }
-    }
+    ptrdiff_t done;
+    do {
+      done = !free_one(at[0]) ? 0 : !free_one(at[1]) ? 1 : !free_one(at[2]) ? 2 : !free_one(at[3]) ? 3 : 4;
+      at += done;
+    } while (done == 4);
     if (at == to) break;
     if (UNLIKELY(!send_one(*at))) free_other(lane, *at, visit);
   }
@@ -276,7 +265,6 @@ bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
   Gate* gate = Owned::enter(slot);
   const auto visit_here = [&](Lane<P>& here, Visit& visit) {
     Deferred* deferred = here.deferred.load(std::memory_order_relaxed);
-    deferred->drop_called();
     work(*deferred, visit);
     renew_limits(here, *deferred);
   };
@@ -293,10 +281,10 @@ bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
 
 // Frees what has a tag up to `upto`; of calls no more than there are now, and none in a call. Who is in the lane is waited for so often.
 template <class P>
-size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts) {
+size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts, bool may_call) {
   size_t freed = 0;
   uint64_t until = 0;
-  const bool may_call = deferred_in(lane) != nullptr && !is_calling(slot);
+  may_call = may_call && deferred_in(lane) != nullptr && !is_calling(slot);
   for (uint32_t made = 1; made != 0 && deferred_in(lane) != nullptr; freed += made) {
     Calls calls;
     const auto work = [&](Deferred& deferred, Visit& visit) {
@@ -398,26 +386,20 @@ int Engine<P>::wait_for_readers(Slot& slot) {
 // may be such. Outside any lane.
 template <class P>
 void Engine<P>::make_calls_of(const void* context, Slot& slot) {
-  constexpr uint32_t kMost = 32;
   world_.lanes.for_each([&](Lane<P>& lane) {
+    Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
     Patience<P> patience;
-    const Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
-    while (deferred != nullptr && deferred->has_calls()) {
-      Call found[kMost];
+    for (bool more = true; more && deferred != nullptr && deferred->has_calls();) {
+      Call found[Call::kMostAtOnce];
       uint32_t n = 0;
-      bool was_looked_at = true;
-      const auto look = [&](Lane<P>& held, Visit&) {
-        Deferred& its = *held.deferred.load(std::memory_order_relaxed);
-        was_looked_at = its.take_out(context, &slot, found, kMost, n);
-        renew_limits(held, its);
-      };
+      more = false;
       {
         Search search(*this, slot);
-        in_lane(lane, slot, true, look);
+        in_lane(lane, slot, true,
+                [&](Lane<P>&, Visit&) { more = deferred->take_out(context, &slot, found, n); });
       }
       for (uint32_t i = 0; i < n; ++i) free_now(found[i], slot);
-      if (was_looked_at && n < kMost) break;
-      if (n == 0) patience.wait();
+      if (more && n == 0) patience.wait();
     }
   });
 }
@@ -432,13 +414,8 @@ void Engine<P>::help_idle(Slot& slot, bool may_call) {
       idle = &lane;
   });
   if (idle == nullptr) return;
-  Calls calls;
-  visit_lane(*idle, slot, [&](Deferred& deferred, Visit& visit) {
-    cut(deferred);
-    free_deferred(*idle, deferred.objects, epochs_.safe(), ~uint64_t{0}, visit);
-    if (may_call) calls.take(deferred, epochs_.safe(), ~uint64_t{0}, &slot);
-  });
-  calls.make();
+  visit_lane(*idle, slot, [&](Deferred& deferred, Visit&) { cut(deferred); });
+  free_in_lane(*idle, slot, epochs_.safe(), 1, may_call);
 }
 
 // --- Who may wait, and for whom.
@@ -464,8 +441,7 @@ template <class P>
 void Engine<P>::forget_callers(const Slot& slot) {
   world_.lanes.for_each([&](Lane<P>& lane) {
     Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
-    const void* caller = deferred != nullptr ? deferred->caller.load(std::memory_order_relaxed) : nullptr;
-    if (caller != nullptr && caller != &slot) deferred->forget_caller();
+    if (deferred != nullptr) deferred->forget_callers_but(&slot);
   });
 }
 

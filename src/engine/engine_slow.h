@@ -17,7 +17,8 @@ LargeState& large_state(const Region<P>& region, BlockIndex at) {
 template <class P>
 class Engine<P>::Inside {
  public:
-  Inside(Slot& slot, Gate* gate) : slot_(slot), gate_(gate), visit_(&slot, !is_busy(gate)) {}
+  Inside(Slot& slot, Gate* gate)
+      : slot_(slot), gate_(Owned::current(slot, gate)), visit_(&slot, !is_busy(gate)) {}
   Inside(const Inside&) = delete;
   ~Inside() { Owned::leave(slot_, gate_); }
 
@@ -46,7 +47,7 @@ class Engine<P>::Stay : public Inside {
   // of_kind: the lane must be one that others can take.
   Stay(Engine& engine, Slot& slot, Gate* gate, bool of_kind = false) : Inside(slot, gate), engine_(engine) {
     const bool may_own = LIKELY(!of_kind) || world().can_revoke.load(std::memory_order_relaxed);
-    if (!is_busy(gate) && gate != &exited_gate && may_own) enter(gate);
+    if (!is_busy(gate) && gate_ != &exited_gate && may_own) enter(gate_);
     if (lane_ == nullptr) {
       overflow(is_busy(gate));
     } else if (UNLIKELY(lane_->take_asked())) {
@@ -283,7 +284,7 @@ template <class P>
 void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
   if (size > kSlabMax) {
     bool zeroed;
-    return allocate_large(nullptr, size, kGranule, slot, gate, zeroed);
+    return allocate_large(size, kGranule, slot, gate, zeroed);
   }
   if (void* p = allocate_in_turn(size, slot, gate)) return p;
   Stay stay(*this, slot, gate);
@@ -296,7 +297,7 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
 template <class P>
 void* Engine<P>::allocate_zeroed(Bytes size, Slot& slot) {
   bool zeroed = false;
-  void* p = size > kSlabMax ? allocate_large(nullptr, size, kGranule, slot, Owned::enter(slot), zeroed)
+  void* p = size > kSlabMax ? allocate_large(size, kGranule, slot, Owned::enter(slot), zeroed)
                             : allocate(size, slot);
   if (p != nullptr && !zeroed) memset(p, 0, size);
   return p;
@@ -309,14 +310,13 @@ void* Engine<P>::allocate_aligned(Bytes size, Bytes alignment, Slot& slot) {
   const SizeClass c = alignment <= kBlockSize ? aligned_class_of(size, alignment) : SizeClass{0};
   if (c == SizeClass{0}) {
     bool zeroed;
-    return allocate_large(nullptr, size == 0 ? 1 : size, alignment, slot, gate, zeroed);
+    return allocate_large(size == 0 ? 1 : size, alignment, slot, gate, zeroed);
   }
   return allocate_slow(size_of(c), slot, gate);
 }
 
 template <class P>
-void* Engine<P>::allocate_large(KindOwner* owner, Bytes size, Bytes alignment, Slot& slot, Gate* gate,
-                                bool& zeroed) {
+void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed) {
   Inside inside(slot, gate);
   void* p = nullptr;
   if (size < world_.region.bytes() && alignment < world_.region.bytes()) {
@@ -331,9 +331,9 @@ void* Engine<P>::allocate_large(KindOwner* owner, Bytes size, Bytes alignment, S
     if (run.at == Runs<P>::kNone && collect_empties(Need::kAll, gate, inside.visit()))
       run = world_.runs.allocate(blocks, align_blocks, inside.visit());
     if (run.at != Runs<P>::kNone) {
-      publish_large(run.at, owner, false);
-      if (LIKELY(owner == nullptr)) count<P>(world_.counters.large_allocations);
-      count_large(owner, bytes_of(blocks));
+      publish_large(run.at, false);
+      count<P>(world_.counters.large_allocations);
+      count<P>(world_.counters.large_bytes, bytes_of(blocks));
       zeroed = run.zeroed;
       p = world_.region.pointer_to(run.at);
     }
@@ -354,18 +354,9 @@ bool Engine<P>::collect_empties(Need need, Gate* gate, Visit& visit) {
 }
 
 template <class P>
-void Engine<P>::publish_large(BlockIndex at, KindOwner* owner, bool moved) {
-  LargeState& state = large_state(world_.region, at);
-  state.owner = owner;
-  state.moved = moved;
-  const Owner word = LIKELY(owner == nullptr) ? Owner::kLarge : private_of(Owner::kLarge);
-  world_.region.set_entries(at, 1, world_.region.make_entry(word, at));
-}
-
-// Of malloc's only: a heap has figures of its own.
-template <class P>
-void Engine<P>::count_large(const KindOwner* owner, uint64_t bytes) {
-  if (LIKELY(owner == nullptr)) count<P>(world_.counters.large_bytes, bytes);
+void Engine<P>::publish_large(BlockIndex at, bool moved) {
+  large_state(world_.region, at).moved = moved;
+  world_.region.set_entries(at, 1, world_.region.make_entry(Owner::kLarge, at));
 }
 
 // --- Freeing.
@@ -380,10 +371,8 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
   const Bytes distance = world_.region.distance(p);
   const MapEntry entry = distance < world_.region.bytes() ? world_.region.entry_at(distance) : MapEntry();
   Verdict verdict = Verdict::kGood;
-  if (UNLIKELY(entry.owner() == Owner::kNobody)) {
-    verdict = why_nobody(p);
-  } else if (UNLIKELY(is_private(entry.owner()))) {
-    verdict = Verdict::kOfKind;
+  if (UNLIKELY(!is_of_malloc(entry.owner()))) {
+    verdict = is_private(entry.owner()) ? Verdict::kOfKind : why_nobody(p);
   } else if (entry.owner() == Owner::kLarge) {
     if (LIKELY(is_start(p, entry))) {
       Inside inside(slot, gate);
@@ -477,11 +466,10 @@ template <class P>
 void Engine<P>::free_large(void* p, Visit& visit) {
   const BlockIndex at = world_.region.block_of(p);
   const BlockCount blocks = world_.region.state(at).length;
-  const LargeState& state = large_state(world_.region, at);
-  const bool moved = state.moved;
+  const bool moved = large_state(world_.region, at).moved;
   world_.region.set_entries(at, 1, MapEntry());
-  if (LIKELY(state.owner == nullptr)) count<P>(world_.counters.large_frees);
-  count_large(state.owner, uint64_t{0} - bytes_of(blocks));
+  count<P>(world_.counters.large_frees);
+  count<P>(world_.counters.large_bytes, uint64_t{0} - bytes_of(blocks));
   if (moved) {
     world_.runs.free_moved(at, blocks, visit);
   } else {
@@ -496,8 +484,8 @@ template <class P>
 Found Engine<P>::find(const void* p) const {
   const Bytes distance = world_.region.distance(p);
   const MapEntry entry = distance < world_.region.bytes() ? world_.region.entry_at(distance) : MapEntry();
-  if (entry.owner() == Owner::kNobody) return {why_nobody(p), entry};
-  if (is_private(entry.owner())) return {Verdict::kOfKind, entry};
+  if (UNLIKELY(!is_of_malloc(entry.owner())))
+    return {is_private(entry.owner()) ? Verdict::kOfKind : why_nobody(p), entry};
   if (!is_start(p, entry)) return {Verdict::kNotAStart, entry};
   if (world_.settings.checked && entry.owner() != Owner::kLarge && !is_in_use(p))
     return {Verdict::kFreedAlready, entry};
@@ -601,7 +589,7 @@ bool Engine<P>::resize_large(void* p, BlockCount blocks, Visit& visit) {
   if (blocks > old_blocks ? !world_.runs.extend(at, old_blocks, blocks, visit)
                           : !world_.runs.shrink(at, old_blocks, blocks, visit))
     return false;
-  count_large(large_state(world_.region, at).owner, bytes_of(blocks) - bytes_of(old_blocks));
+  count<P>(world_.counters.large_bytes, bytes_of(blocks) - bytes_of(old_blocks));
   world_.scavenger.poke(visit);
   return true;
 }
@@ -616,7 +604,6 @@ void* Engine<P>::move_large(void* p, Bytes size, Visit& visit) {
   const BlockCount needed = blocks_for(size);
   if (old_blocks < kWorthwhile) return nullptr;
   const bool moved_before = large_state(world_.region, from).moved;
-  KindOwner* owner = large_state(world_.region, from).owner;
   if (needed <= old_blocks) return needed * 2 < old_blocks ? nullptr : p;
   BlockCount blocks = needed + needed / 8;
   Run to = world_.runs.allocate(blocks, 1, visit);
@@ -624,12 +611,12 @@ void* Engine<P>::move_large(void* p, Bytes size, Visit& visit) {
   if (to.at == Runs<P>::kNone) return nullptr;
   world_.region.set_entries(from, 1, MapEntry());
   if (!world_.runs.move(from, to.at, old_blocks, moved_before, visit)) {
-    publish_large(from, owner, moved_before);
+    publish_large(from, moved_before);
     world_.runs.free(to.at, blocks, visit);
     return nullptr;
   }
-  publish_large(to.at, owner, true);
-  count_large(owner, bytes_of(blocks) - bytes_of(old_blocks));
+  publish_large(to.at, true);
+  count<P>(world_.counters.large_bytes, bytes_of(blocks) - bytes_of(old_blocks));
   return world_.region.pointer_to(to.at);
 }
 
@@ -693,7 +680,7 @@ bool Engine<P>::tend(Lane<P>& lane, Visit& visit) {
 
 template <class P>
 void Engine<P>::thread_exits(Slot& slot) {
-  Gate* gate = Owned::enter(slot);
+  Gate* gate = Owned::current(slot, Owned::enter(slot));
   if (is_busy(gate) || gate == &no_lane_gate || gate == &exited_gate) return Owned::leave(slot, gate);
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
   Visit visit(&slot, true);
@@ -728,7 +715,7 @@ typename Engine<P>::Fork* Engine<P>::fork_of(const Slot* who) {
 // wait is given up in the child, with what it guards.
 template <class P>
 void Engine<P>::before_fork(Slot& slot) {
-  Gate* gate = Owned::enter(slot);
+  Gate* gate = Owned::current(slot, Owned::enter(slot));
   Visit visit(&slot, !is_busy(gate));
   // As many threads may fork at once as there are records; one more waits for one of them to be done.
   Fork* fork = &forks_[0];
@@ -790,7 +777,7 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   } else if (world_.depot.lock().is_held() && world_.depot.lock().holder() != &slot) {
     world_.depot.abandon();
     world_.kinds.for_each([](KindOwner& owner) {
-      for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next) {
+      for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next) {
         kind->depot = SlabList();
         kind->depot_count.store(0, std::memory_order_relaxed);
       }

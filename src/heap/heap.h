@@ -1,7 +1,6 @@
 // Heap: memory that is counted, limited and given back together. A kind (slab/kind.h) for each size that the heap uses, made when it
-// is first asked for; large objects in a list of its own. Child heaps are charged to their parents.
-// Called by: abi/heaps.cpp. Locking: none for small objects but the lanes'; large objects and children under the heap's lock (rank
-// kPool), held for some steps, never with another.
+// is first asked for; large objects are looked for where all memory is described. Child heaps are charged to their parents.
+// Called by: abi/heaps.cpp. Locking: none but the lanes'; the list of children changes and is read in a turn of the engine's (in_turn).
 //
 // Hits are compiled into the program (include/lanemalloc/heap.h); what they do not do begins here.
 //
@@ -75,6 +74,12 @@ class Heap : public HeapPlace {
   size_t free_batch(void** objects, size_t n, Slot& slot) {
     return is_checked_ ? 0 : engine_.free_batch_of(owner_, objects, n, slot);
   }
+  // As malloc's free: what lies in a slab of ours is taken for an object.
+  FAST bool is_surely_good(const void* p, Bytes size) const {
+    const Kind* kind = engine_.kind_at(p);
+    return !is_checked_ && kind != nullptr && kind->owner == &owner_ &&
+           (size == kUnknown || size <= kind->size);
+  }
   // What free() would find wrong.
   HeapFree look_at(const void* p, Bytes size) const;
   // Whether p is a live object of this heap.
@@ -96,7 +101,6 @@ class Heap : public HeapPlace {
   uint64_t soft_calls() const { return soft_calls_.load(std::memory_order_relaxed); }
 
  private:
-  class Locked;
   static constexpr Bytes kTail = sizeof(uint64_t);
   static constexpr unsigned char kPattern = 0xFB;
 
@@ -105,20 +109,26 @@ class Heap : public HeapPlace {
   void* reallocate_large(void* p, Bytes size, Slot& slot);
   void free_large(void* p, Slot& slot);
   Kind* kind_for(unsigned index);
+  bool join_parent(Slot& slot);
+  void leave_parent(Slot& slot);
   Heap* refuser(Bytes size);
   void gather_tree(Slot& slot);
   void tell_soft_limits();
   void sign(void* p, Bytes size);
   HeapFree check_signature(const void* p, Bytes size) const;
   bool is_large(const void* p) const { return engine_.kind_at(p) == nullptr; }
-  void link_large(void* p, Slot& slot);
-  void unlink_large(void* p, Slot& slot);
+  template <class Visitor>
+  void for_each_large(Visitor visit);
   template <class Visitor>
   void for_each_class(Visitor visit) {
     for (auto& kind : kinds_)
       if (Kind* k = kind.load(std::memory_order_acquire)) visit(*k);
   }
-  static void forget_threads(KindOwner& owner, const void* who);
+  template <class Visitor>
+  void for_each_in_tree(Visitor visit) {
+    visit(*this);
+    for (Heap* child = children_; child != nullptr; child = child->sibling_) child->for_each_in_tree(visit);
+  }
 
   Engine<P>& engine_;
   const KindSource source_;
@@ -133,11 +143,9 @@ class Heap : public HeapPlace {
   std::atomic<uint64_t> limit_failures_{0};
   std::atomic<uint64_t> soft_calls_{0};
 
-  Lock<P> lock_{Rank::kPool};
   Heap* children_ = nullptr;
   Heap* sibling_ = nullptr;
-  BlockIndex large_ = kNoLarge;
-  static constexpr BlockIndex kNoLarge = Region<P>::kNoBlock;
+  std::atomic<uint64_t> larges_{0};  // at least as many as there are
 };
 
 }  // namespace lanemalloc

@@ -6,33 +6,10 @@
 namespace lanemalloc {
 
 template <class P>
-class Heap<P>::Locked {
- public:
-  Locked(Heap& heap, Slot& slot)
-      : heap_(heap), slot_(slot), gate_(Owned::enter(slot)), visit_(&slot, !is_busy(gate_)) {
-    held_ = heap.lock_.acquire(visit_);
-  }
-  Locked(const Locked&) = delete;
-  ~Locked() {
-    if (held_) heap_.lock_.release(visit_);
-    Owned::leave(slot_, gate_);
-  }
-  bool is_held() const { return held_; }
-
- private:
-  Heap& heap_;
-  Slot& slot_;
-  Gate* gate_;
-  Visit visit_;
-  bool held_;
-};
-
-template <class P>
 Heap<P>::Heap(Engine<P>& engine, KindSource source, const char* name, Heap* parent)
     : engine_(engine), source_(source), parent_(parent), is_checked_(engine.is_checked()) {
   owner_.type = KindOwner::Type::kHeap;
   owner_.front = this;
-  owner_.forget_threads = &Heap::forget_threads;
   strncpy(owner_.name, name, sizeof owner_.name - 1);
   owner_.name[sizeof owner_.name - 1] = '\0';
 }
@@ -43,13 +20,28 @@ bool Heap<P>::start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, 
   argument_ = argument;
   budget_.start(parent_ != nullptr ? &parent_->budget_ : nullptr, limit == 0 ? Budget::kNone : limit,
                 soft == 0 ? Budget::kNone : soft);
-  if (!engine_.add_owner(owner_, slot)) return false;
+  if (!join_parent(slot)) return false;
+  if (!engine_.add_owner(owner_, slot)) return leave_parent(slot), false;
   table_slot.store(owner_.slot, std::memory_order_relaxed);
-  if (parent_ == nullptr) return true;
-  Locked locked(*parent_, slot);
-  sibling_ = parent_->children_;
-  parent_->children_ = this;
   return true;
+}
+
+template <class P>
+bool Heap<P>::join_parent(Slot& slot) {
+  return parent_ == nullptr || engine_.in_turn(slot, [&] {
+    sibling_ = parent_->children_;
+    parent_->children_ = this;
+  });
+}
+
+template <class P>
+void Heap<P>::leave_parent(Slot& slot) {
+  if (parent_ == nullptr) return;
+  engine_.in_turn(slot, [&] {
+    Heap** link = &parent_->children_;
+    while (*link != this) link = &(*link)->sibling_;
+    *link = sibling_;
+  });
 }
 
 template <class P>
@@ -128,17 +120,13 @@ Heap<P>* Heap<P>::refuser(Bytes size) {
   return nullptr;
 }
 
-// What it and its children keep and do not use goes back, and is not charged any more.
+// What it and its children keep and do not use goes back, and is not charged any more. In a turn, so that no child comes or goes
+// meanwhile; a handler that may not wait for one does without the children.
 template <class P>
 void Heap<P>::gather_tree(Slot& slot) {
-  engine_.gather(owner_, slot, true);
-  Heap* child;
-  {
-    Locked locked(*this, slot);
-    child = locked.is_held() ? children_ : nullptr;
-  }
-  // The program does not destroy a child of a heap that another thread allocates in.
-  for (; child != nullptr; child = child->sibling_) child->gather_tree(slot);
+  const bool done = engine_.in_turn(
+      slot, [&] { for_each_in_tree([&](Heap& heap) { engine_.gather(heap.owner_, slot, true); }); });
+  if (!done) engine_.gather(owner_, slot, true);
 }
 
 template <class P>
@@ -163,7 +151,9 @@ void* Heap<P>::reallocate(void* p, Bytes size, Slot& slot) {
   if (!is_checked_) {
     if (size <= old_size && (size >= old_size / 2 || old_size == kGranule)) return p;
     if (is_large(p) && size > kSlabMax) {
-      if (void* moved = reallocate_large(p, size, slot)) return moved;
+      void* moved = reallocate_large(p, size, slot);
+      tell_soft_limits();
+      if (moved != nullptr) return moved;
     }
   }
   void* copy = allocate(size, kGranule, slot);
@@ -177,10 +167,7 @@ void* Heap<P>::reallocate(void* p, Bytes size, Slot& slot) {
 
 template <class P>
 HeapFree Heap<P>::look_at(const void* p, Bytes size) const {
-  const Kind* kind = engine_.kind_at(p);
-  // As malloc's free: what lies in a slab of ours is taken for an object.
-  if (!is_checked_ && kind != nullptr && kind->owner == &owner_ && (size == kUnknown || size <= kind->size))
-    return {Verdict::kGood};
+  if (is_surely_good(p, size)) return {Verdict::kGood};
   if (const Verdict verdict = find(p); verdict != Verdict::kGood) return {verdict};
   return size != kUnknown || is_checked_ ? check_signature(p, size) : HeapFree{Verdict::kGood};
 }
@@ -253,13 +240,14 @@ template <class P>
 void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
   const Bytes bytes = bytes_of(blocks_for(size));
   if (bytes < size || budget_.take(bytes, 1) == 0) return nullptr;
+  larges_.fetch_add(1, std::memory_order_relaxed);
   bool zeroed;
   void* p = engine_.allocate_large_of(owner_, size, alignment, slot, zeroed);
   if (p == nullptr) {
+    larges_.fetch_sub(1, std::memory_order_relaxed);
     budget_.give(bytes);
     return nullptr;
   }
-  link_large(p, slot);
   return p;
 }
 
@@ -269,10 +257,8 @@ void* Heap<P>::reallocate_large(void* p, Bytes size, Slot& slot) {
   const Bytes wanted =
       bytes_of(blocks_for(size)) + bytes_of(blocks_for(size)) / 8;  // as much as the engine may take
   if (wanted > before && budget_.take(wanted - before, 1) == 0) return nullptr;
-  unlink_large(p, slot);
   void* moved = engine_.resize_large_of(p, size, slot);
   const Bytes after = engine_.large_bytes(moved != nullptr ? moved : p);
-  link_large(moved != nullptr ? moved : p, slot);
   const Bytes charged = wanted > before ? wanted : before;
   budget_.give(charged - after);
   return moved;
@@ -280,31 +266,17 @@ void* Heap<P>::reallocate_large(void* p, Bytes size, Slot& slot) {
 
 template <class P>
 void Heap<P>::free_large(void* p, Slot& slot) {
-  unlink_large(p, slot);
   budget_.give(engine_.large_bytes(p));
   engine_.free_large_of(p, slot);
+  larges_.fetch_sub(1, std::memory_order_relaxed);
 }
 
+// There is no list of them: they are looked for where all memory is described, so neither a handler nor a fork meets one half changed.
 template <class P>
-void Heap<P>::link_large(void* p, Slot& slot) {
-  Locked locked(*this, slot);
-  LargeState& state = engine_.large_state_of(p);
-  state.previous = kNoLarge;
-  state.next = kNoLarge;
-  state.is_listed = locked.is_held();
-  if (!locked.is_held()) return;  // a handler's, in the middle of this: end() does not find it
-  state.next = large_;
-  if (large_ != kNoLarge) engine_.large_state_at(large_).previous = engine_.block_of(p);
-  large_ = engine_.block_of(p);
-}
-
-template <class P>
-void Heap<P>::unlink_large(void* p, Slot& slot) {
-  Locked locked(*this, slot);
-  const LargeState& state = engine_.large_state_of(p);
-  if (!state.is_listed) return;
-  if (state.next != kNoLarge) engine_.large_state_at(state.next).previous = state.previous;
-  (state.previous != kNoLarge ? engine_.large_state_at(state.previous).next : large_) = state.next;
+template <class Visitor>
+void Heap<P>::for_each_large(Visitor visit) {
+  uint64_t left = larges_.load(std::memory_order_relaxed);
+  if (left != 0) engine_.for_each_large(owner_, [&](void* p) { return visit(p) || --left == 0; });
 }
 
 // --- All of it.
@@ -322,11 +294,7 @@ bool Heap<P>::walk(Slot& slot, Visitor visit) {
         stop = engine_.for_each_live(kind, slab, [&](void* p) { return visit(p, usable_size(p)); });
     });
   });
-  for (BlockIndex at = large_; at != kNoLarge && stop == 0 && complete;
-       at = engine_.large_state_at(at).next) {
-    void* p = engine_.pointer_to(at);
-    stop = visit(p, usable_size(p));
-  }
+  if (stop == 0 && complete) for_each_large([&](void* p) { return (stop = visit(p, usable_size(p))) != 0; });
   return complete;
 }
 
@@ -339,13 +307,13 @@ HeapCount Heap<P>::count(Slot& slot) {
     all.bytes += count.live() * kind.size;
     all.slab_bytes += bytes_of(static_cast<BlockCount>(count.slabs) * kind.blocks);
   });
-  Locked locked(*this, slot);
-  for (BlockIndex at = large_; at != kNoLarge; at = engine_.large_state_at(at).next) {
-    const Bytes bytes = engine_.large_bytes(engine_.pointer_to(at));
+  for_each_large([&](const void* p) {
+    const Bytes bytes = engine_.large_bytes(p);
     ++all.objects;
     all.bytes += bytes;
     all.slab_bytes += bytes;
-  }
+    return false;
+  });
   return all;
 }
 
@@ -371,16 +339,13 @@ uint64_t Heap<P>::end(Slot& slot, Gone gone) {
   while (children_ != nullptr) objects += children_->end(slot, gone);
   engine_.make_calls_of(this, slot);
   state_.store(~kLive, std::memory_order_relaxed);
-  if (parent_ != nullptr) {
-    Locked locked(*parent_, slot);
-    Heap** link = &parent_->children_;
-    while (*link != this) link = &(*link)->sibling_;
-    *link = sibling_;
-  }
-  while (large_ != kNoLarge) {
+  table_slot.store(0, std::memory_order_relaxed);  // the slot may be another heap's soon
+  leave_parent(slot);
+  for_each_large([&](void* p) {
     ++objects;
-    free_large(engine_.pointer_to(large_), slot);
-  }
+    free_large(p, slot);
+    return false;
+  });
   const bool all =
       engine_.dissolve(owner_, slot, [&](const Kind&, const Slab* slab) { objects += slab->used(); });
   if (!all) return objects;  // lanes that could not be reached still know the kinds
@@ -388,12 +353,6 @@ uint64_t Heap<P>::end(Slot& slot, Gone gone) {
     if (Kind* kind = place.exchange(nullptr, std::memory_order_relaxed)) source_.give(kind);
   gone(*this);
   return objects;
-}
-
-template <class P>
-void Heap<P>::forget_threads(KindOwner& owner, const void* who) {
-  Heap& heap = *static_cast<Heap*>(owner.front);
-  if (heap.lock_.holder() != who) heap.lock_.forget_holder();
 }
 
 }  // namespace lanemalloc

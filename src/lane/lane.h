@@ -326,6 +326,7 @@ class Lane : public Gate {
   SlabList partial_[kClassCount];
   Remote remotes_[kRemotes + kRemotesOfKinds];
   const Object* last_given_[kRemotesOfKinds]{};  // batches
+  uint64_t claimed_ = 0;                         // which remotes have ever had an owner
   EmptySlabs empties_;
   std::atomic<Address> bins_at_{0};  // the area; others may look into it
   Bin* bins_ = nullptr;

@@ -350,6 +350,7 @@ void Lane<P>::claim(Remote& remote, Owner owner, Visit& visit) {
   if (!remote.is_empty()) return;
   if (remote.owner != owner) remote.unanswered = 0;
   remote.owner = owner;
+  claimed_ |= uint64_t{1} << (&remote - remotes_);
   remote.room = kBatchBytes;
   stir(visit);
 }
@@ -488,7 +489,8 @@ bool Lane<P>::flush_all(Visit& visit) {
   bool any = false, more = true;
   for (int round = 0; more && round < 4; ++round) {
     more = false;
-    for (Remote& remote : remotes_) {
+    for (uint64_t left = claimed_; left != 0; left &= left - 1) {
+      Remote& remote = remotes_[__builtin_ctzll(left)];
       if (remote.is_empty()) continue;
       flush(remote, visit);
       any = more = true;

@@ -51,22 +51,23 @@ struct Deferred {
     const uint64_t n = called.load(std::memory_order_acquire) - calls.taken();
     if (n != 0) calls.drop(static_cast<uint32_t>(n));
   }
-  // Takes out calls with this context, at most so many; what is in their places does nothing. False: another thread is making calls,
-  // which may be such.
-  bool take_out(const void* context, const void* who, Call* out, uint32_t most, uint32_t& n) {
+  // Takes out some calls with this context; what is in their places does nothing. True if there may be more: too many, or another thread is
+  // just making some.
+  bool take_out(const void* context, const void* who, Call* out, uint32_t& n) {
     const void* making = caller.load(std::memory_order_acquire);
-    if (making != nullptr && making != who) return false;
+    if (making != nullptr && making != who) return true;
     drop_called();
     calls.for_each([&](Call& call) {
-      if (n == most || call.context != context) return;
+      if (n == Call::kMostAtOnce || call.context != context) return;
       out[n++] = call;
       call = {[](void*, void**, size_t) {}, nullptr, nullptr};
     });
-    return true;
+    return n == Call::kMostAtOnce;
   }
 
   // In a fork child: what another thread was just calling is lost.
-  void forget_caller() {
+  void forget_callers_but(const void* who) {
+    if (caller.load(std::memory_order_relaxed) == who) return;
     called.store(begun.load(std::memory_order_relaxed), std::memory_order_relaxed);
     caller.store(nullptr, std::memory_order_relaxed);
   }
@@ -74,8 +75,8 @@ struct Deferred {
   void check_invariants() const {
     objects.check_invariants();
     calls.check_invariants();
-    CHECK(calls.taken() <= called.load(std::memory_order_relaxed) &&
-          called.load(std::memory_order_relaxed) <= calls.added());
+    const uint64_t returned = called.load(std::memory_order_relaxed);
+    CHECK(calls.taken() <= returned && returned <= calls.added());
   }
 };
 

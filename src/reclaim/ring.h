@@ -89,10 +89,7 @@ class Ring {
   template <class Visitor>
   void for_each(Visitor visit) {
     Entry* at = head_;
-    for (uint64_t n = added() - taken(); n > 0; --n) {
-      visit(*at);
-      if (++at == end_) at = begin_;
-    }
+    for (uint64_t n = added() - taken(); n > 0; --n, at = at + 1 == end_ ? begin_ : at + 1) visit(*at);
   }
 
   // --- Figures. From outside the lane they are hints.

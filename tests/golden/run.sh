@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # The figures and facts that must not drift: the fast path's instructions, the shared library's shape, its start.
 #   tests/golden/run.sh [--update] [LIBRARY]      LIBRARY: build/release/liblanemalloc.so unless given
-# Called by: tests/run.sh golden. Six parts:
+# Called by: tests/run.sh golden. Seven parts:
 #   fast path      no locked operation, fence or call in malloc, free, new, delete; counts as in fast_path.txt
 #   binary         libc only, exports as in exports.txt, no text relocations, static TLS
 #   instructions   of a malloc+free pair, by each entry of a lane, and of the workloads: within their bars, and as in
 #                  figures.tsv, neither worse nor better (figures.py)
 #   arenas         instructions of an allocation, locked operations of a reset (arena.py)
+#   heaps          against our own malloc, where all objects go at once or are freed with their sizes; as in heaps.tsv (heaps.py)
 #   deferred frees their instructions and shared operations, against plain frees (safepoints.py)
 #   start          a small program is at most 1 MiB larger than with the C library
 #   self-test      each of these checks catches a library with the fault that it is there for (mutant.c)
-# --update writes fast_path.txt, exports.txt and figures.tsv from LIBRARY; look at the difference before you commit it.
+# --update writes fast_path.txt, exports.txt, figures.tsv and heaps.tsv from LIBRARY; look at the difference before you commit it.
 set -euo pipefail
 # shellcheck source=bench/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../bench/lib.sh"
@@ -150,6 +151,7 @@ if [[ -e $library ]]; then
   part "binary" "$python" "$here/binary.py" "${update[@]}" "$library"
   part "instructions" "$python" "$here/figures.py" "${update[@]}" "$library"
   part "arenas" "$python" "$here/arena.py" "$library"
+  part "heaps" "$python" "$here/heaps.py" "${update[@]}" "$library"
   part "deferred frees" "$python" "$here/safepoints.py" "$library"
   part "start" "$python" "$root/bench/startup/run.py" --check-rss --lib "lanemalloc=$library"
 else

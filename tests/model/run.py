@@ -412,13 +412,11 @@ MUTANTS += [
 # Kinds and pools.
 MUTANTS += [
     change("explorer", "Pool: the area stays open under a revoker", "pool-hit", OWNED,
-           f"area.store(0, {RELAXED});", "", f"open_bins.load({RELAXED}) == 0 && area.load({RELAXED}) == 0 &&",
-           f"open_bins.load({RELAXED}) == 0 &&"),
-    change("explorer", "Pool: no barrier after announcing", "pool-send", POOL,
-           "const bool will_be_served = P::barrier();", "const bool will_be_served = true;"),
-    change("explorer", "Pool: no look after leaving", "pool-wait pool-send", "pool/pool.h",
+           f"  area.store(0, {RELAXED});", "",
+           f"area.load({RELAXED}) == 0 &&", ""),
+    change("explorer", "Pool: no look after leaving", "pool-send", "pool/pool.h",
            f"if (UNLIKELY(attention_.load({RELAXED}) != 0)) serve(slot);", ""),
-    change("explorer", "Pool: one round over the lanes", "pool-exit", KINDS,
+    change("explorer", "Pool: one round over the lanes", "pool-sent", KINDS,
            "round < 2 || (moved && round < kMostRounds)", "round < 1"),
     change("explorer", "Pool: only the first who waits is served", "pool-room", POOL,
            "if (taker == Taker::kSomebody) continue;", "if (taker == Taker::kSomebody) return;"),

@@ -353,7 +353,6 @@ class Engine {
   void help_idle(Slot& slot, bool may_call);
   bool is_calling(const Slot& slot);
   NOINLINE int defer_call_slow(Call call, Slot& slot, Gate* gate);
-  static void renew_limits(Lane<P>& lane, Deferred& deferred);
   bool is_lost(const Lane<P>& lane);
   void forget_callers(const Slot& slot);
 

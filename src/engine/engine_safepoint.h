@@ -82,7 +82,12 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
         looked = tend(*stay.lane(), *deferred, deferred->*kind, calls, stay.visit());
         done = (deferred->*kind).has_room();
         if (done) (deferred->*kind).push(entry);
-        renew_limits(*stay.lane(), *deferred);
+        // How far the quick paths may go.
+        if constexpr (std::is_same_v<Entry, Call>) {
+          deferred->call_limit = deferred->calls.limit();
+        } else {
+          stay.lane()->set_deferred_limit(deferred->objects.limit());
+        }
       }
       if (UNLIKELY(!done && calls.is_empty())) {
         if (!patience) {
@@ -125,7 +130,7 @@ Deferred* Engine<P>::deferred_of(Lane<P>& lane, Ring<Entry> Deferred::* kind, Vi
     // release: whoever looks from outside sees it whole. Pairs with the acquire in deferred_in().
     lane.deferred.store(deferred, std::memory_order_release);
   }
-  deferred->drop_called();
+  if constexpr (std::is_same_v<Entry, Call>) deferred->drop_called();
   Ring<Entry>& ring = deferred->*kind;
   if (UNLIKELY(!ring.is_started())) {
     void* memory = take_blocks((Bytes{bound} + 1) * sizeof(Entry), visit);
@@ -133,13 +138,6 @@ Deferred* Engine<P>::deferred_of(Lane<P>& lane, Ring<Entry> Deferred::* kind, Vi
     ring.start(memory, bound);
   }
   return deferred;
-}
-
-// Inside, where something was done: how far the quick paths may go.
-template <class P>
-void Engine<P>::renew_limits(Lane<P>& lane, Deferred& deferred) {
-  lane.set_deferred_limit(deferred.objects.limit());
-  deferred.call_limit = deferred.calls.limit();
 }
 
 template <class P>
@@ -266,7 +264,8 @@ bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
   const auto visit_here = [&](Lane<P>& here, Visit& visit) {
     Deferred* deferred = here.deferred.load(std::memory_order_relaxed);
     work(*deferred, visit);
-    renew_limits(here, *deferred);
+    here.set_deferred_limit(deferred->objects.limit());
+    deferred->call_limit = deferred->calls.limit();
   };
   if (gate == &lane && lane.how == Entry::kOwned) {
     Stay stay(*this, slot, gate);

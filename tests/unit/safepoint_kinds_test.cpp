@@ -258,8 +258,9 @@ TEST_ALL_CONFIGS(DeferKindsTest, TheChildMakesTheRestOfWhatAnotherThreadWasCalli
 class DeferHeapTest : public DeferKindsTest {
  protected:
   using FakeHeap = Heap<Fake>;
-  static constexpr FakeHeap::KindSource kSource{[]() -> void* { return ::operator new(sizeof(Kind)); },
-                                                [](void* kind) { ::operator delete(kind); }};
+  static constexpr FakeHeap::KindSource kSource{
+      []() -> void* { return ::operator new(sizeof(Kind), std::align_val_t{alignof(Kind)}); },
+      [](void* kind) { ::operator delete(kind, std::align_val_t{alignof(Kind)}); }};
   static void free_of_heap(void* heap, void** objects, size_t n) {
     FakeHeap& its = *static_cast<FakeHeap*>(heap);
     for (size_t i = 0; i < n; ++i, ++frees_) {

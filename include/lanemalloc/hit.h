@@ -1,4 +1,5 @@
-/* How the hits that are compiled into programs enter the calling thread's lane: what pool.h and heap.h share. Not to be used by itself.
+/* How the hits that are compiled into programs enter the calling thread's lane: what pool.h and heap.h share. Not to be used by
+ * itself.
  *
  * A thread's word points at its lane's gate. Storing one byte marks it busy, for the lane's revokers and the thread's own signal
  * handlers; then the gate says where the lane keeps its bins, or that nobody may touch them now. */
@@ -11,6 +12,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/** @cond internals */
 
 #define LANE_GATE_AREA 984 /* bytes: in a gate, the address of its lane's area; null where nobody may hit */
 #define LANE_BUSY_BYTE 8   /* marks a thread's word */
@@ -40,6 +43,12 @@ static inline void lane_hit_leave(char* gate) {
   __atomic_store_n(&lane_thread_slot, (void*)gate, __ATOMIC_RELEASE);
 }
 
+/* Leaves without having done anything: what a handler has put there between the two steps of entering, where the thread had no lane,
+ * stays. */
+static inline void lane_hit_miss(const char* gate) {
+  __atomic_store_n((unsigned char*)&lane_thread_slot, (unsigned char)(uintptr_t)gate, __ATOMIC_RELEASE);
+}
+
 /* Whether the object lies there; a null pointer never does. */
 static inline int lane_hit_may_free(const struct lane_bin* bin, const void* object) {
   return (uintptr_t)object - bin->end >= (uintptr_t)0 - LANE_HIT_BYTES;
@@ -48,6 +57,8 @@ static inline int lane_hit_may_free(const struct lane_bin* bin, const void* obje
 static inline char* lane_hit_area(const char* gate) {
   return __atomic_load_n((char* const*)(gate + LANE_GATE_AREA), __ATOMIC_RELAXED);
 }
+
+/** @endcond */
 
 #ifdef __cplusplus
 }

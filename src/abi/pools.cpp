@@ -146,6 +146,7 @@ EXPORT int lane_pool_set_limit(lane_pool* pool, size_t limit) {
 
 EXPORT size_t lane_pool_reclaim(lane_pool* pool, enum lane_reclaim level) {
   ProcessPool* p = live(pool, "lane_pool_reclaim");
+  if (level < LANE_TRIM || level > LANE_DRAIN_ALL) return failed(EINVAL), 0;
   return p != nullptr ? p->reclaim(static_cast<Reclaim>(level), thread_slot) : 0;
 }
 

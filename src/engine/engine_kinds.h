@@ -30,7 +30,8 @@ FAST Object* Engine<P>::take_quickly_of(const Kind& kind, Slot& slot) {
   Gate* gate = Owned::enter(slot);
   Bin* bin = Lane<P>::bin_in(Owned::area(gate), kind);
   Object* object = LIKELY(bin != nullptr) ? bin->head : nullptr;
-  if (LIKELY(object != nullptr)) bin->head = object->next;
+  if (UNLIKELY(object == nullptr)) return Owned::leave(slot, Owned::current(slot, gate)), nullptr;
+  bin->head = object->next;
   Owned::leave(slot, gate);
   return object;
 }
@@ -55,7 +56,7 @@ FAST bool Engine<P>::free_quickly_of(const Kind& kind, Object* object, Slot& slo
   Gate* gate = Owned::enter(slot);
   Bin* bin = Lane<P>::bin_in(Owned::area(gate), kind);
   const bool done = LIKELY(bin != nullptr) && bin->push(object);
-  Owned::leave(slot, gate);
+  Owned::leave(slot, LIKELY(done) ? gate : Owned::current(slot, gate));
   return done;
 }
 

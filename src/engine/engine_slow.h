@@ -17,7 +17,8 @@ LargeState& large_state(const Region<P>& region, BlockIndex at) {
 template <class P>
 class Engine<P>::Inside {
  public:
-  Inside(Slot& slot, Gate* gate) : slot_(slot), gate_(gate), visit_(&slot, !is_busy(gate)) {}
+  Inside(Slot& slot, Gate* gate)
+      : slot_(slot), gate_(Owned::current(slot, gate)), visit_(&slot, !is_busy(gate)) {}
   Inside(const Inside&) = delete;
   ~Inside() { Owned::leave(slot_, gate_); }
 
@@ -46,7 +47,7 @@ class Engine<P>::Stay : public Inside {
   // of_kind: the lane must be one that others can take.
   Stay(Engine& engine, Slot& slot, Gate* gate, bool of_kind = false) : Inside(slot, gate), engine_(engine) {
     const bool may_own = LIKELY(!of_kind) || world().can_revoke.load(std::memory_order_relaxed);
-    if (!is_busy(gate) && gate != &exited_gate && may_own) enter(gate);
+    if (!is_busy(gate) && gate_ != &exited_gate && may_own) enter(gate_);
     if (lane_ == nullptr) {
       overflow(is_busy(gate));
     } else if (UNLIKELY(lane_->take_asked())) {
@@ -679,7 +680,7 @@ bool Engine<P>::tend(Lane<P>& lane, Visit& visit) {
 
 template <class P>
 void Engine<P>::thread_exits(Slot& slot) {
-  Gate* gate = Owned::enter(slot);
+  Gate* gate = Owned::current(slot, Owned::enter(slot));
   if (is_busy(gate) || gate == &no_lane_gate || gate == &exited_gate) return Owned::leave(slot, gate);
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
   Visit visit(&slot, true);
@@ -714,7 +715,7 @@ typename Engine<P>::Fork* Engine<P>::fork_of(const Slot* who) {
 // wait is given up in the child, with what it guards.
 template <class P>
 void Engine<P>::before_fork(Slot& slot) {
-  Gate* gate = Owned::enter(slot);
+  Gate* gate = Owned::current(slot, Owned::enter(slot));
   Visit visit(&slot, !is_busy(gate));
   // As many threads may fork at once as there are records; one more waits for one of them to be done.
   Fork* fork = &forks_[0];

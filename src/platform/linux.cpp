@@ -255,7 +255,8 @@ enum class Numbers : uint8_t { kUnknown, kNone, kCpu, kCid };
 // What the C library has registered; found once.
 Numbers numbers() {
   static std::atomic<Numbers> known{Numbers::kUnknown};
-  Numbers now = known.load(std::memory_order_relaxed);
+  // acquire: who knows sees where the area is. Pairs with [known.release].
+  Numbers now = known.load(std::memory_order_acquire);
   if (now != Numbers::kUnknown) return now;
   now = Numbers::kNone;
   if (&__rseq_size != nullptr && __rseq_size != 0) {
@@ -263,7 +264,7 @@ Numbers numbers() {
     constexpr unsigned long kFeatures = 27;  // AT_RSEQ_FEATURE_SIZE
     now = getauxval(kFeatures) >= Linux::kCidAt + 4 ? Numbers::kCid : Numbers::kCpu;
   }
-  known.store(now, std::memory_order_relaxed);
+  known.store(now, std::memory_order_release);  // [known.release]
   return now;
 }
 

@@ -14,8 +14,11 @@ namespace lanemalloc {
 
 template <class P>
 Object* Pool<P>::obtain(Slot& slot) {
-  if (LIKELY(!is_imported())) return engine_.allocate_of(kind_, slot);
   Object* object = nullptr;
+  if (LIKELY(!is_imported())) {
+    object = engine_.allocate_of(kind_, slot);
+    return LIKELY(object != nullptr) ? object : take_from_shelf(1, slot);
+  }
   engine_.in_own_lane(slot, [&](Lane<P>& lane, Visit& visit) {
     Bin* bin = lane.bin_for(kind_, visit);
     if (bin == nullptr || bin->head == nullptr) return;

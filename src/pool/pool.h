@@ -132,6 +132,7 @@ class Pool : public PoolPlace {
   bool is_initialized(Object* object) const { return !kind_.is_tagged || kind_.tag_of(object) != 0; }
   void put_back(Object* object, Slot& slot);
   void put_into_lane(Object* object, Slot& slot);
+  NOINLINE bool keep_beside(Object* object, Slot& slot);
   bool is_imported() const { return source_.import_objects != nullptr; }
   // A free object from wherever there is one; null: none, or no memory.
   Object* obtain(Slot& slot);
@@ -174,12 +175,14 @@ class Pool : public PoolPlace {
   std::atomic<uint32_t> waiters_{0};
   std::atomic<bool> missed_{false};  // who could not have the lock has left it to the holder to serve
   bool is_in_child_ = false;         // the holder has forked: the line is to be forgotten
+  bool was_forked_ = false;          // here or in a parent: some lanes may be set aside
   Waiter* first_ = nullptr;
   Waiter* last_ = nullptr;
   Object* reserve_list_ = nullptr;
   uint32_t reserve_ = 0;
   std::atomic<uint32_t> reserved_{0};
-  Object* shelf_ = nullptr;  // imported objects between the lanes
+  Object* shelf_ =
+      nullptr;  // imported objects between the lanes; in a fork child those whose lane is set aside
   std::atomic<uint64_t> shelf_count_{0};
   PoolCounters counters_;
 };

@@ -16,7 +16,7 @@ class Pool<P>::Locked {
   Locked(Pool& pool, Slot& slot)
       : pool_(pool),
         slot_(slot),
-        gate_(Owned::enter(slot)),
+        gate_(Owned::current(slot, Owned::enter(slot))),
         visit_(&slot, !is_busy(gate_)),
         held_(pool.lock_.acquire(visit_) || leave_word()) {}
   Locked(const Locked&) = delete;
@@ -164,7 +164,7 @@ size_t Pool<P>::allocate_batch(void** objects, size_t n, uint32_t flags, Slot& s
 
 template <class P>
 size_t Pool<P>::free_batch(void** objects, size_t n, Slot& slot) {
-  if (is_elaborate_) return 0;
+  if (is_elaborate_ || was_forked_) return 0;
   const size_t freed = engine_.free_batch_of(kind_, objects, n, slot);
   look_after_leaving(slot);
   return freed;
@@ -198,7 +198,23 @@ void Pool<P>::put_back(Object* object, Slot& slot) {
 template <class P>
 FAST void Pool<P>::put_into_lane(Object* object, Slot& slot) {
   if (UNLIKELY(is_imported())) return keep_imported(object, slot);
-  if (!engine_.free_quickly_of(kind_, object, slot)) engine_.free_of(kind_, object, slot);
+  if (LIKELY(engine_.free_quickly_of(kind_, object, slot))) return;
+  if (UNLIKELY(was_forked_) && keep_beside(object, slot)) return;
+  engine_.free_of(kind_, object, slot);
+}
+
+// In a fork child, of an object whose slab lies in a lane that is set aside: nobody would look for it there.
+template <class P>
+bool Pool<P>::keep_beside(Object* object, Slot& slot) {
+  World<P>& world = engine_.world();
+  const Owner owner = public_of(world.region.entry_of(object).owner());
+  if (!is_lane(owner) || !world.lanes.at(owner).is_set_aside()) return false;
+  Locked locked(*this, slot);
+  if (!locked.is_held()) return false;
+  object->next = shelf_;
+  shelf_ = object;
+  bump(shelf_count_, uint64_t{1});
+  return true;
 }
 
 // --- The line, and the reserve.
@@ -331,6 +347,7 @@ void Pool<P>::forget_line() {
 template <class P>
 void Pool<P>::forget_threads(KindOwner& owner, const void* who) {
   Pool& pool = *static_cast<Pool*>(owner.front);
+  pool.was_forked_ = true;
   if (pool.lock_.is_held() && pool.lock_.holder() == who) {
     pool.is_in_child_ = true;  // this thread goes on there, further down its stack
     return;
@@ -438,7 +455,7 @@ uint64_t Pool<P>::end(Slot& slot, bool& lost) {
     used += slab->used();
     finish(slab);
   });
-  return used - reserved();
+  return not_negative(used - reserved());  // of lanes that are set aside it has seen nothing
 }
 
 }  // namespace lanemalloc

@@ -41,9 +41,12 @@ parse_arguments() {
   fi
 }
 
+# It uses what is compiled into programs, which needs the library's thread-local word.
+needs_library() { grep -qE '^#include <lanemalloc/(heap|pool).h>' "$here/$1.cpp"; }
+
 build_program() {  # NAME; into $work/NAME
   if [[ -x $work/$1 ]]; then return; fi
-  local flags=(-std=c++20 -g -Wall -Wextra -fno-exceptions -fno-rtti -pthread) link=(-Wl,-z,now)
+  local flags=(-std=c++20 -g -Wall -Wextra -fno-exceptions -fno-rtti -pthread "-I$root/include") link=(-Wl,-z,now)
   case $sanitize in
     "") flags+=(-O2) ;;
     asan-ubsan) flags+=(-O1 -fsanitize=address,undefined -fno-sanitize-recover=all) ;;
@@ -52,11 +55,10 @@ build_program() {  # NAME; into $work/NAME
   esac
   if [[ -n $sanitize ]]; then
     if [[ ! -e $root/build/$sanitize/liblanemalloc_prefixed.a ]]; then "$root/tools/build" "$sanitize" >&2; fi
-    flags+=(-DLANEMALLOC_TEST_PREFIXED "-I$root/include")
+    flags+=(-DLANEMALLOC_TEST_PREFIXED)
     link+=("$root/build/$sanitize/liblanemalloc_prefixed.a" -lstdc++)
-  elif [[ $1 == heaps ]]; then
-    flags+=("-I$root/include")
-    link+=("$library" "-Wl,-rpath,${library%/*}")
+  elif needs_library "$1"; then
+    link+=("$library")  # by its name, which is that of the one that is preloaded
   fi
   "${CXX:-g++}" "${flags[@]}" "$here/$1.cpp" -o "$work/$1" "${link[@]}"
 }
@@ -76,10 +78,15 @@ run_program() {  # LIBRARY PROGRAM CASE SCALE WATCHDOG OPTIONS
 
 run_all_cases() {  # PROGRAM SCALE OPTIONS LABEL
   if [[ -n $only && $only != "$1" && $only != "$1"/* ]]; then return; fi
+  if [[ $library == glibc ]] && needs_library "$1"; then
+    echo "skipped [$4] $1: the C library has no pools"
+    skipped=$((skipped + 1))
+    return
+  fi
   build_program "$1"
   local name cases status seconds preload=$library
   if [[ -n $sanitize ]]; then preload=glibc; fi
-  cases=$("$work/$1" list)
+  cases=$(run_program "$preload" "$1" list 1 60 "")
   for name in $cases; do
     if [[ $only == */* && $only != "$1/$name" ]]; then continue; fi
     status=0
@@ -88,7 +95,7 @@ run_all_cases() {  # PROGRAM SCALE OPTIONS LABEL
     run_program "$preload" "$1" "$name" "$2" "${LANEMALLOC_TEST_WATCHDOG:-120}" "$3" >"$work/output" 2>&1 || status=$?
     seconds=$((SECONDS - seconds))
     # "Aborted" and the like are this shell's remarks.
-    sed -e '/^.*\/harness\.sh: line/d' -e "s/^\(ok\|skipped\|FAILED\) /\1 [$4, ${seconds} s] /" "$work/output" | head -n 60
+    sed -e '/^.*\/harness\.sh: line/d' -e "s/^\(ok\|skipped\|FAILED\) /\1 [$4, ${seconds} s] /" "$work/output" | head -n 60 || true  # more is cut off
     if ((status != 0)); then
       grep -q '^FAILED' "$work/output" || echo "FAILED [$4, ${seconds} s] $1 $name: ended with status $status"
       failed=$((failed + 1))

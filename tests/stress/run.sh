@@ -2,7 +2,7 @@
 # Builds the stress programs and runs every case under the library, then again (at a smaller scale) with checked=1.
 # Called by: tests/run.sh, and by hand. What it shares with tests/bounds/run.sh is in harness.sh.
 #   run.sh [--lib PATH|glibc] [--only PROGRAM[/CASE]] [--scale N] [--sanitize asan-ubsan|tsan] [--self-test]
-# --sanitize  links storm, thread_exit, safepoints and heaps with build/PRESET/liblanemalloc_prefixed.a instead of preloading.
+# --sanitize  links storm, thread_exit, safepoints, heaps and pools with build/PRESET/liblanemalloc_prefixed.a instead of preloading.
 # --self-test only shows that the programs fail with a malloc that is too simple and pass with one that is not.
 set -euo pipefail
 
@@ -11,9 +11,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/harness.sh"
 parse_arguments "$@"
 
-programs=(storm thread_exit many_threads fork_load signals single_step safepoints)
-# Hits of heaps are compiled into the program, which is linked with the library.
-if [[ $library != glibc ]]; then programs+=(heaps); fi
+programs=(storm thread_exit many_threads fork_load signals single_step safepoints heaps pools pool_steps)
 
 # The mutants must fail where they are wrong; the plain one must pass, or the programs ask for too much.
 # shellcheck disable=SC2317  # called by self_test
@@ -70,11 +68,32 @@ limits_are_looked_at() {
   ((status != 0)) && grep -q '^FAILED heaps limits: .*, \(and its\|whose\) limit is' "$work/self"
 }
 
+# With a limit that is one too high, with objects that are used after they were freed, and with some that are freed twice.
+# shellcheck disable=SC2317  # called by count_self_test
+pools_are_watched() {
+  local status=0
+  build_program pools
+  LANEMALLOC_TEST_OVER_LIMIT=1 run_program "$library" pools mixed 0.2 50 "" >"$work/self" 2>&1 || status=$?
+  head -n 1 "$work/self" | sed 's/^/  /'
+  ((status != 0)) && grep -q '^FAILED pools mixed: .* objects in use at a limit of ' "$work/self" || return 1
+  status=0
+  LANEMALLOC_TEST_FREE_EARLY=1 run_program "$library" pools mixed 0.2 50 "" >"$work/self" 2>&1 || status=$?
+  head -n 1 "$work/self" | sed 's/^/  /'
+  ((status != 0)) && grep -qE '^FAILED pools mixed: (.*: object .* damaged|ctor of|dtor of)' "$work/self" || return 1
+  [[ $(uname -m) == x86_64 ]] || return 0
+  build_program pool_steps
+  status=0
+  LANEMALLOC_TEST_FREE_TWICE=1 run_program "$library" pool_steps same-pool-handler 0.05 100 "" >"$work/self" 2>&1 || status=$?
+  head -n 1 "$work/self" | sed 's/^/  /'
+  ((status != 0)) && grep -q '^FAILED pool_steps same-pool-handler: ' "$work/self"
+}
+
 if [[ -n $sanitize ]]; then
-  programs=(storm thread_exit safepoints heaps)
+  programs=(storm thread_exit safepoints heaps pools)
   options=""
-  # The scavenger runs on a bare thread that shares its creator's thread-local storage, where TSan keeps its state.
-  if [[ $sanitize == tsan ]]; then options=decay_ms=-1; fi
+  # The scavenger runs on a bare thread that shares its creator's thread-local storage, where TSan keeps its state; and of restartable
+  # sequences it sees nothing.
+  if [[ $sanitize == tsan ]]; then options=decay_ms=-1,lanes=owned; fi
   for program in "${programs[@]}"; do run_all_cases "$program" "$scale" "$options" "$sanitize"; done
   finish
 fi
@@ -86,6 +105,9 @@ if [[ $library != glibc && ( -z $only || $only == safepoints* ) ]]; then
 fi
 if [[ $library != glibc && ( -z $only || $only == heaps* ) ]]; then
   count_self_test limits_are_looked_at "without limits the program sees them exceeded"
+fi
+if [[ $library != glibc && ( -z $only || $only == pools* ) ]]; then
+  count_self_test pools_are_watched "objects beyond the limit, used after their free, and freed twice are seen"
 fi
 if [[ $library != glibc ]]; then
   smaller=$(awk -v s="$scale" 'BEGIN { print s * 0.3 }')

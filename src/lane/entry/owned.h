@@ -43,6 +43,12 @@ struct Owned {
     compiler_fence();
     return gate;
   }
+  // Off the hit path: the gate that enter() has found, or what a handler has put into the slot between its two steps: a thread's first
+  // lane, which would be lost. Hits cannot be had by: they find a gate closed that the slot has left meanwhile.
+  FAST static Gate* current(const Slot& slot, Gate* gate) {
+    const auto marked = reinterpret_cast<uintptr_t>(slot.load(std::memory_order_relaxed));
+    return is_busy(gate) ? gate : reinterpret_cast<Gate*>(marked - kBusyByte);
+  }
   FAST static void leave(Slot& slot, Gate* gate) {
     // release: what was done inside is visible to who holds the lane next. Pairs with [peek] in try_hold().
     slot.store(gate, std::memory_order_release);

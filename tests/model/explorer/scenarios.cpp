@@ -902,6 +902,7 @@ struct PoolWaitScenario : Pools {
   PoolWaitScenario() : Pools(1 + kWaiters, 1) { held[0] = take(0); }
   void thread(int i) {
     if (i != 0) wait_for_one(i);
+    ++*static_cast<int*>(held[i]);
     give(std::exchange(held[i], nullptr), i);
   }
   void check() {
@@ -931,14 +932,17 @@ struct PoolRoomScenario : Pools {
 };
 
 // The one object is on its way to lane 0 when the thread that has freed it ends, and its batch is sent.
+template <bool kWait>
 struct PoolExitScenario : Pools {
   PoolExitScenario() : Pools(3, 1) {
     held[0] = take(0);
     give(std::exchange(held[0], nullptr), 1);
   }
   void thread(int i) {
-    if (i == 0) return wait_for_one(2);
-    engine.thread_exits(slots[1]);
+    if (i != 0) return engine.thread_exits(slots[1]);
+    if (kWait) return wait_for_one(2);
+    held[2] = take(2);
+    explorer::check(held[2] != nullptr, "an object is free, and the limit is said to be reached");
   }
   void check() { check_pool(1); }
 };
@@ -1043,7 +1047,10 @@ const Scenario kScenarios[] = {
     scenario<PoolWaitScenario<2>>("pool-wait-3", "Pool: two who wait are served", {3, 1}),
     scenario<PoolSendScenario>("pool-send", "Pool: the same, freed in a lane that had no bin", {2, 1}),
     scenario<PoolRoomScenario>("pool-room", "Pool: room for two serves two who wait", {3, 1}),
-    scenario<PoolExitScenario>("pool-exit", "Pool: nobody waits for what an exiting thread sends", {2, 1}),
+    scenario<PoolExitScenario<true>>("pool-exit", "Pool: nobody waits for what an exiting thread sends",
+                                     {2, 1}),
+    scenario<PoolExitScenario<false>>("pool-sent", "Pool: what an exiting thread sends is found at the limit",
+                                      {2, 1}),
     scenario<PoolTwoScenario<false>>("pool-two", "Pool: two who wait get two objects", {3, 1}),
     scenario<PoolTwoScenario<true>>("pool-handler", "Pool: the same, one of them freed by a handler",
                                     {3, 0, 1}),

@@ -19,10 +19,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "micro")]
+sys.path.insert(0, str(ROOT / "bench"))
 import common
 import fast_path
-import run as micro
 from table import Table, Tolerance
 
 HERE = Path(__file__).resolve().parent
@@ -79,11 +78,13 @@ def interpreter(under: common.Library, program: Path, way: str) -> float:
     return (instructions[1] - instructions[0]) / (allocations[1] - allocations[0])
 
 
-def check_instructions(under: common.Library, library: Path, verdicts: fast_path.Verdicts) -> dict[str, float]:
+def check_instructions(under: common.Library, library: Path, only: str, verdicts: fast_path.Verdicts) -> dict[str, float]:
     figures: dict[str, float] = {}
     program = build(library, HERE / "heaps.c", "golden-heaps", "-fno-builtin")
     for objects, size, most in DESTROYED:
         title = f"destroyed, {objects} objects of {size or '16-512'}"
+        if only not in title:
+            continue
         heap, malloc = (destroyed(under, program, way, objects, size) for way in WAYS)
         figures[f"{title}: heap"], figures[f"{title}: malloc"] = heap, malloc
         times = [time_of(under, program, way, objects, size) for way in WAYS]
@@ -95,6 +96,8 @@ def check_instructions(under: common.Library, library: Path, verdicts: fast_path
             print(said)
         else:
             verdicts.check(heap <= most * malloc, f"{said}; at most {most} of the instructions")
+    if only not in "interpreter":
+        return figures
     program = build(library, ROOT / "examples" / "interpreter" / "interpreter.cpp", "golden-interpreter")
     heap, malloc = (interpreter(under, program, way) for way in WAYS)
     figures["interpreter: heap"], figures["interpreter: malloc"] = heap, malloc
@@ -118,19 +121,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("library", type=Path)
     parser.add_argument("--update", action="store_true", help="write heaps.tsv from what is measured")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only instructions whose title contains this, by their bars")
+    parser.add_argument("--options", default="", help="more LANEMALLOC_OPTIONS")
     arguments = parser.parse_args()
     library = arguments.library.resolve()
     verdicts = fast_path.Verdicts()
     # Linked, not preloaded, as programs with heaps are.
-    under = common.Library("lanemalloc", None, OPTIONS)
-    check_peaks(under, library, verdicts)
+    under = common.Library("lanemalloc", None, f"{OPTIONS},{arguments.options}")
+    if not arguments.only:
+        check_peaks(under, library, verdicts)
     if not common.need("valgrind"):
         verdicts.skip("instructions of heaps", "no valgrind here")
         return verdicts.close()
     machine = re.search(r"Machine:\s+(.*)", fast_path.output_of("readelf", "-h", library))
     maker = f"{machine.group(1) if machine else 'unknown machine'}, {fast_path.compilers(library)}"
     table = Table(GOLDEN, maker, "instructions", Tolerance(0.01, 0.3, 2), "tests/golden/run.sh --update")
-    figures = check_instructions(under, library, verdicts)
+    figures = check_instructions(under, library, arguments.only, verdicts)
+    if arguments.only:
+        return verdicts.close()
     if arguments.update:
         table.write(figures)
         print(f"wrote {GOLDEN.name}")

@@ -240,7 +240,8 @@ void suite(double part) {
     for (size_t i = 0; i < 4; i++) step_alloc(g_objects[i], subject.has_functions ? 0 : LANE_POOL_ZERO);
     free_in_disorder(4);
     step_batch();
-    const auto level = static_cast<lane_reclaim>((&subject - g_subjects) % 3);  // another kind of pool, another level
+    const auto level =
+        static_cast<lane_reclaim>((&subject - g_subjects) % 3);  // another kind of pool, another level
     stepped([&] { lane_pool_reclaim(subject.pool, level); });
     drop_all();
   }

@@ -106,7 +106,7 @@ void Pool<P>::publish() {
 // --- Allocating.
 
 template <class P>
-void* Pool<P>::allocate_elaborately(uint32_t flags, Slot& slot) {
+void* Pool<P>::allocate(uint32_t flags, Slot& slot) {
   const bool in_turn = (flags & kWait) == 0 || waiters_.load(std::memory_order_relaxed) == 0;
   Object* object = LIKELY(in_turn) ? obtain(slot) : nullptr;
   if (UNLIKELY(object == nullptr)) return allocate_slowly(flags, slot);
@@ -171,7 +171,7 @@ size_t Pool<P>::free_batch(void** objects, size_t n, Slot& slot) {
 }
 
 template <class P>
-Verdict Pool<P>::free_elaborately(void* p, Slot& slot) {
+Verdict Pool<P>::free(void* p, Slot& slot) {
   const Kind* kind = LIKELY(!is_imported()) ? engine_.kind_at(p) : &kind_;
   if (UNLIKELY(kind != &kind_)) {
     if (kind != nullptr) return Verdict::kOfKind;

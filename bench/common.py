@@ -94,7 +94,7 @@ def compile_program(source: Path, name: str, *flags: str) -> Path:
     """Compiles one C or C++ file into build/bench/, where it is older than its source or what that includes."""
     BUILD.mkdir(parents=True, exist_ok=True)
     output = BUILD / name
-    inputs = [source, ROOT / "bench" / "measure.h", ROOT / "include" / "lanemalloc" / "safepoint.h"]
+    inputs = [source, ROOT / "bench" / "measure.h", *(ROOT / "include" / "lanemalloc").glob("*.h")]
     if output.exists() and all(output.stat().st_mtime > i.stat().st_mtime for i in inputs):
         return output
     cxx = source.suffix == ".cpp"

@@ -2,7 +2,9 @@
 //   one      malloc(32), free, again
 //   bulk     1000 objects of 16-512 bytes (fixed pseudo-random sizes), then freed in a fixed shuffled order
 //   handed   objects of 64 bytes from one thread, freed by another
-// Usage: defer one|bulk|handed free|defer COUNT. A reader is registered, and in no section. The process has had a second thread
+//   heap     the objects of bulk, from a heap, freed without their sizes; sized: with them
+//   pool     1000 objects of 48 bytes, from a pool
+// Usage: defer WORKLOAD free|defer COUNT. A reader is registered, and in no section. The process has had a second thread
 // before, so that shared operations are what they are among threads. Called by: tests/golden/safepoints.py.
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -12,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../include/lanemalloc/heap.h"
+#include "../../include/lanemalloc/pool.h"
 #include "../../include/lanemalloc/safepoint.h"
 #include "../measure.h"
 
@@ -20,7 +24,10 @@ enum { kBulk = 1000 };
 #define NOINLINE __attribute__((noinline))
 #define HIDE(pointer) __asm__ volatile("" : "+r"(pointer)::"memory")
 
-static int (*defer_free)(void* object);
+enum front { kMalloc, kHeap, kSized, kPool };
+static enum front front;
+static lane_heap* heap;
+static lane_pool* pool;
 static size_t sizes[kBulk];
 static uint16_t order[kBulk];
 static void* objects[kBulk];
@@ -44,17 +51,60 @@ static void prepare(void) {
   }
 }
 
-// What is measured are the calls that these two make.
-static NOINLINE void free_measured(void* object) { free(object); }
-static NOINLINE void defer_measured(void* object) {
-  if (defer_free(object) != 0) abort();
+static void* take(size_t size) {
+  if (front == kPool) return lane_pool_alloc(pool);
+  return front == kMalloc ? malloc(size) : lane_heap_alloc(heap, size);
 }
 
-static void release(void* object, bool defer) {
+// A free that is compiled into the program is put into a function, and its deferred form likewise, so that both are calls.
+static NOINLINE void free_sized(void* object, size_t size) { lane_heap_free_sized(heap, object, size); }
+static NOINLINE int defer_sized(void* object, size_t size) {
+  return lane_safepoint_heap_free_sized(heap, object, size);
+}
+static NOINLINE void free_in_pool(void* object) { lane_pool_free(pool, object); }
+static NOINLINE int defer_in_pool(void* object) { return lane_safepoint_pool_free(pool, object); }
+
+// What is measured are the calls that these two make.
+static NOINLINE void free_measured(void* object, size_t size) {
+  switch (front) {
+    case kMalloc:
+      free(object);
+      break;
+    case kHeap:
+      lane_heap_free(heap, object);
+      break;
+    case kSized:
+      free_sized(object, size);
+      break;
+    case kPool:
+      free_in_pool(object);
+      break;
+  }
+}
+static NOINLINE void defer_measured(void* object, size_t size) {
+  int result = 0;
+  switch (front) {
+    case kMalloc:
+      result = lane_safepoint_free(object);
+      break;
+    case kHeap:
+      result = lane_safepoint_heap_free(heap, object);
+      break;
+    case kSized:
+      result = defer_sized(object, size);
+      break;
+    case kPool:
+      result = defer_in_pool(object);
+      break;
+  }
+  if (result != 0) abort();
+}
+
+static void release(void* object, size_t size, bool defer) {
   if (defer) {
-    defer_measured(object);
+    defer_measured(object, size);
   } else {
-    free_measured(object);
+    free_measured(object, size);
   }
 }
 
@@ -62,14 +112,14 @@ static void one(size_t count, bool defer) {
   for (size_t i = 0; i < count; i++) {
     void* object = malloc(32);
     HIDE(object);
-    release(object, defer);
+    release(object, 32, defer);
   }
 }
 
 static void bulk(size_t count, bool defer) {
   for (size_t round = 0; round < count / kBulk; round++) {
-    for (int i = 0; i < kBulk; i++) objects[i] = malloc(sizes[i]);
-    for (int i = 0; i < kBulk; i++) release(objects[order[i]], defer);
+    for (int i = 0; i < kBulk; i++) objects[i] = take(sizes[i]);
+    for (int i = 0; i < kBulk; i++) release(objects[order[i]], sizes[order[i]], defer);
   }
 }
 
@@ -81,7 +131,7 @@ static struct {
 
 static void* release_handed(void* nothing) {
   free(malloc(64));
-  for (size_t i = 0; i < handed.count; i++) release(handed.objects[i], handed.defer);
+  for (size_t i = 0; i < handed.count; i++) release(handed.objects[i], 64, handed.defer);
   return nothing;
 }
 
@@ -104,17 +154,17 @@ static void* use_malloc(void* nothing) {
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    fprintf(stderr, "usage: defer one|bulk|handed free|defer COUNT\n");
+    fprintf(stderr, "usage: defer one|bulk|handed|heap|sized|pool free|defer COUNT\n");
     return 2;
   }
-  defer_free = (int (*)(void*))dlsym(RTLD_DEFAULT, "lane_safepoint_free");
-  int (*add)(struct lane_reader*, const char*) =
-      (int (*)(struct lane_reader*, const char*))dlsym(RTLD_DEFAULT, "lane_reader_register");
   static struct lane_reader reader;
-  if (defer_free == NULL || add == NULL || add(&reader, NULL) != 0) {
-    fprintf(stderr, "defer: this allocator has no deferred frees\n");
-    return 1;
-  }
+  const struct lane_pool_options options = {.object_size = 48};
+  heap = lane_heap_create(NULL);
+  pool = lane_pool_create(&options);
+  if (heap == NULL || pool == NULL || lane_reader_register(&reader, NULL) != 0) abort();
+  if (strcmp(argv[1], "heap") == 0) front = kHeap;
+  if (strcmp(argv[1], "sized") == 0) front = kSized;
+  if (strcmp(argv[1], "pool") == 0) front = kPool;
   pthread_t thread;
   if (pthread_create(&thread, NULL, use_malloc, NULL) != 0) abort();
   pthread_join(thread, NULL);
@@ -127,10 +177,10 @@ int main(int argc, char** argv) {
   uint64_t cpu = thread_cpu_ns();
   if (strcmp(argv[1], "one") == 0) {
     one(count, defer);
-  } else if (strcmp(argv[1], "bulk") == 0) {
-    bulk(count, defer);
-  } else {
+  } else if (strcmp(argv[1], "handed") == 0) {
     hand_over(count, defer);
+  } else {
+    bulk(count, defer);
   }
   printf("count=%zu thread_cpu_ns=%llu base=%p library=%s\n", count,
          (unsigned long long)(thread_cpu_ns() - cpu), base, file);

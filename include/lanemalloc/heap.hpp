@@ -8,6 +8,7 @@
 
 #include "lanemalloc/heap.h"
 #include "lanemalloc/malloc.hpp"
+#include "lanemalloc/safepoint.h"
 
 namespace lane {
 
@@ -66,6 +67,10 @@ class Heap {
   }
   /// Frees; size: what it was asked for with, in bytes. Null does nothing.
   void deallocate(void* memory, std::size_t size) noexcept { detail::heap_deallocate(heap_, memory, size); }
+  /// The same once nobody reads it any more (safepoint.h). False: as lane::free_later() says.
+  [[nodiscard]] bool deallocate_later(void* memory, std::size_t size) noexcept {
+    return lane_safepoint_heap_free_sized(heap_, memory, size) == 0;
+  }
   /// As lane_heap_trim().
   std::size_t trim() noexcept { return lane_heap_trim(heap_); }
   /// As lane_heap_get_statistics().

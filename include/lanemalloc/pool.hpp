@@ -8,6 +8,7 @@
 
 #include "lanemalloc/malloc.hpp"
 #include "lanemalloc/pool.h"
+#include "lanemalloc/safepoint.h"
 
 namespace lane {
 
@@ -95,6 +96,12 @@ class Pool {
   }
   /// Calls the destructor and frees. Any thread may. Null does nothing.
   void destroy(T* object) noexcept { destroy(pool_, object); }
+  /// The same once nobody reads it any more (safepoint.h). False: as lane::free_later() says.
+  [[nodiscard]] bool destroy_later(T* object) noexcept {
+    static_assert(std::is_trivially_destructible_v<T>,
+                  "a destructor would have to run later, and knows no pool");
+    return lane_safepoint_pool_free(pool_, object) == 0;
+  }
 
   /// For the C functions; still the Pool's.
   lane_pool* get() const noexcept { return pool_; }

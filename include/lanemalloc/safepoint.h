@@ -11,11 +11,13 @@
  *
  * For every function here, where not said otherwise:
  * - threads: any thread may call it; a reader belongs to one thread at a time
- * - signals: lane_safepoint_free may be called from handlers, lane_safepoint_call where the functions that were deferred before
- *   may run in one; the read sections of a reader, on its own thread; the others may not
+ * - signals: lane_safepoint_free may be called from handlers; lane_safepoint_call, lane_safepoint_heap_free and
+ *   lane_safepoint_pool_free where the functions that were deferred before may run in one, pools' too; the read sections of a
+ *   reader, on its own thread; the others may not
  * - fork: the child has the caller's readers only; the others are unregistered there. What was deferred before is freed there
- *   too, but what lies in a lane that another thread was inside of, and functions that another thread was calling: these are lost
- *   in the child
+ *   too, but what lies in a lane that another thread was inside of, and functions that another thread was just calling, 32 at
+ *   most: these are lost in the child. A thread frees some hundred objects before it strikes them off, so a lane that it was
+ *   inside of may name what is free already, and which that is cannot be told.
  * - thread exit: what a thread has deferred is freed by others; its readers must be unregistered first
  * - errors: returned; errno stays as it is
  *
@@ -30,6 +32,9 @@
 extern "C" {
 #endif
 
+struct lane_heap; /* heap.h */
+struct lane_pool; /* pool.h */
+
 /** Frees an object of malloc (lane_malloc in the prefixed library) later. Null does nothing, but counts. The caller has made the
  * object unreachable for new readers. A pointer that is no object is reported when it is freed; with checked=1 at the call.
  *
@@ -39,10 +44,26 @@ extern "C" {
  * frees. Then nothing has happened: the object is still the caller's. */
 int lane_safepoint_free(void* object);
 
-/** Has f(object) called later, by a thread of the program that defers a call, polls or stops the world, outside the allocator: it
- * may call anything but lane_safepoint(), lane_safepoint_poll() and lane_safepoint_wait(), and it must return. The share of a
- * lane, and the result, are as above, counted apart; EBUSY also where a function that is being called so would have to wait. */
+/** Has f(object) called later, by a thread of the program that defers a call, polls, waits or stops the world, outside the
+ * allocator: it may call anything but lane_safepoint(), and it must return. There lane_safepoint_poll() frees objects of malloc
+ * only, and lane_safepoint_wait() is EDEADLK. The share of a lane, and the result, are as above, counted apart; EBUSY also where a
+ * function that is being called so would have to wait. */
 int lane_safepoint_call(void (*f)(void* object), void* object);
+
+/** Frees an object of a heap later: a call of lane_heap_free(), in the calls' share of the lane. Until then the object is in use:
+ * it counts against limits, and a walk finds it. Null does nothing. An object of another heap or pool, or of none, is reported
+ * when it is freed, with both owners' names; with checked=1 at the call. Returns as lane_safepoint_call() does.
+ *
+ * lane_heap_destroy() makes the frees of its heap that wait, since nobody uses its objects any more: nobody reads them either. It
+ * waits for functions that another thread is just calling. */
+int lane_safepoint_heap_free(struct lane_heap* heap, void* object);
+/** The same; size is what the object was last asked for with. One that cannot be right, or with checked=1 any wrong one, is
+ * reported at the call, with both sizes, and the object is not freed. */
+int lane_safepoint_heap_free_sized(struct lane_heap* heap, void* object, size_t size);
+
+/** Frees an object of a pool later: a call of lane_pool_free(), as lane_safepoint_heap_free() says. Its dtor is called then, and who
+ * waits with LANE_POOL_WAIT is served then. lane_pool_destroy() makes the frees of its pool that wait. */
+int lane_safepoint_pool_free(struct lane_pool* pool, void* object);
 
 /** The world is stopped: no thread holds on to deferred memory, be it in a read section or not. Frees what was deferred before;
  * returns how much. A lane whose thread was stopped inside the allocator is left for the next time. */

@@ -2,6 +2,7 @@
 // that is used after its end is known to be dead.
 #include <errno.h>
 #include <lanemalloc/heap.h>
+#include <lanemalloc/safepoint.h>
 #include <string.h>
 
 #include <new>
@@ -39,18 +40,47 @@ bool is_sound(const lane_heap_options& o) {
   return o.on_soft_limit != nullptr && (o.limit == 0 || o.soft_limit <= o.limit);
 }
 
+void report(const char* function, const void* object, Bytes size, const HeapFree& wrong,
+            const ProcessHeap& h) {
+  if (wrong.verdict == Verdict::kWrongSize) {
+    report_wrong_size(function, object, size, wrong.asked, h.owner());
+  } else if (wrong.verdict != Verdict::kGood) {
+    report_bad_pointer(function, object, wrong.verdict, &h.owner());
+  }
+}
+
 NOINLINE void free_in(lane_heap* heap, void* object, Bytes size, const char* function) {
   if (object == nullptr) return;
   ProcessHeap* h = live(heap, function);
   if (h == nullptr) return;
   const int saved = errno;
-  const HeapFree result = h->free(object, size, thread_slot);
-  if (UNLIKELY(result.verdict == Verdict::kWrongSize)) {
-    report_wrong_size(function, object, size, result.asked, h->owner());
-  } else if (UNLIKELY(result.verdict != Verdict::kGood)) {
-    report_bad_pointer(function, object, result.verdict, &h->owner());
-  }
+  report(function, object, size, h->free(object, size, thread_slot), *h);
   errno = saved;
+}
+
+// What is wrong with the size, and with checked=1 with the object, is told now; the rest when it is freed.
+NOINLINE bool may_defer(lane_heap* heap, void* object, Bytes size, const char* function) {
+  ProcessHeap* h = object != nullptr ? live(heap, function) : nullptr;
+  if (h == nullptr) return false;
+  const HeapFree wrong = h->look_at(object, size);
+  report(function, object, size, wrong, *h);
+  return wrong.verdict == Verdict::kGood;
+}
+
+void free_some(void* heap, void** objects, size_t n) {
+  auto* h = static_cast<ProcessHeap*>(heap);
+  for (size_t i = 0; i < n; ++i) {
+    if (h->is_live()) i += h->free_batch(objects + i, n - i, thread_slot);
+    if (i < n) lane_heap_free(static_cast<lane_heap*>(heap), objects[i]);
+  }
+}
+
+FAST int free_later(lane_heap* heap, void* object, Bytes size, const char* function) {
+  auto* h = reinterpret_cast<ProcessHeap*>(heap);
+  bool is_good = h != nullptr && object != nullptr && h->is_live() && !process_engine.is_checked();
+  if (size != ProcessHeap::kUnknown) is_good = is_good && h->is_surely_good(object, size);
+  if (UNLIKELY(!is_good) && !may_defer(heap, object, size, function)) return 0;
+  return process_engine.defer_call({free_some, heap, object}, thread_slot);
 }
 
 }  // namespace
@@ -126,6 +156,14 @@ EXPORT void lane_heap_free(lane_heap* heap, void* object) {
 
 EXPORT void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size_t size) {
   free_in(heap, object, size, "lane_heap_free_sized");
+}
+
+EXPORT int lane_safepoint_heap_free(lane_heap* heap, void* object) {
+  return free_later(heap, object, ProcessHeap::kUnknown, "lane_safepoint_heap_free");
+}
+
+EXPORT int lane_safepoint_heap_free_sized(lane_heap* heap, void* object, size_t size) {
+  return free_later(heap, object, size, "lane_safepoint_heap_free_sized");
 }
 
 EXPORT size_t lane_heap_usable_size(lane_heap* heap, const void* object) {

@@ -2,6 +2,7 @@
 // to be dead.
 #include <errno.h>
 #include <lanemalloc/pool.h>
+#include <lanemalloc/safepoint.h>
 #include <string.h>
 
 #include <new>
@@ -50,6 +51,15 @@ bool is_sound(const lane_pool_options& o) {
       o.init != nullptr || o.fini != nullptr || o.alignment != 0 || o.padding != LANE_PACKED;
   if (o.import_objects != nullptr && (is_cut_here || o.object_size < sizeof(Object))) return false;
   return o.reserve <= UINT32_MAX && alignment_of(o) != 0;
+}
+
+// With checked=1 a bad object is told now, else when it is freed.
+NOINLINE bool may_defer(lane_pool* pool, void* object) {
+  ProcessPool* p = object != nullptr ? live(pool, "lane_safepoint_pool_free") : nullptr;
+  if (p == nullptr) return false;
+  const Verdict verdict = p->find(object);
+  if (verdict != Verdict::kGood) report_bad_pointer("lane_safepoint_pool_free", object, verdict, &p->owner());
+  return verdict == Verdict::kGood;
 }
 
 int failed(int error) {
@@ -126,6 +136,16 @@ EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
   auto* p = reinterpret_cast<ProcessPool*>(pool);
   if (UNLIKELY(p == nullptr || !p->is_live() || !p->free_quickly(object, thread_slot)))
     free_missed(pool, object);
+}
+
+EXPORT int lane_safepoint_pool_free(lane_pool* pool, void* object) {
+  auto* p = reinterpret_cast<ProcessPool*>(pool);
+  const bool is_good = p != nullptr && object != nullptr && p->is_live() && !process_engine.is_checked();
+  if (UNLIKELY(!is_good) && !may_defer(pool, object)) return 0;
+  const auto free_some = [](void* its, void** objects, size_t n) {
+    lane_pool_free_batch(static_cast<lane_pool*>(its), objects, n);
+  };
+  return process_engine.defer_call({free_some, pool, object}, thread_slot);
 }
 
 EXPORT size_t lane_pool_alloc_batch(lane_pool* pool, void** objects, size_t n, int flags) {

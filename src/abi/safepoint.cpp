@@ -26,7 +26,9 @@ NOINLINE int defer_missed(void* object, Gate* gate) {
   return process_engine.defer_slow(object, thread_slot, gate);
 }
 
-void call(void* function, void* object) { reinterpret_cast<void (*)(void*)>(function)(object); }
+void call(void* function, void** objects, size_t n) {
+  for (size_t i = 0; i < n; ++i) reinterpret_cast<void (*)(void*)>(function)(objects[i]);
+}
 
 }  // namespace
 }  // namespace lanemalloc

@@ -180,7 +180,7 @@ class Engine {
   // As many at once as the thread's lane can have, or takes: the next one is to be tried by itself. Of kinds without links behind
   // the contents, and whose objects are not marked.
   size_t allocate_batch_of(Kind& kind, void** objects, size_t n, Slot& slot);
-  size_t free_batch_of(Kind& kind, void** objects, size_t n, Slot& slot);
+  size_t free_batch_of(const KindOwner& owner, void** objects, size_t n, Slot& slot);
   // Runs while no other thread looks into all lanes, as gather() does. False, and nothing was run: a handler may not wait for that.
   template <class Work>
   bool in_turn(Slot& slot, Work work);
@@ -238,9 +238,8 @@ class Engine {
     return defer(object, slot, [&](Gate* gate) { return defer_slow(object, slot, gate); });
   }
   int defer_slow(void* object, Slot& slot, Gate* gate);
-  int defer_call(const Call& call, Slot& slot) {
-    return defer(&Deferred::calls, call, slot, Owned::enter(slot));
-  }
+  FAST int defer_call(const Call& call, Slot& slot);
+  void make_calls_of(const void* context, Slot& slot);
   Epochs<P>& epochs() { return epochs_; }
   size_t free_at_stop(Slot& slot);
   size_t free_what_may_be_freed(Slot& slot);
@@ -347,16 +346,16 @@ class Engine {
   void free_now(void* object, Slot& slot) {
     if (const Verdict verdict = free(object, slot); verdict != Verdict::kGood) world_.report(verdict, object);
   }
-  void free_now(const Call& call, Slot&) { call.free(call.context, call.object); }
+  void free_now(Call call, Slot&) { call.free(call.context, &call.object, 1); }
   static Deferred* deferred_in(const Lane<P>& lane);
   template <class Work>
   bool visit_lane(Lane<P>& lane, Slot& slot, Work work);
-  size_t free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts);
+  size_t free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts, bool may_call = true);
   void cut(Deferred& deferred);
   void cut_and_look(Slot& slot);
   void help_idle(Slot& slot, bool may_call);
   bool is_calling(const Slot& slot);
-  static bool is_called(const Lane<P>& lane);
+  NOINLINE int defer_call_slow(Call call, Slot& slot, Gate* gate);
   bool is_lost(const Lane<P>& lane);
   void forget_callers(const Slot& slot);
 

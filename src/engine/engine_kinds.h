@@ -120,15 +120,23 @@ size_t Engine<P>::allocate_batch_of(Kind& kind, void** objects, size_t n, Slot& 
 }
 
 template <class P>
-size_t Engine<P>::free_batch_of(Kind& kind, void** objects, size_t n, Slot& slot) {
+size_t Engine<P>::free_batch_of(const KindOwner& owner, void** objects, size_t n, Slot& slot) {
   constexpr size_t kMost = 256;
   for (size_t freed = 0; freed < n;) {
     Stay stay(*this, slot, Owned::enter(slot), true);
     if (stay.lane() == nullptr) return freed;
+    Lane<P>& lane = *stay.lane();
     for (const size_t end = n - freed < kMost ? n : freed + kMost; freed < end; ++freed) {
-      if (kind_at(objects[freed]) != &kind) return freed;
-      stay.lane()->free_of_kind(static_cast<Object*>(objects[freed]), world_.region.entry_of(objects[freed]),
-                                stay.visit());
+      Object* object = static_cast<Object*>(objects[freed]);
+      const Bytes distance = world_.region.distance(object);
+      if (UNLIKELY(distance >= world_.region.bytes())) return freed;
+      const MapEntry entry = world_.region.entry_at(distance);
+      Slab* slab = static_cast<Slab*>(entry.state());
+      const bool is_here = entry.owner() == private_of(lane.id());
+      const bool is_of_kind =
+          LIKELY(is_here) || (is_private(entry.owner()) && is_slab(public_of(entry.owner())));
+      if (UNLIKELY(!is_of_kind || slab->its_kind().owner != &owner)) return freed;
+      is_here ? lane.free_here(object, slab, stay.visit()) : lane.free_of_kind(object, entry, stay.visit());
     }
   }
   return n;

@@ -41,6 +41,29 @@ int Engine<P>::defer_slow(void* object, Slot& slot, Gate* gate) {
   return defer(&Deferred::objects, object, slot, gate);
 }
 
+// A call: to the owner's lane as a hit does, or to the one that the thread came by last, or as below.
+template <class P>
+int Engine<P>::defer_call(const Call& call, Slot& slot) {
+  Gate* gate = Owned::enter(slot);
+  if (LIKELY(Owned::may_allocate(gate, 0))) {
+    Deferred* deferred = static_cast<Lane<P>*>(gate)->deferred.load(std::memory_order_relaxed);
+    if (LIKELY(deferred != nullptr && deferred->push_quickly(call))) return Owned::leave(slot, gate), 0;
+  }
+  return defer_call_slow(call, slot, gate);
+}
+
+template <class P>
+int Engine<P>::defer_call_slow(Call call, Slot& slot, Gate* gate) {
+  {
+    Turn turn(*this, slot, gate);
+    Deferred* deferred =
+        turn.lane() != nullptr ? turn.lane()->deferred.load(std::memory_order_relaxed) : nullptr;
+    if (turn.lane() != nullptr && turn.end(slot, deferred != nullptr && deferred->push_quickly(call)))
+      return 0;
+  }
+  return defer(&Deferred::calls, call, slot, gate);
+}
+
 // Where the share is full it is emptied, as far as it may be, in turns with waiting.
 template <class P>
 template <class Entry>
@@ -52,15 +75,21 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
     Calls calls;
     bool done = false, looked = false;
     {
-      Stay stay(*this, slot, gate);
+      // Calls: where make_calls_of() can reach them.
+      Stay stay(*this, slot, gate, std::is_same_v<Entry, Call>);
       Deferred* deferred = stay.lane() != nullptr ? deferred_of(*stay.lane(), kind, stay.visit()) : nullptr;
       if (LIKELY(deferred != nullptr && alone == 0)) {
         looked = tend(*stay.lane(), *deferred, deferred->*kind, calls, stay.visit());
         done = (deferred->*kind).has_room();
         if (done) (deferred->*kind).push(entry);
-        stay.lane()->set_deferred_limit(deferred->objects.limit());
+        // How far the quick paths may go.
+        if constexpr (std::is_same_v<Entry, Call>) {
+          deferred->call_limit = deferred->calls.limit();
+        } else {
+          stay.lane()->set_deferred_limit(deferred->objects.limit());
+        }
       }
-      if (UNLIKELY(!done)) {
+      if (UNLIKELY(!done && calls.is_empty())) {
         if (!patience) {
           count<P>(reclaim_counters_.helped);
           may_wait = may_wait && !is_calling(slot) &&
@@ -72,8 +101,8 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
         if (patience) epochs_.name_stuck(epochs_.now(), stay.visit());
       }
     }
-    calls.make();
-    if (looked) help_idle(slot, std::is_same_v<Entry, Call> && !is_calling(slot));
+    if (calls.make() != 0 && !done) continue;  // there is room now
+    if (looked) help_idle(slot, std::is_same_v<Entry, Call>);
     if (alone != 0 && epochs_.safe() >= alone) {
       free_now(entry, slot);
       done = true;
@@ -101,6 +130,7 @@ Deferred* Engine<P>::deferred_of(Lane<P>& lane, Ring<Entry> Deferred::* kind, Vi
     // release: whoever looks from outside sees it whole. Pairs with the acquire in deferred_in().
     lane.deferred.store(deferred, std::memory_order_release);
   }
+  if constexpr (std::is_same_v<Entry, Call>) deferred->drop_called();
   Ring<Entry>& ring = deferred->*kind;
   if (UNLIKELY(!ring.is_started())) {
     void* memory = take_blocks((Bytes{bound} + 1) * sizeof(Entry), visit);
@@ -184,21 +214,11 @@ NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& 
   void* const kept = *to;
   *to = nullptr;
   for (void** at = from;; ++at) {
-    for (;; at += 4) {
-      if (!free_one(at[0])) break;
-      if (!free_one(at[1])) {
-        at += 1;
-        break;
-      }
-      if (!free_one(at[2])) {
-        at += 2;
-        break;
-      }
-      if (!free_one(at[3])) {
-        at += 3;
-        break;
-      }
-    }
+    ptrdiff_t done;
+    do {
+      done = !free_one(at[0]) ? 0 : !free_one(at[1]) ? 1 : !free_one(at[2]) ? 2 : !free_one(at[3]) ? 3 : 4;
+      at += done;
+    } while (done == 4);
     if (at == to) break;
     if (UNLIKELY(!send_one(*at))) free_other(lane, *at, visit);
   }
@@ -245,6 +265,7 @@ bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
     Deferred* deferred = here.deferred.load(std::memory_order_relaxed);
     work(*deferred, visit);
     here.set_deferred_limit(deferred->objects.limit());
+    deferred->call_limit = deferred->calls.limit();
   };
   if (gate == &lane && lane.how == Entry::kOwned) {
     Stay stay(*this, slot, gate);
@@ -257,12 +278,13 @@ bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
                                [&](Lane<P>& held) { visit_here(held, inside.visit()); });
 }
 
-// Frees what has a tag up to `upto`; of calls no more than there are now. Who is in the lane is waited for so often.
+// Frees what has a tag up to `upto`; of calls no more than there are now, and none in a call. Who is in the lane is waited for so often.
 template <class P>
-size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts) {
+size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts, bool may_call) {
   size_t freed = 0;
   uint64_t until = 0;
-  for (uint32_t made = Calls::kMost; made == Calls::kMost && deferred_in(lane) != nullptr; freed += made) {
+  may_call = may_call && deferred_in(lane) != nullptr && !is_calling(slot);
+  for (uint32_t made = 1; made != 0 && deferred_in(lane) != nullptr; freed += made) {
     Calls calls;
     const auto work = [&](Deferred& deferred, Visit& visit) {
       if (until == 0) {
@@ -270,7 +292,7 @@ size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attemp
         until = deferred.calls.added();
       }
       freed += free_deferred(lane, deferred.objects, upto, ~uint64_t{0}, visit);
-      calls.take(deferred, upto, until, &slot);
+      if (may_call) calls.take(deferred, upto, until, &slot);
     };
     Patience<P> patience;
     while (!visit_lane(lane, slot, work) && --attempts > 0) patience.wait();
@@ -332,7 +354,7 @@ int Engine<P>::wait_for_readers(Slot& slot) {
   cut_and_look(slot);
   bool waited = false;
   world_.lanes.for_each([&](Lane<P>& lane) {
-    if (deferred_in(lane) == nullptr && !is_called(lane)) return;
+    if (deferred_in(lane) == nullptr) return;
     uint64_t objects = 0, calls_until = 0;
     bool seen = false, done = false;
     const auto work = [&](Deferred& deferred, Visit&) {
@@ -359,6 +381,28 @@ int Engine<P>::wait_for_readers(Slot& slot) {
   return epochs_.can_tell() ? 0 : EDEADLK;
 }
 
+// What waits with this context is called now: nobody reads its object any more. Waits for calls that another thread is just making, which
+// may be such. Outside any lane.
+template <class P>
+void Engine<P>::make_calls_of(const void* context, Slot& slot) {
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
+    Patience<P> patience;
+    for (bool more = true; more && deferred != nullptr && deferred->has_calls();) {
+      Call found[Call::kMostAtOnce];
+      uint32_t n = 0;
+      more = false;
+      {
+        Search search(*this, slot);
+        in_lane(lane, slot, true,
+                [&](Lane<P>&, Visit&) { more = deferred->take_out(context, &slot, found, n); });
+      }
+      for (uint32_t i = 0; i < n; ++i) free_now(found[i], slot);
+      if (more && n == 0) patience.wait();
+    }
+  });
+}
+
 // One lane that nobody may come by again: its thread is gone, or it served for a moment.
 template <class P>
 void Engine<P>::help_idle(Slot& slot, bool may_call) {
@@ -369,13 +413,8 @@ void Engine<P>::help_idle(Slot& slot, bool may_call) {
       idle = &lane;
   });
   if (idle == nullptr) return;
-  Calls calls;
-  visit_lane(*idle, slot, [&](Deferred& deferred, Visit& visit) {
-    cut(deferred);
-    free_deferred(*idle, deferred.objects, epochs_.safe(), ~uint64_t{0}, visit);
-    if (may_call) calls.take(deferred, epochs_.safe(), ~uint64_t{0}, &slot);
-  });
-  calls.make();
+  visit_lane(*idle, slot, [&](Deferred& deferred, Visit&) { cut(deferred); });
+  free_in_lane(*idle, slot, epochs_.safe(), 1, may_call);
 }
 
 // --- Who may wait, and for whom.
@@ -391,13 +430,6 @@ bool Engine<P>::is_calling(const Slot& slot) {
   return any;
 }
 
-// Somebody is making calls of the lane.
-template <class P>
-bool Engine<P>::is_called(const Lane<P>& lane) {
-  const Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
-  return deferred != nullptr && deferred->caller.load(std::memory_order_relaxed) != nullptr;
-}
-
 // In a fork child: what a thread was inside of that is not there.
 template <class P>
 bool Engine<P>::is_lost(const Lane<P>& lane) {
@@ -408,9 +440,7 @@ template <class P>
 void Engine<P>::forget_callers(const Slot& slot) {
   world_.lanes.for_each([&](Lane<P>& lane) {
     Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
-    if (deferred == nullptr || deferred->caller.load(std::memory_order_relaxed) == &slot) return;
-    deferred->called.store(deferred->calls.taken(), std::memory_order_relaxed);
-    deferred->caller.store(nullptr, std::memory_order_relaxed);
+    if (deferred != nullptr) deferred->forget_callers_but(&slot);
   });
 }
 

@@ -827,8 +827,7 @@ void Engine<P>::check_invariants() {
     lane.check_invariants();
     const Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
     if (deferred == nullptr) return;
-    deferred->objects.check_invariants();
-    deferred->calls.check_invariants();
+    deferred->check_invariants();
   });
   check_kinds();
 }

@@ -50,7 +50,7 @@ class Heap : public HeapPlace {
 
   Heap(Engine<P>& engine, KindSource source, const char* name, Heap* parent);
   bool start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, Slot& slot);
-  // Everything in it, and its child heaps; `gone(heap)` is told of each heap that is no more. Returns how many objects there were.
+  // Makes the frees that wait for a safepoint. Then everything in it, and its child heaps; `gone(heap)` is told of each heap that is no more. Returns how many objects there were.
   template <class Gone>
   uint64_t end(Slot& slot, Gone gone);
 
@@ -70,6 +70,18 @@ class Heap : public HeapPlace {
            engine_.free_quickly_of(*kind, static_cast<Object*>(p), slot);
   }
 
+  // As many of the first objects as are good and small; the next one, if there is any, is to be freed by itself.
+  size_t free_batch(void** objects, size_t n, Slot& slot) {
+    return is_checked_ ? 0 : engine_.free_batch_of(owner_, objects, n, slot);
+  }
+  // As malloc's free: what lies in a slab of ours is taken for an object.
+  FAST bool is_surely_good(const void* p, Bytes size) const {
+    const Kind* kind = engine_.kind_at(p);
+    return !is_checked_ && kind != nullptr && kind->owner == &owner_ &&
+           (size == kUnknown || size <= kind->size);
+  }
+  // What free() would find wrong.
+  HeapFree look_at(const void* p, Bytes size) const;
   // Whether p is a live object of this heap.
   Verdict find(const void* p) const;
   // Of one that is.

@@ -166,24 +166,23 @@ void* Heap<P>::reallocate(void* p, Bytes size, Slot& slot) {
 // --- Freeing.
 
 template <class P>
-HeapFree Heap<P>::free(void* p, Bytes size, Slot& slot) {
-  Kind* kind = engine_.kind_at(p);
-  Object* object = static_cast<Object*>(p);
-  // As malloc's free: what lies in a slab of ours is taken for an object.
-  if (!is_checked_ && kind != nullptr && kind->owner == &owner_ && (size == kUnknown || size <= kind->size)) {
-    engine_.free_of(*kind, object, slot);
-    return {Verdict::kGood};
-  }
+HeapFree Heap<P>::look_at(const void* p, Bytes size) const {
+  if (is_surely_good(p, size)) return {Verdict::kGood};
   if (const Verdict verdict = find(p); verdict != Verdict::kGood) return {verdict};
-  if (size != kUnknown || is_checked_) {
-    if (const HeapFree wrong = check_signature(p, size); wrong.verdict != Verdict::kGood) return wrong;
-  }
+  return size != kUnknown || is_checked_ ? check_signature(p, size) : HeapFree{Verdict::kGood};
+}
+
+template <class P>
+HeapFree Heap<P>::free(void* p, Bytes size, Slot& slot) {
+  if (const HeapFree wrong = look_at(p, size); wrong.verdict != Verdict::kGood) return wrong;
+  Kind* kind = engine_.kind_at(p);
   if (kind == nullptr) {
     free_large(p, slot);
-    return {Verdict::kGood};
+  } else if (!engine_.check_in(p)) {
+    return {Verdict::kFreedAlready};
+  } else {
+    engine_.free_of(*kind, static_cast<Object*>(p), slot);
   }
-  if (!engine_.check_in(p)) return {Verdict::kFreedAlready};
-  if (!engine_.free_quickly_of(*kind, object, slot)) engine_.free_of(*kind, object, slot);
   return {Verdict::kGood};
 }
 
@@ -338,6 +337,7 @@ template <class Gone>
 uint64_t Heap<P>::end(Slot& slot, Gone gone) {
   uint64_t objects = 0;
   while (children_ != nullptr) objects += children_->end(slot, gone);
+  engine_.make_calls_of(this, slot);
   state_.store(~kLive, std::memory_order_relaxed);
   table_slot.store(0, std::memory_order_relaxed);  // the slot may be another heap's soon
   leave_parent(slot);

@@ -110,6 +110,10 @@ class Lane : public Gate {
   // Null: no memory, or beyond the kind's budget.
   Object* allocate(Kind& kind, Visit& visit);
   void free_of_kind(Object* object, MapEntry entry, Visit& visit);
+  // In a slab of this lane.
+  FAST void free_here(Object* object, Slab* slab, Visit& visit) {
+    if (!slab->bin->push(object) && UNLIKELY(slab->push(object))) look_at(slab, visit);
+  }
   // The kind's bin, made if need be; null without memory.
   Bin* bin_for(Kind& kind, Visit& visit);
   // The kind's bin here, or null.

@@ -69,7 +69,7 @@ class Pool : public PoolPlace {
        const PoolSource& source = {});
   // False: no memory, or too many pools.
   bool start(uint64_t limit, uint32_t reserve, Slot& slot);
-  // How many objects were in use. lost: set if memory could not be reached.
+  // Makes the frees that wait for a safepoint. How many objects were in use then. lost: set if memory could not be reached.
   uint64_t end(Slot& slot, bool& lost);
 
   bool may_have(uint32_t flags) const {
@@ -100,6 +100,8 @@ class Pool : public PoolPlace {
   }
   void* allocate(uint32_t flags, Slot& slot);
   Verdict free(void* p, Slot& slot);
+  // Whether free() would find p to be a good one.
+  Verdict find(const void* p) const;
   size_t allocate_batch(void** objects, size_t n, uint32_t flags, Slot& slot);
   // As many of the first objects as are good; the next one, if there is any, is to be freed by itself.
   size_t free_batch(void** objects, size_t n, Slot& slot);

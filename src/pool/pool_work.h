@@ -165,23 +165,28 @@ size_t Pool<P>::allocate_batch(void** objects, size_t n, uint32_t flags, Slot& s
 template <class P>
 size_t Pool<P>::free_batch(void** objects, size_t n, Slot& slot) {
   if (is_elaborate_ || was_forked_) return 0;
-  const size_t freed = engine_.free_batch_of(kind_, objects, n, slot);
+  const size_t freed = engine_.free_batch_of(owner_, objects, n, slot);
   look_after_leaving(slot);
   return freed;
 }
 
 template <class P>
-Verdict Pool<P>::free(void* p, Slot& slot) {
+Verdict Pool<P>::find(const void* p) const {
   const Kind* kind = LIKELY(!is_imported()) ? engine_.kind_at(p) : &kind_;
   if (UNLIKELY(kind != &kind_)) {
     if (kind != nullptr) return Verdict::kOfKind;
     const Verdict verdict = engine_.find(p).verdict;
     return verdict == Verdict::kGood ? Verdict::kOfMalloc : verdict;
   }
-  if (UNLIKELY(engine_.is_checked()) && !is_imported()) {
-    if (!engine_.is_start_of(kind_, p)) return Verdict::kNotAStart;
-    if (!engine_.check_in(p)) return Verdict::kFreedAlready;
-  }
+  if (LIKELY(!engine_.is_checked()) || is_imported()) return Verdict::kGood;
+  if (!engine_.is_start_of(kind_, p)) return Verdict::kNotAStart;
+  return engine_.is_marked(p) ? Verdict::kGood : Verdict::kFreedAlready;
+}
+
+template <class P>
+Verdict Pool<P>::free(void* p, Slot& slot) {
+  if (const Verdict verdict = find(p); UNLIKELY(verdict != Verdict::kGood)) return verdict;
+  if (!is_imported() && !engine_.check_in(p)) return Verdict::kFreedAlready;
   if (functions_.dtor != nullptr) functions_.dtor(p, bytes_, functions_.argument);
   put_back(object_at(p), slot);
   return Verdict::kGood;
@@ -441,6 +446,7 @@ uint64_t Pool<P>::live(Slot& slot) {
 
 template <class P>
 uint64_t Pool<P>::end(Slot& slot, bool& lost) {
+  engine_.make_calls_of(this, slot);
   state_.store(~kLive, std::memory_order_relaxed);
   hit_slot.store(0, std::memory_order_relaxed);  // the slot may be another pool's soon
   uint64_t used = 0;

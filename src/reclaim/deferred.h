@@ -1,18 +1,22 @@
 // Deferred: what a lane has deferred: objects of malloc in one ring, and calls in another. It lies in blocks of its own, which the lane
 // takes at its first deferred free and keeps.
-// Called by: engine, inside the lane. Locking: none, but for `caller`.
+// Called by: engine, inside the lane (engine_safepoint.h). Locking: none, but for `caller` and `called`.
 //
-// Objects are freed inside the lane, so that who does it enters once for many. Calls are made outside any lane: a caller takes some
-// out inside, leaves, and makes them; of each lane one thread at a time, so that they end in their order.
+// Objects are freed inside the lane, so that who does it enters once for many. Calls are made outside any lane, of each lane by one thread
+// at a time, so that they end in their order; neighbours that are alike are one call. They stay in the ring until they have returned: what
+// a fork child finds there is still to be called, but for those that had begun.
 #pragma once
 
 #include "reclaim/ring.h"
 
 namespace lanemalloc {
 
-// free(context, object) is called. What a deferred call is made of; frees of other kinds than malloc's are calls.
+// free(context, objects, n) is called, with this object and those of the next calls that are alike. What a deferred call is made of; frees
+// of heaps' and pools' objects are calls.
 struct Call {
-  void (*free)(void* context, void* object);
+  static constexpr uint32_t kMostAtOnce = 32;
+
+  void (*free)(void* context, void** objects, size_t n);
   void* context;
   void* object;
 };
@@ -24,56 +28,104 @@ struct Deferred {
   Ring<void*> objects;
   std::atomic<Call*> next_call{nullptr};
   Ring<Call> calls{next_call};
-  // The thread that is making calls of this lane, by its slot; null: nobody.
+  Call* call_limit = nullptr;  // below it calls are added, and nothing else is done
+  // The thread that is making calls of this lane, by its slot; null: nobody. Set inside the lane.
   std::atomic<const void*> caller{nullptr};
+  std::atomic<uint64_t> begun{0};   // calls
   std::atomic<uint64_t> called{0};  // calls that have returned
 
-  bool is_empty() const { return objects.is_empty() && calls.is_empty(); }
+  bool has_calls() const { return calls.added() != called.load(std::memory_order_relaxed); }
+  bool is_empty() const { return objects.is_empty() && !has_calls(); }
   uint64_t added() const { return objects.added() + calls.added(); }
   uint64_t freed() const { return objects.taken() + called.load(std::memory_order_relaxed); }
+
+  // --- Inside the lane.
+  FAST bool push_quickly(const Call& call) {
+    if (UNLIKELY(next_call.load(std::memory_order_relaxed) >= call_limit)) return false;
+    calls.push(call);
+    return true;
+  }
+  // The places of calls that have returned are free.
+  void drop_called() {
+    // acquire: who has made a call has read it before. Pairs with [returned].
+    const uint64_t n = called.load(std::memory_order_acquire) - calls.taken();
+    if (n != 0) calls.drop(static_cast<uint32_t>(n));
+  }
+  // Takes out some calls with this context; what is in their places does nothing. True if there may be more: too many, or another thread is
+  // just making some.
+  bool take_out(const void* context, const void* who, Call* out, uint32_t& n) {
+    const void* making = caller.load(std::memory_order_acquire);
+    if (making != nullptr && making != who) return true;
+    drop_called();
+    calls.for_each([&](Call& call) {
+      if (n == Call::kMostAtOnce || call.context != context) return;
+      out[n++] = call;
+      call = {[](void*, void**, size_t) {}, nullptr, nullptr};
+    });
+    return n == Call::kMostAtOnce;
+  }
+
+  // In a fork child: what another thread was just calling is lost.
+  void forget_callers_but(const void* who) {
+    if (caller.load(std::memory_order_relaxed) == who) return;
+    called.store(begun.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    caller.store(nullptr, std::memory_order_relaxed);
+  }
+
+  void check_invariants() const {
+    objects.check_invariants();
+    calls.check_invariants();
+    const uint64_t returned = called.load(std::memory_order_relaxed);
+    CHECK(calls.taken() <= returned && returned <= calls.added());
+  }
 };
 
-// Calls that were taken out of a lane, to be made by make().
+// Calls that one thread is to make.
 class Calls {
  public:
-  static constexpr uint32_t kMost = 32;
-
   Calls() = default;
   Calls(const Calls&) = delete;
 
-  // Inside the lane: takes some of those that may be made, at most until so many have ever been taken. None while somebody makes others.
+  // Inside the lane: those of its oldest batch, if they may be made, at most until so many have ever been made. None while somebody makes
+  // others.
   void take(Deferred& deferred, Epoch upto, uint64_t until, const void* who) {
     Ring<Call>& ring = deferred.calls;
-    // acquire: the calls before have returned. Pairs with the release in make().
+    // acquire: the calls before have returned. Pairs with [done].
     if (deferred.caller.load(std::memory_order_acquire) != nullptr) return;
-    while (count_ < kMost && ring.taken() < until) {
-      uint32_t n = ring.ready(upto);
-      if (n == 0) break;
-      if (n > kMost - count_) n = kMost - count_;
-      if (n > until - ring.taken()) n = static_cast<uint32_t>(until - ring.taken());
-      for (uint32_t i = 0; i < n; ++i) calls_[count_++] = ring.head()[i];
-      ring.drop(n);
-    }
+    deferred.drop_called();
+    count_ = ring.ready(upto);
+    if (count_ > until - ring.taken()) count_ = static_cast<uint32_t>(until - ring.taken());
     if (count_ == 0) return;
     from_ = &deferred;
-    taken_ = ring.taken();
+    first_ = ring.head();
     deferred.caller.store(who, std::memory_order_relaxed);
   }
+  bool is_empty() const { return count_ == 0; }
 
   // Outside. Returns how many there were.
   uint32_t make() {
-    for (uint32_t i = 0; i < count_; ++i) calls_[i].free(calls_[i].context, calls_[i].object);
     if (count_ == 0) return 0;
-    from_->called.store(taken_, std::memory_order_relaxed);
-    from_->caller.store(nullptr, std::memory_order_release);
+    uint64_t begun = from_->begun.load(std::memory_order_relaxed);
+    for (uint32_t i = 0; i < count_;) {
+      const Call call = first_[i];
+      void* objects[Call::kMostAtOnce];
+      uint32_t n = 0;
+      do objects[n++] = first_[i++].object;
+      while (n < Call::kMostAtOnce && i < count_ && first_[i].free == call.free &&
+             first_[i].context == call.context);
+      from_->begun.store(begun += n, std::memory_order_relaxed);
+      call.free(call.context, objects, n);
+      // release: who uses the places again, or waits for the calls, comes after them [returned].
+      from_->called.store(begun, std::memory_order_release);
+    }
+    from_->caller.store(nullptr, std::memory_order_release);  // [done]
     return count_;
   }
 
  private:
   uint32_t count_ = 0;
   Deferred* from_ = nullptr;
-  uint64_t taken_ = 0;
-  Call calls_[kMost];
+  Call* first_ = nullptr;
 };
 
 }  // namespace lanemalloc

@@ -86,6 +86,12 @@ class Ring {
     if (count_ == 0 && open_entries() == 0) go_to(head_ = begin_);
   }
 
+  template <class Visitor>
+  void for_each(Visitor visit) {
+    Entry* at = head_;
+    for (uint64_t n = added() - taken(); n > 0; --n, at = at + 1 == end_ ? begin_ : at + 1) visit(*at);
+  }
+
   // --- Figures. From outside the lane they are hints.
   bool is_empty() const { return !waits() && next() == open_.load(std::memory_order_relaxed); }
   uint32_t batches() const { return count_; }

@@ -1,5 +1,7 @@
 // lane::Reader, lane::ReadSection and the deferred frees.
+#include <lanemalloc/heap.hpp>
 #include <lanemalloc/malloc.hpp>
+#include <lanemalloc/pool.hpp>
 #include <lanemalloc/safepoint.hpp>
 
 #include <atomic>
@@ -57,11 +59,34 @@ void everything_is_freed_at_a_stop() {
   });
 }
 
+// In use until they are freed; and what waits goes before its owner does.
+void heaps_and_pools_free_later() {
+  expect_no_leaks([] {
+    lane::Heap heap("later"), gone("gone");
+    lane::Pool<int> pool;
+    {
+      lane::Pool<int> gone_too;
+      for (int i = 0; i < 100; i++) {
+        CHECK(heap.deallocate_later(heap.allocate(100), 100));
+        CHECK(gone.deallocate_later(gone.allocate(100000), 100000));
+        CHECK(pool.destroy_later(pool.make(i)));
+        CHECK(gone_too.destroy_later(gone_too.make(i)));
+      }
+      CHECK(heap.deallocate_later(nullptr, 0) && pool.destroy_later(nullptr));
+      CHECK(heap.statistics().live_objects == 100 && pool.statistics().live == 100);
+    }
+    gone = lane::Heap("another");
+    while (lane_safepoint() != 0) continue;
+    CHECK(heap.statistics().live_objects == 0 && pool.statistics().live == 0);
+  });
+}
+
 }  // namespace
 
 int main() {
   alive = 0;
   everything_is_freed_at_a_stop();
+  heaps_and_pools_free_later();
   readers_see_what_lives();
   std::puts("ok");
   return 0;

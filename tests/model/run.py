@@ -132,8 +132,8 @@ PROGRAMS = {
             (EPOCHS, "reader = lane_reader{};", f"reader.depth = reader.online = 0; reader.epoch.store(0, {RELAXED});"),
             (PUBLIC, "uint64_t now;", "model::atomic<uint64_t> now;"),
             (PUBLIC, "int fences;", "model::atomic<int> fences;"),
-            (PUBLIC, "uint64_t epoch; /* what", "model::atomic<uint64_t> epoch; /* what"),
-            (PUBLIC, "const void* thread; /* that", "model::atomic<const void*> thread; /* that"),
+            (PUBLIC, "uint64_t epoch; /**< what", "model::atomic<uint64_t> epoch; /**< what"),
+            (PUBLIC, "const void* thread; /**< that", "model::atomic<const void*> thread; /**< that"),
             (PUBLIC, '#ifdef __cplusplus\nextern "C" {\n#endif', ""),
             (PUBLIC, "#ifdef __cplusplus\n}\n#endif", ""),
         ),
@@ -145,7 +145,6 @@ PROGRAMS = {
             # What a child goes through entry by entry, and what a waiter does before it sleeps.
             (PLATFORM, "kMostNumbers = 8192", "kMostNumbers = 8"),
             ("lane/probe_orders.h", "kMostLanes = 4096", "kMostLanes = 8"),
-            (DEFERRED, "kMost = 32", "kMost = 1"),  # so that calls are made in parts
             (LOCK, "kSpins = 64", "kSpins = 2"),
             (KINDS, "kSpins = 256", "kSpins = 2"),
             (LANE, "kAreaBlocks = 16", "kAreaBlocks = 1"),
@@ -406,7 +405,8 @@ MUTANTS += [
     change("explorer", "deferred calls: two make them at once", "calls", DEFERRED,
            f"if (deferred.caller.load({ACQUIRE}) != nullptr) return;", ""),
     change("explorer", "deferred calls: made relaxed", "calls", DEFERRED,
-           f"from_->caller.store(nullptr, {RELEASE});", f"from_->caller.store(nullptr, {RELAXED});"),
+           f"from_->caller.store(nullptr, {RELEASE});", f"from_->caller.store(nullptr, {RELAXED});",
+           f"from_->called.store(begun, {RELEASE});", f"from_->called.store(begun, {RELAXED});"),
 ]
 
 # Kinds and pools.

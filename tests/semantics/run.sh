@@ -93,7 +93,7 @@ if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
   program secure plain "$here/link/secure.c" "$archive"
   header=()
   [[ ! -e $root/include/lanemalloc/lanemalloc.h ]] || header=(-DWITH_HEADER -I"$root/include")
-  for name in arena heaps heap_misuse pools pools_misuse; do
+  for name in arena heaps heap_misuse pools pools_misuse safepoint_fronts; do
     program "$name" plain "$here/link/$name.c" -I"$root/include" "$library" -Wl,-rpath,"$(dirname "$library")"
     program "${name}_static" plain "$here/link/$name.c" -I"$root/include" "$archive"
     program "${name}_prefixed" plain "$here/link/$name.c" -I"$root/include" -DPREFIXED "$prefixed"
@@ -103,7 +103,7 @@ if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
 else
   skip static_link "no archive $(basename "$archive") beside the library"
   skip secure "no archive $(basename "$archive") beside the library"
-  for name in arena heaps heap_misuse pools pools_misuse; do skip "$name" "no archive $(basename "$archive") beside the library"; done
+  for name in arena heaps heap_misuse pools pools_misuse safepoint_fronts; do skip "$name" "no archive $(basename "$archive") beside the library"; done
   skip prefixed "no archive $(basename "$prefixed") beside the library"
 fi
 

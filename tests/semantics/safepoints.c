@@ -1,4 +1,4 @@
-// Deferred frees and readers: include/lanemalloc/safepoint.h. An object counts as freed once its block is handed out again, or by the
+// Deferred frees and readers: include/lanemalloc/safepoint.h; of heaps' and pools' objects: link/safepoint_fronts.c. An object counts as freed once its block is handed out again, or by the
 // figures of lane_safepoint_get_statistics.
 #include <pthread.h>
 #include <sched.h>
@@ -305,6 +305,17 @@ CASE(lanemalloc_safepoints_call_functions) {
   CHECK(LANE(lane_safepoint)() > 0 || waiting() == 0);
 }
 
+// There a poll frees objects of malloc, and makes no calls.
+static void poll_and_wait(void* object) {
+  static int depth;
+  CHECK(++depth == 1);
+  CHECK(defer(object) == 0);
+  CHECK(LANE(lane_safepoint_poll)() == 1);
+  CHECK(LANE(lane_safepoint_wait)() == EDEADLK);
+  calls++;
+  depth--;
+}
+
 // A child forked while one thread is in a section, and another defers.
 static atomic_bool churn_ends;
 static void* churn(void* nothing) {
@@ -376,6 +387,14 @@ CASE(lanemalloc_safepoints_are_deferred_in_handlers) {
   setitimer(ITIMER_REAL, &never, NULL);
   CHECK(LANE(lane_safepoint_wait)() == 0);
   CHECK_MSG(waiting() == 0, "%d refused", (int)refused);
+}
+
+CASE(lanemalloc_safepoints_poll_and_wait_in_calls_are_harmless) {
+  CHECK(LANE(lane_reader_register)(&main_reader, NULL) == 0);
+  calls = 0;
+  for (int i = 0; i < 100; i++) CHECK(LANE(lane_safepoint_call)(poll_and_wait, malloc(10)) == 0);
+  CHECK(LANE(lane_safepoint_poll)() == 100);
+  CHECK(calls == 100 && waiting() == 0);
 }
 
 CHILD(defer_badly) {

@@ -1,8 +1,9 @@
 // Readers follow pointers that writers replace. What is taken out is deferred, half of it through a function that poisons it first, and
-// objects of the same size are taken and overwritten all the time. Checked: no reader sees poison or another object in a section, or
+// objects of the same size are taken and overwritten all the time; in one case they are of a pool, whose dtor poisons them. Checked: no reader sees poison or another object in a section, or
 // between quiescent states; and everything is freed in the end.
 // Run by: tests/stress/run.sh; also against the prefixed library under sanitizers. With LANEMALLOC_TEST_NO_GRACE=1 writers free at once:
 // then the program must fail.
+#include "../../include/lanemalloc/pool.h"
 #include "../../include/lanemalloc/safepoint.h"
 #include "stress.h"
 
@@ -38,6 +39,11 @@ int (*g_free)(void*);
 int (*g_call)(void (*)(void*), void*);
 size_t (*g_poll)();
 bool g_no_grace;
+// Null: nodes are malloc's.
+lane_pool* g_pool;
+void* (*g_pool_alloc)(lane_pool*);
+void (*g_pool_free)(lane_pool*, void*);
+int (*g_pool_free_later)(lane_pool*, void*);
 
 void look_up() {
   g_free = &LANE(lane_safepoint_free);
@@ -47,7 +53,7 @@ void look_up() {
 }
 
 Node* make(uint64_t tag) {
-  Node* node = static_cast<Node*>(api::malloc(sizeof(Node)));
+  Node* node = static_cast<Node*>(g_pool != nullptr ? g_pool_alloc(g_pool) : api::malloc(sizeof(Node)));
   EXPECT(node != nullptr, "no memory");
   for (size_t i = 0; i < kWords; i++) node->words[i].store(mix(tag) + i, std::memory_order_relaxed);
   return node;
@@ -64,14 +70,23 @@ uint64_t check_node(Node* node, const char* where) {
   return first;
 }
 
-void poison_and_free(void* object) {
+void poison(void* object, size_t, void*) {
   for (auto& word : static_cast<Node*>(object)->words) word.store(kPoison, std::memory_order_relaxed);
   g_poisoned.fetch_add(1, std::memory_order_relaxed);
-  api::free(object);
+}
+void free_node(void* object) { g_pool != nullptr ? g_pool_free(g_pool, object) : api::free(object); }
+void poison_and_free(void* object) {
+  poison(object, 0, nullptr);
+  free_node(object);
 }
 
 void take_out(Node* node, bool poison) {
   if (g_no_grace) return poison_and_free(node);
+  if (g_pool != nullptr) {
+    const int result = g_pool_free_later(g_pool, node);
+    EXPECT(result == 0, "a pool's deferred free: %s", strerror(result));
+    return;
+  }
   // EBUSY: only in programs without readers, whose share is full; see stops().
   const int result = poison ? g_call(poison_and_free, node) : g_free(node);
   EXPECT(result == 0, "a deferred free: %s", strerror(result));
@@ -84,7 +99,7 @@ void write(int index, uint64_t rounds) {
     Node* old = g_cells[random.below(kCells)].exchange(make(i * 64 + static_cast<uint64_t>(index)),
                                                        std::memory_order_acq_rel);
     if (old != nullptr) take_out(old, random.percent(50));
-    if (i % 4 == 0) api::free(make(i));  // uses what is free again
+    if (i % 4 == 0) free_node(make(i));  // uses what is free again
   }
   g_writing.fetch_sub(1);
 }
@@ -132,7 +147,7 @@ void free_the_rest() {
   for (auto& cell : g_cells)
     if (Node* node = cell.exchange(nullptr); node != nullptr) {
       check_node(node, "left");
-      api::free(node);
+      free_node(node);
     }
   EXPECT(LANE(lane_safepoint_wait)() == 0, "waiting is refused");
   lane_safepoint_statistics s;
@@ -160,6 +175,28 @@ void read_and_write(bool online) {
     }
   });
   free_the_rest();
+}
+
+// A pool whose dtor poisons, and that is destroyed while frees of its objects wait.
+void pool() {
+  g_pool_alloc = &LANE(lane_pool_alloc_out_of_line);
+  g_pool_free = &LANE(lane_pool_free_out_of_line);
+  g_pool_free_later = &LANE(lane_safepoint_pool_free);
+  lane_pool_options options{};
+  options.name = "nodes";
+  options.object_size = sizeof(Node);
+  options.dtor = poison;
+  g_pool = LANE(lane_pool_create)(&options);
+  EXPECT(g_pool != nullptr, "no pool");
+  read_and_write(false);
+  const uint64_t before = g_poisoned.load();
+  constexpr uint64_t kLeft = 1000;
+  for (uint64_t i = 0; i < kLeft; i++) take_out(make(i), false);
+  const size_t used = LANE(lane_pool_destroy)(g_pool);
+  g_pool = nullptr;
+  const uint64_t poisoned = g_poisoned.load() - before;
+  EXPECT(used == 0 && poisoned == kLeft, "%zu are in use, %llu were destroyed", used,
+         static_cast<unsigned long long>(poisoned));
 }
 
 // Writers come and go all the time; what they have deferred is freed by others.
@@ -217,6 +254,7 @@ int main(int argc, char** argv) {
   static const Case cases[] = {
       {"sections", [] { read_and_write(false); }},
       {"online", [] { read_and_write(true); }},
+      {"pool", pool},
       {"writers-exit", writers_that_exit},
       {"stops", stops},
   };

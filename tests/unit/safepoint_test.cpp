@@ -48,6 +48,9 @@ TEST(RingTest, EverythingThatGoesInComesOutInOrderUnderTags) {
           }
       }
       EXPECT_HOLDS(ring.check_invariants());
+      uint64_t waits = out;
+      ring.for_each([&](uint64_t entry) { EXPECT_EQ(entry, waits++); });
+      ASSERT_EQ(waits, in);
       ASSERT_EQ(ring.added(), in);
       ASSERT_EQ(ring.taken(), out);
       ASSERT_LE(in - out, bound);
@@ -294,11 +297,14 @@ class DeferTest : public EngineTest {
     Fake::number = cpu_of(slot);
     return engine().defer(p, slot);
   }
-  int defer_call(Slot& slot, void (*f)(void*, void*), void* context, void* object) {
+  int defer_call(Slot& slot, void (*f)(void*, void**, size_t), void* context, void* object) {
     Fake::number = cpu_of(slot);
     return engine().defer_call({f, context, object}, slot);
   }
-  static void note(void* list, void* object) { static_cast<std::vector<void*>*>(list)->push_back(object); }
+  static void note(void* list, void** objects, size_t n) {
+    auto& notes = *static_cast<std::vector<void*>*>(list);
+    notes.insert(notes.end(), objects, objects + n);
+  }
   uint64_t live() { return statistics().live_objects; }
 };
 
@@ -509,13 +515,14 @@ TEST_ALL_CONFIGS(DeferTest, CallsMayDeferCalls) {
     FakeEngine* engine;
     Slot* slot;
     int calls = 0;
-    static void run(void* chain, void* object) {
+    static void run(void* chain, void** objects, size_t n) {
       Chain& self = *static_cast<Chain*>(chain);
-      ++self.calls;
       EXPECT_FALSE(is_busy(self.slot->load())) << "a call inside the allocator";
       EXPECT_EQ(self.engine->free(self.engine->allocate(48, *self.slot), *self.slot), Verdict::kGood);
-      if (object == nullptr) return;
-      EXPECT_EQ(self.engine->defer_call({run, chain, nullptr}, *self.slot), 0);
+      for (size_t i = 0; i < n; ++i, ++self.calls) {
+        if (objects[i] == nullptr) continue;
+        EXPECT_EQ(self.engine->defer_call({run, chain, nullptr}, *self.slot), 0);
+      }
     }
   } chain{&engine(), &a};
   for (int i = 0; i < 100; ++i) EXPECT_EQ(defer_call(a, Chain::run, &chain, this), 0);
@@ -534,7 +541,7 @@ TEST_ALL_CONFIGS(DeferTest, ACallThatWouldHaveToWaitIsToldSo) {
     Slot* slot;
     int result = 0;
     int wait = 0;
-    static void run(void* full, void*) {
+    static void run(void* full, void**, size_t) {
       Full& self = *static_cast<Full*>(full);
       self.wait = self.engine->wait_for_readers(*self.slot);
       for (int i = 0; i < 5; ++i)
@@ -550,7 +557,7 @@ TEST_ALL_CONFIGS(DeferTest, ACallThatWouldHaveToWaitIsToldSo) {
   EXPECT_EQ(full.wait, EDEADLK);
   lane_reader_exit(&reader_);
   EXPECT_EQ(engine().wait_for_readers(a), 0);
-  EXPECT_EQ(full.notes.size(), 4u);
+  EXPECT_EQ(full.notes.size(), 3u) << "the one that is being called has its place until it returns";
 }
 
 // What threads that are gone have deferred goes while others defer. Owned: the other entries' lanes have no thread.
@@ -634,30 +641,6 @@ TEST_ALL_CONFIGS(DeferTest, InTheChildALaneThatAThreadWasInsideOfIsLost) {
   EXPECT_EQ(engine().wait_for_readers(a), 0);
   EXPECT_EQ(engine().free_at_stop(a), 0u);
   begin({});
-}
-
-// Functions that another thread was calling are lost in the child; those behind them are called there.
-TEST_ALL_CONFIGS(DeferTest, InTheChildAnotherThreadsCallsAreLostAndLaterOnesAreMade) {
-  Slot &a = thread(), &b = thread();
-  add_reader(a);
-  static std::vector<void*> called;
-  static FakeEngine* engine_now;
-  static Slot* forker;
-  called.clear();
-  engine_now = &engine();
-  forker = &b;
-  const auto fork_here = [](void*, void*) {
-    engine_now->before_fork(*forker);
-    engine_now->after_fork_in_child(*forker);
-  };
-  EXPECT_EQ(defer_call(a, fork_here, nullptr, nullptr), 0);
-  for (int i = 0; i < 40; ++i) EXPECT_EQ(defer_call(a, note, &called, nullptr), 0);
-  Fake::number = cpu_of(b);
-  take(b, 48);
-  const size_t freed = engine().free_at_stop(a);
-  EXPECT_EQ(freed, called.size() + 1) << "in this test the other thread goes on";
-  EXPECT_EQ(engine().wait_for_readers(b), 0);
-  EXPECT_EQ(called.size(), 40u);
 }
 
 // Neither a lane nor a ring is to be had: the caller waits for its object's own epoch.

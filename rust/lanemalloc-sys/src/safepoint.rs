@@ -2,7 +2,7 @@
 //!
 //! For every function here: `errno` stays as it is, errors are returned; any thread may call it; a reader belongs to one thread at a time.
 
-use crate::{c_char, c_int, c_void};
+use crate::{c_char, c_int, c_void, lane_heap, lane_pool};
 
 /// What a reader and the threads that free agree on; the library's.
 #[repr(C)]
@@ -68,12 +68,22 @@ extern "C" {
     /// interrupted the allocator, or in a program without readers. Then nothing has happened: the object is still the caller's.
     pub fn lane_safepoint_free(object: *mut c_void) -> c_int;
 
-    /// `f(object)` is called later, by a thread of the program that defers a call, polls or stops the world: it may call anything but
-    /// [`lane_safepoint`], [`lane_safepoint_poll`] and [`lane_safepoint_wait`], and it must return. The result is as above.
+    /// `f(object)` is called later, by a thread of the program that defers a call, polls, waits or stops the world: it may call anything but
+    /// [`lane_safepoint`], and it must return. There [`lane_safepoint_poll`] frees objects of malloc only, and [`lane_safepoint_wait`] is
+    /// `EDEADLK`. The result is as above.
     pub fn lane_safepoint_call(
         f: Option<unsafe extern "C" fn(object: *mut c_void)>,
         object: *mut c_void,
     ) -> c_int;
+
+    /// Frees an object of a heap later: a call of [`lane_heap_free`](crate::lane_heap_free), in the calls' share of the lane. Until then it is
+    /// in use. A wrong object is reported when it is freed. [`lane_heap_destroy`](crate::lane_heap_destroy) makes the frees of its heap that
+    /// wait. The result is as above.
+    pub fn lane_safepoint_heap_free(heap: *mut lane_heap, object: *mut c_void) -> c_int;
+    /// The same; a size that cannot be right is reported at the call.
+    pub fn lane_safepoint_heap_free_sized(heap: *mut lane_heap, object: *mut c_void, size: usize) -> c_int;
+    /// The same for an object of a pool, whose `dtor` is called then.
+    pub fn lane_safepoint_pool_free(pool: *mut lane_pool, object: *mut c_void) -> c_int;
 
     /// The world is stopped: no thread holds on to deferred memory, be it in a read section or not. Frees what was deferred before; returns
     /// how much.

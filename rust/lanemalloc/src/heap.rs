@@ -11,12 +11,13 @@ use lanemalloc_sys::{
     c_int, c_void, lane_heap, lane_heap_alloc, lane_heap_alloc_aligned, lane_heap_alloc_zeroed,
     lane_heap_create, lane_heap_destroy, lane_heap_free, lane_heap_free_sized, lane_heap_get_statistics,
     lane_heap_options, lane_heap_realloc, lane_heap_set_limits, lane_heap_statistics, lane_heap_trim,
-    lane_heap_usable_size, lane_heap_walk,
+    lane_heap_usable_size, lane_heap_walk, lane_safepoint_heap_free, lane_safepoint_heap_free_sized,
 };
 
 use crate::abort::abort_on_panic;
 use crate::error::{last_error, CreateError, InvalidLimit, Name, OutOfMemory};
 use crate::raw::ALIGNMENT;
+use crate::safepoint::{self, Busy};
 
 pub use lanemalloc_sys::lane_heap_statistics as HeapStatistics;
 
@@ -222,6 +223,28 @@ impl<'h> Heap<'h> {
                 lane_heap_free(self.raw.as_ptr(), object.as_ptr().cast());
             }
         }
+    }
+
+    /// Frees it once nobody reads it any more: see [`safepoint`](crate::safepoint). Until then it is in use.
+    ///
+    /// # Errors
+    ///
+    /// With [`Busy`] nothing has happened, and the object is still the caller's.
+    ///
+    /// # Safety
+    ///
+    /// As for [`free`](Heap::free); but who can still reach the object in a read section that began before this call may read it up to the
+    /// section's end. None of these sections outlives the heap.
+    pub unsafe fn free_later(&self, object: NonNull<u8>, layout: Layout) -> Result<(), Busy> {
+        let (heap, object) = (self.raw.as_ptr(), object.as_ptr().cast());
+        // SAFETY: the caller's.
+        safepoint::result(unsafe {
+            if layout.align() <= ALIGNMENT {
+                lane_safepoint_heap_free_sized(heap, object, layout.size())
+            } else {
+                lane_safepoint_heap_free(heap, object)
+            }
+        })
     }
 
     /// Changes the size, in place or elsewhere; the layout is the new size with the same alignment then.

@@ -13,11 +13,13 @@ use lanemalloc_sys::{
     c_int, c_void, lane_padding, lane_pool, lane_pool_alloc, lane_pool_alloc_with, lane_pool_create,
     lane_pool_destroy, lane_pool_free, lane_pool_get_statistics, lane_pool_options, lane_pool_prealloc,
     lane_pool_reclaim, lane_pool_set_limit, lane_pool_statistics, lane_reclaim, LANE_DRAIN, LANE_DRAIN_ALL,
-    LANE_OWN_LINE, LANE_OWN_PAIR, LANE_PACKED, LANE_POOL_USE_RESERVE, LANE_POOL_WAIT, LANE_TRIM,
+    lane_safepoint_pool_free, LANE_OWN_LINE, LANE_OWN_PAIR, LANE_PACKED, LANE_POOL_USE_RESERVE, LANE_POOL_WAIT,
+    LANE_TRIM,
 };
 
 use crate::abort::abort_on_panic;
 use crate::error::{last_error, CreateError, InvalidLimit, Name, OutOfMemory};
+use crate::safepoint::{self, Busy};
 
 pub use lanemalloc_sys::lane_pool_statistics as PoolStatistics;
 
@@ -256,6 +258,42 @@ impl<T> Pool<T> {
     /// The value is of this pool, live, and nobody else's.
     pub unsafe fn from_raw(&self, value: NonNull<T>) -> PoolBox<'_, T> {
         PoolBox { object: value, pool: self.raw, owns: PhantomData }
+    }
+
+    /// Frees what [`PoolBox::into_raw`] gave once nobody reads it any more: see [`safepoint`](crate::safepoint). Until then it is in use. For
+    /// types that need no drop; with others this does not compile.
+    ///
+    /// ```
+    /// use lanemalloc::{safepoint, Pool, PoolBox, Reader};
+    ///
+    /// let pool = Pool::new().unwrap();
+    /// let reader = Reader::register("reader").unwrap();
+    /// let node = PoolBox::into_raw(pool.alloc(17).unwrap());
+    /// {
+    ///     let _guard = reader.enter();
+    ///     unsafe { pool.free_later(node).unwrap() }; // what the section has found it may go on reading
+    ///     assert_eq!(unsafe { *node.as_ptr() }, 17);
+    /// }
+    /// safepoint::wait().unwrap();
+    /// assert_eq!(pool.statistics().live, 0);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// With [`Busy`] nothing has happened, and the value is still the caller's.
+    ///
+    /// # Safety
+    ///
+    /// The value is of this pool, live, and nobody else frees it. Whoever can still reach it does so in a read section that began before this
+    /// call, and that ends before the pool does.
+    pub unsafe fn free_later(&self, value: NonNull<T>) -> Result<(), Busy> {
+        struct NeedsNoDrop<T>(PhantomData<T>);
+        impl<T> NeedsNoDrop<T> {
+            const CHECKED: () = assert!(!mem::needs_drop::<T>(), "the value's drop would have to run later");
+        }
+        let () = NeedsNoDrop::<T>::CHECKED;
+        // SAFETY: the caller's.
+        safepoint::result(unsafe { lane_safepoint_pool_free(self.raw.as_ptr(), value.as_ptr().cast()) })
     }
 
     /// Has memory for so many values at hand, besides those in use.

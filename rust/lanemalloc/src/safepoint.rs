@@ -192,7 +192,7 @@ impl fmt::Display for Busy {
     }
 }
 
-fn result(error: c_int) -> Result<(), Busy> {
+pub(crate) fn result(error: c_int) -> Result<(), Busy> {
     if error == 0 {
         Ok(())
     } else {

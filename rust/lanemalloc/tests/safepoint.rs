@@ -2,13 +2,14 @@
 
 mod common;
 
+use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
 use lanemalloc::safepoint::{self, Busy};
-use lanemalloc::{Deferred, Reader};
+use lanemalloc::{Deferred, Heap, Pool, PoolBox, Reader};
 
 /// Counts its drops, and is spoilt by them.
 struct Watched {
@@ -248,4 +249,25 @@ fn a_stop_frees_what_was_deferred() {
     assert_eq!(unsafe { safepoint::stop() }, 10);
     assert_eq!(drops.load(SeqCst), 10);
     assert_eq!(safepoint::statistics().freed, before.freed + 10);
+}
+
+#[test]
+fn objects_of_heaps_and_pools_are_in_use_until_nobody_reads_them() {
+    let reader = Reader::register("heaps and pools").unwrap();
+    let (heap, pool) = (Heap::new().unwrap(), Pool::<[u64; 7]>::new().unwrap());
+    let layouts = [(40, 8), (100_000, 16), (64, 64)].map(|(size, align)| Layout::from_size_align(size, align).unwrap());
+    let guard = reader.enter();
+    for layout in layouts {
+        unsafe { heap.free_later(heap.alloc(layout).unwrap(), layout).unwrap() };
+    }
+    let value = PoolBox::into_raw(pool.alloc([5; 7]).unwrap());
+    unsafe { pool.free_later(value).unwrap() };
+    safepoint::poll();
+    assert_eq!((heap.statistics().live_objects, pool.statistics().live), (3, 1));
+    assert_eq!(unsafe { value.as_ref() }, &[5; 7]);
+    drop(guard);
+    safepoint::wait().unwrap();
+    assert_eq!((heap.statistics().live_objects, pool.statistics().live), (0, 0));
+    // What waits when its owner goes is freed before.
+    unsafe { pool.free_later(PoolBox::into_raw(pool.alloc([6; 7]).unwrap())).unwrap() };
 }

@@ -837,8 +837,15 @@ struct DeferScenario : Threads {
 // Two make the calls of one lane: one at a time, each call once.
 struct CallsScenario : Threads {
   Plain guarded;
-  CallsScenario() : Threads(2) {
-    const auto call = [](void* scenario, void*) { static_cast<CallsScenario*>(scenario)->guarded.work(); };
+  static Settings in_batches_of_one() {
+    Settings settings;
+    settings.deferred = 2;
+    return settings;
+  }
+  CallsScenario() : Threads(2, in_batches_of_one()) {
+    const auto call = [](void* scenario, void**, size_t n) {
+      while (n-- > 0) static_cast<CallsScenario*>(scenario)->guarded.work();
+    };
     for (int i = 0; i < 2; ++i) engine.defer_call({call, this, nullptr}, slots[0]);
   }
   void thread(int i) { engine.free_at_stop(slots[i]); }

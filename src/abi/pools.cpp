@@ -67,6 +67,24 @@ int failed(int error) {
   return error;
 }
 
+NOINLINE void* alloc_missed(lane_pool* pool) {
+  ProcessPool* p = live(pool, "lane_pool_alloc");
+  if (p == nullptr) return failed(ENOMEM), nullptr;
+  void* object = p->allocate_in_turn(thread_slot);
+  if (UNLIKELY(object == nullptr)) object = p->allocate(0, thread_slot);
+  if (UNLIKELY(object == nullptr)) errno = ENOMEM;
+  return object;
+}
+
+NOINLINE void free_missed(lane_pool* pool, void* object) {
+  ProcessPool* p = object != nullptr ? live(pool, "lane_pool_free") : nullptr;
+  if (p == nullptr || LIKELY(p->free_in_turn(object, thread_slot))) return;
+  const int saved = errno;
+  const Verdict verdict = p->free(object, thread_slot);
+  if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("lane_pool_free", object, verdict, &p->owner());
+  errno = saved;
+}
+
 }  // namespace
 }  // namespace lanemalloc
 
@@ -100,10 +118,10 @@ EXPORT size_t lane_pool_destroy(lane_pool* pool) {
 }
 
 EXPORT void* lane_pool_alloc_out_of_line(lane_pool* pool) {
-  ProcessPool* p = live(pool, "lane_pool_alloc");
-  void* object = p != nullptr ? p->allocate(0, thread_slot) : nullptr;
-  if (UNLIKELY(object == nullptr)) errno = ENOMEM;
-  return object;
+  auto* p = reinterpret_cast<ProcessPool*>(pool);
+  if (LIKELY(p != nullptr && p->is_live()))
+    if (void* object = p->allocate_quickly(thread_slot); LIKELY(object != nullptr)) return object;
+  return alloc_missed(pool);
 }
 
 EXPORT void* lane_pool_alloc_with(lane_pool* pool, int flags) {
@@ -115,13 +133,9 @@ EXPORT void* lane_pool_alloc_with(lane_pool* pool, int flags) {
 }
 
 EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
-  if (object == nullptr) return;
-  ProcessPool* p = live(pool, "lane_pool_free");
-  if (p == nullptr) return;
-  const int saved = errno;
-  const Verdict verdict = p->free(object, thread_slot);
-  if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("lane_pool_free", object, verdict, &p->owner());
-  errno = saved;
+  auto* p = reinterpret_cast<ProcessPool*>(pool);
+  if (UNLIKELY(p == nullptr || !p->is_live() || !p->free_quickly(object, thread_slot)))
+    free_missed(pool, object);
 }
 
 EXPORT int lane_safepoint_pool_free(lane_pool* pool, void* object) {

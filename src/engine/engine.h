@@ -155,6 +155,9 @@ class Engine {
   void free_of(Kind& kind, Object* object, Slot& slot);
   // Frees the object if it lies where a hit may free it.
   FAST bool free_quickly_of(const Kind& kind, Object* object, Slot& slot);
+  // For who owns no lane: in the bin of the one that his slot names, if nobody is there.
+  Object* take_in_turn_of(const Kind& kind, Slot& slot);
+  bool free_in_turn_of(const Kind& kind, Object* object, Slot& slot);
   // The kind whose slab p lies in; null if none.
   FAST Kind* kind_at(const void* p) const;
   // Of an object that is some kind's.

@@ -37,8 +37,37 @@ FAST Object* Engine<P>::take_quickly_of(const Kind& kind, Slot& slot) {
 }
 
 template <class P>
+Object* Engine<P>::take_in_turn_of(const Kind& kind, Slot& slot) {
+  Gate* gate = Owned::enter(slot);
+  void* object = nullptr;
+  if (PerCpu::may_pop(gate)) {
+    Bin* bin = static_cast<Lane<P>*>(gate)->bin_of(kind);
+    if (LIKELY(bin != nullptr && PerCpu::pop_off<P>(gate, bin->head, object)))
+      return Owned::leave(slot, gate), static_cast<Object*>(object);
+  } else if (Turn turn(*this, slot, gate); turn.lane() != nullptr) {
+    if (Bin* bin = turn.lane()->bin_of(kind); LIKELY(bin != nullptr)) object = bin->pop();
+    turn.end(slot, true);
+    return static_cast<Object*>(object);
+  }
+  return Owned::leave(slot, Owned::current(slot, gate)), nullptr;
+}
+
+template <class P>
+bool Engine<P>::free_in_turn_of(const Kind& kind, Object* object, Slot& slot) {
+  Gate* gate = Owned::enter(slot);
+  Turn turn(*this, slot, gate);
+  if (turn.lane() == nullptr) return Owned::leave(slot, Owned::current(slot, gate)), false;
+  Bin* bin = turn.lane()->bin_of(kind);
+  const bool done = LIKELY(bin != nullptr) && bin->push(object);
+  turn.end(slot, true);
+  return done;
+}
+
+template <class P>
 Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
   if (Object* object = take_quickly_of(kind, slot); LIKELY(object != nullptr)) return object;
+  if (entry() != Entry::kOwned)
+    if (Object* object = take_in_turn_of(kind, slot); LIKELY(object != nullptr)) return object;
   for (int attempt = 0;; ++attempt) {
     {
       Stay stay(*this, slot, Owned::enter(slot), true);
@@ -62,6 +91,7 @@ FAST bool Engine<P>::free_quickly_of(const Kind& kind, Object* object, Slot& slo
 
 template <class P>
 void Engine<P>::free_of(Kind& kind, Object* object, Slot& slot) {
+  if (entry() != Entry::kOwned && free_in_turn_of(kind, object, slot)) return;
   const Bytes distance = world_.region.distance(object);
   Stay stay(*this, slot, Owned::enter(slot), true);
   // Read inside: until then the slab may have gone to or come from the depot.

@@ -146,6 +146,7 @@ class Heap : public HeapPlace {
   Heap* children_ = nullptr;
   Heap* sibling_ = nullptr;
   std::atomic<uint64_t> larges_{0};  // at least as many as there are
+  std::atomic<Bytes> large_bytes_{0};
 };
 
 }  // namespace lanemalloc

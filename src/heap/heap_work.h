@@ -248,6 +248,7 @@ void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
     budget_.give(bytes);
     return nullptr;
   }
+  large_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   return p;
 }
 
@@ -261,12 +262,15 @@ void* Heap<P>::reallocate_large(void* p, Bytes size, Slot& slot) {
   const Bytes after = engine_.large_bytes(moved != nullptr ? moved : p);
   const Bytes charged = wanted > before ? wanted : before;
   budget_.give(charged - after);
+  large_bytes_.fetch_add(after - before, std::memory_order_relaxed);
   return moved;
 }
 
 template <class P>
 void Heap<P>::free_large(void* p, Slot& slot) {
-  budget_.give(engine_.large_bytes(p));
+  const Bytes bytes = engine_.large_bytes(p);
+  budget_.give(bytes);
+  large_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   engine_.free_large_of(p, slot);
   larges_.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -307,13 +311,9 @@ HeapCount Heap<P>::count(Slot& slot) {
     all.bytes += count.live() * kind.size;
     all.slab_bytes += bytes_of(static_cast<BlockCount>(count.slabs) * kind.blocks);
   });
-  for_each_large([&](const void* p) {
-    const Bytes bytes = engine_.large_bytes(p);
-    ++all.objects;
-    all.bytes += bytes;
-    all.slab_bytes += bytes;
-    return false;
-  });
+  all.objects += larges_.load(std::memory_order_relaxed);
+  all.bytes += large_bytes_.load(std::memory_order_relaxed);
+  all.slab_bytes += large_bytes_.load(std::memory_order_relaxed);
   return all;
 }
 

@@ -76,18 +76,30 @@ class Pool : public PoolPlace {
     return (flags & ~(kZero | kWait | kUseReserve)) == 0 &&
            ((flags & kZero) == 0 || functions_.init == nullptr);
   }
-  FAST void* allocate(uint32_t flags, Slot& slot) {
-    if (LIKELY(!is_elaborate_ && flags == 0)) {
-      if (Object* object = engine_.take_quickly_of(kind_, slot); LIKELY(object != nullptr)) return object;
-    }
-    return allocate_elaborately(flags, slot);
+  // Where an owner's bin will do; null or false: nothing has changed.
+  FAST void* allocate_quickly(Slot& slot) {
+    return LIKELY(!is_elaborate_) ? engine_.take_quickly_of(kind_, slot) : nullptr;
   }
-  FAST Verdict free(void* p, Slot& slot) {
+  FAST bool free_quickly(void* p, Slot& slot) {
     if (UNLIKELY(is_elaborate_) || !engine_.free_quickly_of(kind_, static_cast<Object*>(p), slot))
-      return free_elaborately(p, slot);
+      return false;
     look_after_leaving(slot);
-    return Verdict::kGood;
+    return true;
   }
+  // The same where lanes are shared, or the CPUs'.
+  FAST void* allocate_in_turn(Slot& slot) {
+    return !is_elaborate_ && engine_.entry() != Entry::kOwned ? engine_.take_in_turn_of(kind_, slot)
+                                                              : nullptr;
+  }
+  FAST bool free_in_turn(void* p, Slot& slot) {
+    if (is_elaborate_ || engine_.entry() == Entry::kOwned ||
+        !engine_.free_in_turn_of(kind_, static_cast<Object*>(p), slot))
+      return false;
+    look_after_leaving(slot);
+    return true;
+  }
+  void* allocate(uint32_t flags, Slot& slot);
+  Verdict free(void* p, Slot& slot);
   // Whether free() would find p to be a good one.
   Verdict find(const void* p) const;
   size_t allocate_batch(void** objects, size_t n, uint32_t flags, Slot& slot);
@@ -121,8 +133,6 @@ class Pool : public PoolPlace {
   }
   void* start_of(Object* object) const { return reinterpret_cast<std::byte*>(object) - kind_.link; }
 
-  NOINLINE void* allocate_elaborately(uint32_t flags, Slot& slot);
-  NOINLINE Verdict free_elaborately(void* p, Slot& slot);
   // See the head of this file.
   FAST void look_after_leaving(Slot& slot) {
     compiler_fence();

@@ -106,7 +106,7 @@ void Pool<P>::publish() {
 // --- Allocating.
 
 template <class P>
-void* Pool<P>::allocate_elaborately(uint32_t flags, Slot& slot) {
+void* Pool<P>::allocate(uint32_t flags, Slot& slot) {
   const bool in_turn = (flags & kWait) == 0 || waiters_.load(std::memory_order_relaxed) == 0;
   Object* object = LIKELY(in_turn) ? obtain(slot) : nullptr;
   if (UNLIKELY(object == nullptr)) return allocate_slowly(flags, slot);
@@ -184,7 +184,7 @@ Verdict Pool<P>::find(const void* p) const {
 }
 
 template <class P>
-Verdict Pool<P>::free_elaborately(void* p, Slot& slot) {
+Verdict Pool<P>::free(void* p, Slot& slot) {
   if (const Verdict verdict = find(p); UNLIKELY(verdict != Verdict::kGood)) return verdict;
   if (!is_imported() && !engine_.check_in(p)) return Verdict::kFreedAlready;
   if (functions_.dtor != nullptr) functions_.dtor(p, bytes_, functions_.argument);

@@ -105,6 +105,11 @@ struct Bin {
 
   static constexpr Bytes kHitBytes = kBlockSize;
 
+  Object* pop() {
+    Object* object = head;
+    if (object != nullptr) head = object->next;
+    return object;
+  }
   // Frees the object if it lies where a hit may.
   FAST bool push(Object* object) {
     if (UNLIKELY(reinterpret_cast<Address>(object) - end.load(std::memory_order_relaxed) <

@@ -73,7 +73,9 @@ int main(int argc, char** argv) {
     touch(n);
     printf("kib=%lu ", proc_kib("/proc/self/smaps_rollup", "Rss:") - before);
   } else {
+    const uint64_t before = thread_cpu_ns();
     for (size_t i = 0; i < rounds; i++) round_of(with_heap, n);
+    printf("cpu_ns=%llu ", (unsigned long long)(thread_cpu_ns() - before));
   }
   printf("library=%s base=%p\n", file, base);
   return 0;

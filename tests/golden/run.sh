@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The figures and facts that must not drift: the fast path's instructions, the shared library's shape, its start.
 #   tests/golden/run.sh [--update] [LIBRARY]      LIBRARY: build/release/liblanemalloc.so unless given
-# Called by: tests/run.sh golden. Seven parts:
+# Called by: tests/run.sh golden. Its parts:
 #   fast path      no locked operation, fence or call in malloc, free, new, delete; counts as in fast_path.txt
 #   binary         libc only, exports as in exports.txt, no text relocations, static TLS
 #   instructions   of a malloc+free pair, by each entry of a lane, and of the workloads: within their bars, and as in
@@ -9,9 +9,10 @@
 #   arenas         instructions of an allocation, locked operations of a reset (arena.py)
 #   heaps          against our own malloc, where all objects go at once or are freed with their sizes; as in heaps.tsv (heaps.py)
 #   deferred frees their instructions and shared operations, against plain frees (safepoints.py)
+#   pools          instructions of pools' and heaps' pairs: against malloc's, and as in pools.tsv (pools.py)
 #   start          a small program is at most 1 MiB larger than with the C library
 #   self-test      each of these checks catches a library with the fault that it is there for (mutant.c)
-# --update writes fast_path.txt, exports.txt, figures.tsv and heaps.tsv from LIBRARY; look at the difference before you commit it.
+# --update writes fast_path.txt, exports.txt, figures.tsv, heaps.tsv and pools.tsv from LIBRARY; look at the difference before you commit it.
 set -euo pipefail
 # shellcheck source=bench/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../bench/lib.sh"
@@ -137,6 +138,10 @@ self_test() {
     figures_self_test
     [[ ! -e $library ]] || catches "deferred frees in batches of one" 'shared operations' \
       "$python" "$here/safepoints.py" --options deferred=16 "$library"
+    [[ ! -e $library ]] || catches "heaps whose allocations are no hits" 'destroyed, 10000 objects of 48: .* at most' \
+      "$python" "$here/heaps.py" --options checked=1 --only '10000 objects of 48' "$library"
+    [[ ! -e $library ]] || catches "a pool whose pair goes out of line" 'limited, one: .* at most 0.8' \
+      "$python" "$here/pools.py" --pool limited "$library"
   fi
   # A library whose start dirties 2 MiB.
   echo 'static char dirt[2 << 20]; __attribute__((constructor)) static void start(void)
@@ -153,6 +158,7 @@ if [[ -e $library ]]; then
   part "arenas" "$python" "$here/arena.py" "$library"
   part "heaps" "$python" "$here/heaps.py" "${update[@]}" "$library"
   part "deferred frees" "$python" "$here/safepoints.py" "$library"
+  part "pools" "$python" "$here/pools.py" "${update[@]}" "$library"
   part "start" "$python" "$root/bench/startup/run.py" --check-rss --lib "lanemalloc=$library"
 else
   say "FAIL: no library at ${library#"$root/"}: run make build first"

@@ -445,9 +445,10 @@ struct Handled {
   Held slots[8];
   int timer = 0;
   uint64_t times = 0;
-  // Some time after a handler, so that it leaves the thread some however long it takes itself.
-  void arm() {
-    itimerspec soon = {{0, 0}, {0, 400000}};
+  // As long after a handler as that took, so that it leaves the thread some time.
+  void arm(double took) {
+    const double seconds = took < 0.0004 ? 0.0004 : took < 0.5 ? took : 0.5;
+    itimerspec soon = {{0, 0}, {0, static_cast<long>(seconds * 1e9)}};
     syscall(SYS_timer_settime, timer, 0, &soon, nullptr);
   }
 };
@@ -456,9 +457,10 @@ void on_timer(int) {
   Handled* mine = t_handled;
   if (mine == nullptr) return;
   const int saved = errno;
+  const double begin = now();
   for (int i = 0; i < 3; i++) step(mine->slots[mine->random.below(8)], mine->random, mine->tags, "handler");
   mine->times++;
-  mine->arm();
+  mine->arm(now() - begin);
   errno = saved;
 }
 void signals() {
@@ -482,7 +484,7 @@ void signals() {
         event._sigev_un._tid = thread_id();
         EXPECT(syscall(SYS_timer_create, CLOCK_MONOTONIC, &event, &mine.timer) == 0, "a timer: %s",
                strerror(errno));
-        mine.arm();
+        mine.arm(0);
         work(index, steps);
         syscall(SYS_timer_delete, mine.timer);
         t_handled = nullptr;

@@ -56,6 +56,12 @@ struct PerCpu {
     void** head = word<void*, offsetof(Gate, heads)>(gate) + classes[index];
     return P::hit_pop_here(here(gate), head, object) == Restartable::kDone;
   }
+  // The same of another bin of the lane, whose words tell nothing of busy gates.
+  FAST static bool may_pop(Gate* gate) { return *word<size_t, offsetof(Gate, here_bins)>(gate) != 0; }
+  template <class P>
+  FAST static bool pop_off(Gate* gate, Object*& head, void*& object) {
+    return P::hit_pop_here(here(gate), reinterpret_cast<void**>(&head), object) == Restartable::kDone;
+  }
   FAST static bool may_free(Gate* gate, Bytes distance) {
     return distance < *word<Bytes, offsetof(Gate, here_bytes)>(gate);
   }

@@ -6,7 +6,7 @@ library := $(CURDIR)/build/release/liblanemalloc.so
 export LANEMALLOC_RUN_CMD := $(value CMD)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test run bench seeds verify install lint clean
+.PHONY: help demo build test run bench seeds verify docs install lint clean
 
 help: ## list the targets
 	@echo 'usage: make TARGET'
@@ -36,6 +36,9 @@ seeds: build ## run the source systems' experiments: their figures beside ours
 
 verify: ## the long tests, and the linters
 	@tests/verify.sh
+
+docs: ## make the reference of the headers, as HTML, in build/docs/html
+	@tools/make-docs
 
 install: build ## install under PREFIX (default /usr/local); DESTDIR is put before it
 	@DESTDIR='$(DESTDIR)' cmake --install build/release --prefix '$(abspath $(PREFIX))'

@@ -1,5 +1,7 @@
-// Arenas as C++ objects: owned, with objects whose destructors run at the reset, and as a memory resource. C++17; part of
-// lanemalloc.hpp. Errors: see malloc.hpp; what arenas are: arena.h.
+/// @file
+/// Arenas as C++ objects: owned, with objects whose destructors run at the reset, and as a memory resource. C++17; part of
+/// lanemalloc.hpp. Errors: see malloc.hpp; what arenas are, how safe with threads, signals and fork, and where the idea is from:
+/// arena.h.
 #ifndef LANEMALLOC_ARENA_HPP
 #define LANEMALLOC_ARENA_HPP
 
@@ -10,6 +12,7 @@
 
 namespace lane {
 
+/// @cond internals
 namespace detail {
 
 inline void* arena_allocate(lane_arena* arena, std::size_t size, std::size_t alignment) {
@@ -18,17 +21,21 @@ inline void* arena_allocate(lane_arena* arena, std::size_t size, std::size_t ali
 }
 
 }  // namespace detail
+/// @endcond
 
-// Owns an arena. One that has been moved from is empty, and may be used.
+/// Owns an arena. One that has been moved from is empty, and may be used.
 class Arena {
  public:
+  /// An empty arena with blocks of 8 KiB.
   Arena() noexcept = default;
-  // Bytes; 256 .. 512 KiB.
+  /// block_size: bytes; 256 .. 512 KiB.
   explicit Arena(std::size_t block_size) {
     if (lane_arena_init(&arena_, block_size) != 0)
       detail::throw_invalid_argument("lane::Arena: blocks have 256 bytes to 512 KiB");
   }
+  /// Takes the pieces over.
   Arena(Arena&& other) noexcept : arena_(std::exchange(other.arena_, lane_arena{})) {}
+  /// Takes the pieces over; what was here before is given back.
   Arena& operator=(Arena&& other) noexcept {
     if (this != &other) {
       lane_arena_destroy(&arena_);
@@ -36,12 +43,14 @@ class Arena {
     }
     return *this;
   }
+  /// Calls the destructors of what was made, newest first, and gives everything back.
   ~Arena() { lane_arena_destroy(&arena_); }
 
+  /// A piece; size and alignment in bytes, the alignment a power of two.
   [[nodiscard]] void* allocate(std::size_t size, std::size_t alignment = detail::kUsualAlignment) {
     return detail::arena_allocate(&arena_, size, alignment);
   }
-  // The destructor, if it does anything, is called at the reset, newest first.
+  /// An object. Its destructor, if it does anything, is called at the reset, newest first.
   template <class T, class... Arguments>
   T* make(Arguments&&... arguments) {
     void* memory = allocate(sizeof(T), alignof(T));
@@ -57,7 +66,7 @@ class Arena {
     guard.disarm();
     return object;
   }
-  // n objects, value-initialized, of a type whose destructor does nothing.
+  /// n objects, value-initialized, of a type whose destructor does nothing.
   template <class T>
   T* make_array(std::size_t n) {
     static_assert(std::is_trivially_destructible_v<T>, "an array's destructors would not be called");
@@ -69,7 +78,7 @@ class Arena {
     guard.disarm();
     return array;
   }
-  // With a final zero behind it.
+  /// A copy of the text, with a final zero behind it.
   std::string_view copy(std::string_view text) {
     char* memory = static_cast<char*>(allocate(text.size() + 1, 1));
     text.copy(memory, text.size());
@@ -77,21 +86,28 @@ class Arena {
     return {memory, text.size()};
   }
 
+  /// As lane_arena_reset().
   void reset() noexcept { lane_arena_reset(&arena_); }
+  /// Bytes that the arena holds.
   std::size_t bytes() const noexcept { return lane_arena_bytes(&arena_); }
+  /// A place to come back to.
   lane_arena_checkpoint mark() const noexcept { return lane_arena_mark(&arena_); }
+  /// Gives back everything since then, as lane_arena_rewind().
   void rewind(const lane_arena_checkpoint& checkpoint) noexcept { lane_arena_rewind(&arena_, checkpoint); }
+  /// For the C functions; still the Arena's.
   lane_arena* get() noexcept { return &arena_; }
 
  private:
   lane_arena arena_{};
 };
 
-// Gives back at its end what an arena was used for meanwhile.
+/// Gives back at its end what an arena was used for meanwhile.
 class ArenaScope {
  public:
+  /// From now on; the arena must live longer.
   explicit ArenaScope(Arena& arena) noexcept : arena_(arena), checkpoint_(arena.mark()) {}
   ArenaScope(const ArenaScope&) = delete;
+  /// As Arena::rewind() to where it began.
   ~ArenaScope() { arena_.rewind(checkpoint_); }
 
  private:
@@ -99,11 +115,13 @@ class ArenaScope {
   lane_arena_checkpoint checkpoint_;
 };
 
-// An arena as a memory resource; what is deallocated is given back if it is the last piece, and else at the reset, before which the
-// containers must have ended. The arena must live longer, and stay where it is.
+/// An arena as a memory resource; what is deallocated is given back if it is the last piece, and else at the reset, before which
+/// the containers must have ended. The arena must live longer, and stay where it is.
 class ArenaResource final : public std::pmr::memory_resource {
  public:
+  /// Of an arena of the C functions'.
   explicit ArenaResource(lane_arena* arena) noexcept : arena_(arena) {}
+  /// Of an arena.
   explicit ArenaResource(Arena& arena) noexcept : arena_(arena.get()) {}
   ArenaResource(const ArenaResource&) = delete;
 

@@ -1,5 +1,6 @@
-// Heaps as C++ objects: owned, as an allocator, as a memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp; what
-// heaps are: heap.h.
+/// @file
+/// Heaps as C++ objects: owned, as an allocator, as a memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp;
+/// what heaps are, how safe with threads, signals and fork, and where the idea is from: heap.h.
 #ifndef LANEMALLOC_HEAP_HPP
 #define LANEMALLOC_HEAP_HPP
 
@@ -10,6 +11,7 @@
 
 namespace lane {
 
+/// @cond internals
 namespace detail {
 
 inline void* heap_allocate(lane_heap* heap, std::size_t size, std::size_t alignment) {
@@ -22,39 +24,51 @@ inline void heap_deallocate(lane_heap* heap, void* memory, std::size_t size) noe
 }
 
 }  // namespace detail
+/// @endcond
 
-// Owns a heap: its memory goes with it, at once. Destructors of objects in it are not called.
+/// Owns a heap: its memory goes with it, at once. Destructors of objects in it are not called.
 class Heap {
  public:
+  /// A heap without limits.
   Heap() : Heap(lane_heap_options{}) {}
+  /// As lane_heap_create().
   explicit Heap(const lane_heap_options& options) : heap_(lane_heap_create(&options)) {
     if (heap_ != nullptr) return;
     if (errno == EINVAL)
       detail::throw_invalid_argument("lane::Heap: the soft limit is above the limit, or has no function");
     detail::throw_bad_alloc();
   }
+  /// name: for messages and statistics. limit: bytes; 0: none.
   explicit Heap(const char* name, std::size_t limit = 0) : Heap(with(name, limit)) {}
-  // Takes over what lane_heap_create() has made, or null.
+  /// Takes over what lane_heap_create() has made, or null.
   explicit Heap(lane_heap* heap) noexcept : heap_(heap) {}
+  /// Takes the heap over; the other one has none then.
   Heap(Heap&& other) noexcept : heap_(other.release()) {}
+  /// The same; the heap that was here before is destroyed.
   Heap& operator=(Heap&& other) noexcept {
     Heap old(heap_);
     heap_ = other.release();
     return *this;
   }
+  /// As lane_heap_destroy().
   ~Heap() {
     if (heap_ != nullptr) lane_heap_destroy(heap_);
   }
 
+  /// For the C functions; still the Heap's.
   lane_heap* get() const noexcept { return heap_; }
+  /// Gives the heap to the caller, who destroys it.
   [[nodiscard]] lane_heap* release() noexcept { return std::exchange(heap_, nullptr); }
 
+  /// An object; size and alignment in bytes, the alignment a power of two.
   [[nodiscard]] void* allocate(std::size_t size, std::size_t alignment = detail::kUsualAlignment) {
     return detail::heap_allocate(heap_, size, alignment);
   }
-  // size: what it was asked for with.
+  /// Frees; size: what it was asked for with, in bytes. Null does nothing.
   void deallocate(void* memory, std::size_t size) noexcept { detail::heap_deallocate(heap_, memory, size); }
+  /// As lane_heap_trim().
   std::size_t trim() noexcept { return lane_heap_trim(heap_); }
+  /// As lane_heap_get_statistics().
   lane_heap_statistics statistics() const noexcept {
     lane_heap_statistics statistics;
     lane_heap_get_statistics(heap_, &statistics);
@@ -72,33 +86,41 @@ class Heap {
   lane_heap* heap_;
 };
 
-// An allocator bound to a heap, which must live longer. Containers that are moved or swapped take their heap along; one that is assigned
-// a copy stays in its own.
+/// An allocator bound to a heap, which must live longer. Containers that are moved or swapped take their heap along; one that is
+/// assigned a copy stays in its own.
 template <class T>
 class HeapAllocator {
  public:
-  using value_type = T;
-  using propagate_on_container_move_assignment = std::true_type;
-  using propagate_on_container_swap = std::true_type;
+  using value_type = T;                                           ///< What is allocated.
+  using propagate_on_container_move_assignment = std::true_type;  ///< The heap goes along.
+  using propagate_on_container_swap = std::true_type;             ///< The heaps are swapped too.
 
-  HeapAllocator(lane_heap* heap) noexcept : heap_(heap) {}         // NOLINT(google-explicit-constructor)
+  /// Of a heap of the C functions'.
+  HeapAllocator(lane_heap* heap) noexcept : heap_(heap) {}  // NOLINT(google-explicit-constructor)
+  /// Of a heap.
   HeapAllocator(const Heap& heap) noexcept : heap_(heap.get()) {}  // NOLINT(google-explicit-constructor)
+  /// Of the same heap, for another type.
   template <class U>
   HeapAllocator(const HeapAllocator<U>& other) noexcept
       : heap_(other.heap()) {}  // NOLINT(google-explicit-constructor)
 
+  /// Memory for n objects.
   [[nodiscard]] T* allocate(std::size_t n) {
     return static_cast<T*>(detail::heap_allocate(heap_, detail::bytes_of<T>(n), alignof(T)));
   }
+  /// Frees; n: what it was asked for with.
   void deallocate(T* memory, std::size_t n) noexcept {
     detail::heap_deallocate(heap_, memory, n * sizeof(T));
   }
+  /// Which heap it is bound to.
   lane_heap* heap() const noexcept { return heap_; }
 
+  /// Whether both are of one heap: then what one has allocated the other may free.
   template <class U>
   friend bool operator==(const HeapAllocator& a, const HeapAllocator<U>& b) noexcept {
     return a.heap() == b.heap();
   }
+  /// Whether they are of two.
   template <class U>
   friend bool operator!=(const HeapAllocator& a, const HeapAllocator<U>& b) noexcept {
     return a.heap() != b.heap();
@@ -108,10 +130,12 @@ class HeapAllocator {
   lane_heap* heap_;
 };
 
-// A heap as a memory resource. The heap must live longer.
+/// A heap as a memory resource. The heap must live longer.
 class HeapResource final : public std::pmr::memory_resource {
  public:
+  /// Of a heap of the C functions'.
   explicit HeapResource(lane_heap* heap) noexcept : heap_(heap) {}
+  /// Of a heap.
   explicit HeapResource(const Heap& heap) noexcept : heap_(heap.get()) {}
   HeapResource(const HeapResource&) = delete;
 

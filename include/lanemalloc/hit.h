@@ -1,4 +1,5 @@
-/* How the hits that are compiled into programs enter the calling thread's lane: what pool.h and heap.h share. Not to be used by itself.
+/* How the hits that are compiled into programs enter the calling thread's lane: what pool.h and heap.h share. Not to be used by
+ * itself.
  *
  * A thread's word points at its lane's gate. Storing one byte marks it busy, for the lane's revokers and the thread's own signal
  * handlers; then the gate says where the lane keeps its bins, or that nobody may touch them now. */
@@ -11,6 +12,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/** @cond internals */
 
 #define LANE_GATE_AREA 984 /* bytes: in a gate, the address of its lane's area; null where nobody may hit */
 #define LANE_BUSY_BYTE 8   /* marks a thread's word */
@@ -54,6 +57,8 @@ static inline int lane_hit_may_free(const struct lane_bin* bin, const void* obje
 static inline char* lane_hit_area(const char* gate) {
   return __atomic_load_n((char* const*)(gate + LANE_GATE_AREA), __ATOMIC_RELAXED);
 }
+
+/** @endcond */
 
 #ifdef __cplusplus
 }

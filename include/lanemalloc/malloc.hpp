@@ -1,13 +1,18 @@
-// malloc as an allocator of standard containers and as a memory resource. C++17; part of lanemalloc.hpp.
-//
-// The memory is malloc's: with liblanemalloc.so or .a linked or preloaded, lanemalloc's. A program that links
-// liblanemalloc_prefixed.a defines LANEMALLOC_PREFIXED, and its containers use lane_malloc.
-//
-// Of everything in lane::, where not said otherwise:
-//   errors    no memory is std::bad_alloc, a count that overflows std::bad_array_new_length, an argument that cannot be had
-//             std::invalid_argument; with -fno-exceptions each is std::abort(). What throws has changed nothing, and a constructor
-//             that throws gives its memory back.
-//   threads, signals, fork    as the C header of the same name says
+/// @file
+/// malloc as an allocator of standard containers and as a memory resource. C++17; part of lanemalloc.hpp.
+///
+/// The memory is malloc's: with liblanemalloc.so or .a linked or preloaded, lanemalloc's. A program that links
+/// liblanemalloc_prefixed.a defines LANEMALLOC_PREFIXED, and its containers use lane_malloc.
+///
+/// Of everything in lane::, where not said otherwise:
+/// - sizes: in bytes; memory is aligned to 16 bytes, or to the type's alignment if that is more, and belongs to the caller until
+///   it is deallocated
+/// - errors: no memory is std::bad_alloc, a count that overflows std::bad_array_new_length, an argument that cannot be had
+///   std::invalid_argument; with -fno-exceptions each is std::abort(). What throws has changed nothing, and a constructor that
+///   throws gives its memory back.
+/// - threads, signals, fork: as the C header of the same name says; of this one, as lanemalloc.h
+///
+/// Source: the C++ standard's allocators and memory resources.
 #ifndef LANEMALLOC_MALLOC_HPP
 #define LANEMALLOC_MALLOC_HPP
 
@@ -23,8 +28,10 @@
 
 #include "lanemalloc/lanemalloc.h"
 
+/// Everything of lanemalloc's for C++.
 namespace lane {
 
+/// @cond internals
 namespace detail {
 
 inline constexpr std::size_t kUsualAlignment = 16;
@@ -108,35 +115,42 @@ inline void deallocate(void* memory) noexcept {
 }
 
 }  // namespace detail
+/// @endcond
 
-// An allocator without state: any two are equal.
+/// An allocator without state: any two are equal.
 template <class T>
 class Allocator {
  public:
-  using value_type = T;
-  using is_always_equal = std::true_type;
-  using propagate_on_container_move_assignment = std::true_type;
+  using value_type = T;                                           ///< What is allocated.
+  using is_always_equal = std::true_type;                         ///< Any may free what any has allocated.
+  using propagate_on_container_move_assignment = std::true_type;  ///< Makes no difference.
 
+  /// The only one there is.
   constexpr Allocator() noexcept = default;
+  /// The same, for another type.
   template <class U>
   constexpr Allocator(const Allocator<U>&) noexcept {}  // NOLINT(google-explicit-constructor)
 
+  /// Memory for n objects.
   [[nodiscard]] T* allocate(std::size_t n) {
     return static_cast<T*>(detail::or_bad_alloc(detail::allocate(detail::bytes_of<T>(n), alignof(T))));
   }
+  /// Frees.
   void deallocate(T* memory, std::size_t) noexcept { detail::deallocate(memory); }
 
+  /// Always.
   template <class U>
   friend constexpr bool operator==(const Allocator&, const Allocator<U>&) noexcept {
     return true;
   }
+  /// Never.
   template <class U>
   friend constexpr bool operator!=(const Allocator&, const Allocator<U>&) noexcept {
     return false;
   }
 };
 
-// malloc as a memory resource; one for all, never destroyed.
+/// malloc as a memory resource; one for all, never destroyed.
 inline std::pmr::memory_resource* malloc_resource() noexcept {
   class Resource final : public std::pmr::memory_resource {
     void* do_allocate(std::size_t size, std::size_t alignment) override {
@@ -148,8 +162,8 @@ inline std::pmr::memory_resource* malloc_resource() noexcept {
     }
   };
   alignas(Resource) static unsigned char memory[sizeof(Resource)];
-  static Resource* const resource = ::new (memory) Resource;
-  return resource;
+  static Resource* const kResource = ::new (memory) Resource;
+  return kResource;
 }
 
 }  // namespace lane

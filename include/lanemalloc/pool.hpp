@@ -1,4 +1,6 @@
-// Pools as C++ objects: typed, and as a memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp; what pools are: pool.h.
+/// @file
+/// Pools as C++ objects: typed, and as a memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp; what pools are,
+/// how safe with threads, signals and fork, and where the idea is from: pool.h.
 #ifndef LANEMALLOC_POOL_HPP
 #define LANEMALLOC_POOL_HPP
 
@@ -9,13 +11,15 @@
 
 namespace lane {
 
+/// What a Pool is asked for.
 struct PoolOptions {
-  const char* name = nullptr;  // for messages and statistics
-  lane_padding padding = LANE_PACKED;
-  std::size_t limit = 0;    // objects that there may be; 0: no limit
-  std::size_t reserve = 0;  // of these, for LANE_POOL_USE_RESERVE
+  const char* name = nullptr;          ///< for messages and statistics
+  lane_padding padding = LANE_PACKED;  ///< how close objects may lie
+  std::size_t limit = 0;               ///< objects that there may be; 0: no limit
+  std::size_t reserve = 0;             ///< of these, for LANE_POOL_USE_RESERVE
 };
 
+/// @cond internals
 namespace detail {
 
 inline lane_pool* make_pool(std::size_t size, std::size_t alignment, const PoolOptions& options) {
@@ -33,59 +37,74 @@ inline lane_pool* make_pool(std::size_t size, std::size_t alignment, const PoolO
 }
 
 }  // namespace detail
+/// @endcond
 
-// Owns a pool of objects of one type. What still lives when the pool goes is gone with it, without its destructor.
+/// Owns a pool of objects of one type. What still lives when the pool goes is gone with it, without its destructor.
 template <class T>
 class Pool {
   static_assert(sizeof(T) <= std::size_t{512} << 10, "a pool's objects have at most 512 KiB");
   static_assert(alignof(T) <= std::size_t{64} << 10, "and are aligned to at most 64 KiB");
 
  public:
-  // Destroys in the pool that the object is from.
+  /// Destroys in the pool that the object is from.
   class Deleter {
    public:
+    /// For null pointers only.
     Deleter() noexcept = default;
+    /// Of a pool, which must live longer.
     explicit Deleter(lane_pool* pool) noexcept : pool_(pool) {}
+    /// As Pool::destroy().
     void operator()(T* object) const noexcept { Pool::destroy(pool_, object); }
 
    private:
     lane_pool* pool_ = nullptr;
   };
-  using Pointer = std::unique_ptr<T, Deleter>;
+  using Pointer = std::unique_ptr<T, Deleter>;  ///< Owns an object of the pool, which must live longer.
 
+  /// A pool without limits.
   Pool() : Pool(PoolOptions{}) {}
+  /// As lane_pool_create(), for objects of T's size and alignment.
   explicit Pool(const PoolOptions& options) : pool_(detail::make_pool(sizeof(T), alignof(T), options)) {}
+  /// Takes the pool over; the other one has none then.
   Pool(Pool&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
+  /// The same; the pool that was here before is destroyed.
   Pool& operator=(Pool&& other) noexcept {
     Pool old(std::move(*this));
     pool_ = std::exchange(other.pool_, nullptr);
     return *this;
   }
+  /// As lane_pool_destroy().
   ~Pool() {
     if (pool_ != nullptr) lane_pool_destroy(pool_);
   }
 
+  /// An object; at the limit std::bad_alloc.
   template <class... Arguments>
   [[nodiscard]] T* make(Arguments&&... arguments) {
     return build(lane_pool_alloc(pool_), std::forward<Arguments>(arguments)...);
   }
-  // flags: LANE_POOL_WAIT, LANE_POOL_USE_RESERVE, LANE_POOL_ZERO.
+  /// The same with flags: LANE_POOL_WAIT, LANE_POOL_USE_RESERVE, LANE_POOL_ZERO.
   template <class... Arguments>
   [[nodiscard]] T* make_with(int flags, Arguments&&... arguments) {
     return build(lane_pool_alloc_with(pool_, flags), std::forward<Arguments>(arguments)...);
   }
+  /// An object that is destroyed with its pointer.
   template <class... Arguments>
   [[nodiscard]] Pointer make_unique(Arguments&&... arguments) {
     return Pointer(make(std::forward<Arguments>(arguments)...), Deleter(pool_));
   }
-  // Null does nothing.
+  /// Calls the destructor and frees. Any thread may. Null does nothing.
   void destroy(T* object) noexcept { destroy(pool_, object); }
 
+  /// For the C functions; still the Pool's.
   lane_pool* get() const noexcept { return pool_; }
+  /// Has memory for n objects at hand, besides those in use: lane_pool_prealloc().
   void reserve(std::size_t n) {
     if (lane_pool_prealloc(pool_, n) != 0) detail::throw_bad_alloc();
   }
+  /// As lane_pool_reclaim().
   std::size_t reclaim(lane_reclaim level) noexcept { return lane_pool_reclaim(pool_, level); }
+  /// As lane_pool_get_statistics().
   lane_pool_statistics statistics() const noexcept {
     lane_pool_statistics statistics;
     lane_pool_get_statistics(pool_, &statistics);
@@ -110,9 +129,11 @@ class Pool {
   lane_pool* pool_;
 };
 
-// A memory resource with a pool for requests of up to one size, such as the nodes of a list or a map, and `upstream` for larger ones.
+/// A memory resource with a pool for requests of up to one size, such as the nodes of a list or a map, and `upstream` for larger
+/// ones.
 class PoolResource final : public std::pmr::memory_resource {
  public:
+  /// size, alignment: in bytes, the largest that the pool serves. upstream must live longer.
   explicit PoolResource(std::size_t size, std::size_t alignment = detail::kUsualAlignment,
                         std::pmr::memory_resource* upstream = malloc_resource(),
                         const PoolOptions& options = PoolOptions{})
@@ -121,9 +142,12 @@ class PoolResource final : public std::pmr::memory_resource {
         alignment_(alignment),
         upstream_(upstream) {}
   PoolResource(const PoolResource&) = delete;
+  /// As lane_pool_destroy(); what came from upstream stays.
   ~PoolResource() override { lane_pool_destroy(pool_); }
 
+  /// For the C functions; still the resource's.
   lane_pool* get() const noexcept { return pool_; }
+  /// Where larger requests go.
   std::pmr::memory_resource* upstream() const noexcept { return upstream_; }
 
  private:

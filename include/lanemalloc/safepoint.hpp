@@ -1,4 +1,6 @@
-// Readers and deferred frees as C++ objects. C++17; part of lanemalloc.hpp. What they are: safepoint.h.
+/// @file
+/// Readers and deferred frees as C++ objects. C++17; part of lanemalloc.hpp. What they are, how safe with threads, signals and
+/// fork, and where the idea is from: safepoint.h.
 #ifndef LANEMALLOC_SAFEPOINT_HPP
 #define LANEMALLOC_SAFEPOINT_HPP
 
@@ -9,45 +11,52 @@
 
 namespace lane {
 
-// A registered reader, offline and in no section; one a thread. One that ends in a section of its own would be looked at when it is gone:
-// that is std::abort().
+/// A registered reader, offline and in no section; one a thread. One that ends in a section of its own would be looked at when it
+/// is gone: that is std::abort().
 class Reader {
  public:
-  // name: for messages; cut after 23 bytes.
+  /// Registers; name: for messages; cut after 23 bytes.
   explicit Reader(const char* name = nullptr) noexcept { lane_reader_register(&reader_, name); }
   Reader(const Reader&) = delete;
+  /// Goes offline and unregisters.
   ~Reader() {
     offline();
     if (lane_reader_unregister(&reader_) != 0) std::abort();
   }
 
+  /// As lane_reader_online().
   void online() noexcept { lane_reader_online(&reader_); }
+  /// As lane_reader_offline().
   void offline() noexcept { lane_reader_offline(&reader_); }
+  /// As lane_reader_quiescent().
   void quiescent() noexcept { lane_reader_quiescent(&reader_); }
+  /// For the C functions; still the Reader's.
   lane_reader* get() noexcept { return &reader_; }
 
  private:
   lane_reader reader_{};
 };
 
-// A read section from here to the end of the block: what is reachable in it is not freed before. Sections nest.
+/// A read section from here to the end of the block: what is reachable in it is not freed before. Sections nest.
 class ReadSection {
  public:
+  /// Begins it, of a reader of the same thread, which must live longer.
   explicit ReadSection(Reader& reader) noexcept : reader_(reader) { lane_reader_enter(reader_.get()); }
   ReadSection(const ReadSection&) = delete;
+  /// Ends it.
   ~ReadSection() { lane_reader_exit(reader_.get()); }
 
  private:
   Reader& reader_;
 };
 
-// Frees later, as safepoint.h says. False: the lane's share is full and the caller may not wait (it is in a read section, or in a
-// handler); then nothing has happened, and the object is still the caller's.
+/// Frees later, as safepoint.h says. False: the lane's share is full and the caller may not wait (it is in a read section, or in
+/// a handler); then nothing has happened, and the object is still the caller's.
 [[nodiscard]] inline bool free_later(void* object) noexcept { return lane_safepoint_free(object) == 0; }
-// delete, later, by a thread of the program.
+/// Deletes later, by a thread of the program. False: as free_later().
 template <class T>
 [[nodiscard]] bool delete_later(T* object) noexcept {
-  static_assert(sizeof(T) > 0, "the type must be complete here");
+  static_assert(sizeof(T) > 0, "the type must be complete here");  // NOLINT(bugprone-sizeof-expression)
   if (object == nullptr) return true;
   using Plain = std::remove_cv_t<T>;
   return lane_safepoint_call([](void* p) { delete static_cast<Plain*>(p); }, const_cast<Plain*>(object)) == 0;

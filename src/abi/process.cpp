@@ -196,8 +196,9 @@ void report_bad_pointer(const char* function, const void* pointer, Verdict why, 
       line << "freed already, or written to after it was freed";
       break;
   }
+  const bool is_strange = why == Verdict::kOfKind || why == Verdict::kOfMalloc || why == Verdict::kNotOurs;
   if (expected != nullptr) {
-    line << ", not of " << *expected;
+    line << (is_strange ? ", not of " : ", given to ") << *expected;
   } else if (why == Verdict::kOfKind) {
     line << ", not of malloc";
   }

@@ -181,6 +181,9 @@ class Engine {
   // the contents, and whose objects are not marked.
   size_t allocate_batch_of(Kind& kind, void** objects, size_t n, Slot& slot);
   size_t free_batch_of(Kind& kind, void** objects, size_t n, Slot& slot);
+  // Runs while no other thread looks into all lanes, as gather() does. False, and nothing was run: a handler may not wait for that.
+  template <class Work>
+  bool in_turn(Slot& slot, Work work);
   // work(lane, visit), inside. False: no memory for a lane.
   template <class Work>
   bool in_own_lane(Slot& slot, Work work);

@@ -16,10 +16,11 @@ bool Engine<P>::add_owner(KindOwner& owner, Slot& slot) {
 
 template <class P>
 void Engine<P>::add_kind(KindOwner& owner, Kind& kind) {
-  Kind* first = __atomic_load_n(&owner.kinds, __ATOMIC_RELAXED);
-  // release: who follows the list sees the kind whole. Kinds only come; all go at once, with the owner.
+  Kind* first = owner.kinds.load(std::memory_order_relaxed);
+  // release: who follows the list sees the kind whole [kinds.add]. All go at once, with the owner.
   do kind.next = first;
-  while (!__atomic_compare_exchange_n(&owner.kinds, &first, &kind, true, __ATOMIC_RELEASE, __ATOMIC_RELAXED));
+  while (
+      !owner.kinds.compare_exchange_weak(first, &kind, std::memory_order_release, std::memory_order_relaxed));
 }
 
 // --- Allocating and freeing.
@@ -221,7 +222,8 @@ class Engine<P>::Search {
       const uint32_t over = engine.searches_.load(std::memory_order_acquire);
       Slot* searcher = nullptr;
       has_turn_ = engine.searcher_.compare_exchange_strong(searcher, &slot, std::memory_order_acquire);
-      if (has_turn_ || searcher == &slot) return;
+      is_alone_ = has_turn_ || searcher == &slot;
+      if (is_alone_) return;
       P::wait(engine.searches_, over);
     }
   }
@@ -232,15 +234,26 @@ class Engine<P>::Search {
     engine_.searches_.fetch_add(1, std::memory_order_release);
     P::wake(engine_.searches_, 1);
   }
+  // Also within another search of the same thread.
+  bool is_alone() const { return is_alone_; }
 
  private:
   Engine& engine_;
   bool has_turn_ = false;
+  bool is_alone_ = false;
 };
 
 template <class P>
+template <class Work>
+bool Engine<P>::in_turn(Slot& slot, Work work) {
+  Search search(*this, slot);
+  if (search.is_alone()) work();
+  return search.is_alone();
+}
+
+template <class P>
 bool Engine<P>::may_have_any(const Lane<P>& lane, const KindOwner& owner) const {
-  for (const Kind* kind = __atomic_load_n(&owner.kinds, __ATOMIC_ACQUIRE); kind != nullptr; kind = kind->next)
+  for (const Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
     if (lane.bin_of(*kind) != nullptr || kind->strays.load(std::memory_order_relaxed)) return true;
   return false;
 }
@@ -303,7 +316,7 @@ bool Engine<P>::gather(KindOwner& owner, Slot& slot, bool wait) {
       all &= in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) {
         moved |= held.drain_inbox(visit);
         moved |= held.flush_all(visit);
-        for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+        for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
           if (Bin* bin = held.bin_of(*kind)) {
             held.offer_full(*bin);
             held.clean_kind(*bin, visit);
@@ -328,7 +341,7 @@ void Engine<P>::tidy(KindOwner& owner, Slot& slot) {
   Lane<P>* lane = stay.lane();
   if (lane == nullptr || !may_have_any(*lane, owner)) return;
   lane->drain_inbox(stay.visit());
-  for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+  for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
     if (Bin* bin = lane->bin_of(*kind)) lane->clean_kind(*bin, stay.visit());
   lane->give_back_empties(lane->empty_blocks(), stay.visit());
 }
@@ -410,7 +423,7 @@ bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
       if (!may_have_any(lane, owner)) return;
       if (lane.is_set_aside()) all = false;
       all &= in_lane(lane, slot, true, [&](Lane<P>& held, Visit& visit) {
-        for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+        for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
           if (Bin* bin = held.bin_of(*kind)) held.forget_kind(*bin, slabs, visit);
         held.forget_table(owner, visit);
       });
@@ -418,7 +431,7 @@ bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
   }
   {
     Inside inside(slot, Owned::enter(slot));
-    for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next)
+    for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
       world_.depot.take_out(*kind, true, 0, slabs, inside.visit());
   }
   while (Slab* slab = slabs.pop()) {
@@ -455,7 +468,7 @@ Bytes Engine<P>::give_back_empties_of(Kind& kind, uint64_t least_free, Slot& slo
 template <class P>
 void Engine<P>::check_kinds() {
   world_.kinds.for_each([&](KindOwner& owner) {
-    for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next) {
+    for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next) {
       uint64_t slabs = 0, carved = 0, in_depot = 0;
       const auto add = [&](const Slab* slab) {
         CHECK(slab->is_of_kind() && &slab->its_kind() == kind);

@@ -777,7 +777,7 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   } else if (world_.depot.lock().is_held() && world_.depot.lock().holder() != &slot) {
     world_.depot.abandon();
     world_.kinds.for_each([](KindOwner& owner) {
-      for (Kind* kind = owner.kinds; kind != nullptr; kind = kind->next) {
+      for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next) {
         kind->depot = SlabList();
         kind->depot_count.store(0, std::memory_order_relaxed);
       }

@@ -1,7 +1,6 @@
 // Heap: memory that is counted, limited and given back together. A kind (slab/kind.h) for each size that the heap uses, made when it
-// is first asked for; large objects in a list of its own. Child heaps are charged to their parents.
-// Called by: abi/heaps.cpp. Locking: none for small objects but the lanes'; large objects and children under the heap's lock (rank
-// kPool), held for some steps, never with another.
+// is first asked for; large objects are looked for where all memory is described. Child heaps are charged to their parents.
+// Called by: abi/heaps.cpp. Locking: none but the lanes'; the list of children changes and is read in a turn of the engine's (in_turn).
 //
 // Hits are compiled into the program (include/lanemalloc/heap.h); what they do not do begins here.
 //
@@ -90,7 +89,6 @@ class Heap : public HeapPlace {
   uint64_t soft_calls() const { return soft_calls_.load(std::memory_order_relaxed); }
 
  private:
-  class Locked;
   static constexpr Bytes kTail = sizeof(uint64_t);
   static constexpr unsigned char kPattern = 0xFB;
 
@@ -99,6 +97,8 @@ class Heap : public HeapPlace {
   void* reallocate_large(void* p, Bytes size, Slot& slot);
   void free_large(void* p, Slot& slot);
   Kind* kind_for(unsigned index);
+  bool join_parent(Slot& slot);
+  void leave_parent(Slot& slot);
   Heap* refuser(Bytes size);
   void gather_tree(Slot& slot);
   void tell_soft_limits();
@@ -112,7 +112,11 @@ class Heap : public HeapPlace {
     for (auto& kind : kinds_)
       if (Kind* k = kind.load(std::memory_order_acquire)) visit(*k);
   }
-  static void forget_threads(KindOwner& owner, const void* who);
+  template <class Visitor>
+  void for_each_in_tree(Visitor visit) {
+    visit(*this);
+    for (Heap* child = children_; child != nullptr; child = child->sibling_) child->for_each_in_tree(visit);
+  }
 
   Engine<P>& engine_;
   const KindSource source_;
@@ -127,10 +131,10 @@ class Heap : public HeapPlace {
   std::atomic<uint64_t> limit_failures_{0};
   std::atomic<uint64_t> soft_calls_{0};
 
-  Lock<P> lock_{Rank::kPool};
   Heap* children_ = nullptr;
   Heap* sibling_ = nullptr;
   std::atomic<uint64_t> larges_{0};  // at least as many as there are
+  std::atomic<Bytes> large_bytes_{0};
 };
 
 }  // namespace lanemalloc

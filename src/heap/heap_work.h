@@ -6,36 +6,10 @@
 namespace lanemalloc {
 
 template <class P>
-class Heap<P>::Locked {
- public:
-  Locked(Heap& heap, Slot& slot)
-      : heap_(heap),
-        slot_(slot),
-        gate_(Owned::current(slot, Owned::enter(slot))),
-        visit_(&slot, !is_busy(gate_)) {
-    held_ = heap.lock_.acquire(visit_);
-  }
-  Locked(const Locked&) = delete;
-  ~Locked() {
-    if (held_) heap_.lock_.release(visit_);
-    Owned::leave(slot_, gate_);
-  }
-  bool is_held() const { return held_; }
-
- private:
-  Heap& heap_;
-  Slot& slot_;
-  Gate* gate_;
-  Visit visit_;
-  bool held_;
-};
-
-template <class P>
 Heap<P>::Heap(Engine<P>& engine, KindSource source, const char* name, Heap* parent)
     : engine_(engine), source_(source), parent_(parent), is_checked_(engine.is_checked()) {
   owner_.type = KindOwner::Type::kHeap;
   owner_.front = this;
-  owner_.forget_threads = &Heap::forget_threads;
   strncpy(owner_.name, name, sizeof owner_.name - 1);
   owner_.name[sizeof owner_.name - 1] = '\0';
 }
@@ -46,13 +20,28 @@ bool Heap<P>::start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, 
   argument_ = argument;
   budget_.start(parent_ != nullptr ? &parent_->budget_ : nullptr, limit == 0 ? Budget::kNone : limit,
                 soft == 0 ? Budget::kNone : soft);
-  if (!engine_.add_owner(owner_, slot)) return false;
+  if (!join_parent(slot)) return false;
+  if (!engine_.add_owner(owner_, slot)) return leave_parent(slot), false;
   table_slot.store(owner_.slot, std::memory_order_relaxed);
-  if (parent_ == nullptr) return true;
-  Locked locked(*parent_, slot);
-  sibling_ = parent_->children_;
-  parent_->children_ = this;
   return true;
+}
+
+template <class P>
+bool Heap<P>::join_parent(Slot& slot) {
+  return parent_ == nullptr || engine_.in_turn(slot, [&] {
+    sibling_ = parent_->children_;
+    parent_->children_ = this;
+  });
+}
+
+template <class P>
+void Heap<P>::leave_parent(Slot& slot) {
+  if (parent_ == nullptr) return;
+  engine_.in_turn(slot, [&] {
+    Heap** link = &parent_->children_;
+    while (*link != this) link = &(*link)->sibling_;
+    *link = sibling_;
+  });
 }
 
 template <class P>
@@ -131,17 +120,13 @@ Heap<P>* Heap<P>::refuser(Bytes size) {
   return nullptr;
 }
 
-// What it and its children keep and do not use goes back, and is not charged any more.
+// What it and its children keep and do not use goes back, and is not charged any more. In a turn, so that no child comes or goes
+// meanwhile; a handler that may not wait for one does without the children.
 template <class P>
 void Heap<P>::gather_tree(Slot& slot) {
-  engine_.gather(owner_, slot, true);
-  Heap* child;
-  {
-    Locked locked(*this, slot);
-    child = locked.is_held() ? children_ : nullptr;
-  }
-  // The program does not destroy a child of a heap that another thread allocates in.
-  for (; child != nullptr; child = child->sibling_) child->gather_tree(slot);
+  const bool done = engine_.in_turn(
+      slot, [&] { for_each_in_tree([&](Heap& heap) { engine_.gather(heap.owner_, slot, true); }); });
+  if (!done) engine_.gather(owner_, slot, true);
 }
 
 template <class P>
@@ -166,7 +151,9 @@ void* Heap<P>::reallocate(void* p, Bytes size, Slot& slot) {
   if (!is_checked_) {
     if (size <= old_size && (size >= old_size / 2 || old_size == kGranule)) return p;
     if (is_large(p) && size > kSlabMax) {
-      if (void* moved = reallocate_large(p, size, slot)) return moved;
+      void* moved = reallocate_large(p, size, slot);
+      tell_soft_limits();
+      if (moved != nullptr) return moved;
     }
   }
   void* copy = allocate(size, kGranule, slot);
@@ -262,6 +249,7 @@ void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
     budget_.give(bytes);
     return nullptr;
   }
+  large_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   return p;
 }
 
@@ -275,12 +263,15 @@ void* Heap<P>::reallocate_large(void* p, Bytes size, Slot& slot) {
   const Bytes after = engine_.large_bytes(moved != nullptr ? moved : p);
   const Bytes charged = wanted > before ? wanted : before;
   budget_.give(charged - after);
+  large_bytes_.fetch_add(after - before, std::memory_order_relaxed);
   return moved;
 }
 
 template <class P>
 void Heap<P>::free_large(void* p, Slot& slot) {
-  budget_.give(engine_.large_bytes(p));
+  const Bytes bytes = engine_.large_bytes(p);
+  budget_.give(bytes);
+  large_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   engine_.free_large_of(p, slot);
   larges_.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -321,13 +312,9 @@ HeapCount Heap<P>::count(Slot& slot) {
     all.bytes += count.live() * kind.size;
     all.slab_bytes += bytes_of(static_cast<BlockCount>(count.slabs) * kind.blocks);
   });
-  for_each_large([&](const void* p) {
-    const Bytes bytes = engine_.large_bytes(p);
-    ++all.objects;
-    all.bytes += bytes;
-    all.slab_bytes += bytes;
-    return false;
-  });
+  all.objects += larges_.load(std::memory_order_relaxed);
+  all.bytes += large_bytes_.load(std::memory_order_relaxed);
+  all.slab_bytes += large_bytes_.load(std::memory_order_relaxed);
   return all;
 }
 
@@ -352,12 +339,8 @@ uint64_t Heap<P>::end(Slot& slot, Gone gone) {
   uint64_t objects = 0;
   while (children_ != nullptr) objects += children_->end(slot, gone);
   state_.store(~kLive, std::memory_order_relaxed);
-  if (parent_ != nullptr) {
-    Locked locked(*parent_, slot);
-    Heap** link = &parent_->children_;
-    while (*link != this) link = &(*link)->sibling_;
-    *link = sibling_;
-  }
+  table_slot.store(0, std::memory_order_relaxed);  // the slot may be another heap's soon
+  leave_parent(slot);
   for_each_large([&](void* p) {
     ++objects;
     free_large(p, slot);
@@ -370,12 +353,6 @@ uint64_t Heap<P>::end(Slot& slot, Gone gone) {
     if (Kind* kind = place.exchange(nullptr, std::memory_order_relaxed)) source_.give(kind);
   gone(*this);
   return objects;
-}
-
-template <class P>
-void Heap<P>::forget_threads(KindOwner& owner, const void* who) {
-  Heap& heap = *static_cast<Heap*>(owner.front);
-  if (heap.lock_.holder() != who) heap.lock_.forget_holder();
 }
 
 }  // namespace lanemalloc

@@ -134,12 +134,15 @@ struct KindOwner {
 
   Type type;
   char name[32];
-  void* front = nullptr;      // the heap or pool
-  uint32_t slot = 0;          // of its bins in lanes' areas
-  Kind* kinds = nullptr;      // by Kind::next; the depot's lock, or atomic
-  KindOwner* next = nullptr;  // of all
+  void* front = nullptr;              // the heap or pool
+  uint32_t slot = 0;                  // of its bins in lanes' areas
+  std::atomic<Kind*> kinds{nullptr};  // by Kind::next; they only come
+  KindOwner* next = nullptr;          // of all
   // In a fork child: other threads' doings with the owner are over. who: the slot of the thread that has forked.
   void (*forget_threads)(KindOwner& owner, const void* who) = nullptr;
+
+  // acquire: the kind is whole. Pairs with [kinds.add].
+  Kind* first_kind() const { return kinds.load(std::memory_order_acquire); }
 };
 
 // A heap's table has a bin for each 16 bytes up to 1 KiB, so that a hit finds it without a table of classes, and then one for each of

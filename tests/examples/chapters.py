@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Compiles and runs the complete programs of the chapters in docs/, and compares what they print with what the chapter says.
+"""Compiles and runs the complete programs of the chapters in docs/, and compares what they print with what the chapter says; then
+README's commands.
 
-Called by: tests/examples/run.sh. A program is a block ```c or ```cpp with a main; the next block ```text is what it prints. What is
-printed may also be left out of the chapter. A program that needs a function that the library lacks is skipped, and told.
+Called by: tests/examples/run.sh. A program is a block ```c or ```cpp with a main; the next block ```text is what it prints,
+unless another program comes before it. It is built as a user's would be: against an installed tree, by pkg-config. A chapter that
+a header names for its example must have one; Rust's are run by cargo (tests/rust).
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -13,10 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-LIBRARY = ROOT / "build" / "release" / "liblanemalloc.so"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMPILERS = {"c": ["cc", "-std=c11"], "cpp": ["c++", "-std=c++17"]}
-FLAGS = ["-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-pthread", f"-I{ROOT / 'include'}"]
+COMPILERS = {"c": "cc -std=c11", "cpp": "c++ -std=c++17"}
+FLAGS = "-O1 -g -Wall -Wextra -Wpedantic -Werror -pthread"
+# What README's commands are about.
+SERVER = '#include <stdlib.h>\nint main(void) { free(malloc(100)); return 0; }\n'
+ENGINE = '#include <lanemalloc/lanemalloc.h>\nint main(void) { lane_free(lane_malloc(100)); return 0; }\n'
+PARSER = '#include <lanemalloc/arena.h>\nint main(void) { struct lane_arena a = {0}; return lane_arena_alloc(&a, 1) == NULL; }\n'
+# Builds, tests and what installs into the system are only looked up; the rest runs.
+MAKE = f'make() {{ command make --dry-run --directory={ROOT} "$@" >/dev/null; }}\n'
 
 
 @dataclass
@@ -27,63 +35,107 @@ class Program:
     prints: str | None
 
 
-def programs(chapter: Path, text: str) -> list[Program]:
-    blocks = BLOCK.findall(text)
+def programs(chapter: str, text: str) -> list[Program]:
     found: list[Program] = []
-    for i, (language, body) in enumerate(blocks):
+    last: Program | None = None
+    for language, body in BLOCK.findall(text):
         if language in COMPILERS and re.search(r"\bint main\(", body):
-            follower = blocks[i + 1] if i + 1 < len(blocks) else ("", "")
-            prints = follower[1] if follower[0] == "text" else None
-            found.append(Program(f"{chapter.name}, program {len(found) + 1}", language, body, prints))
+            last = Program(f"{chapter}, program {len(found) + 1}", language, body, None)
+            found.append(last)
+        elif language == "text" and last is not None:
+            last.prints, last = body, None
     return found
 
 
-def run(program: Program, folder: Path) -> tuple[str, str]:
-    """ok, skipped or FAILED; and why."""
+def chapters_that_need_one() -> list[str]:
+    """Those that the headers name, and C++'s."""
+    heads = "".join(path.read_text() for path in (ROOT / "include" / "lanemalloc").glob("*.h"))
+    return sorted({*re.findall(r"docs/(\w+\.md)\s+(?:\* )?has\s", heads), "cpp.md"})
+
+
+def install(folder: Path) -> dict[str, str]:
+    """The library under folder/prefix; the environment in which pkg-config, the loader and man find it."""
+    prefix = folder / "prefix"
+    subprocess.run(["make", "-s", "-C", str(ROOT), "install", f"PREFIX={prefix}"], check=True, stdout=subprocess.DEVNULL)
+    library = next(prefix.rglob("lanemalloc.pc")).parent.parent
+    wanted = {f"include/lanemalloc/{path.name}" for path in (ROOT / "include" / "lanemalloc").iterdir()}
+    wanted |= {"share/man/man3/lane_heap.3", "share/man/man3/lane_heap_create.3", "share/man/man7/lanemalloc.7"}
+    missing = [name for name in sorted(wanted) if not (prefix / name).exists()]
+    if missing:
+        sys.exit(f"FAILED install: has no {', '.join(missing)}")
+    return {**os.environ, "PKG_CONFIG_PATH": str(library / "pkgconfig"), "LD_LIBRARY_PATH": str(library)}
+
+
+def shell(script: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "-euc", script]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def run(program: Program, folder: Path, environment: dict[str, str]) -> str:
+    """What is wrong with it."""
     source = folder / f"program.{program.language}"
     source.write_text(program.text)
-    binary = folder / "program"
-    command = [*COMPILERS[program.language], *FLAGS, str(source), str(LIBRARY), f"-Wl,-rpath,{LIBRARY.parent}", "-o", str(binary)]
-    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    build = f"{COMPILERS[program.language]} {FLAGS} {source.name} -o program $(pkg-config --cflags --libs lanemalloc)"
+    built = shell(build, folder, environment)
     if built.returncode != 0:
-        missing = re.findall(r"undefined reference to `(lane_\w+)'", built.stderr)
-        if missing and not re.search(r"^(?!collect2).*error:", built.stderr, re.MULTILINE):
-            return "skipped", f"the library has no {missing[0]}"
-        return "FAILED", built.stderr
+        return built.stderr
     try:
-        done = subprocess.run([str(binary)], capture_output=True, text=True, check=False, timeout=60)
+        done = shell("./program", folder, environment)
     except subprocess.TimeoutExpired:
-        return "FAILED", "does not end within a minute"
+        return "does not end"
     if done.returncode != 0 or done.stderr:
-        return "FAILED", f"status {done.returncode}: {done.stderr}"
+        return f"status {done.returncode}: {done.stderr}"
     if program.prints is not None and done.stdout != program.prints:
-        return "FAILED", f"prints\n{done.stdout}and not\n{program.prints}"
-    return "ok", ""
+        return f"prints\n{done.stdout}and not\n{program.prints}"
+    return ""
 
 
-def self_test(folder: Path) -> bool:
-    """A program that does not build, one that fails, and one that prints something else are each found."""
+def run_commands(commands: str, folder: Path, environment: dict[str, str]) -> str:
+    """A block of README's, beside the programs that it speaks of, and with this tree's build/ and include/."""
+    (folder / "server.c").write_text(SERVER)
+    (folder / "engine.c").write_text(ENGINE)
+    (folder / "parser.c").write_text(PARSER)
+    for name in ("build", "include"):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(ROOT / name)
+    done = shell("cc server.c -o server\n" + MAKE + commands, folder, environment)
+    return "" if done.returncode == 0 else f"status {done.returncode}: {done.stderr}\n{commands}"
+
+
+def self_test(folder: Path, environment: dict[str, str]) -> str:
+    """A program that does not build, one that fails, one that prints something else, and bad commands are each found."""
     bodies = ("int main(void) { return x; }", "int main(void) { return 1; }", "int main(void) { return 0; }")
-    chapter = "".join(f"```c\n{body}\n```\nprints\n```text\nsomething\n```\n" for body in bodies)
-    found = programs(Path("self-test.md"), chapter)
-    return len(found) == len(bodies) and all(run(program, folder)[0] == "FAILED" for program in found)
+    chapter = "".join(f"```c\n{body}\n```\nprints\n```sh\ncc\n```\n```text\nsomething\n```\n" for body in bodies)
+    found = programs("self-test.md", chapter)
+    commands = ("./nobody", "make nosuchtarget", "cc server.c -o server -lnosuchlibrary")
+    missed = [program.text for program in found if not run(program, folder, environment)]
+    missed += [command for command in commands if not run_commands(command + "\n", folder, environment)]
+    return f"not found: {missed}" if missed or len(found) != len(bodies) else ""
 
 
 def main() -> int:
-    counts = {"ok": 0, "FAILED": 0, "skipped": 0}
+    counts = {"ok": 0, "FAILED": 0}
+
+    def count(name: str, wrong: str) -> None:
+        result = "FAILED" if wrong else "ok"
+        counts[result] += 1
+        print(f"{result} {name}", *([wrong] if wrong else []), sep="\n", flush=True)
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        good = self_test(folder)
-        counts["ok" if good else "FAILED"] += 1
-        print(f"{'ok' if good else 'FAILED'} self-test")
-        for chapter in sorted((ROOT / "docs").glob("*.md")):
-            for program in programs(chapter, chapter.read_text()):
-                result, why = run(program, folder)
-                counts[result] += 1
-                print(f"skipped: {program.name}: {why}" if result == "skipped" else f"{result} {program.name}")
-                if result == "FAILED":
-                    print(why)
-    print(f"{counts['ok']} passed, {counts['FAILED']} failed, {counts['skipped']} skipped")
+        environment = install(folder)
+        count("self-test", self_test(folder, environment))
+        for chapter in sorted({path.name for path in (ROOT / "docs").glob("*.md")} | set(chapters_that_need_one())):
+            path = ROOT / "docs" / chapter
+            found = programs(chapter, path.read_text()) if path.exists() else []
+            for program in found:
+                count(program.name, run(program, folder, environment))
+            if not found and chapter in chapters_that_need_one():
+                count(chapter, "has no complete program" if path.exists() else "is missing")
+        for i, (language, body) in enumerate(BLOCK.findall((ROOT / "README.md").read_text())):
+            if language == "sh":
+                count(f"README, block {i + 1}", run_commands(body, folder, environment))
+    print(f"{counts['ok']} passed, {counts['FAILED']} failed, 0 skipped")
     return 1 if counts["FAILED"] else 0
 
 

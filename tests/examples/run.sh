@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The programs of the chapters in docs/, and those of examples/, shortly. Called by: tests/run.sh, and by hand. Needs the release build.
+# The programs of the chapters in docs/, README's commands, and the programs of examples/, shortly. Called by: tests/run.sh, and
+# by hand. Needs the release build.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-tools/install-packages g++ libc6-dev python3
+tools/install-packages g++ libc6-dev make pkgconf python3
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 python3 tests/examples/chapters.py | tee "$log" || true

@@ -7,11 +7,12 @@
 #   instructions   of a malloc+free pair, by each entry of a lane, and of the workloads: within their bars, and as in
 #                  figures.tsv, neither worse nor better (figures.py)
 #   arenas         instructions of an allocation, locked operations of a reset (arena.py)
+#   heaps          against our own malloc, where all objects go at once or are freed with their sizes; as in heaps.tsv (heaps.py)
 #   deferred frees their instructions and shared operations, against plain frees (safepoints.py)
 #   pools          instructions of pools' and heaps' pairs: against malloc's, and as in pools.tsv (pools.py)
 #   start          a small program is at most 1 MiB larger than with the C library
 #   self-test      each of these checks catches a library with the fault that it is there for (mutant.c)
-# --update writes fast_path.txt, exports.txt, figures.tsv and pools.tsv from LIBRARY; look at the difference before you commit it.
+# --update writes fast_path.txt, exports.txt, figures.tsv, heaps.tsv and pools.tsv from LIBRARY; look at the difference before you commit it.
 set -euo pipefail
 # shellcheck source=bench/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../bench/lib.sh"
@@ -139,6 +140,8 @@ self_test() {
       "$python" "$here/safepoints.py" --options deferred=16 "$library"
     [[ ! -e $library ]] || catches "a pool whose pair goes out of line" 'limited, one: .* at most 0.8' \
       "$python" "$here/pools.py" --pool limited "$library"
+    [[ ! -e $library ]] || catches "heaps whose allocations are no hits" 'destroyed, 10000 objects of 48: .* at most' \
+      "$python" "$here/heaps.py" --options checked=1 --only '10000 objects of 48' "$library"
   fi
   # A library whose start dirties 2 MiB.
   echo 'static char dirt[2 << 20]; __attribute__((constructor)) static void start(void)
@@ -153,6 +156,7 @@ if [[ -e $library ]]; then
   part "binary" "$python" "$here/binary.py" "${update[@]}" "$library"
   part "instructions" "$python" "$here/figures.py" "${update[@]}" "$library"
   part "arenas" "$python" "$here/arena.py" "$library"
+  part "heaps" "$python" "$here/heaps.py" "${update[@]}" "$library"
   part "deferred frees" "$python" "$here/safepoints.py" "$library"
   part "pools" "$python" "$here/pools.py" "${update[@]}" "$library"
   part "start" "$python" "$root/bench/startup/run.py" --check-rss --lib "lanemalloc=$library"

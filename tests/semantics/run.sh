@@ -93,7 +93,7 @@ if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
   program secure plain "$here/link/secure.c" "$archive"
   header=()
   [[ ! -e $root/include/lanemalloc/lanemalloc.h ]] || header=(-DWITH_HEADER -I"$root/include")
-  for name in arena pools pools_misuse; do
+  for name in arena heaps heap_misuse pools pools_misuse; do
     program "$name" plain "$here/link/$name.c" -I"$root/include" "$library" -Wl,-rpath,"$(dirname "$library")"
     program "${name}_static" plain "$here/link/$name.c" -I"$root/include" "$archive"
     program "${name}_prefixed" plain "$here/link/$name.c" -I"$root/include" -DPREFIXED "$prefixed"
@@ -103,7 +103,7 @@ if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
 else
   skip static_link "no archive $(basename "$archive") beside the library"
   skip secure "no archive $(basename "$archive") beside the library"
-  for name in arena pools pools_misuse; do skip "$name" "no archive $(basename "$archive") beside the library"; done
+  for name in arena heaps heap_misuse pools pools_misuse; do skip "$name" "no archive $(basename "$archive") beside the library"; done
   skip prefixed "no archive $(basename "$prefixed") beside the library"
 fi
 
@@ -118,27 +118,6 @@ check_header() {
     echo "ok $name" && passed=$((passed + 1))
   else
     cat "$work/header.log" && echo "FAILED $name" && failed=$((failed + 1))
-  fi
-}
-
-# The program in docs/safepoints.md, as it stands there.
-check_chapter() {
-  local name=safepoints_chapter
-  wanted "$name" || return 0
-  [[ -z $list ]] || { echo "$name" && return 0; }
-  if ! nm -D "$library" | grep -q ' lane_safepoint_free$'; then
-    skip "$name" "no lane_safepoint_free in this library"
-    return
-  fi
-  # shellcheck disable=SC2016 # the backquotes are the page's
-  sed -n '/^```c$/,/^```$/{/^```/d;p}' "$root/docs/safepoints.md" >"$work/chapter.c"
-  if "$cc" -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$root/include" "$work/chapter.c" -o "$work/chapter" -pthread \
-    "$library" -Wl,-rpath,"$(dirname "$library")" >"$work/chapter.log" 2>&1 &&
-    timeout -s KILL 60 "$work/chapter" >>"$work/chapter.log" 2>&1 &&
-    grep -qx '20000 deferred, 20000 freed' "$work/chapter.log"; then
-    echo "ok $name" && passed=$((passed + 1))
-  else
-    cat "$work/chapter.log" && echo "FAILED $name" && failed=$((failed + 1))
   fi
 }
 
@@ -192,7 +171,6 @@ done
 for header in "$root"/include/lanemalloc/*.h; do
   [[ -n $list ]] || { check_header "${header##*/}" c c11 && check_header "${header##*/}" c++ c++17; }
 done
-check_chapter
 
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))

@@ -109,7 +109,7 @@ def build(place: Path, runtime: Path, edits: tuple[tuple[str, str, str], ...] = 
         if content.count(text) != 1:
             raise Broken(f"{file} has {content.count(text)} times: {text}")
         (tree / file).write_text(content.replace(text, replacement))
-    execute([*COMPILE, "-fsanitize=thread", f"-I{HERE / 'shim'}", f"-I{tree}",
+    execute([*COMPILE, "-fsanitize=thread", f"-I{HERE / 'shim'}", f"-I{tree}", f"-I{HERE.parents[1] / 'include'}",
              "-c", str(HERE / "workloads.cpp"), "-o", str(program)])
     execute([CXX, "-no-pie", str(runtime), str(program), "-o", str(executable)])
     return executable

@@ -36,12 +36,13 @@ parse_arguments() {
     [[ -e $library ]] || { echo "no such library: $library" >&2; exit 2; }
     # A copy, so that a build meanwhile does not change it under running programs.
     cp "$library" "$work/under-test.so"
+    ln -s under-test.so "$work/$(basename "$library")"  # for programs that are linked with it
     library=$work/under-test.so
   fi
 }
 
 # It uses what is compiled into programs, which needs the library's thread-local word.
-needs_library() { grep -q '^#include <lanemalloc/pool.h>' "$here/$1.cpp"; }
+needs_library() { grep -qE '^#include <lanemalloc/(heap|pool).h>' "$here/$1.cpp"; }
 
 build_program() {  # NAME; into $work/NAME
   if [[ -x $work/$1 ]]; then return; fi

@@ -2,7 +2,7 @@
 # Builds the stress programs and runs every case under the library, then again (at a smaller scale) with checked=1.
 # Called by: tests/run.sh, and by hand. What it shares with tests/bounds/run.sh is in harness.sh.
 #   run.sh [--lib PATH|glibc] [--only PROGRAM[/CASE]] [--scale N] [--sanitize asan-ubsan|tsan] [--self-test]
-# --sanitize  links storm, thread_exit, safepoints and pools with build/PRESET/liblanemalloc_prefixed.a instead of preloading.
+# --sanitize  links storm, thread_exit, safepoints, heaps and pools with build/PRESET/liblanemalloc_prefixed.a instead of preloading.
 # --self-test only shows that the programs fail with a malloc that is too simple and pass with one that is not.
 set -euo pipefail
 
@@ -11,7 +11,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source "$here/harness.sh"
 parse_arguments "$@"
 
-programs=(storm thread_exit many_threads fork_load signals single_step safepoints pools pool_steps)
+programs=(storm thread_exit many_threads fork_load signals single_step safepoints heaps pools pool_steps)
 
 # The mutants must fail where they are wrong; the plain one must pass, or the programs ask for too much.
 # shellcheck disable=SC2317  # called by self_test
@@ -59,6 +59,15 @@ readers_see_reuse() {
   ((status != 0)) && grep -q '^FAILED safepoints sections: \(found\|again\|it is another object\)' "$work/self"
 }
 
+# shellcheck disable=SC2317  # called by count_self_test
+limits_are_looked_at() {
+  local status=0
+  build_program heaps
+  LANEMALLOC_TEST_NO_LIMITS=1 run_program "$library" heaps limits 0.2 50 "" >"$work/self" 2>&1 || status=$?
+  head -n 1 "$work/self" | sed 's/^/  /'
+  ((status != 0)) && grep -q '^FAILED heaps limits: .*, \(and its\|whose\) limit is' "$work/self"
+}
+
 # With a limit that is one too high, with objects that are used after they were freed, and with some that are freed twice.
 # shellcheck disable=SC2317  # called by count_self_test
 pools_are_watched() {
@@ -80,7 +89,7 @@ pools_are_watched() {
 }
 
 if [[ -n $sanitize ]]; then
-  programs=(storm thread_exit safepoints pools)
+  programs=(storm thread_exit safepoints heaps pools)
   options=""
   # The scavenger runs on a bare thread that shares its creator's thread-local storage, where TSan keeps its state; and of restartable
   # sequences it sees nothing.
@@ -93,6 +102,9 @@ if [[ -n $self_test_only ]]; then finish; fi
 for program in "${programs[@]}"; do run_all_cases "$program" "$scale" "" plain; done
 if [[ $library != glibc && ( -z $only || $only == safepoints* ) ]]; then
   count_self_test readers_see_reuse "without grace periods readers see what is used again"
+fi
+if [[ $library != glibc && ( -z $only || $only == heaps* ) ]]; then
+  count_self_test limits_are_looked_at "without limits the program sees them exceeded"
 fi
 if [[ $library != glibc && ( -z $only || $only == pools* ) ]]; then
   count_self_test pools_are_watched "objects beyond the limit, used after their free, and freed twice are seen"

@@ -339,6 +339,42 @@ TEST_ALL_CONFIGS(HeapTest, OutOfMemoryAtAnyStepIsNull) {
   }
 }
 
+TEST_ALL_CONFIGS(HeapTest, ChildrenComeAndGoUnderAParentAtItsLimit) {
+  constexpr Bytes kLimit = Bytes{1} << 20;
+  FakeHeap& parent = make(kLimit);
+  for (int round = 0; round < 20; ++round) {
+    FakeHeap& child = make(0, &parent);
+    FakeHeap& other = make(0, &child);
+    while (other.allocate(3000, kGranule, t(1)) != nullptr) {
+    }
+    EXPECT_EQ(parent.allocate(70000, kGranule, t(2)), nullptr);
+    end(round % 2 == 0 ? child : other);
+    void* p = parent.allocate(70000, kGranule, t(2));
+    EXPECT_NE(p, nullptr);
+    give(parent, t(), p);
+    if (child.is_live()) end(child);
+  }
+  EXPECT_EQ(end(parent), 0u);
+}
+
+TEST_ALL_CONFIGS(HeapTest, ReallocTellsOfTheSoftLimitItself) {
+  FakeHeap& heap = make(0, nullptr, 1 << 20);
+  void* p = take(heap, t(), 600000);
+  p = heap.reallocate(p, 700000, t());
+  EXPECT_EQ(passed_.size(), 0u);
+  p = heap.reallocate(p, 1200000, t());
+  EXPECT_EQ(passed_.size(), 1u);
+  EXPECT_NE(p, nullptr);
+}
+
+TEST_ALL_CONFIGS(HeapTest, AHeapThatIsNoMoreHasNoPlaceInLanes) {
+  FakeHeap& heap = make();
+  take(heap, t(), 100);
+  EXPECT_NE(heap.table_slot.load(), 0u);
+  end(heap);
+  EXPECT_EQ(heap.table_slot.load(), 0u);
+}
+
 class CheckedHeapTest : public HeapTest {
  protected:
   void SetUp() override {

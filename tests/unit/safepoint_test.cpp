@@ -602,6 +602,7 @@ TEST_ALL_CONFIGS(DeferTest, TheChildOfAForkHasTheForkersReadersOnly) {
   EXPECT_EQ(engine().wait_for_readers(a), 0);
   EXPECT_EQ(live(), 0u);
   ASSERT_TRUE(engine().add_reader(other, "again", a));
+  engine().remove_reader(other, a);
 }
 
 TEST_ALL_CONFIGS(DeferTest, AForkWhileAnotherThreadHoldsTheReadersFindsTheListWhole) {

@@ -258,7 +258,7 @@ static void act_use_after_another_took_its_place(void) {
 }
 static void free_badly(void* pointer, const char* why) {
   char what[100];
-  snprintf(what, sizeof what, "%s, not of pool \"mine\"", why);
+  snprintf(what, sizeof what, "%s, given to pool \"mine\"", why);
   expect("lane_pool_free", pointer, what);
   say("%s", expected);
   lane_pool_free(mine, hide(pointer));
@@ -272,7 +272,7 @@ static void act_twice_in_a_batch(void) {
   void* objects[3];
   lane_pool_alloc_batch(mine, objects, 3, 0);
   objects[2] = objects[0];
-  expect("lane_pool_free", objects[0], "freed already, not of pool \"mine\"");
+  expect("lane_pool_free", objects[0], "freed already, given to pool \"mine\"");
   say("%s", expected);
   lane_pool_free_batch(mine, objects, 3);
 }

@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# The reference and the manual pages: no warnings, and nothing public without either. Called by: tests/run.sh, and by hand.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+tools/install-packages python3 doxygen mandoc man-db groff-base
+exec python3 tests/docs/manual.py

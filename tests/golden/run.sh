@@ -138,17 +138,10 @@ self_test() {
     figures_self_test
     [[ ! -e $library ]] || catches "deferred frees in batches of one" 'shared operations' \
       "$python" "$here/safepoints.py" --options deferred=16 "$library"
-<<<<<<< HEAD
     [[ ! -e $library ]] || catches "heaps whose allocations are no hits" 'destroyed, 10000 objects of 48: .* at most' \
       "$python" "$here/heaps.py" --options checked=1 --only '10000 objects of 48' "$library"
     [[ ! -e $library ]] || catches "a pool whose pair goes out of line" 'limited, one: .* at most 0.8' \
       "$python" "$here/pools.py" --pool limited "$library"
-=======
-    [[ ! -e $library ]] || catches "a pool whose pair goes out of line" 'limited, one: .* at most 0.8' \
-      "$python" "$here/pools.py" --pool limited "$library"
-    [[ ! -e $library ]] || catches "heaps whose allocations are no hits" 'destroyed, 10000 objects of 48: .* at most' \
-      "$python" "$here/heaps.py" --options checked=1 --only '10000 objects of 48' "$library"
->>>>>>> pools2
   fi
   # A library whose start dirties 2 MiB.
   echo 'static char dirt[2 << 20]; __attribute__((constructor)) static void start(void)

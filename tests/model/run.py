@@ -313,9 +313,9 @@ MUTANTS += [
            GIVE, f"state_.store(kFree, {RELAXED});"),
     change("explorer", "a lane's lock: wakes nobody", "shared", LOCK, LOOK, ""),
     change("explorer", "Shared: a handler enters as its thread does", "shared-handler", ENGINE_SLOW,
-           "if (!is_busy(gate) && gate != &exited_gate) enter(gate);",
+           "if (!is_busy(gate) && gate_ != &exited_gate && may_own) enter(gate_);",
            "if (is_busy(gate)) gate_ = reinterpret_cast<Gate*>(reinterpret_cast<uintptr_t>(gate) - kBusyByte);\n"
-           "    if (gate != &exited_gate) enter(gate_);"),
+           "    if (gate_ != &exited_gate) enter(gate_);"),
 ]
 
 # PerCpu.

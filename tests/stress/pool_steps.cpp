@@ -197,6 +197,7 @@ void step_alloc(Owned& o, int flags) {
   o = own(object, g_tags.next());
 }
 void step_free(Owned& o) {
+  if (o.address == nullptr) return;  // it was refused: the handler had just taken what was found for it
   void* object = disown(o, "free");
   g_stepped = &o;
   stepped([&] { lane_pool_free(g_subject->pool, object); });
@@ -212,7 +213,7 @@ void free_in_disorder(size_t n) {
   }
   for (size_t i = 0; i < n; i++) {
     refill_victims();
-    if (g_objects[i].address != nullptr) step_free(g_objects[i]);
+    step_free(g_objects[i]);
   }
 }
 void step_batch() {

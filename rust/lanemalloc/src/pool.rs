@@ -12,9 +12,9 @@ use alloc::boxed::Box;
 use lanemalloc_sys::{
     c_int, c_void, lane_padding, lane_pool, lane_pool_alloc, lane_pool_alloc_with, lane_pool_create,
     lane_pool_destroy, lane_pool_free, lane_pool_get_statistics, lane_pool_options, lane_pool_prealloc,
-    lane_pool_reclaim, lane_pool_set_limit, lane_pool_statistics, lane_reclaim, LANE_DRAIN, LANE_DRAIN_ALL,
-    lane_safepoint_pool_free, LANE_OWN_LINE, LANE_OWN_PAIR, LANE_PACKED, LANE_POOL_USE_RESERVE, LANE_POOL_WAIT,
-    LANE_TRIM,
+    lane_pool_reclaim, lane_pool_set_limit, lane_pool_statistics, lane_reclaim, lane_safepoint_pool_free,
+    LANE_DRAIN, LANE_DRAIN_ALL, LANE_OWN_LINE, LANE_OWN_PAIR, LANE_PACKED, LANE_POOL_USE_RESERVE,
+    LANE_POOL_WAIT, LANE_TRIM,
 };
 
 use crate::abort::abort_on_panic;
@@ -291,6 +291,7 @@ impl<T> Pool<T> {
         impl<T> NeedsNoDrop<T> {
             const CHECKED: () = assert!(!mem::needs_drop::<T>(), "the value's drop would have to run later");
         }
+        #[allow(clippy::let_unit_value)]
         let () = NeedsNoDrop::<T>::CHECKED;
         // SAFETY: the caller's.
         safepoint::result(unsafe { lane_safepoint_pool_free(self.raw.as_ptr(), value.as_ptr().cast()) })

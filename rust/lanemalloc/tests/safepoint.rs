@@ -255,7 +255,8 @@ fn a_stop_frees_what_was_deferred() {
 fn objects_of_heaps_and_pools_are_in_use_until_nobody_reads_them() {
     let reader = Reader::register("heaps and pools").unwrap();
     let (heap, pool) = (Heap::new().unwrap(), Pool::<[u64; 7]>::new().unwrap());
-    let layouts = [(40, 8), (100_000, 16), (64, 64)].map(|(size, align)| Layout::from_size_align(size, align).unwrap());
+    let layouts =
+        [(40, 8), (100_000, 16), (64, 64)].map(|(size, align)| Layout::from_size_align(size, align).unwrap());
     let guard = reader.enter();
     for layout in layouts {
         unsafe { heap.free_later(heap.alloc(layout).unwrap(), layout).unwrap() };

@@ -49,6 +49,11 @@ void report(const char* function, const void* object, Bytes size, const HeapFree
   }
 }
 
+NOINLINE void* alloc_missed(lane_heap* heap, Bytes size) {
+  ProcessHeap* h = live(heap, "lane_heap_alloc");
+  return or_no_memory(h != nullptr ? h->allocate(size, kGranule, thread_slot) : nullptr);
+}
+
 NOINLINE void free_in(lane_heap* heap, void* object, Bytes size, const char* function) {
   if (object == nullptr) return;
   ProcessHeap* h = live(heap, function);
@@ -113,8 +118,10 @@ EXPORT size_t lane_heap_destroy(lane_heap* heap) {
 }
 
 EXPORT void* lane_heap_alloc_out_of_line(lane_heap* heap, size_t size) {
-  ProcessHeap* h = live(heap, "lane_heap_alloc");
-  return or_no_memory(h != nullptr ? h->allocate(size, kGranule, thread_slot) : nullptr);
+  auto* h = reinterpret_cast<ProcessHeap*>(heap);
+  if (LIKELY(h != nullptr && size <= kSmallMax))
+    if (void* object = h->allocate_quickly(size, thread_slot); LIKELY(object != nullptr)) return object;
+  return alloc_missed(heap, size);
 }
 
 EXPORT void* lane_heap_alloc_zeroed(lane_heap* heap, size_t count, size_t size) {
@@ -155,7 +162,9 @@ EXPORT void lane_heap_free(lane_heap* heap, void* object) {
 }
 
 EXPORT void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size_t size) {
-  free_in(heap, object, size, "lane_heap_free_sized");
+  auto* h = reinterpret_cast<ProcessHeap*>(heap);
+  if (UNLIKELY(h == nullptr || size > kSmallMax || !h->free_quickly(object, size, thread_slot)))
+    free_in(heap, object, size, "lane_heap_free_sized");
 }
 
 EXPORT int lane_safepoint_heap_free(lane_heap* heap, void* object) {

@@ -119,7 +119,7 @@ EXPORT size_t lane_pool_destroy(lane_pool* pool) {
 
 EXPORT void* lane_pool_alloc_out_of_line(lane_pool* pool) {
   auto* p = reinterpret_cast<ProcessPool*>(pool);
-  if (LIKELY(p != nullptr && p->is_live()))
+  if (LIKELY(p != nullptr))
     if (void* object = p->allocate_quickly(thread_slot); LIKELY(object != nullptr)) return object;
   return alloc_missed(pool);
 }
@@ -134,8 +134,7 @@ EXPORT void* lane_pool_alloc_with(lane_pool* pool, int flags) {
 
 EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
   auto* p = reinterpret_cast<ProcessPool*>(pool);
-  if (UNLIKELY(p == nullptr || !p->is_live() || !p->free_quickly(object, thread_slot)))
-    free_missed(pool, object);
+  if (UNLIKELY(p == nullptr || !p->free_quickly(object, thread_slot))) free_missed(pool, object);
 }
 
 EXPORT int lane_safepoint_pool_free(lane_pool* pool, void* object) {

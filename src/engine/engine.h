@@ -150,11 +150,11 @@ class Engine {
   // Null: no memory, or beyond the budget: also after the other lanes have given what they do not use.
   Object* allocate_of(Kind& kind, Slot& slot);
   // One that waits in the lane's bin, or null.
-  FAST Object* take_quickly_of(const Kind& kind, Slot& slot);
+  FAST Object* take_quickly_of(const BinPlace& place, Slot& slot);
   // p lies in a slab of the kind.
   void free_of(Kind& kind, Object* object, Slot& slot);
   // Frees the object if it lies where a hit may free it.
-  FAST bool free_quickly_of(const Kind& kind, Object* object, Slot& slot);
+  FAST bool free_quickly_of(const BinPlace& place, Object* object, Slot& slot);
   // For who owns no lane: in the bin of the one that his slot names, if nobody is there.
   Object* take_in_turn_of(const Kind& kind, Slot& slot);
   bool free_in_turn_of(const Kind& kind, Object* object, Slot& slot);
@@ -289,11 +289,11 @@ class Engine {
   template <class Miss, class Look>
   FAST void free_here(void* p, Bytes distance, Slot& slot, Gate* gate, Miss miss, Look look) {
     if (UNLIKELY(!PerCpu::may_free(gate, distance))) return miss(gate, MapEntry());
-    MapEntry entry;
+    uint64_t entry;
     uint32_t free;
     if (UNLIKELY(!PerCpu::enter_for<P>(gate, world_.region.map_word(distance), entry, free)))
       return miss(gate, MapEntry());
-    Slab* slab = static_cast<Slab*>(entry.state());
+    Slab* slab = static_cast<Slab*>(MapEntry(entry).state());
     if (UNLIKELY(slab->push(static_cast<Object*>(p)))) return look(gate, slab);
     PerCpu::leave(gate, free);
     Owned::leave(slot, gate);

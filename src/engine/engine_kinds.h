@@ -26,30 +26,29 @@ void Engine<P>::add_kind(KindOwner& owner, Kind& kind) {
 // --- Allocating and freeing.
 
 template <class P>
-FAST Object* Engine<P>::take_quickly_of(const Kind& kind, Slot& slot) {
+FAST Object* Engine<P>::take_quickly_of(const BinPlace& place, Slot& slot) {
   Gate* gate = Owned::enter(slot);
-  Bin* bin = Lane<P>::bin_in(Owned::area(gate), kind);
-  Object* object = LIKELY(bin != nullptr) ? bin->head : nullptr;
-  if (UNLIKELY(object == nullptr)) return Owned::leave(slot, Owned::current(slot, gate)), nullptr;
-  bin->head = object->next;
-  Owned::leave(slot, gate);
-  return object;
+  const Address area = Owned::area(gate);
+  Bin* bin = Lane<P>::bin_in(LIKELY(area != 0) ? area : PerCpu::area(gate), place);
+  void* object = nullptr;
+  if (LIKELY(area != 0 && bin != nullptr)) {
+    object = bin->pop();
+  } else if (bin == nullptr || !PerCpu::pop_off<P>(gate, bin->head, object)) {
+    object = nullptr;
+  }
+  Owned::leave(slot, LIKELY(object != nullptr) ? gate : Owned::current(slot, gate));
+  return static_cast<Object*>(object);
 }
 
 template <class P>
 Object* Engine<P>::take_in_turn_of(const Kind& kind, Slot& slot) {
   Gate* gate = Owned::enter(slot);
-  void* object = nullptr;
-  if (PerCpu::may_pop(gate)) {
-    Bin* bin = static_cast<Lane<P>*>(gate)->bin_of(kind);
-    if (LIKELY(bin != nullptr && PerCpu::pop_off<P>(gate, bin->head, object)))
-      return Owned::leave(slot, gate), static_cast<Object*>(object);
-  } else if (Turn turn(*this, slot, gate); turn.lane() != nullptr) {
-    if (Bin* bin = turn.lane()->bin_of(kind); LIKELY(bin != nullptr)) object = bin->pop();
-    turn.end(slot, true);
-    return static_cast<Object*>(object);
-  }
-  return Owned::leave(slot, Owned::current(slot, gate)), nullptr;
+  Turn turn(*this, slot, gate);
+  if (turn.lane() == nullptr) return Owned::leave(slot, Owned::current(slot, gate)), nullptr;
+  Bin* bin = turn.lane()->bin_of(kind);
+  Object* object = LIKELY(bin != nullptr) ? bin->pop() : nullptr;
+  turn.end(slot, true);
+  return object;
 }
 
 template <class P>
@@ -81,10 +80,21 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
 }
 
 template <class P>
-FAST bool Engine<P>::free_quickly_of(const Kind& kind, Object* object, Slot& slot) {
+FAST bool Engine<P>::free_quickly_of(const BinPlace& place, Object* object, Slot& slot) {
   Gate* gate = Owned::enter(slot);
-  Bin* bin = Lane<P>::bin_in(Owned::area(gate), kind);
-  const bool done = LIKELY(bin != nullptr) && bin->push(object);
+  const Address area = Owned::area(gate);
+  Bin* bin = Lane<P>::bin_in(LIKELY(area != 0) ? area : PerCpu::area(gate), place);
+  bool done = false;
+  if (LIKELY(area != 0 && bin != nullptr)) {
+    done = bin->push(object);
+  } else if (bin != nullptr) {
+    uint64_t seen;
+    uint32_t free;
+    if (PerCpu::enter_for<P>(gate, PerCpu::area_here(gate), seen, free)) {
+      done = bin->push(object);
+      PerCpu::leave(gate, free);
+    }
+  }
   Owned::leave(slot, LIKELY(done) ? gate : Owned::current(slot, gate));
   return done;
 }

@@ -63,6 +63,13 @@ class Heap : public HeapPlace {
   // size: what it was last asked for with; kUnknown if the caller does not say.
   static constexpr Bytes kUnknown = ~Bytes{0};
   HeapFree free(void* p, Bytes size, Slot& slot);
+  // Where a bin will do, of at most kSmallMax bytes; null or false: nothing has changed.
+  FAST void* allocate_quickly(Bytes size, Slot& slot) {
+    return engine_.take_quickly_of(quick_place(size), slot);
+  }
+  FAST bool free_quickly(void* p, Bytes size, Slot& slot) {
+    return engine_.free_quickly_of(quick_place(size), static_cast<Object*>(p), slot);
+  }
   // The usual case of a free without a size: the object lies in the slab that its bin takes objects from. False: nothing happened.
   FAST bool free_quickly(void* p, Slot& slot) {
     const Kind* kind = engine_.kind_at(p);
@@ -101,6 +108,10 @@ class Heap : public HeapPlace {
   uint64_t soft_calls() const { return soft_calls_.load(std::memory_order_relaxed); }
 
  private:
+  BinPlace quick_place(Bytes size) const {
+    const auto slot = static_cast<uint32_t>(table_slot.load(std::memory_order_relaxed));
+    return {slot, static_cast<uint32_t>(small_index(size))};
+  }
   static constexpr Bytes kTail = sizeof(uint64_t);
   static constexpr unsigned char kPattern = 0xFB;
 

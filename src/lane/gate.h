@@ -56,7 +56,11 @@ struct alignas(kGateAlignment) Gate {
   std::atomic<void**> deferred_next{nullptr};
   std::atomic<Address> deferred_end{0};
   const Address no_deferred_end = 0;
+  // What `area` is for hits by CPU: the address and, below it, the lane's id; 0 where nobody may, and where there are none.
+  std::atomic<uint64_t> area_here{0};
+  const uint64_t no_area_here = 0;
 };
+static_assert(offsetof(Gate, no_area_here) == offsetof(Gate, area_here) + kBusyByte);
 static_assert(offsetof(Gate, no_area) == offsetof(Gate, area) + kBusyByte);
 static_assert(offsetof(Gate, no_deferred_end) == offsetof(Gate, deferred_end) + kBusyByte);
 static_assert(offsetof(Gate, no_bins_here) == offsetof(Gate, here_bins) + kBusyByte);

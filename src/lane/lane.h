@@ -119,7 +119,7 @@ class Lane : public Gate {
   // The kind's bin here, or null.
   Bin* bin_of(const Kind& kind) const;
   // The same in an area.
-  static Bin* bin_in(Address area, const Kind& kind);
+  FAST static Bin* bin_in(Address area, const BinPlace& place);
   // Puts full slabs of which some objects are free where they are found.
   void offer_full(Bin& bin);
   // Has the depot hold everything that lies here of the kind and is not in use; what is empty goes back. True if any did.

@@ -63,11 +63,11 @@ struct Lane<P>::KindBin {
 // --- Bins.
 
 template <class P>
-Bin* Lane<P>::bin_in(Address area, const Kind& kind) {
+FAST Bin* Lane<P>::bin_in(Address area, const BinPlace& place) {
   if (area == 0) return nullptr;
-  if (kind.index == Kind::kNoIndex) return reinterpret_cast<Bin*>(area + kind.slot);
-  Bin* table = table_in(area, kind.slot).load(std::memory_order_acquire);  // [table.acquire]
-  return table != nullptr ? table + kind.index : nullptr;
+  if (place.index == BinPlace::kNoIndex) return reinterpret_cast<Bin*>(area + place.slot);
+  Bin* table = table_in(area, place.slot).load(std::memory_order_acquire);  // [table.acquire]
+  return table != nullptr ? table + place.index : nullptr;
 }
 
 template <class P>
@@ -107,6 +107,7 @@ Address Lane<P>::open_area(Visit& visit) {
   }
   const Address begin = world_.region.address_of(at);
   bins_at_.store(begin, std::memory_order_release);
+  if (here_bytes != 0) area_here.store(begin | static_cast<uint64_t>(id_), std::memory_order_release);
   if (open_bins.load(std::memory_order_relaxed) != 0)
     area.store(begin, std::memory_order_relaxed);  // as open_gate() does
   return begin;

@@ -77,12 +77,9 @@ class Pool : public PoolPlace {
            ((flags & kZero) == 0 || functions_.init == nullptr);
   }
   // Where an owner's bin will do; null or false: nothing has changed.
-  FAST void* allocate_quickly(Slot& slot) {
-    return LIKELY(!is_elaborate_) ? engine_.take_quickly_of(kind_, slot) : nullptr;
-  }
+  FAST void* allocate_quickly(Slot& slot) { return engine_.take_quickly_of(quick_place(), slot); }
   FAST bool free_quickly(void* p, Slot& slot) {
-    if (UNLIKELY(is_elaborate_) || !engine_.free_quickly_of(kind_, static_cast<Object*>(p), slot))
-      return false;
+    if (UNLIKELY(!engine_.free_quickly_of(quick_place(), static_cast<Object*>(p), slot))) return false;
     look_after_leaving(slot);
     return true;
   }
@@ -133,6 +130,7 @@ class Pool : public PoolPlace {
   }
   void* start_of(Object* object) const { return reinterpret_cast<std::byte*>(object) - kind_.link; }
 
+  BinPlace quick_place() const { return {quick_slot_.load(std::memory_order_relaxed), BinPlace::kNoIndex}; }
   // See the head of this file.
   FAST void look_after_leaving(Slot& slot) {
     compiler_fence();
@@ -179,6 +177,8 @@ class Pool : public PoolPlace {
   const Bytes bytes_;
   const bool is_elaborate_;  // functions are to be called, or marks made
   std::atomic<uint32_t> state_{kLive};
+  std::atomic<uint32_t> quick_slot_{
+      0};  // as hit_slot, but 0 only where objects are not just taken and put back, and after the end
   std::atomic<uint64_t> least_free_{0};  // objects that reclaim leaves between the lanes
   // Those who wait, and what the reserve lacks: somebody wants the next object that is freed. Under the lock; anybody reads it.
   std::atomic<uint32_t> attention_{0};

@@ -101,6 +101,7 @@ template <class P>
 void Pool<P>::publish() {
   const bool plain = !is_elaborate_ && budget_.limit() == Budget::kNone && reserve_ == 0;
   hit_slot.store(plain ? kind_.slot : 0, std::memory_order_relaxed);
+  quick_slot_.store(is_elaborate_ ? 0 : kind_.slot, std::memory_order_relaxed);
 }
 
 // --- Allocating.
@@ -449,6 +450,7 @@ uint64_t Pool<P>::end(Slot& slot, bool& lost) {
   engine_.make_calls_of(this, slot);
   state_.store(~kLive, std::memory_order_relaxed);
   hit_slot.store(0, std::memory_order_relaxed);  // the slot may be another pool's soon
+  quick_slot_.store(0, std::memory_order_relaxed);
   uint64_t used = 0;
   if (is_imported()) {
     bring_to_shelf(slot, true);

@@ -162,18 +162,23 @@ constexpr Bytes table_size(unsigned index) {
 static_assert(table_size(table_index(kSmallMax + 1)) == size_of(class_of(kSmallMax + 1)));
 static_assert(table_index(kSlabMax) == kTableBins - 1);
 
-struct Kind {
+// Of a kind's bin, in every lane's area.
+struct BinPlace {
+  static constexpr uint32_t kNoIndex = ~0u;
+
+  uint32_t slot = 0;          // the owner's
+  uint32_t index = kNoIndex;  // in the table there; kNoIndex: the bin lies in the slot itself
+};
+
+struct Kind : BinPlace {
   static constexpr uint32_t kFirstBatch = 32;
   static constexpr uint32_t kMostBatch = 256;
-  static constexpr uint32_t kNoIndex = ~0u;
 
   uint32_t size = 0;               // from one object to the next
   uint32_t capacity = 0;           // objects in a slab; 0: there are none, the objects lie elsewhere
   uint32_t chunk = 0;              // carved at a time
   uint32_t blocks = 0;             // of a slab
   uint32_t link = 0;               // where the links lie
-  uint32_t slot = 0;               // the owner's
-  uint32_t index = kNoIndex;       // in the table there; kNoIndex: the bin lies in the slot itself
   bool is_tagged = false;          // a word behind the links tells whether the object has been initialized
   std::atomic<bool> keeps{false};  // empty slabs are not given back but by reclaim
   Budget* budget = nullptr;

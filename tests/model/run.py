@@ -414,6 +414,13 @@ MUTANTS += [
     change("explorer", "Pool: the area stays open under a revoker", "pool-hit", OWNED,
            f"  area.store(0, {RELAXED});", "",
            f"area.load({RELAXED}) == 0 &&", ""),
+    change("explorer", "Pool: a free by CPU does not enter", "pool-cpu", KINDS,
+           "PerCpu::enter_for<P>(gate, PerCpu::area_here(gate), seen, free)",
+           "(seen = 0, free = static_cast<Lane<P>*>(gate)->free_here(), true)"),
+    change("explorer", "Pool: taking by CPU is no step", "pool-cpu-2", PERCPU,
+           "return P::hit_pop_here(here(gate), reinterpret_cast<void**>(&head), object) == Restartable::kDone;",
+           f"if (here(gate).load({ACQUIRE}) >> 16 != P::lane_number() || head == nullptr) return false;\n"
+           "    object = head;\n    head = head->next;\n    return true;"),
     change("explorer", "Pool: no look after leaving", "pool-send", "pool/pool.h",
            f"if (UNLIKELY(attention_.load({RELAXED}) != 0)) serve(slot);", ""),
     change("explorer", "Pool: one round over the lanes", "pool-sent", KINDS,

@@ -56,8 +56,12 @@ struct PerCpu {
     void** head = word<void*, offsetof(Gate, heads)>(gate) + classes[index];
     return P::hit_pop_here(here(gate), head, object) == Restartable::kDone;
   }
-  // The same of another bin of the lane, whose words tell nothing of busy gates.
-  FAST static bool may_pop(Gate* gate) { return *word<size_t, offsetof(Gate, here_bins)>(gate) != 0; }
+  // Where the bins of kinds lie; 0 where nobody may touch them.
+  FAST static Address area(Gate* gate) { return round_down(area_here(gate), kBlockSize); }
+  FAST static const std::atomic<uint64_t>& area_here(Gate* gate) {
+    return *word<const std::atomic<uint64_t>, offsetof(Gate, area_here)>(gate);
+  }
+  // The same as pop() of a bin there.
   template <class P>
   FAST static bool pop_off(Gate* gate, Object*& head, void*& object) {
     return P::hit_pop_here(here(gate), reinterpret_cast<void**>(&head), object) == Restartable::kDone;
@@ -65,15 +69,11 @@ struct PerCpu {
   FAST static bool may_free(Gate* gate, Bytes distance) {
     return distance < *word<Bytes, offsetof(Gate, here_bytes)>(gate);
   }
-  // Inside on return, if the object belongs to the lane of this CPU and nobody is there; `free` is for leave().
-  // The page map is read in the same step: read before, it could be older than a revocation, and the slab another lane's.
+  // Inside on return, if the lane that the word names is that of this CPU and nobody is there; `free` is for leave(). The word, of the
+  // page map or area_here(), is read in the same step: read before, it could be older than a revocation, and the slab another lane's.
   template <class P>
-  FAST static bool enter_for(Gate* gate, const std::atomic<uint64_t>& map_word, MapEntry& entry,
-                             uint32_t& free) {
-    uint64_t seen;
-    if (P::hit_take_here(here(gate), map_word, kTakenHere, free, seen) != Restartable::kDone) return false;
-    entry = MapEntry(seen);
-    return true;
+  FAST static bool enter_for(Gate* gate, const std::atomic<uint64_t>& word, uint64_t& seen, uint32_t& free) {
+    return P::hit_take_here(here(gate), word, kTakenHere, free, seen) == Restartable::kDone;
   }
   FAST static void leave(Gate* gate, uint32_t free) {
     // release: as Lane::leave_here().

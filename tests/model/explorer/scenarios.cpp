@@ -862,7 +862,12 @@ struct Pools : Threads {
   Pool<Model> pool;
   void* held[explorer::kMostThreads]{};
 
-  Pools(int with_lane, uint64_t limit) : Threads(with_lane), pool(engine, "pool", 48, 8, {}) {
+  Pools(int with_lane, uint64_t limit) : Threads(with_lane), pool(engine, "pool", 48, 8, {}) { start(limit); }
+  Pools(const char* cpus, int with_lane)
+      : Threads(with_lane, by(Entry::kPerCpu), cpus), pool(engine, "pool", 48, 8, {}) {
+    start(0);
+  }
+  void start(uint64_t limit) {
     if (!pool.start(limit, 0, slots[0])) __builtin_trap();
   }
   // Writes to it: an object belongs to one thread at a time.
@@ -899,6 +904,23 @@ struct PoolHitScenario : Pools {
     if (i != 0) return revoke(*target, i);
     void* p = take(0);
     give(p, 0);
+  }
+  void check() { check_pool(0); }
+};
+
+// Threads of one CPU hit its lane's bin; one more takes the lane away.
+template <int kUsers>
+struct PoolCpuScenario : Pools {
+  Lane<Model>* target;
+  PoolCpuScenario() : Pools(kUsers == 1 ? "0" : "00", kUsers), target(&lane(0)) {
+    void* p = take(0);
+    give(p, 0);
+  }
+  void thread(int i) {
+    if (i == kUsers) return revoke(*target, i);
+    held[i] = take(i);
+    void* p = take(i);
+    give(p, i);
   }
   void check() { check_pool(0); }
 };
@@ -1050,6 +1072,9 @@ const Scenario kScenarios[] = {
     scenario<CallsScenario>("calls", "deferred calls: one at a time, each once", {2, 1}),
     scenario<PoolHitScenario>("pool-hit", "Pool: an owner that hits its bin and a revoker never meet",
                               {2, 2}),
+    scenario<PoolCpuScenario<1>>("pool-cpu", "Pool: who hits a CPU's bin and a revoker never meet", {2, 2}),
+    scenario<PoolCpuScenario<2>>("pool-cpu-2", "Pool: two threads that hit one CPU's bin never meet",
+                                 {.threads = 2, .preemptions = 2, .at_plain = true, .cpus = "00"}),
     scenario<PoolWaitScenario<1>>("pool-wait", "Pool: who waits at the limit is served", {2, 1}),
     scenario<PoolWaitScenario<2>>("pool-wait-3", "Pool: two who wait are served", {3, 1}),
     scenario<PoolSendScenario>("pool-send", "Pool: the same, freed in a lane that had no bin", {2, 1}),

@@ -33,7 +33,7 @@ void* checked_allocation(Bytes size, Allocate allocate) {
 
 NOINLINE void* malloc_slow(Bytes size, Gate* gate) {
   if (UNLIKELY(size > kMostBytes || !start_process())) {
-    Owned::leave(thread_slot, Owned::current(thread_slot, gate));
+    Owned::leave_as_found(thread_slot, gate);
     return no_memory();
   }
   void* p = process_engine.allocate_slow(size, thread_slot, gate);
@@ -64,7 +64,7 @@ NOINLINE void free_missed(void* p, Gate* gate, MapEntry entry) {
   if (LIKELY(process_engine.free_quickly(p, thread_slot, gate, entry,
                                          [=](Gate* g, auto* batch) { free_full(p, g, batch); })))
     return;
-  if (p == nullptr) return Owned::leave(thread_slot, Owned::current(thread_slot, gate));
+  if (p == nullptr) return Owned::leave_as_found(thread_slot, gate);
   free_slow(p, gate);
 }
 

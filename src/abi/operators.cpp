@@ -67,7 +67,7 @@ void* allocate_once(Bytes size, std::align_val_t alignment) {
 
 NOINLINE void* new_slow(Bytes size, Gate* gate) {
   if (void* p = process_engine.allocate_quickly(size, thread_slot, gate); LIKELY(p != nullptr)) return p;
-  Owned::leave(thread_slot, Owned::current(thread_slot, gate));
+  Owned::leave_as_found(thread_slot, gate);
   return until_handler_gives_up([=] { return allocate_once(size); });
 }
 

@@ -12,13 +12,13 @@ namespace {
 
 NOINLINE int defer_missed(void* object, Gate* gate) {
   if (UNLIKELY(object == nullptr || !start_process())) {
-    Owned::leave(thread_slot, Owned::current(thread_slot, gate));
+    Owned::leave_as_found(thread_slot, gate);
     return object == nullptr ? 0 : EBUSY;
   }
   if (UNLIKELY(process_engine.world().settings.checked)) {
     const Verdict verdict = process_engine.find(object).verdict;
     if (verdict != Verdict::kGood) {
-      Owned::leave(thread_slot, Owned::current(thread_slot, gate));
+      Owned::leave_as_found(thread_slot, gate);
       report_bad_pointer("lane_safepoint_free", object, verdict);
       return 0;
     }

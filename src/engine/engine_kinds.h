@@ -36,7 +36,7 @@ FAST Object* Engine<P>::take_quickly_of(const BinPlace& place, Slot& slot) {
   } else if (bin == nullptr || !PerCpu::pop_off<P>(gate, bin->head, object)) {
     object = nullptr;
   }
-  Owned::leave(slot, LIKELY(object != nullptr) ? gate : Owned::current(slot, gate));
+  object != nullptr ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
   return static_cast<Object*>(object);
 }
 
@@ -44,7 +44,7 @@ template <class P>
 Object* Engine<P>::take_in_turn_of(const Kind& kind, Slot& slot) {
   Gate* gate = Owned::enter(slot);
   Turn turn(*this, slot, gate);
-  if (turn.lane() == nullptr) return Owned::leave(slot, Owned::current(slot, gate)), nullptr;
+  if (turn.lane() == nullptr) return Owned::leave_as_found(slot, gate), nullptr;
   Bin* bin = turn.lane()->bin_of(kind);
   Object* object = LIKELY(bin != nullptr) ? bin->pop() : nullptr;
   turn.end(slot, true);
@@ -55,7 +55,7 @@ template <class P>
 bool Engine<P>::free_in_turn_of(const Kind& kind, Object* object, Slot& slot) {
   Gate* gate = Owned::enter(slot);
   Turn turn(*this, slot, gate);
-  if (turn.lane() == nullptr) return Owned::leave(slot, Owned::current(slot, gate)), false;
+  if (turn.lane() == nullptr) return Owned::leave_as_found(slot, gate), false;
   Bin* bin = turn.lane()->bin_of(kind);
   const bool done = LIKELY(bin != nullptr) && bin->push(object);
   turn.end(slot, true);
@@ -95,7 +95,7 @@ FAST bool Engine<P>::free_quickly_of(const BinPlace& place, Object* object, Slot
       PerCpu::leave(gate, free);
     }
   }
-  Owned::leave(slot, LIKELY(done) ? gate : Owned::current(slot, gate));
+  done ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
   return done;
 }
 

@@ -234,7 +234,7 @@ uint64_t Linux::now_ns() noexcept {
 }
 
 uint32_t Linux::cpus() noexcept {
-  uint64_t mask[kMostNumbers / 64];
+  uint64_t mask[kMostNumbers / 64]{};
   const long bytes = system_call(SYS_sched_getaffinity, 0, sizeof mask, as_long(mask));
   uint32_t allowed = 0;
   for (long i = 0; i < bytes / 8; ++i) allowed += static_cast<uint32_t>(__builtin_popcountll(mask[i]));

@@ -55,7 +55,7 @@ class Case:
 
 
 CASES = [Case(front, pattern) for pattern in PATTERNS for front in FRONTS] + [
-    Case(front, pattern, entry) for entry in ENTRIES for pattern in PATTERNS for front in ("malloc", "pool")
+    Case(front, pattern, entry) for entry in ENTRIES for pattern in PATTERNS for front in ("malloc", "pool", "heap")
 ]
 
 

@@ -53,6 +53,11 @@ struct Owned {
     // release: what was done inside is visible to who holds the lane next. Pairs with [peek] in try_hold().
     slot.store(gate, std::memory_order_release);
   }
+  // Leaves without having done anything: what a handler has put there between the two steps of entering stays.
+  FAST static void leave_as_found(Slot& slot, const Gate* gate) {
+    const auto byte = static_cast<unsigned char>(reinterpret_cast<uintptr_t>(gate));
+    __atomic_store_n(reinterpret_cast<unsigned char*>(&slot), byte, __ATOMIC_RELEASE);
+  }
   // relaxed, both: written by the owner, or by a revoker whom the barrier orders (above).
   FAST static bool may_allocate(const Gate* gate, Bytes index) {
     return index < hit_load(*word<size_t, offsetof(Gate, open_bins)>(gate));

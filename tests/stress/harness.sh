@@ -84,7 +84,7 @@ run_all_cases() {  # PROGRAM SCALE OPTIONS LABEL
     return
   fi
   build_program "$1"
-  local name cases status seconds preload=$library
+  local name cases status seconds preload=$library output=$work/output.$BASHPID
   if [[ -n $sanitize ]]; then preload=glibc; fi
   cases=$(run_program "$preload" "$1" list 1 60 "")
   for name in $cases; do
@@ -92,20 +92,20 @@ run_all_cases() {  # PROGRAM SCALE OPTIONS LABEL
     status=0
     seconds=$SECONDS
     # A file, not a pipe: a child left behind must not keep this script waiting.
-    run_program "$preload" "$1" "$name" "$2" "${LANEMALLOC_TEST_WATCHDOG:-120}" "$3" >"$work/output" 2>&1 || status=$?
+    run_program "$preload" "$1" "$name" "$2" "${LANEMALLOC_TEST_WATCHDOG:-120}" "$3" >"$output" 2>&1 || status=$?
     seconds=$((SECONDS - seconds))
     # "Aborted" and the like are this shell's remarks.
-    sed -e '/^.*\/harness\.sh: line/d' -e "s/^\(ok\|skipped\|FAILED\) /\1 [$4, ${seconds} s] /" "$work/output" | head -n 60 || true  # more is cut off
+    sed -e '/^.*\/harness\.sh: line/d' -e "s/^\(ok\|skipped\|FAILED\) /\1 [$4, ${seconds} s] /" "$output" | head -n 60 || true  # more is cut off
     if ((status != 0)); then
-      grep -q '^FAILED' "$work/output" || echo "FAILED [$4, ${seconds} s] $1 $name: ended with status $status"
+      grep -q '^FAILED' "$output" || echo "FAILED [$4, ${seconds} s] $1 $name: ended with status $status"
       failed=$((failed + 1))
       failures+=("$1 $name [$4]")
-    elif grep -q '^FAILED' "$work/output"; then
+    elif grep -q '^FAILED' "$output"; then
       failed=$((failed + 1))
       failures+=("$1 $name [$4]")
-    elif grep -q '^skipped' "$work/output"; then
+    elif grep -q '^skipped' "$output"; then
       skipped=$((skipped + 1))
-    elif grep -q '^ok' "$work/output"; then
+    elif grep -q '^ok' "$output"; then
       passed=$((passed + 1))
     else
       echo "FAILED [$4] $1 $name: said nothing"

@@ -33,7 +33,7 @@ struct Platform {
 };
 
 // One way for an owner to make sure that the lane is not being revoked.
-enum class Look { kAllocate, kFree, kDefer, kMiss };
+enum class Look { kAllocate, kFree, kDefer, kKind, kMiss };
 
 // An owner that goes in and out, and one who takes the lane away meanwhile: what is in the lane is plain memory, so Relacy
 // stops when they are inside together, or when one does not see what the other has done.
@@ -54,6 +54,7 @@ struct EntryTest : rl::test_suite<EntryTest<kLook>, 2> {
     if (hits && kLook == Look::kFree && Owned::may_free(gate, MapEntry(Owner{kId}, 0))) return true;
     void** next;
     if (hits && kLook == Look::kDefer && Owned::may_defer(gate, next)) return true;
+    if (hits && kLook == Look::kKind && Owned::area(gate) != 0) return true;
     // As a miss does it (Engine::Stay).
     if (lane.is_being_revoked()) return false;
     lane.open_gate();
@@ -110,6 +111,7 @@ int main(int, char** arguments) {
   if (name == "entry-allocate") return model::run<EntryTest<Look::kAllocate>>(4);
   if (name == "entry-free") return model::run<EntryTest<Look::kFree>>(4);
   if (name == "entry-defer") return model::run<EntryTest<Look::kDefer>>(4);
+  if (name == "entry-kind") return model::run<EntryTest<Look::kKind>>(4);
   if (name == "entry-miss") return model::run<EntryTest<Look::kMiss>>(4);
   if (name == "disown") return model::run<DisownTest>(4);
   return 2;

@@ -51,7 +51,8 @@ class Lane : public Gate {
   void leave_full(bool) {}
   void give_to_owner();
 
-  Address deferred_limit_ = 4096;  // there is room
+  Address deferred_limit_ = 4096;         // there is room
+  model::atomic<Address> bins_at_{4096};  // there are bins
   const Owner id_;
   World<P>& world_;
   Lock<P> lock_{Rank::kLane};

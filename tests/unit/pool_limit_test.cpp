@@ -169,6 +169,49 @@ TEST_ALL_CONFIGS(PoolLimitTest, HitsServeAPoolOnlyWithoutFunctionsLimitAndReserv
   EXPECT_EQ(make(thread(), 32).hit_slot, 0u);
 }
 
+// Out of line, at a limit too: where a lane's owner enters, and where a CPU does.
+TEST_ALL_CONFIGS(PoolLimitTest, TheQuickWaysServeOwnersAndCpus) {
+  Slot& t = thread();
+  for (uint64_t limit : {0, 100}) {
+    FakePool& pool = make(t, 32, limit);
+    void* p = take(pool, t);
+    give(pool, t, p);
+    Gate* const gate = t.load();
+    if (config().entry == Entry::kShared && !config().single) {
+      EXPECT_EQ(pool.allocate_quickly(t), nullptr);
+      EXPECT_FALSE(pool.free_quickly(take(pool, t), t));
+      EXPECT_EQ(t.load(), gate);
+      continue;
+    }
+    EXPECT_EQ(pool.allocate_quickly(t), p);
+    EXPECT_TRUE(pool.free_quickly(p, t));
+    EXPECT_EQ(pool.allocate_quickly(t), p);
+    int elsewhere;
+    EXPECT_FALSE(pool.free_quickly(&elsewhere, t));
+    if (config().entry == Entry::kPerCpu && !config().single) {
+      Fake::interrupt_next = 1;
+      EXPECT_FALSE(pool.free_quickly(p, t));
+      Fake::interrupt_next = 1;
+      EXPECT_EQ(pool.allocate_quickly(t), nullptr);
+      const uint32_t here = Fake::number;
+      Fake::number = here + 1;  // it has been moved
+      EXPECT_FALSE(pool.free_quickly(p, t));
+      EXPECT_EQ(pool.allocate_quickly(t), nullptr);
+      Fake::number = here;
+    }
+    EXPECT_EQ(t.load(), gate);
+    give(pool, t, p);
+    EXPECT_EQ(live(pool, t), 0u);
+    EXPECT_EQ(end(pool, t), 0u);
+    EXPECT_EQ(pool.allocate_quickly(t), nullptr);
+    EXPECT_FALSE(pool.free_quickly(p, t));
+  }
+  PoolCalls calls;
+  FakePool& pool = make(t, 32, 0, 0, calls.memory_only());
+  give(pool, t, take(pool, t));
+  EXPECT_EQ(pool.allocate_quickly(t), nullptr);
+}
+
 // --- Budgets.
 
 TEST(BudgetTest, TakesAsManyAsEveryLimitAllows) {

@@ -286,12 +286,12 @@ impl<T> Pool<T> {
     ///
     /// The value is of this pool, live, and nobody else frees it. Whoever can still reach it does so in a read section that began before this
     /// call, and that ends before the pool does.
+    #[allow(clippy::let_unit_value)] // the oldest clippy does not see it on the statement
     pub unsafe fn free_later(&self, value: NonNull<T>) -> Result<(), Busy> {
         struct NeedsNoDrop<T>(PhantomData<T>);
         impl<T> NeedsNoDrop<T> {
             const CHECKED: () = assert!(!mem::needs_drop::<T>(), "the value's drop would have to run later");
         }
-        #[allow(clippy::let_unit_value)]
         let () = NeedsNoDrop::<T>::CHECKED;
         // SAFETY: the caller's.
         safepoint::result(unsafe { lane_safepoint_pool_free(self.raw.as_ptr(), value.as_ptr().cast()) })

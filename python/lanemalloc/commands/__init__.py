@@ -1,0 +1,1 @@
+"""The subcommands, a module each: NAME.py defines the click command NAME."""

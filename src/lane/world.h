@@ -8,6 +8,7 @@
 
 #include "lane/lane_table.h"
 #include "memory/scavenger.h"
+#include "telemetry/sampler.h"
 
 namespace lanemalloc {
 
@@ -66,6 +67,7 @@ struct World {
   KindTable kinds{bytes_of(Lane<P>::kAreaBlocks)};
   std::atomic<bool> can_revoke{true};  // else kinds' objects are handed out by lanes with a lock only
   Scavenger<P> scavenger;
+  Sampler<P> sampler;
   Settings settings{};
   alignas(kNoSharing) SharedCounters counters;
   // Tells the user of a bad pointer that was found late; may abort, or return.

@@ -334,6 +334,7 @@ class Engine {
   void publish_large(BlockIndex at, bool moved);
   // The rest of engine_samples.h.
   NOINLINE void* allocate_sampled(SizeClass c, Slot& slot, Gate* gate);
+  uint64_t sample_seed();
   void sample_large(BlockIndex at, Bytes size);
   void resample_large(Sample before, BlockIndex at, Bytes size);
   void forget_sample(LargeState& state);

@@ -4,6 +4,13 @@
 
 namespace lanemalloc {
 
+// A state for random numbers, of this caller alone.
+template <class P>
+uint64_t Engine<P>::sample_seed() {
+  constexpr uint64_t kApart = 0xD1B54A32D192ED03;
+  return world_.counters.sample_seed.fetch_add(kApart, std::memory_order_relaxed);
+}
+
 template <class P>
 LargeState& large_state(const Region<P>& region, BlockIndex at) {
   return *reinterpret_cast<LargeState*>(region.state(at).owner_part);
@@ -19,17 +26,21 @@ NOINLINE void* Engine<P>::allocate_sampled(SizeClass c, Slot& slot, Gate* gate) 
       publish_large(run.at, false);
       LargeState& state = large_state(world_.region, run.at);
       state.sample_class = c;
-      state.sample = world_.sampler.take(size_of(c));
+      uint64_t random = sample_seed();
+      state.sample = world_.sampler.sample_allocation(size_of(c), random);
       count<P>(world_.counters.sampled_allocations[index_of(c)]);
       return world_.region.pointer_to(run.at);
     }
   }
-  return allocate_slow(size_of(c), slot, Owned::enter(slot));  // not sampled: the next point is further on by now
+  return allocate_slow(size_of(c), slot,
+                       Owned::enter(slot));  // not sampled: the next point is further on by now
 }
 
 template <class P>
 void Engine<P>::sample_large(BlockIndex at, Bytes size) {
-  if (world_.sampler.wants(size)) large_state(world_.region, at).sample = world_.sampler.take(size);
+  uint64_t random = sample_seed();
+  if (world_.sampler.next_interval(random) > static_cast<int64_t>(size)) return;
+  large_state(world_.region, at).sample = world_.sampler.sample_allocation(size, random);
 }
 
 // The object has another size now.
@@ -37,7 +48,7 @@ template <class P>
 void Engine<P>::resample_large(Sample before, BlockIndex at, Bytes size) {
   if (UNLIKELY(before.stack != nullptr)) world_.sampler.freed(before);
   large_state(world_.region, at).sample = {};
-  if (UNLIKELY(world_.sampler.is_on())) sample_large(at, size);
+  if (UNLIKELY(world_.sampler.on())) sample_large(at, size);
 }
 
 template <class P>

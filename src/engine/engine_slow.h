@@ -341,7 +341,7 @@ void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* g
       publish_large(run.at, false);
       count<P>(world_.counters.large_allocations);
       count<P>(world_.counters.large_bytes, bytes_of(blocks));
-      if (UNLIKELY(world_.sampler.is_on())) sample_large(run.at, size);
+      if (UNLIKELY(world_.sampler.on())) sample_large(run.at, size);
       zeroed = run.zeroed;
       p = world_.region.pointer_to(run.at);
     }

@@ -345,7 +345,7 @@ class Lane : public Gate {
   uint32_t fresh_blocks_ = kMuch;          // taken since it looked around for empty ones; kMuch: look at once
   bool few_came_ = false;                  // at the last look into the inbox
   Address deferred_limit_ = 0;
-  int64_t sample_left_ = 0;         // bytes of objects for bins until the next that is sampled (lane_samples.h)
+  int64_t sample_left_ = 0;  // bytes of objects for bins until the next that is sampled (lane_samples.h)
   uint64_t sample_random_ = reinterpret_cast<uintptr_t>(this);
   LaneCounters counters_;
   const Owner id_;

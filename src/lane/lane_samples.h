@@ -15,12 +15,12 @@ namespace lanemalloc {
 template <class P>
 SLOW bool Lane<P>::is_sample_due(Visit& visit) {
   constexpr int64_t kAskAfter = 16 << 20;
-  if (!world_.sampler.is_on()) {
+  if (!world_.sampler.on()) {
     sample_left_ = kAskAfter;
     return false;
   }
   if (!visit.may_sample) return false;  // the next request that may
-  sample_left_ = world_.sampler.next_interval(sample_random_);
+  sample_left_ = world_.sampler.next_interval(sample_random_) - 1;
   visit.sample_due = true;
   return true;
 }

@@ -51,6 +51,7 @@ struct SharedCounters {
   std::atomic<uint64_t>
       sampled_allocations[kClassCount]{};  // objects in runs of their own (engine/engine_slow.h)
   std::atomic<uint64_t> sampled_frees[kClassCount]{};
+  std::atomic<uint64_t> sample_seed{0};
   std::atomic<uint64_t> bad_pointers{0};
   std::atomic<uint64_t> probes[kProbesRows]{};
   std::atomic<uint64_t> rebinds{0};  // threads that went over to another lane

@@ -298,9 +298,8 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
   bool is_sampled = false;
   {
     Stay stay(*this, slot, gate);
-    if (stay.lane() == nullptr) return nullptr;
     stay.visit().may_sample = true;
-    p = stay.lane()->allocate(c, stay.visit());
+    if (LIKELY(stay.lane() != nullptr)) p = stay.lane()->allocate(c, stay.visit());
     is_sampled = stay.visit().sample_due;
     if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
   }

@@ -4,11 +4,11 @@
 // what is used instead; it is never ignored in silence and never fatal unless strict=1.
 #pragma once
 
-#include <signal.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "lane/world.h"
+#include "telemetry/stats_option.h"
 
 namespace lanemalloc {
 
@@ -19,8 +19,7 @@ struct Options {
 
   Settings settings;
   Relaxed<OnBadPointer> bad_pointer = OnBadPointer::kAbort;
-  Relaxed<bool> stats_at_exit = false;
-  Relaxed<uint32_t> stats_signal = 0;  // 0: none
+  StatsOption stats;
   Relaxed<Format> stats_format = Format::kText;
   bool strict = false;
   static constexpr size_t kLongestPath = 256;
@@ -125,21 +124,6 @@ class OptionReader {
   static constexpr const char* kKeys[] = {"lanes",        "probes",     "scan",    "precedence",  "wait_on",
                                           "decay_ms",     "deferred",   "checked", "bad_pointer", "stats",
                                           "stats_format", "stats_file", "strict"};
-  struct Signal {
-    const char* name;
-    uint32_t number;
-  };
-  static constexpr Signal kSignals[] = {{"USR1", SIGUSR1},   {"USR2", SIGUSR2},     {"HUP", SIGHUP},
-                                        {"ALRM", SIGALRM},   {"VTALRM", SIGVTALRM}, {"PROF", SIGPROF},
-                                        {"WINCH", SIGWINCH}, {"URG", SIGURG}};
-  static void write_stats(const Options& options, Text& out) {
-    const uint32_t number = options.stats_signal;
-    if (options.stats_at_exit) out << "exit";
-    for (const Signal& signal : kSignals)
-      if (signal.number == number) out << (options.stats_at_exit ? "+" : "") << "signal:" << signal.name;
-    if (!options.stats_at_exit && number == 0) out << "none";
-  }
-
   static constexpr int64_t kLongestDecay = int64_t{1000} * 3600 * 24;
   static constexpr int64_t kMostDeferred = 1 << 20;
 
@@ -179,7 +163,7 @@ class OptionReader {
     } else if (key.is("bad_pointer")) {
       action.choice(o.bad_pointer, {"abort", "report", "ignore"}, {On::kAbort, On::kReport, On::kIgnore});
     } else if (key.is("stats")) {
-      action.stats(o);
+      action.stats(o.stats);
     } else if (key.is("stats_format")) {
       action.choice(o.stats_format, {"text", "json", "openmetrics"},
                     {Format::kText, Format::kJson, Format::kOpenMetrics});
@@ -207,7 +191,7 @@ class OptionReader {
       out << static_cast<int64_t>(setting);
     }
     void lanes(Settings& settings) { write_lanes(out, settings); }
-    void stats(Options& options) { write_stats(options, out); }
+    void stats(const StatsOption& option) { option.write(out); }
     void path(const char* setting) { out << setting; }
   };
 
@@ -248,25 +232,10 @@ class OptionReader {
               << ", percpu or auto";
       refuse(allowed);
     }
-    // "exit", "signal:USR2", or both with a + between them.
-    void stats(Options& options) {
-      bool at_exit = false, is_good = true;
-      uint32_t signal = 0;
-      for (size_t from = 0, to; from <= value.length && is_good; from = to + 1) {
-        for (to = from; to < value.length && value.text[to] != '+';) ++to;
-        const Word part{value.text + from, to - from};
-        at_exit |= part.is("exit");
-        is_good =
-            part.is("exit") || signal_of(part, signal) || (part.is("none") && part.length == value.length);
-      }
-      if (is_good) {
-        options.stats_at_exit = at_exit;
-        options.stats_signal = signal;
-        return;
-      }
+    void stats(StatsOption& option) {
+      if (option.read(value.text, value.length)) return;
       Text allowed;
-      allowed << "none, exit, signal:NAME or exit+signal:NAME, of";
-      for (const Signal& s : kSignals) allowed << ' ' << s.name;
+      StatsOption::write_allowed(allowed);
       refuse(allowed);
     }
     void path(char (&setting)[Options::kLongestPath]) {
@@ -283,17 +252,6 @@ class OptionReader {
    private:
     void refuse(const Text& allowed) { reader.bad_value(key, value, allowed); }
   };
-
-  static bool signal_of(Word part, uint32_t& number) {
-    constexpr size_t kPrefix = 7;  // of "signal:"
-    if (part.length <= kPrefix || !Word{part.text, kPrefix}.is("signal:")) return false;
-    for (const Signal& signal : kSignals) {
-      if (!Word{part.text + kPrefix, part.length - kPrefix}.is(signal.name)) continue;
-      number = signal.number;
-      return true;
-    }
-    return false;
-  }
 
   // Decimal digits alone, at most `most`; else -1.
   static int64_t number(Word word, int64_t most) {

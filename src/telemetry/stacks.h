@@ -159,6 +159,9 @@ class Stacks {
   }
 
  private:
+  template <class Q>
+  friend struct Layout;  // engine/layout.h
+
   using Word = typename Record::Word;
   static constexpr Bytes kMostBytes = Bytes{64} << 20;
   static constexpr Bytes kLeastBytes = kHugePage;

@@ -1,4 +1,4 @@
-"""The tests of trace. Called by: tests/trace/run.sh, with the venv's python.
+"""The tests of trace and replay. Called by: tests/trace/run.sh, with the venv's python.
 
 Each test_ function is a test; it fails by an assertion. check.py [--list] [--scale N] [NAME...]
 """
@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+from lanemalloc import replays
 from lanemalloc.tracefile import SCHEMA, Trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -304,6 +306,14 @@ def test_errors_say_what_to_do() -> None:
     static = WORK / "static"
     (WORK / "one.c").write_text("int main(void) { return 0; }\n")
     subprocess.run(["gcc", "-static", "-o", str(static), str(WORK / "one.c")], check=True)
+    cut = WORK / "cut.parquet"
+    record("true", name="whole")
+    cut.write_bytes((WORK / "whole.parquet").read_bytes()[:-100])
+    other = WORK / "other.parquet"
+    duckdb.sql(f"COPY (SELECT 1 AS a) TO '{other}' (FORMAT parquet)")
+    newer = WORK / "newer.parquet"
+    duckdb.sql(f"""COPY (SELECT 1 AS a) TO '{newer}' (FORMAT parquet, KV_METADATA {{"lanemalloc.trace": '{{"version": 99}}'}})""")
+    (WORK / "text").write_text("not a trace\n")
     cases: list[tuple[tuple[str | Path, ...], str]] = [
         (("trace", "--", "no-such-program"), "program not found"),
         (("trace", "--", WORK), "cannot be run"),
@@ -311,6 +321,18 @@ def test_errors_say_what_to_do() -> None:
         (("trace", "--allocator", "/no/such.so", "--", "true"), "no such file"),
         (("trace", "--allocator", "nobody", "--", "true"), "no such library"),
         (("trace", "-o", "/no/such/folder/t", "--", "true"), "no such directory"),
+    ]
+    for command in ("replay",):
+        cases += [
+            ((command, WORK / "missing.parquet"), "no such file"),
+            ((command, WORK / "text"), "is not a trace"),
+            ((command, cut), "cut off"),
+            ((command, other), "not a trace"),
+            ((command, newer), "version 99"),
+        ]
+    cases += [
+        (("replay", WORK / "whole.parquet", "--allocator", "nobody"), "no such library"),
+        (("replay", WORK / "whole.parquet", "--process", "77"), "no process 77"),
     ]
     for arguments, expected in cases:
         ran = tool(*arguments)
@@ -320,9 +342,141 @@ def test_errors_say_what_to_do() -> None:
 
 
 def test_help_has_examples() -> None:
-    for command in ("trace",):
+    for command in ("trace", "replay"):
         ran = tool(command, "--help")
         assert ran.returncode == 0 and f"lanemalloc {command} " in ran.stdout and "Example" in ran.stdout, ran.stdout
+
+
+# --- Replaying.
+
+
+def planned(trace: Trace, process: int, folder: Path) -> Path:
+    plan = folder / "plan"
+    replays.write_plan(trace, trace.process(process), plan, lambda done, total: None)
+    return plan
+
+
+def calls_in_order(trace: Trace, process: int, where: str = "true") -> list[tuple[int, str, int | None, int | None]]:
+    query = f"SELECT thread, op, size, alignment FROM '{trace.path}' WHERE process = {process} AND {where} ORDER BY time, file_row_number"
+    return [
+        (t, op, size, alignment)
+        for t, op, size, alignment in rows(query.replace(f"'{trace.path}'", f"read_parquet('{trace.path}', file_row_number = true)"))
+    ]
+
+
+def of_program(trace: Trace, program: str) -> str:
+    """The condition that a call was made by the program itself."""
+    sites = [
+        site
+        for (site,) in rows(f"SELECT DISTINCT site FROM '{trace.path}'")
+        if (place := trace.place(0, site)) and Path(place.file).name == program
+    ]
+    return "site IN (" + ", ".join(map(str, sites)) + ")"
+
+
+def peak_live_bytes(trace: Trace, where: str = "true") -> int:
+    is_free = "(op LIKE 'free%' OR op LIKE 'delete%')"
+    made = f"SELECT object AS o, size FROM calls WHERE object > 0 AND NOT {is_free}"
+    freed = f"SELECT time, r, CASE WHEN {is_free} THEN object ELSE old_object END AS o FROM calls"
+    ends = f"SELECT time, r, -size AS bytes FROM ({made}) JOIN ({freed}) USING (o)"
+    starts = f"SELECT time, r, size AS bytes FROM calls WHERE object > 0 AND NOT {is_free}"
+    calls = f"(SELECT *, file_row_number AS r FROM read_parquet('{trace.path}', file_row_number = true) WHERE process = 0 AND {where})"
+    query = (
+        f"WITH calls AS {calls} SELECT max(live) FROM (SELECT sum(bytes) OVER (ORDER BY time, r) AS live FROM ({ends} UNION ALL {starts}))"
+    )
+    return int(rows(query)[0][0])
+
+
+def test_replay_makes_the_same_calls() -> None:
+    build_known()
+    for arguments, threads in ((("kinds",), False), (("threads", "6", "4000"), True)):
+        trace, _ = record(KNOWN, *arguments, name="original")
+        plan = planned(trace, 0, WORK)
+        # What failed is left out.
+        done = "(object IS NOT NULL OR old_object IS NOT NULL OR op LIKE 'free%' OR op LIKE 'delete%')"
+        for full in (False, True):
+            again, _ = record(BUILD / "lanemalloc-replay", *(["--full"] if full else []), plan, name="again")
+            replayed = of_program(again, "lanemalloc-replay")
+            want, got = calls_in_order(trace, 0, done), calls_in_order(again, 0, replayed)
+            if full or not threads:
+                # Call by call; threads are numbered by their first calls, which main's own may precede.
+                assert [call[1:] for call in want] == [call[1:] for call in got], (arguments, full)
+                assert len({(a[0], b[0]) for a, b in zip(want, got)}) == len({a[0] for a in want}), "a thread's calls were made by several"
+                assert peak_live_bytes(trace) == peak_live_bytes(again, replayed)
+            by_thread = [
+                sorted([[call[1:] for call in calls if call[0] == t] for t in {call[0] for call in calls}], key=str)
+                for calls in (want, got)
+            ]
+            assert by_thread[0] == by_thread[1], (arguments, full)
+            peaks = peak_live_bytes(trace), peak_live_bytes(again, replayed)
+            assert abs(peaks[0] - peaks[1]) <= peaks[0] * 0.25, peaks
+
+
+def test_replay_frees_by_the_same_other_threads() -> None:
+    build_known()
+    trace, _ = record(KNOWN, "threads", "3", "10000")
+    again, _ = record(BUILD / "lanemalloc-replay", planned(trace, 0, WORK), name="again")
+    query = """SELECT count(*) FROM '{0}' a JOIN '{0}' f ON a.object = f.object AND f.op = 'free'
+               WHERE a.size BETWEEN 1001 AND 1003 AND a.thread != f.thread"""
+    for which in (trace, again):
+        assert rows(query.format(which.path)) == [(15000,)]
+
+
+def test_replay_of_two_hundred_threads() -> None:
+    build_known()
+    trace, _ = record(KNOWN, "threads", "200", "500")
+    for order in ("threads", "full"):
+        ran = tool("replay", trace.path, "--order", order, "--json")
+        assert ran.returncode == 0, ran.stderr
+        (result,) = json.loads(ran.stdout)["results"]
+        assert result["calls"] == trace.rows and result["threads"] == 201 and result["failed"] == 0, result
+
+
+def test_replay_compares_allocators_and_options() -> None:
+    build_known()
+    trace, _ = record(KNOWN, "threads", "4", "5000")
+    which = ["lanemalloc", "lanemalloc:lanes=percpu,decay_ms=0", "system", str(BUILD / "liblanemalloc.so")]
+    if (ROOT / "build/peers/libjemalloc.so").exists():
+        which.append("jemalloc")
+    ran = tool("replay", trace.path, "--touch", "--json", *(word for name in which for word in ("--compare", name)))
+    assert ran.returncode == 0, ran.stderr
+    results = json.loads(ran.stdout)["results"]
+    assert len(results) == len(which)
+    live = trace.process(0)["peak_live_bytes"]
+    for result in results:
+        assert result["rounds"] >= 5 and result["calls"] == trace.rows, result
+        assert result["seconds_in_calls"]["lowest"] <= result["seconds_in_calls"]["median"] <= result["seconds_in_calls"]["highest"]
+        assert 0.9 * live < result["peak_rss"]["median"] < 3 * live + (32 << 20), (live, result)
+    text = tool("replay", trace.path, "--compare", "lanemalloc", "--compare", "system")
+    assert text.returncode == 0 and "medians of 5 alternating rounds" in text.stdout, text
+
+
+def test_replay_keeps_the_pace() -> None:
+    trace, _ = record("sh", "-c", "sleep 0.05; echo $(sleep 0.3; echo a; sleep 0.3)", name="pace")
+    process = trace.process(0)
+    ran = tool("replay", trace.path, "--process", "0", "--pace", "--json")
+    seconds = json.loads(ran.stdout)["results"][0]["seconds"]["median"]
+    recorded = (process["last"] - process["first"]) / 1e9
+    assert recorded > 0.5 and recorded * 0.95 < seconds < recorded + 1, (recorded, seconds)
+
+
+def test_traces_larger_than_memory() -> None:
+    """Both ways, with less memory than the trace takes: 15 million events are 900 MB in columns."""
+    build_known()
+    file = WORK / "large.parquet"
+    most = 450 << 20
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+    pairs = 7500000
+    ran = tool("trace", "-o", file, "--json", "--", KNOWN, "_exit", str(pairs), "0", preexec_fn=limit)
+    assert ran.returncode == 0, ran.stderr
+    trace = Trace(file)
+    assert trace.rows > 2 * pairs and trace.about["complete"]
+    ran = tool("replay", file, "--json", preexec_fn=limit)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["results"][0]["calls"] == trace.rows
 
 
 # --- What is documented.

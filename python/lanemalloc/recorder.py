@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -38,6 +38,9 @@ HELLO, ROWS, END = 1, 2, 3
 ROW_GROUP = 1 << 19
 NULLABLE = ("size", "alignment", "object", "old_object")
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGCONT)
+
+# Entered when the program has ended, and what it did is still being written.
+Finishing = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass
@@ -122,12 +125,11 @@ class Writer:
 class Session:
     """The collector, and the thread that takes what it says."""
 
-    def __init__(self, path: Path, buffer: int, progress: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, buffer: int) -> None:
         self.folder = session_folder(buffer)
         self.writer: Writer | None = None
         self.end: dict[str, Any] | None = None
         self.error: BaseException | None = None
-        self.progress = progress
         try:
             self.writer = Writer(path)
             environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
@@ -161,7 +163,6 @@ class Session:
                     self.end = json.loads(body)
                     return
                 self.writer.add(rows, pa.py_buffer(body))
-                self.progress(self.writer.rows)
         except BaseException as error:  # handed to who waits; the collector stops, and with it recording
             self.error = error
             self.output.close()
@@ -201,7 +202,7 @@ def passing_signals(program: subprocess.Popen[bytes]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def record(command: list[str], path: Path, allocator: Allocator, buffer: int, progress: Callable[[int], None]) -> Recording:
+def record(command: list[str], path: Path, allocator: Allocator, buffer: int, finishing: Finishing) -> Recording:
     binaries.find_program(command[0])
     unfinished = path.with_name(path.name + ".part")
     if not path.parent.is_dir():
@@ -209,7 +210,7 @@ def record(command: list[str], path: Path, allocator: Allocator, buffer: int, pr
     began = time.monotonic()
     started = datetime.datetime.now(datetime.timezone.utc)
     recording = Recording()
-    session = Session(unfinished, buffer, progress)
+    session = Session(unfinished, buffer)
     try:
         environment = allocator.environment(before=(native("liblanemalloc-trace.so"),))
         environment["LANEMALLOC_TRACE"] = str(session.folder / "ring")
@@ -221,7 +222,8 @@ def record(command: list[str], path: Path, allocator: Allocator, buffer: int, pr
         with passing_signals(program):
             recording.status = program.wait()
             recording.seconds = time.monotonic() - program_began
-            end = session.finish()
+            with finishing():
+                end = session.finish()
         assert session.writer is not None
         recording.events = session.writer.rows
         about = describe(end, session.folder, recording.status)

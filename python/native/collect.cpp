@@ -64,37 +64,33 @@ void write_frame(Frame kind, uint32_t rows, uint64_t bytes) {
 
 // --- Columns.
 
+constexpr size_t kRowsAFrame = 1 << 17;
+
 template <class T>
 struct Column {
-  std::vector<T> values;
-  void add(T value) { values.push_back(value); }
-  void write_out(size_t rows) {
-    values.resize((rows * sizeof(T) + 7) / 8 * 8 / sizeof(T));
-    write_all(values.data(), values.size() * sizeof(T));
-    values.clear();
-  }
+  std::vector<T> values = std::vector<T>(kRowsAFrame);
+  void set(size_t row, T value) { values[row] = value; }
+  void write_out(size_t rows) const { write_all(values.data(), bytes(rows)); }
   static uint64_t bytes(size_t rows) { return (rows * sizeof(T) + 7) / 8 * 8; }
 };
 
 // Values that may be absent, and a bit for each that is there.
 struct Nullable {
   Column<int64_t> values;
-  std::vector<uint64_t> there;
-  void add(size_t row, int64_t value, bool is_there) {
-    values.add(value);
-    if (row % 64 == 0) there.push_back(0);
-    there.back() |= static_cast<uint64_t>(is_there) << row % 64;
+  Column<uint64_t> there;  // 64 rows each
+  void set(size_t row, int64_t value, bool is_there) {
+    values.set(row, value);
+    if (row % 64 == 0) there.values[row / 64] = 0;
+    there.values[row / 64] |= static_cast<uint64_t>(is_there) << row % 64;
   }
-  void write_out(size_t rows) {
-    write_all(there.data(), there.size() * 8);
-    there.clear();
+  void write_out(size_t rows) const {
+    there.write_out((rows + 63) / 64);
     values.write_out(rows);
   }
   static uint64_t bytes(size_t rows) { return (rows + 63) / 64 * 8 + rows * 8; }
 };
 
 struct Columns {
-  static constexpr size_t kRowsAFrame = 1 << 17;
   size_t rows = 0;
   Column<int64_t> time;
   Column<int32_t> process, thread, tid;
@@ -201,6 +197,7 @@ class View {
   View& operator=(const View&) = delete;
 
   bool inherits(uint64_t object) const { return object < limit_; }
+  bool has_children() const { return !children_.empty(); }
 
   Live look(uint64_t address) {
     uint64_t limit = ~uint64_t{0};
@@ -258,7 +255,8 @@ struct Process {
   std::map<uint32_t, View*> forks;  // made, and not seen yet
   std::deque<ThreadState> threads;
   bool replaced = false;  // by exec
-  bool gone = false;
+  bool gone = false, dropped = false;
+  uint64_t gone_ms = 0;
   uint64_t maps_ms = 0, maps_wait = 50;
   uint64_t events = 0, allocations = 0, frees = 0, unknown = 0, torn = 0, overlaps = 0, unfinished = 0;
   uint64_t live = 0, live_bytes = 0, most = 0, most_bytes = 0;
@@ -511,21 +509,27 @@ class Collector {
            uint64_t object, bool has_old, uint64_t old) {
     const auto code = static_cast<unsigned>(event.head >> kOpBits) & 63U;
     const size_t r = columns_.rows++;
-    columns_.time.add(time);
-    columns_.process.add(static_cast<int32_t>(slice.process));
-    columns_.thread.add(static_cast<int32_t>(slice.thread));
-    columns_.tid.add(static_cast<int32_t>(slice.tid));
-    columns_.op.add(static_cast<int8_t>(op));
-    columns_.size.add(r, static_cast<int64_t>(event.size), has_size(op));
-    columns_.alignment.add(r, code == 0 ? 0 : int64_t{1} << (code - 1), code != 0);
-    columns_.object.add(r, static_cast<int64_t>(object), has_object);
-    columns_.old_object.add(r, static_cast<int64_t>(old), has_old);
-    columns_.site.add(event.site);
-    if (columns_.rows == Columns::kRowsAFrame) columns_.write_out();
+    columns_.time.set(r, time);
+    columns_.process.set(r, static_cast<int32_t>(slice.process));
+    columns_.thread.set(r, static_cast<int32_t>(slice.thread));
+    columns_.tid.set(r, static_cast<int32_t>(slice.tid));
+    columns_.op.set(r, static_cast<int8_t>(op));
+    columns_.size.set(r, static_cast<int64_t>(event.size), has_size(op));
+    columns_.alignment.set(r, code == 0 ? 0 : int64_t{1} << (code - 1), code != 0);
+    columns_.object.set(r, static_cast<int64_t>(object), has_object);
+    columns_.old_object.set(r, static_cast<int64_t>(old), has_old);
+    columns_.site.set(r, event.site);
+    if (columns_.rows == kRowsAFrame) columns_.write_out();
     ThreadState& thread = thread_of(process, slice);
     if (thread.events++ == 0) thread.first = time;
     if (process.events++ == 0) process.first = time;
     thread.last = process.last = time;
+  }
+
+  static constexpr size_t kMostForksUnseen = 64;
+  static void drop_oldest_fork(Process& process) {
+    delete process.forks.begin()->second;
+    process.forks.erase(process.forks.begin());
   }
 
   static ThreadState& thread_of(Process& process, const Slice& slice) {
@@ -569,6 +573,8 @@ class Collector {
     const uint64_t tick = event.head >> kTickShift;
     if (op == Op::kFork) {
       process.forks[static_cast<uint32_t>(event.size)] = new View(&view_of(process), objects_ + 1);
+      // Those that failed, or whose child never said anything.
+      if (process.forks.size() > kMostForksUnseen) drop_oldest_fork(process);
       return;
     }
     if (op == Op::kReallocFrom) {
@@ -693,14 +699,28 @@ class Collector {
 
   void find_ended() {
     find_processes();
+    const uint64_t ms = now_ms();
     for (auto& process : processes_) {
       Process& p = *process;
+      if (p.gone && !p.dropped && ms > p.gone_ms + 300) p.dropped = drop_view(p);
       if (p.gone || p.slot->ready.load(std::memory_order_acquire) == 0) continue;
       if (p.replaced ||
           (p.slot->foreign == 0 && kill(static_cast<pid_t>(p.slot->pid), 0) != 0 && errno == ESRCH) ||
           is_zombie(p))
-        p.gone = true;
+        p.gone = true, p.gone_ms = ms;
     }
+  }
+  // Its last events have long come. A view that others look through stays until they are gone too.
+  bool drop_view(Process& process) {
+    while (!process.forks.empty()) drop_oldest_fork(process);
+    if (process.view == nullptr) {
+      if (process.slot->parent < 0) return true;
+      view_of(process);  // of a child that made no call
+    }
+    if (process.view->has_children()) return false;
+    delete process.view;
+    process.view = nullptr;
+    return true;
   }
   static bool is_zombie(const Process& p) {
     if (p.slot->foreign != 0) return false;
@@ -800,6 +820,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   signal(SIGPIPE, SIG_IGN);
+  fcntl(STDOUT_FILENO, F_SETPIPE_SZ, 1 << 20);  // fewer changes of who runs; refused, it only takes longer
   Collector(argv[1], static_cast<uint32_t>(strtoul(argv[2], nullptr, 10))).run();
   return 0;
 }

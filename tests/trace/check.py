@@ -216,6 +216,23 @@ def test_fork_and_exec() -> None:
     assert ends["exec"] == 1 and ends["exit"] == len(trace.processes) - 1, ends
 
 
+def test_many_processes() -> None:
+    trace, said = record("sh", "-c", "i=0; while [ $i -lt 400 ]; do (/bin/true; :); i=$((i+1)); done; echo $i")
+    assert said == "400\n"
+    ends = Counter((p["end"], Path(p["command"][0]).name) for p in trace.processes)
+    assert ends == {("exit", "sh"): 401, ("exit", "true"): 400}, ends
+
+
+def test_process_ids_of_another_namespace() -> None:
+    build_known()
+    inside = ["unshare", "--pid", "--fork", str(KNOWN), "threads", "3", "2000"]
+    if subprocess.run([*inside[:3], "true"], capture_output=True, check=False).returncode != 0:
+        raise Skip("unshare --pid is not allowed here")
+    trace, said = record(*inside)
+    known = [p["process"] for p in trace.processes if p["command"][:1] == [str(KNOWN)]]
+    same_as_said(trace, said, known[-1])
+
+
 def test_killed_program_loses_nothing_that_was_done() -> None:
     build_known()
     trace, said = record(KNOWN, "killed", "12345", "9", status=-9, complete=False)

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from rich.table import Table
 from lanemalloc import allocators
 from lanemalloc.progressing import output as output_console
 from lanemalloc.recorder import Recording, record
-
-CHUNKS_A_MIB = 64
 
 
 @click.command(
@@ -66,12 +65,16 @@ def trace(output: Path, allocator: str, options: str, buffer: int, as_json: bool
     """
     console = output_console(stderr=True)
     chosen = allocators.parse(allocator, options)
-    recording = record(list(command), output, chosen, buffer << 20, lambda rows: None)
+    recording = record(list(command), output, chosen, buffer << 20, lambda: finishing(console))
     if as_json:
         print(json.dumps(summary(output, recording)), file=sys.stderr)
     else:
         show(console, output, recording)
     leave_as(recording.status)
+
+
+def finishing(console: Console) -> AbstractContextManager[object]:
+    return console.status("writing the rest of the trace") if console.is_terminal else nullcontext()
 
 
 def summary(output: Path, recording: Recording) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tests of trace and replay. Called by: tests/trace/run.sh, with the venv's python.
+"""The tests of trace, replay and tune. Called by: tests/trace/run.sh, with the venv's python.
 
 Each test_ function is a test; it fails by an assertion. check.py [--list] [--scale N] [NAME...]
 """
@@ -22,6 +22,9 @@ from typing import Any
 
 import duckdb
 from lanemalloc import replays
+from lanemalloc.allocators import Allocator
+from lanemalloc.commands.tune import FINAL_ROUNDS, Outcome
+from lanemalloc.replays import Results
 from lanemalloc.tracefile import SCHEMA, Trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -339,7 +342,7 @@ def test_errors_say_what_to_do() -> None:
         (("trace", "--allocator", "nobody", "--", "true"), "no such library"),
         (("trace", "-o", "/no/such/folder/t", "--", "true"), "no such directory"),
     ]
-    for command in ("replay",):
+    for command in ("replay", "tune"):
         cases += [
             ((command, WORK / "missing.parquet"), "no such file"),
             ((command, WORK / "text"), "is not a trace"),
@@ -359,7 +362,7 @@ def test_errors_say_what_to_do() -> None:
 
 
 def test_help_has_examples() -> None:
-    for command in ("trace", "replay"):
+    for command in ("trace", "replay", "tune"):
         ran = tool(command, "--help")
         assert ran.returncode == 0 and f"lanemalloc {command} " in ran.stdout and "Example" in ran.stdout, ran.stdout
 
@@ -494,6 +497,41 @@ def test_traces_larger_than_memory() -> None:
     ran = tool("replay", file, "--json", preexec_fn=limit)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["results"][0]["calls"] == trace.rows
+
+
+# --- Tuning.
+
+
+def test_tune_on_a_small_trace() -> None:
+    build_known()
+    trace, _ = record(KNOWN, "threads", "4", "3000")
+    for goal in ("time", "memory"):
+        ran = tool("tune", trace.path, "--for", goal, "--runs", "44", "--json")
+        assert ran.returncode == 0, ran.stderr
+        found = json.loads(ran.stdout)
+        assert found["runs"] <= 44 and found["tried"] >= 4, found
+        assert found["default"]["rounds"] == found["best"]["rounds"] == FINAL_ROUNDS, found
+        measure = "seconds_in_calls" if goal == "time" else "peak_rss"
+        if found["recommended"]:
+            assert found["best"][measure]["high"] < found["default"][measure]["low"]
+    assert tool("tune", trace.path, "--runs", "40").returncode == 0
+
+
+def test_tune_recommends_nothing_within_the_noise() -> None:
+    def results(options: str, *values: float) -> Results:
+        return Results(Allocator("lanemalloc", None, options), [{"seconds_in_calls": value} for value in values])
+
+    default = results("", 1.0, 1.1, 1.2, 1.05, 1.15)
+    for values, expected in (
+        ((0.98, 1.08, 1.18, 1.0, 1.1), False),
+        ((0.8, 0.81, 0.82, 0.8, 0.83), True),
+        ((1.06, 1.06, 1.06, 1.06, 1.06), False),
+    ):
+        outcome = Outcome(results("lanes=owned", *values), default, 2, 10, "seconds_in_calls")
+        assert outcome.recommended == expected, values
+    steady = results("", 1.0, 1.0, 1.0)
+    assert not Outcome(results("lanes=owned", 0.99, 0.99, 0.99), steady, 2, 6, "seconds_in_calls").recommended
+    assert not Outcome(steady, steady, 2, 6, "seconds_in_calls").recommended
 
 
 # --- What is documented.

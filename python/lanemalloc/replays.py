@@ -93,6 +93,15 @@ class Results:
         }
 
 
+def check_memory(process: dict[str, Any], how: How, next_step: str) -> None:
+    """Writing to all that was live at once must not take more memory than there is."""
+    live = int(process["peak_live_bytes"])
+    with open("/proc/meminfo", encoding="ascii") as file:
+        available = next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), 0)
+    if how.touch and 0 < available < live + (live >> 2):
+        raise Problem(f"the trace has {live >> 20:,} MiB live at once; {available >> 20:,} MiB of memory are available", next_step)
+
+
 def raw_events(batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
     """The rows of one process, as the preparation reads them."""
 

@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -43,12 +44,21 @@ enum Frame : uint32_t { kHello = 1, kRows = 2, kEnd = 3 };
   exit(1);
 }
 
+std::string session_directory;
+
+// Nobody reads any more: who would have removed the session is gone. The programs find that the heart has stopped.
+[[noreturn]] void leave_alone() {
+  std::error_code ignored;
+  std::filesystem::remove_all(session_directory, ignored);
+  _exit(1);
+}
+
 void write_all(const void* data, size_t n) {
   auto* at = static_cast<const char*>(data);
   while (n > 0) {
     const ssize_t done = write(STDOUT_FILENO, at, n);
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) exit(1);  // nobody reads any more; the programs find that the heart has stopped
+    if (done <= 0) leave_alone();
     at += done;
     n -= static_cast<size_t>(done);
   }
@@ -820,6 +830,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   signal(SIGPIPE, SIG_IGN);
+  session_directory = argv[1];
   fcntl(STDOUT_FILENO, F_SETPIPE_SZ, 1 << 20);  // fewer changes of who runs; refused, it only takes longer
   Collector(argv[1], static_cast<uint32_t>(strtoul(argv[2], nullptr, 10))).run();
   return 0;

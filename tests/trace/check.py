@@ -24,8 +24,9 @@ import duckdb
 from lanemalloc import replays
 from lanemalloc.allocators import Allocator
 from lanemalloc.commands.tune import FINAL_ROUNDS, Outcome
-from lanemalloc.replays import Results
+from lanemalloc.replays import How, Results
 from lanemalloc.tracefile import SCHEMA, Trace
+from lanemalloc.ui import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
@@ -298,6 +299,7 @@ def test_status_and_signals_pass_through() -> None:
 def test_program_goes_on_when_the_tool_dies() -> None:
     build_known()
     done = WORK / "went-on"
+    before = sessions()
     command = [
         str(ROOT / "build/venv/bin/lanemalloc"),
         "trace",
@@ -320,6 +322,12 @@ def test_program_goes_on_when_the_tool_dies() -> None:
         time.sleep(0.1)
     assert json.loads(done.read_text())["malloc"] == 800000
     assert not (WORK / "dead.parquet").exists()
+    assert not sessions() - before, "the shared memory is left behind"
+
+
+def sessions() -> set[Path]:
+    """What recordings under way have made."""
+    return {ring.parent for folder in ("/dev/shm", tempfile.gettempdir()) for ring in Path(folder).glob("lanemalloc-trace-*/ring")}
 
 
 def test_errors_say_what_to_do() -> None:
@@ -497,6 +505,17 @@ def test_traces_larger_than_memory() -> None:
     ran = tool("replay", file, "--json", preexec_fn=limit)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["results"][0]["calls"] == trace.rows
+
+
+def test_touch_needs_the_memory_that_was_live() -> None:
+    replays.check_memory({"peak_live_bytes": 1 << 50}, How(touch=False), "")
+    replays.check_memory({"peak_live_bytes": 1 << 20}, How(touch=True), "")
+    try:
+        replays.check_memory({"peak_live_bytes": 1 << 50}, How(touch=True), "give less")
+    except Problem as problem:
+        assert "MiB live at once" in problem.message and "give less" in problem.message
+    else:
+        raise AssertionError("it was let through")
 
 
 # --- Tuning.

@@ -54,9 +54,10 @@ def replay(
     """
     trace = Trace(file)
     chosen = trace.process(process)
-    which = [allocators.parse(text, options) for text in compare or (allocator,)]
+    which = [allocators.parse(text, options if text == "lanemalloc" else "") for text in compare] or [allocators.parse(allocator, options)]
     rounds = max(rounds or FEWEST_ROUNDS, FEWEST_ROUNDS) if compare else rounds or 1
     how = How(full=order == "full", touch=touch, pace=pace)
+    replays.check_memory(chosen, how, "leave --touch out")
     with bar("reading the trace") as progress, replays.plan_of(trace, chosen, progress) as plan, bar("replaying") as runs:
         results = replays.alternate(plan, which, rounds, how, runs)
     if as_json:

@@ -127,6 +127,7 @@ def tune(file: Path, goal: str, runs: int, process: int | None, touch: bool, pac
     trace = Trace(file)
     chosen = trace.process(process)
     how = How(touch=touch, pace=pace)
+    replays.check_memory(chosen, how, "give --no-touch")
     with bar("reading the trace") as progress, replays.plan_of(trace, chosen, progress) as plan:
         outcome = search(plan, len(chosen["threads"]), MEASURE[goal], runs, how)
     if as_json:

@@ -50,7 +50,7 @@ Examples:
 @click.option(
     "--buffer",
     type=click.IntRange(1, 1 << 20),
-    default=64,
+    default=128,
     show_default=True,
     metavar="MIB",
     help="Shared memory between the program and the tool; 64 threads take 1 MiB.",

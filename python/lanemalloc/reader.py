@@ -210,6 +210,7 @@ class Reader:
             cells=[figures_of_cell(cell, records) for cell, records in all_cells],
             owners=owners,
             batches=batches_of(lanes[made]),
+            kind_bytes=int(self._slabs.blocks[self._slabs.private].sum()) << self.layout.number("block_shift"),
             moment=Moment(self._moment.slabs_ns, self._moment.slabs_share, self._moment.bins_ns),
             left_out=left_out,
             missing=sorted(self.layout.missing),
@@ -245,7 +246,7 @@ class Reader:
         assert self._slabs is not None
         begin = time.thread_time()
         records, _ = self._plans.heads.gather(self.memory, at)
-        heads = records["heads"].reshape(len(at), -1).astype(np.uint64)
+        heads = records["heads"].reshape(len(at), len(self.layout.class_sizes)).astype(np.uint64)
         heads[~made] = 0
         self._bins = read_bins(self.memory, self.layout, world, heads, self._slabs, seconds)
         self._costs["bins"] = Cost(time.thread_time() - begin, time.monotonic())

@@ -126,6 +126,7 @@ class Snapshot:
     cells: list[CellFigures]
     owners: list[OwnerFigures]
     batches: Numbers  # lanes x owner number modulo its length
+    kind_bytes: int = 0  # slabs and large allocations of heaps and pools
     moment: Moment = field(default_factory=Moment)
     left_out: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)

@@ -95,9 +95,7 @@ CELL_PLACES = (("lane", 1, 512), ("depot", 0, 1024), ("fresh blocks", 0x100, 128
 class Synthetic:
     """Sparse memory by pages, and helpers that know the layout above."""
 
-    parts: dict[str, tuple[int, int, int, int]] = field(
-        default_factory=lambda: dict(PARTS)
-    )
+    parts: dict[str, tuple[int, int, int, int]] = field(default_factory=lambda: dict(PARTS))
     version: int = 1
     dead: bool = False
     pages: dict[int, bytearray] = field(default_factory=dict)
@@ -118,28 +116,19 @@ class Synthetic:
                 struct.pack("<36sIIBBxx", name.encode(), offset, count, size, kind),
             )
         for i, (name, where, offset) in enumerate(CELL_PLACES):
-            self.write(
-                CELLS + i * 32, struct.pack("<24sII", name.encode(), where, offset)
-            )
+            self.write(CELLS + i * 32, struct.pack("<24sII", name.encode(), where, offset))
         self.write(CLASS_SIZES, struct.pack(f"<{len(SIZES)}I", *SIZES))
         self.write(OPTIONS, b"lanes=auto\0")
         self.write(WORLD, bytes(4096))
-        self.set(
-            "world", WORLD, map_at=MAP, states_at=STATES, lanes_at=LANES, base=BASE
-        )
+        self.set("world", WORLD, map_at=MAP, states_at=STATES, lanes_at=LANES, base=BASE)
 
     # --- Memory.
-    def gather(
-        self, addresses: Addresses, lengths: Addresses
-    ) -> tuple[Buffer, Complete]:
+    def gather(self, addresses: Addresses, lengths: Addresses) -> tuple[Buffer, Complete]:
         if self.dead:
             raise Gone("process 1 has ended")
         pieces = [self.read(int(a), int(n)) for a, n in zip(addresses, lengths)]
         complete = np.array([piece is not None for piece in pieces], np.bool_)
-        joined = b"".join(
-            bytes(int(n)) if piece is None else piece
-            for piece, n in zip(pieces, lengths)
-        )
+        joined = b"".join(bytes(int(n)) if piece is None else piece for piece, n in zip(pieces, lengths))
         return np.frombuffer(bytearray(joined), np.uint8), complete
 
     def read(self, at: int, length: int) -> bytes | None:
@@ -192,9 +181,7 @@ class Synthetic:
         state = STATES + first * STATE_BYTES
         for block in range(first, first + count):
             self.write(STATES + block * STATE_BYTES, bytes(STATE_BYTES))
-            self.write(
-                MAP + block * 8, struct.pack("<Q", owner | state << 16 if owner else 0)
-            )
+            self.write(MAP + block * 8, struct.pack("<Q", owner | state << 16 if owner else 0))
         self.blocks += count
         self.world(frontier=self.blocks, opened=self.blocks)
         return first
@@ -221,17 +208,13 @@ class Synthetic:
             **more,
         )
         address = BASE + first * BLOCK
-        self.write(
-            address, bytes(min(max(carved * SIZES[size_class], 4096), blocks * BLOCK))
-        )
+        self.write(address, bytes(min(max(carved * SIZES[size_class], 4096), blocks * BLOCK)))
         return address
 
     def add_run(self, kind: int, length: int) -> None:
         first = self.add_blocks(length)
         for block in (first, first + length - 1):
-            self.set(
-                "state", STATES + block * STATE_BYTES, block_kind=kind, length=length
-            )
+            self.set("state", STATES + block * STATE_BYTES, block_kind=kind, length=length)
 
     def link(self, *objects: int) -> int:
         """A list through the objects' first words; returns its head."""

@@ -25,20 +25,14 @@ from lanemalloc.ui import Problem
 def busy() -> Synthetic:
     """Two lanes; 60 objects of 16 bytes in use by the first one's slab: 10 wait in its bin, 5 are on their way."""
     memory = Synthetic()
-    one = memory.add_lane(
-        taken=[0, 100, 0, 0, 0], received=[0, 20, 0, 0, 0], thread=77, misses=3
-    )
-    memory.add_lane(
-        sent=[0, 25, 0, 0, 0], batches_to=[0, 0, 0, 9, 0, 0, 0, 0], thread=78
-    )
+    one = memory.add_lane(taken=[0, 100, 0, 0, 0], received=[0, 20, 0, 0, 0], thread=77, misses=3)
+    memory.add_lane(sent=[0, 25, 0, 0, 0], batches_to=[0, 0, 0, 9, 0, 0, 0, 0], thread=78)
     at = memory.add_slab(one, 1, used=60, carved=80)
     memory.lane(one, heads=[0, memory.link(*(at + 16 * i for i in range(10))), 0, 0, 0])
     return memory
 
 
-def test_live_objects_are_those_in_use_less_those_that_wait_or_are_on_their_way() -> (
-    None
-):
+def test_live_objects_are_those_in_use_less_those_that_wait_or_are_on_their_way() -> None:
     snapshot = busy().reader().read(EXACT)
     assert snapshot.classes.live[1] == 60 - 10 - 5
     assert snapshot.classes.waiting[1] == 10
@@ -66,9 +60,7 @@ def test_a_list_that_leads_out_of_its_slab_is_counted_as_far_as_it_goes() -> Non
     memory.link(BASE + 16 * 4, 0x1234567)
     snapshot = memory.reader().read(EXACT)
     assert snapshot.classes.waiting[1] == 5
-    assert any(
-        "1 changed while they were followed" in line for line in snapshot.left_out
-    )
+    assert any("1 changed while they were followed" in line for line in snapshot.left_out)
 
 
 def test_a_list_in_a_circle_ends() -> None:
@@ -101,9 +93,7 @@ def test_sampled_objects_count_to_their_class() -> None:
     memory = busy()
     memory.world(sampled_allocations=[0, 7, 0, 0, 0], sampled_frees=[0, 2, 0, 0, 0])
     first = memory.add_blocks(1, 1)
-    memory.set(
-        "state", STATES + first * STATE_BYTES, length=1, sample=0x77, sample_class=1
-    )
+    memory.set("state", STATES + first * STATE_BYTES, length=1, sample=0x77, sample_class=1)
     snapshot = memory.reader().read(EXACT)
     assert snapshot.classes.live[1] == 45 + 5
     assert snapshot.large_bytes == 0
@@ -303,9 +293,7 @@ def test_free_runs_are_walked_from_end_to_end() -> None:
     memory.add_run(CLEAN, 3)
     memory.add_slab(3, 1, used=1, carved=1)
     memory.add_run(DIRTY, 1)
-    memory.set(
-        "state", STATES + 3 * STATE_BYTES, block_kind=DIRTY, length=9
-    )  # inside of a run: of no meaning
+    memory.set("state", STATES + 3 * STATE_BYTES, block_kind=DIRTY, length=9)  # inside of a run: of no meaning
     reader = memory.reader()
     reader.read(EXACT)
     assert reader._slabs is not None
@@ -332,9 +320,7 @@ def test_a_budget_of_time_leaves_slabs_out_and_scales_the_others() -> None:
         memory.blocks += 1 << 16
         memory.world(frontier=memory.blocks, opened=memory.blocks)
     # The map between them is not there by hand; only its pages that hold something are.
-    for page in range(
-        0x10_000000 // 4096, (0x10_000000 + memory.blocks * 8) // 4096 + 1
-    ):
+    for page in range(0x10_000000 // 4096, (0x10_000000 + memory.blocks * 8) // 4096 + 1):
         memory.pages.setdefault(page, bytearray(4096))
     snapshot = memory.reader().read(Wanted(slabs=True, seconds=-1))
     assert snapshot.moment.slabs_share == 0.5

@@ -1,11 +1,9 @@
-// The malloc symbols, with the C library's rules for errno, alignment and size 0. Each is safe in signal handlers, in
+// The malloc symbols (what they tell of memory in use: stats.cpp), with the C library's rules for errno, alignment and size 0. Each is safe in signal handlers, in
 // threads, in fork children and in late destructors. Public declarations: include/lanemalloc/lanemalloc.h; malloc.h.
 //
 // malloc and free contain the hit path only; what follows is a jump to a function out of line.
 #include <errno.h>
-#include <inttypes.h>
 #include <malloc.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -120,12 +118,6 @@ void* allocate_rounded(Bytes alignment, Bytes size) {
 
 Bytes system_page() { return Linux::page_size(); }
 
-Statistics& fresh_statistics() {
-  static Statistics statistics;  // a racing caller may get figures of two moments
-  if (start_process()) process_engine.statistics(statistics);
-  return statistics;
-}
-
 }  // namespace
 }  // namespace lanemalloc
 
@@ -207,57 +199,6 @@ EXPORT int LANE_NAME(mallopt)(int parameter, int) {
   }
 }
 
-EXPORT struct mallinfo2 LANE_NAME(mallinfo2)() {
-  const Statistics& s = fresh_statistics();
-  struct mallinfo2 info = {};
-  info.arena = s.runs.claimed - s.large_live_bytes;
-  info.ordblks = s.live_objects - s.large_live_objects;
-  info.hblks = s.large_live_objects;
-  info.hblkhd = s.large_live_bytes;
-  info.uordblks = s.live_bytes - s.large_live_bytes;
-  info.fordblks = info.arena - info.uordblks;
-  info.keepcost = s.runs.dirty;
-  return info;
-}
-
-EXPORT struct mallinfo LANE_NAME(mallinfo)() {
-  const struct mallinfo2 wide = LANE_NAME(mallinfo2)();
-  auto narrow = [](size_t n) { return static_cast<int>(n > INT32_MAX ? INT32_MAX : n); };
-  struct mallinfo info = {};
-  info.arena = narrow(wide.arena);
-  info.ordblks = narrow(wide.ordblks);
-  info.hblks = narrow(wide.hblks);
-  info.hblkhd = narrow(wide.hblkhd);
-  info.uordblks = narrow(wide.uordblks);
-  info.fordblks = narrow(wide.fordblks);
-  info.keepcost = narrow(wide.keepcost);
-  return info;
-}
-
-EXPORT void LANE_NAME(malloc_stats)() { print<Linux>(fresh_statistics()); }
-
-EXPORT int LANE_NAME(malloc_info)(int options, FILE* out) {
-  if (options != 0) return EINVAL;
-  const Statistics& s = fresh_statistics();
-  fprintf(out, "<malloc version=\"lanemalloc-1\">\n<heap nr=\"0\">\n<sizes>\n");
-  for (unsigned c = 1; c < kClassCount; ++c) {
-    const ClassStatistics& row = s.classes[c];
-    if (row.allocations == 0) continue;
-    fprintf(out,
-            "<size size=\"%" PRIu64 "\" allocations=\"%" PRIu64 "\" live=\"%" PRIu64 "\" slabs=\"%" PRIu64
-            "\"/>\n",
-            row.size, row.allocations, row.live, row.slabs);
-  }
-  fprintf(out, "</sizes>\n</heap>\n");
-  fprintf(out, "<total type=\"live\" count=\"%" PRIu64 "\" size=\"%" PRIu64 "\"/>\n", s.live_objects,
-          s.live_bytes);
-  fprintf(out, "<total type=\"large\" count=\"%" PRIu64 "\" size=\"%" PRIu64 "\"/>\n", s.large_allocations,
-          s.large_live_bytes);
-  fprintf(out, "<system type=\"current\" size=\"%" PRIu64 "\"/>\n", s.runs.claimed);
-  fprintf(out, "<system type=\"cached\" size=\"%" PRIu64 "\"/>\n</malloc>\n", s.runs.dirty);
-  return 0;
-}
-
 #if !defined(LANEMALLOC_PREFIXED)
 #define SAME_AS(name) EXPORT __attribute__((alias(#name), copy(name)))
 SAME_AS(free) void cfree(void*);
@@ -270,7 +211,6 @@ SAME_AS(memalign) void* __libc_memalign(size_t, size_t);
 SAME_AS(valloc) void* __libc_valloc(size_t);
 SAME_AS(pvalloc) void* __libc_pvalloc(size_t);
 SAME_AS(posix_memalign) int __posix_memalign(void**, size_t, size_t);
-SAME_AS(mallinfo) struct mallinfo __libc_mallinfo();
 SAME_AS(mallopt) int __libc_mallopt(int, int);
 #endif
 

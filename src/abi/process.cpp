@@ -6,7 +6,12 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+#include "abi/figures.h"
+#include "base/arch_note.h"
+#include "engine/layout.h"
 
 // A program may define this to compile in its options.
 extern "C" {
@@ -18,6 +23,27 @@ namespace lanemalloc {
 
 constinit ProcessEngine process_engine;
 thread_local constinit Slot thread_slot{&no_lane_gate};
+
+namespace {
+// The options in use, for readers outside.
+constinit char options_text[1024]{};
+}  // namespace
+
+extern "C" {
+// Readers outside find it by the note; nothing in the process does.
+[[gnu::used, gnu::visibility("hidden")]] constinit Root LANE_NAME(lanemalloc_stats_root) = [] {
+  Root root;
+  name_into(root.library, LANEMALLOC_VERSION);
+  Layout<Linux>::describe(root, process_engine);
+  root.options = options_text;
+  return root;
+}();
+}
+#if defined(LANEMALLOC_PREFIXED)
+LANEMALLOC_NOTE(lane_lanemalloc_stats_root);
+#else
+LANEMALLOC_NOTE(lanemalloc_stats_root);
+#endif
 
 // The same word, for hits that are compiled into programs (include/lanemalloc/pool.h).
 extern "C" {
@@ -50,6 +76,19 @@ const char* find_in_environment(const char* name, char** environment) {
   return nullptr;
 }
 
+void write_options() {
+  size_t length = 0;
+  for (size_t i = 0; OptionReader::key_at(i) != nullptr; ++i) {
+    Text text;
+    text << (i == 0 ? "" : ",") << OptionReader::key_at(i) << '=';
+    OptionReader::write(options, OptionReader::key_at(i), text);
+    if (length + text.size() >= sizeof options_text) break;
+    memcpy(options_text + length, text.data(), text.size());
+    length += text.size();
+  }
+  options_text[length] = '\0';
+}
+
 void read_options() {
 #if defined(LANEMALLOC_CHECKED_DEFAULT)
   options.settings.checked = true;
@@ -60,6 +99,7 @@ void read_options() {
   if (!Linux::runs_with_raised_privileges())
     reader.read("LANEMALLOC_OPTIONS", find_in_environment("LANEMALLOC_OPTIONS", environ));
   if (reader.must_stop()) abort();
+  write_options();
 }
 
 // Tells whoever asked for an entry that cannot be had.
@@ -79,10 +119,13 @@ void report_late(Verdict why, const void* pointer) { report_bad_pointer("free", 
 
 void before_fork() { process_engine.before_fork(thread_slot); }
 void after_fork_in_parent() { process_engine.after_fork_in_parent(thread_slot); }
-void after_fork_in_child() { process_engine.after_fork_in_child(thread_slot); }
+void after_fork_in_child() {
+  process_engine.after_fork_in_child(thread_slot);
+  Figures::forget_in_child();
+}
 
 [[gnu::constructor(101)]] void library_starts() {
-  start_process();
+  if (start_process()) watch_signal(options.stats_signal);
   if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) {
     static constexpr char kLine[] =
         "lanemalloc: no memory for fork handlers; a child of fork must not allocate\n";
@@ -91,13 +134,28 @@ void after_fork_in_child() { process_engine.after_fork_in_child(thread_slot); }
 }
 
 [[gnu::destructor(101)]] void library_ends() {
-  if (!options.stats_at_exit) return;
-  static Statistics statistics;  // too large for a small stack
-  process_engine.statistics(statistics);
-  print<Linux>(statistics);
+  if (options.stats_at_exit) report_figures();
 }
 
 }  // namespace
+
+const Options& process_options() { return options; }
+
+int set_process_option(const char* key, const char* value) {
+  if (!start_process()) return ENOMEM;
+  if (!OptionReader::is_key(key)) return ENOENT;
+  for (const char* fixed : {"checked", "deferred", "strict"})
+    if (strcmp(key, fixed) == 0) return EPERM;
+  Options wanted = options;
+  OptionReader reader(wanted, [](const char*, Bytes) {});
+  if (!reader.set(key, value)) return EINVAL;
+  if (strcmp(key, "lanes") == 0 && !process_engine.choose_entry(wanted.settings)) return ENOTSUP;
+  if (strcmp(key, "stats") == 0 && !watch_signal(wanted.stats_signal)) return ENOTSUP;
+  process_engine.adjust(wanted.settings);
+  options = wanted;
+  write_options();
+  return 0;
+}
 
 bool start_process() {
   Stage now = stage.load(std::memory_order_acquire);
@@ -107,6 +165,9 @@ bool start_process() {
     if (now == Stage::kNew && stage.compare_exchange_weak(now, Stage::kStarting, std::memory_order_acquire)) {
       read_options();
       const bool good = process_engine.start(options.settings, report_late);
+      // release: a reader that sees a time finds what the other fields name.
+      if (good)
+        __atomic_store_n(&LANE_NAME(lanemalloc_stats_root).started_at_ns, Linux::now_ns(), __ATOMIC_RELEASE);
       stage.store(good ? Stage::kStarted : Stage::kNew, std::memory_order_release);
       if (!good) {
         Linux::restore_signals(mask);

@@ -14,6 +14,29 @@ struct Hardware {
   using atomic = std::atomic<T>;
 };
 
+// A setting that may change while others read it: nothing else depends on when they see it.
+template <class T>
+class Relaxed {
+ public:
+  constexpr Relaxed(T value) : value_(value) {}
+  constexpr Relaxed(const Relaxed& other) : value_(static_cast<T>(other)) {}
+  constexpr Relaxed& operator=(const Relaxed& other) { return *this = static_cast<T>(other); }
+  constexpr Relaxed& operator=(T value) {
+    if (std::is_constant_evaluated()) {
+      value_ = value;
+    } else {
+      __atomic_store_n(&value_, value, __ATOMIC_RELAXED);
+    }
+    return *this;
+  }
+  constexpr operator T() const {
+    return std::is_constant_evaluated() ? value_ : __atomic_load_n(&value_, __ATOMIC_RELAXED);
+  }
+
+ private:
+  T value_;
+};
+
 // Adds to a counter that only one thread writes; others may read it at any time. No locked instruction.
 template <class T>
 FAST void bump(std::atomic<T>& counter, T by = 1) {

@@ -20,6 +20,7 @@
 
 #include "base/atomics.h"
 #include "base/check.h"
+#include "base/contention.h"
 #include "base/lock_ranks.h"
 
 namespace lanemalloc {
@@ -51,7 +52,7 @@ class Lock {
       // acquire: sees what the last holder wrote. Pairs with [unlock.release].
       if (!state_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire,
                                           std::memory_order_relaxed)) {
-        failures_.fetch_add(1, std::memory_order_relaxed);
+        contention_.failed();
         return false;
       }
     }
@@ -94,9 +95,7 @@ class Lock {
     state_.store(kFree, std::memory_order_relaxed);
   }
 
-  uint64_t failures() const { return failures_.load(std::memory_order_relaxed); }
-  uint64_t waits() const { return waits_.load(std::memory_order_relaxed); }
-  uint64_t waited_ns() const { return waited_ns_.load(std::memory_order_relaxed); }
+  const Contention& contention() const { return contention_; }
 
  private:
   static constexpr uint32_t kFree = 0;
@@ -107,13 +106,16 @@ class Lock {
   void entered(Visit& visit) {
     holder_.store(visit.who, std::memory_order_relaxed);
     visit.ranks_held |= static_cast<uint8_t>(1u << static_cast<unsigned>(rank_));
+    bump(contention_.count);
   }
 
   NOINLINE void wait(Visit& visit) {
-    waits_.fetch_add(1, std::memory_order_relaxed);
+    contention_.waits.fetch_add(1, std::memory_order_relaxed);
     const uint64_t since = P::now_ns();
     take_turn(visit);
-    waited_ns_.fetch_add(P::now_ns() - since, std::memory_order_relaxed);
+    const uint64_t ns = P::now_ns() - since;
+    const ContentionWitness witness = contention_witness.load(std::memory_order_relaxed);
+    contention_.waited(ns, UNLIKELY(witness != nullptr) ? witness(ns) : nullptr);
   }
 
   void take_turn(Visit& visit) {
@@ -141,13 +143,14 @@ class Lock {
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
   }
 
+  template <class Q>
+  friend struct Layout;  // engine/layout.h
+
   std::atomic<uint32_t> state_{kFree};
   std::atomic<uint32_t> sleepers_{0};
-  const Rank rank_;
   std::atomic<const void*> holder_{nullptr};
-  std::atomic<uint64_t> failures_{0};
-  std::atomic<uint64_t> waits_{0};
-  std::atomic<uint64_t> waited_ns_{0};
+  const Rank rank_;
+  Contention contention_;  // what every holder writes lies in the same line as the above
 };
 
 }  // namespace lanemalloc

@@ -9,8 +9,12 @@
 #include "engine/statistics.h"
 #include "lane/lane_work.h"
 #include "reclaim/deferred.h"
+#include "telemetry/sample.h"
 
 namespace lanemalloc {
+
+template <class P>
+struct Layout;  // engine/layout.h
 
 // What malloc_usable_size, realloc and free need to know of a pointer.
 struct Found {
@@ -20,8 +24,10 @@ struct Found {
 
 // Of a large allocation, in the state of its first block.
 struct LargeState {
-  KindOwner* owner;  // of a heap's
-  bool moved;        // the kernel has moved its pages here
+  KindOwner* owner;        // of a heap's
+  Sample sample;           // of a sampled object; else without a stack
+  SizeClass sample_class;  // that it counts as; class 0: large
+  bool moved;              // the kernel has moved its pages here
 };
 static_assert(sizeof(LargeState) <= BlockState::kOwnerPart);
 
@@ -258,6 +264,8 @@ class Engine {
   // How threads enter lanes from now on, as the settings say; a thread follows at its next miss. False, and nothing changed,
   // where the system cannot do that. One caller at a time.
   bool choose_entry(const Settings& settings);
+  // Takes over what may change while the process runs, but for the entry.
+  void adjust(const Settings& settings);
   Entry entry() const { return world_.lanes.entry(); }
   // Gives back what can be given back now. True if anything was.
   bool trim(Slot& slot);
@@ -265,12 +273,18 @@ class Engine {
   void before_fork(Slot& slot);
   void after_fork_in_parent(Slot& slot);
   void after_fork_in_child(Slot& slot);
-  void statistics(Statistics& s) { collect(world_, s); }
+  void statistics(Statistics& s) {
+    Collection<P>(world_, s);
+    Layout<P>::read_cells(*this, s);
+  }
   // Stops the process if the structure is broken; only at rest.
   void check_invariants();
   World<P>& world() { return world_; }
 
  private:
+  template <class Q>
+  friend struct Layout;  // engine/layout.h
+
   class Inside;
   // One stay of a thread in a lane; see engine_slow.h.
   class Stay;
@@ -373,6 +387,7 @@ class Engine {
   std::atomic<uint32_t> many_threads_{~uint32_t{0}};
   bool (*watch_exit_)(Slot& slot) = nullptr;
   Fork forks_[kForks];
+  Tries<> fork_tries_;
   alignas(kNoSharing) std::atomic<Slot*> searcher_{nullptr};  // the thread that looks into all lanes
   std::atomic<uint32_t> searches_{0};                         // that are over
 };
@@ -381,5 +396,6 @@ class Engine {
 
 #include "engine/engine_kinds.h"
 #include "engine/engine_slow.h"
+#include "engine/layout.h"
 // After it.
 #include "engine/engine_safepoint.h"

@@ -233,6 +233,14 @@ bool Engine<P>::start(const Settings& settings, void (*report)(Verdict, const vo
   return true;
 }
 
+template <class P>
+void Engine<P>::adjust(const Settings& settings) {
+  world_.settings.shared = settings.shared;
+  world_.settings.decay_ms = settings.decay_ms;
+  world_.runs.set_decay(settings.decay_ms);
+  world_.scavenger.set_decay(settings.decay_ms);
+}
+
 // --- Choosing how lanes are entered.
 
 template <class P>
@@ -355,7 +363,9 @@ bool Engine<P>::collect_empties(Need need, Gate* gate, Visit& visit) {
 
 template <class P>
 void Engine<P>::publish_large(BlockIndex at, bool moved) {
-  large_state(world_.region, at).moved = moved;
+  LargeState& state = large_state(world_.region, at);
+  state.moved = moved;
+  state.sample = {};
   world_.region.set_entries(at, 1, world_.region.make_entry(Owner::kLarge, at));
 }
 
@@ -722,8 +732,10 @@ void Engine<P>::before_fork(Slot& slot) {
   for (Slot* nobody = nullptr; !fork->who.compare_exchange_weak(nobody, &slot, std::memory_order_acquire);
        nobody = nullptr) {
     if (++fork == forks_ + kForks) fork = &forks_[0];
+    fork_tries_.failed();
     P::pause();
   }
+  fork_tries_.done();
   fork->gate = gate;
   fork->depot = world_.depot.lock().acquire(visit);
   fork->growth = world_.runs.growth_lock().acquire(visit);
@@ -799,6 +811,7 @@ void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate) {
   if (lane.is_set_aside()) return;
   const Slot* owner = lane.owner_slot();
   const bool is_orphan = owner != nullptr && owner != &slot;
+  if (owner == &slot) lane.set_owner(&slot);  // the thread has another number here
   if (is_orphan) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
   // Somebody who is not here worked in it, or was about to; or this thread had only just got the lock.
   const bool held_by_other = lane.lock().is_held() && lane.lock().holder() != &slot;
@@ -815,7 +828,7 @@ void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate) {
   lane.inbox().forget_givers();
   if (!is_orphan) return;
   lane.close_gate();
-  lane.forget_owner();
+  lane.set_owner(nullptr);
   world_.lanes.push_idle(lane);
 }
 

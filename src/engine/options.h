@@ -4,6 +4,9 @@
 // what is used instead; it is never ignored in silence and never fatal unless strict=1.
 #pragma once
 
+#include <signal.h>
+#include <string.h>
+
 #include "base/text.h"
 #include "lane/world.h"
 
@@ -12,10 +15,16 @@ namespace lanemalloc {
 struct Options {
   enum class OnBadPointer : uint8_t { kAbort, kReport, kIgnore };
 
+  enum class Format : uint8_t { kText, kJson, kOpenMetrics };
+
   Settings settings;
-  OnBadPointer bad_pointer = OnBadPointer::kAbort;
-  bool stats_at_exit = false;
+  Relaxed<OnBadPointer> bad_pointer = OnBadPointer::kAbort;
+  Relaxed<bool> stats_at_exit = false;
+  Relaxed<uint32_t> stats_signal = 0;  // 0: none
+  Relaxed<Format> stats_format = Format::kText;
   bool strict = false;
+  static constexpr size_t kLongestPath = 256;
+  char stats_file[kLongestPath]{};  // empty: standard error
 
   constexpr Options() { settings.choose_entry = true; }
 };
@@ -78,6 +87,58 @@ class OptionReader {
     }
   }
 
+  // One option. False, and nothing changed, if the value is none.
+  bool set(const char* key, const char* value) {
+    const unsigned before = complaints_;
+    read_one(Word{key, strlen(key)}, Word{value, strlen(value)});
+    return complaints_ == before;
+  }
+
+  // Null beyond the last.
+  static const char* key_at(size_t i) { return i < sizeof kKeys / sizeof *kKeys ? kKeys[i] : nullptr; }
+  static bool is_key(const char* text) {
+    for (const char* key : kKeys)
+      if (strcmp(key, text) == 0) return true;
+    return false;
+  }
+  // The value in use, as it is read. False: no such key.
+  static bool write(const Options& options, const char* text, Text& out) {
+    const Settings& s = options.settings;
+    const Word key{text, strlen(text)};
+    if (key.is("lanes")) {
+      write_lanes(out, s);
+    } else if (key.is("probes")) {
+      out << uint64_t{s.shared.probes};
+    } else if (key.is("scan")) {
+      out << (s.shared.scan_from_first ? "first" : "coprime");
+    } else if (key.is("precedence")) {
+      out << (s.shared.use_precedence ? 1 : 0);
+    } else if (key.is("wait_on")) {
+      out << (s.shared.wait_on_random ? "random" : "current");
+    } else if (key.is("decay_ms")) {
+      out << int64_t{s.decay_ms};
+    } else if (key.is("deferred")) {
+      out << uint64_t{s.deferred};
+    } else if (key.is("checked")) {
+      out << (s.checked ? 1 : 0);
+    } else if (key.is("bad_pointer")) {
+      constexpr const char* kNames[] = {"abort", "report", "ignore"};
+      out << kNames[static_cast<unsigned>(Options::OnBadPointer{options.bad_pointer})];
+    } else if (key.is("stats")) {
+      write_stats(options, out);
+    } else if (key.is("stats_format")) {
+      constexpr const char* kNames[] = {"text", "json", "openmetrics"};
+      out << kNames[static_cast<unsigned>(Options::Format{options.stats_format})];
+    } else if (key.is("stats_file")) {
+      out << options.stats_file;
+    } else if (key.is("strict")) {
+      out << (options.strict ? 1 : 0);
+    } else {
+      return false;
+    }
+    return true;
+  }
+
   // Something was wrong, and strict=1 was among the options.
   bool must_stop() const { return options_.strict && complaints_ > 0; }
 
@@ -93,17 +154,33 @@ class OptionReader {
     }
   };
 
-  static constexpr const char* kKeys[] = {"lanes",   "probes",   "scan",    "precedence",
-                                          "wait_on", "decay_ms", "checked", "bad_pointer",
-                                          "stats",   "strict",   "deferred"};
+  static constexpr const char* kKeys[] = {"lanes",        "probes",     "scan",    "precedence",  "wait_on",
+                                          "decay_ms",     "deferred",   "checked", "bad_pointer", "stats",
+                                          "stats_format", "stats_file", "strict"};
+  struct Signal {
+    const char* name;
+    uint32_t number;
+  };
+  static constexpr Signal kSignals[] = {{"USR1", SIGUSR1},   {"USR2", SIGUSR2},     {"HUP", SIGHUP},
+                                        {"ALRM", SIGALRM},   {"VTALRM", SIGVTALRM}, {"PROF", SIGPROF},
+                                        {"WINCH", SIGWINCH}, {"URG", SIGURG}};
+  static void write_stats(const Options& options, Text& out) {
+    const uint32_t number = options.stats_signal;
+    if (options.stats_at_exit) out << "exit";
+    for (const Signal& signal : kSignals)
+      if (signal.number == number) out << (options.stats_at_exit ? "+" : "") << "signal:" << signal.name;
+    if (!options.stats_at_exit && number == 0) out << "none";
+  }
+
   static constexpr int64_t kLongestDecay = int64_t{1000} * 3600 * 24;
   static constexpr int64_t kMostDeferred = 1 << 20;
 
   void read_one(const char* text, size_t length) {
     size_t equals = 0;
     while (equals < length && text[equals] != '=') ++equals;
-    const Word key{text, equals};
-    const Word value{text + equals + 1, equals < length ? length - equals - 1 : 0};
+    read_one(Word{text, equals}, Word{text + equals + 1, equals < length ? length - equals - 1 : 0});
+  }
+  void read_one(Word key, Word value) {
     SharedSettings& shared = options_.settings.shared;
     if (key.is("lanes")) {
       lanes(key, value);
@@ -124,7 +201,13 @@ class OptionReader {
     } else if (key.is("strict")) {
       flag(key, value, options_.strict);
     } else if (key.is("stats")) {
-      choice(key, value, options_.stats_at_exit, {"none", "exit"}, {false, true});
+      stats(key, value);
+    } else if (key.is("stats_format")) {
+      using Format = Options::Format;
+      choice(key, value, options_.stats_format, {"text", "json", "openmetrics"},
+             {Format::kText, Format::kJson, Format::kOpenMetrics});
+    } else if (key.is("stats_file")) {
+      path(key, value, options_.stats_file);
     } else if (key.is("bad_pointer")) {
       using On = Options::OnBadPointer;
       choice(key, value, options_.bad_pointer, {"abort", "report", "ignore"},
@@ -134,17 +217,20 @@ class OptionReader {
     }
   }
 
-  void flag(Word key, Word value, bool& setting) { choice(key, value, setting, {"0", "1"}, {false, true}); }
+  template <class Flag>
+  void flag(Word key, Word value, Flag& setting) {
+    choice(key, value, setting, {"0", "1"}, {false, true});
+  }
 
-  template <class T, size_t N>
-  void choice(Word key, Word value, T& setting, const char* const (&names)[N], const T (&values)[N]) {
+  template <class Setting, class T, size_t N>
+  void choice(Word key, Word value, Setting& setting, const char* const (&names)[N], const T (&values)[N]) {
     const char* in_use = "";
     for (size_t i = 0; i < N; ++i) {
       if (value.is(names[i])) {
         setting = values[i];
         return;
       }
-      if (setting == values[i]) in_use = names[i];
+      if (static_cast<T>(setting) == values[i]) in_use = names[i];
     }
     Text allowed;
     for (size_t i = 0; i < N; ++i) allowed << (i == 0 ? "" : i + 1 < N ? ", " : " or ") << names[i];
@@ -162,7 +248,7 @@ class OptionReader {
     return result;
   }
 
-  void milliseconds(Word key, Word value, int64_t& setting) {
+  void milliseconds(Word key, Word value, Relaxed<int64_t>& setting) {
     const int64_t n = number(value, kLongestDecay);
     if (n >= 0 || value.is("-1")) {
       setting = n;
@@ -170,7 +256,7 @@ class OptionReader {
     }
     Text allowed;
     allowed << "milliseconds up to " << kLongestDecay << ", or -1 for never";
-    bad_value(key, value, allowed, [&](Text& line) { line << setting; });
+    bad_value(key, value, allowed, [&](Text& line) { line << int64_t{setting}; });
   }
 
   void count(Word key, Word value, uint32_t& setting) {
@@ -184,7 +270,7 @@ class OptionReader {
     bad_value(key, value, allowed, [&](Text& line) { line << uint64_t{setting}; });
   }
 
-  void probes(Word key, Word value, uint32_t& setting) {
+  void probes(Word key, Word value, Relaxed<uint32_t>& setting) {
     const int64_t n = value.is("all") ? ProbeOrders::kMostLanes : number(value, ProbeOrders::kMostLanes);
     if (n > 0) {
       setting = static_cast<uint32_t>(n);
@@ -193,6 +279,49 @@ class OptionReader {
     Text allowed;
     allowed << "1 to " << uint64_t{ProbeOrders::kMostLanes} << ", or all";
     bad_value(key, value, allowed, [&](Text& line) { line << uint64_t{setting}; });
+  }
+
+  // "exit", "signal:USR2", or both with a + between them.
+  void stats(Word key, Word value) {
+    bool at_exit = false, is_good = true;
+    uint32_t number = 0;
+    for (size_t from = 0, to; from <= value.length && is_good; from = to + 1) {
+      for (to = from; to < value.length && value.text[to] != '+';) ++to;
+      const Word part{value.text + from, to - from};
+      at_exit |= part.is("exit");
+      is_good =
+          part.is("exit") || signal_of(part, number) || (part.is("none") && part.length == value.length);
+    }
+    if (is_good) {
+      options_.stats_at_exit = at_exit;
+      options_.stats_signal = number;
+      return;
+    }
+    Text allowed;
+    allowed << "none, exit, signal:NAME or exit+signal:NAME, of";
+    for (const Signal& signal : kSignals) allowed << ' ' << signal.name;
+    bad_value(key, value, allowed, [&](Text& line) { write_stats(options_, line); });
+  }
+  static bool signal_of(Word part, uint32_t& number) {
+    constexpr size_t kPrefix = 7;  // of "signal:"
+    if (part.length <= kPrefix || !Word{part.text, kPrefix}.is("signal:")) return false;
+    for (const Signal& signal : kSignals) {
+      if (!Word{part.text + kPrefix, part.length - kPrefix}.is(signal.name)) continue;
+      number = signal.number;
+      return true;
+    }
+    return false;
+  }
+
+  void path(Word key, Word value, char (&setting)[Options::kLongestPath]) {
+    if (value.length < sizeof setting) {
+      memcpy(setting, value.text, value.length);
+      setting[value.length] = '\0';
+      return;
+    }
+    Text allowed;
+    allowed << "a path of at most " << uint64_t{sizeof setting - 1} << " characters";
+    bad_value(key, value, allowed, [&](Text& line) { line << '\'' << setting << '\''; });
   }
 
   void lanes(Word key, Word value) {

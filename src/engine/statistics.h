@@ -1,37 +1,22 @@
 // Statistics: adds up what lanes, slabs, runs and locks have counted. Exact when no other thread is inside the allocator;
 // otherwise each figure was true at some moment while they were read. Of a lane whose thread stays inside all the while, or cannot
 // be shut out for want of a barrier, what waits in its bins counts as live.
-// Called by: abi (stats=exit, malloc_stats, malloc_info, mallinfo). Locking: each lane is held while its bins are walked.
+// Called by: abi. Locking: each lane is held while its bins are walked.
 //
 // A hit counts nothing, so objects are counted where they rest: for each class
-//   live        = in use by the slabs - waiting in bins - on their way to another lane
+//   live        = in use by the slabs - waiting in bins - on their way to another lane + sampled objects
 //   allocations = put into bins - waiting in bins;  frees = allocations - live
 #pragma once
 
-#include "base/text.h"
 #include "engine/options.h"
 #include "lane/lane_work.h"
 #include "reclaim/deferred.h"
+#include "telemetry/writers.h"
 
 namespace lanemalloc {
 
-struct ClassStatistics {
-  uint64_t size, allocations, live, in_flight, slabs;
-};
-
-struct Statistics {
-  ClassStatistics classes[kClassCount];
-  uint64_t allocations, frees, live_objects, live_bytes, in_flight_objects;
-  uint64_t large_allocations, large_live_objects, large_live_bytes;
-  uint64_t slab_bytes;
-  uint64_t misses, remote_frees, remote_batches, inbox_drains, slabs_made, slabs_moved;
-  uint64_t failed_entries, overflow_entries, nested_entries, rescue_entries;
-  uint64_t revocations, refused_revocations, direct_frees, idle_stack_failures;
-  uint64_t depot_failures, depot_waits, runs_failures, runs_waits;
-  uint64_t lane_waits, lane_waited_us, rebinds, interruptions;
-  uint64_t probes[kProbesRows];
-  uint64_t lanes, bad_pointers;
-  uint64_t deferred, deferred_waiting;  // frees and calls that wait for a safepoint
+// With what only tests ask for.
+struct Statistics : lane_statistics {
   Entry entry;
   uint32_t shared_lanes;
   RunStatistics runs;
@@ -43,164 +28,146 @@ inline uint64_t not_negative(uint64_t difference) {
 }
 
 template <class P>
-void collect(World<P>& world, Statistics& s) {
-  s = Statistics{};
-  for (unsigned c = 1; c < kClassCount; ++c) {
-    s.classes[c].size = size_of(static_cast<SizeClass>(c));
-    s.classes[c].in_flight = uint64_t{0} - world.depot.freed(c);
+class Collection {
+ public:
+  // At most so many tries for each lane, and for the depot's lock: who has it may be this very thread, further down its stack.
+  static constexpr int kAttempts = 64;
+
+  Collection(World<P>& world, Statistics& s) : world_(world), s_(s), visit_(&s, true) {
+    s_ = Statistics{};
+    s_.version = LANE_STATS_VERSION;
+    s_.size = sizeof(lane_statistics);
+    look_at_slabs();
+    world_.lanes.for_each([this](Lane<P>& lane) { look_at(lane); });
+    look_at_world();
+    add_up();
   }
+
+ private:
+  template <class T>
+  static uint64_t read(const std::atomic<T>& counter) {
+    return static_cast<uint64_t>(counter.load(std::memory_order_relaxed));
+  }
+
   // What the slabs have handed out.
-  uint64_t used[kClassCount]{};
-  const BlockCount known =
-      world.region.frontier() < world.region.opened() ? world.region.frontier() : world.region.opened();
-  for (BlockIndex b = 0; b < known; ++b) {
-    const MapEntry entry = world.region.entry(b);
-    if (!is_lane(entry.owner()) && entry.owner() != Owner::kDepot) continue;
-    const Slab* slab = world.slabs().at(entry);
-    if (world.region.block_of_state(slab) != b) continue;
-    const unsigned c = index_of(slab->size_class);
-    used[c] += slab->used();
-    ++s.classes[c].slabs;
-    s.slab_bytes += bytes_of(slab_blocks_of(slab->size_class));
+  void look_at_slabs() {
+    const BlockCount frontier = world_.region.frontier(), opened = world_.region.opened();
+    const BlockCount known = frontier < opened ? frontier : opened;
+    for (BlockIndex b = 0; b < known; ++b) {
+      const MapEntry entry = world_.region.entry(b);
+      if (is_private(entry.owner())) {
+        const bool is_large = public_of(entry.owner()) == Owner::kLarge;
+        s_.kind_bytes += bytes_of(is_large ? world_.region.state(b).length : 1);
+      }
+      if (!is_slab(entry.owner())) continue;
+      const Slab* slab = world_.slabs().at(entry);
+      if (world_.region.block_of_state(slab) != b) continue;
+      const unsigned c = index_of(slab->size_class);
+      used_[c] += slab->used();
+      ++s_.classes[c].slabs;
+      s_.slab_bytes += bytes_of(slab_blocks_of(slab->size_class));
+    }
   }
-  // What waits in the lanes.
-  Visit visit(&s, true);
-  world.lanes.for_each([&](Lane<P>& lane) {
+
+  // What waits in the lane, and what it has counted.
+  void look_at(Lane<P>& lane) {
     uint64_t waiting[kClassCount]{};
-    constexpr int kAttempts = 64;  // a thread is rarely inside for long
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      if (!lane.try_hold(visit, false)) continue;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {  // a thread is rarely inside for long
+      if (!lane.try_hold(visit_, false)) continue;
       for (unsigned c = 1; c < kClassCount; ++c) waiting[c] = lane.bin_length(c);
       if (const Deferred* deferred = lane.deferred.load(std::memory_order_relaxed); deferred != nullptr) {
-        s.deferred += deferred->added();
-        s.deferred_waiting += deferred->added() - deferred->freed();
+        s_.deferred += deferred->added();
+        s_.deferred_waiting += deferred->added() - deferred->freed();
       }
-      lane.let_go(visit);
+      lane.let_go(visit_);
       break;
     }
     const LaneCounters& counters = lane.counters();
-    auto read = [](const auto& counter) {
-      return static_cast<uint64_t>(counter.load(std::memory_order_relaxed));
-    };
     for (unsigned c = 1; c < kClassCount; ++c) {
-      s.classes[c].allocations += read(counters.taken[c]) - waiting[c];
-      s.classes[c].in_flight += read(counters.sent[c]) - read(counters.received[c]);
-      s.remote_frees += read(counters.sent[c]);
-      used[c] -= waiting[c];
+      s_.classes[c].allocations += read(counters.taken[c]) - waiting[c];
+      s_.classes[c].in_flight += read(counters.sent[c]) - read(counters.received[c]);
+      s_.remote_frees += read(counters.sent[c]);
+      used_[c] -= waiting[c];
     }
-    s.misses += read(counters.misses);
-    s.remote_batches += read(counters.remote_batches);
-    s.inbox_drains += read(counters.inbox_drains);
-    s.slabs_made += read(counters.slabs_made);
-    s.failed_entries += lane.lock().failures();
-    s.lane_waits += lane.lock().waits();
-    s.lane_waited_us += lane.lock().waited_ns() / 1000;
-    ++s.lanes;
-  });
-  const SharedCounters& shared = world.counters;
-  s.large_allocations = shared.large_allocations.load(std::memory_order_relaxed);
-  s.large_live_bytes = shared.large_bytes.load(std::memory_order_relaxed);
-  s.large_live_objects = s.large_allocations - shared.large_frees.load(std::memory_order_relaxed);
-  s.allocations = s.large_allocations;
-  s.live_objects = s.large_live_objects;
-  s.live_bytes = s.large_live_bytes;
-  for (unsigned c = 1; c < kClassCount; ++c) {
-    const uint64_t direct = shared.direct_frees[c].load(std::memory_order_relaxed);
-    s.direct_frees += direct;
-    s.classes[c].in_flight += direct;
-    s.classes[c].live = not_negative(used[c] - s.classes[c].in_flight);
-    s.classes[c].in_flight = not_negative(s.classes[c].in_flight);
-    s.allocations += s.classes[c].allocations;
-    s.live_objects += s.classes[c].live;
-    s.live_bytes += s.classes[c].live * s.classes[c].size;
-    s.in_flight_objects += s.classes[c].in_flight;
+    s_.misses += read(counters.misses);
+    s_.remote_batches += read(counters.remote_batches);
+    s_.inbox_drains += read(counters.inbox_drains);
+    s_.slabs_made += read(counters.slabs_made);
+    const Contention& contention = lane.lock().contention();
+    s_.failed_entries += read(contention.failures);
+    s_.lane_waits += read(contention.waits);
+    s_.lane_waited_us += read(contention.waited_ns) / 1000;
+    ++s_.lanes;
   }
-  s.frees = s.allocations - s.live_objects;
-  s.overflow_entries = shared.overflow_entries.load(std::memory_order_relaxed);
-  s.nested_entries = shared.nested_entries.load(std::memory_order_relaxed);
-  s.rebinds = shared.rebinds.load(std::memory_order_relaxed);
-  s.interruptions = P::interruptions();
-  for (unsigned row = 0; row < kProbesRows; ++row)
-    s.probes[row] = shared.probes[row].load(std::memory_order_relaxed);
-  s.entry = world.lanes.entry();
-  s.shared_lanes = world.lanes.orders().lanes();
-  s.rescue_entries = world.lanes.rescues();
-  s.revocations = shared.revocations.load(std::memory_order_relaxed);
-  s.refused_revocations = shared.refused_revocations.load(std::memory_order_relaxed);
-  s.bad_pointers = shared.bad_pointers.load(std::memory_order_relaxed);
-  s.idle_stack_failures = world.lanes.idle_failures();
-  s.slabs_moved = world.depot.moved();
-  s.depot_failures = world.depot.lock().failures();
-  s.depot_waits = world.depot.lock().waits();
-  s.runs_failures = world.runs.lock().failures() + world.runs.growth_lock().failures();
-  s.runs_waits = world.runs.lock().waits() + world.runs.growth_lock().waits();
-  s.runs = world.runs.statistics();
-}
+
+  void look_at_world() {
+    const SharedCounters& shared = world_.counters;
+    s_.large_allocations = read(shared.large_allocations);
+    s_.large_live_bytes = read(shared.large_bytes);
+    s_.large_live_objects = s_.large_allocations - read(shared.large_frees);
+    s_.overflow_entries = read(shared.overflow_entries);
+    s_.nested_entries = read(shared.nested_entries);
+    s_.rebinds = read(shared.rebinds);
+    s_.interruptions = P::interruptions();
+    for (unsigned row = 0; row < kProbesRows; ++row) s_.probes[row] = read(shared.probes[row]);
+    s_.entry = world_.lanes.entry();
+    s_.shared_lanes = world_.lanes.orders().lanes();
+    Text entry;
+    OptionReader::write_entry(entry, s_.entry, s_.shared_lanes);
+    for (size_t i = 0; i < entry.size(); ++i) s_.lane_statistics::entry[i] = entry.data()[i];
+    s_.rescue_entries = world_.lanes.rescues();
+    s_.revocations = read(shared.revocations);
+    s_.refused_revocations = read(shared.refused_revocations);
+    s_.bad_pointers = read(shared.bad_pointers);
+    s_.slabs_moved = world_.depot.moved();
+    s_.idle_stack_failures = read(world_.lanes.idle_tries().failures);
+    const Contention &depot = world_.depot.lock().contention(), &runs = world_.runs.lock().contention(),
+                     &growth = world_.runs.growth_lock().contention();
+    s_.depot_failures = read(depot.failures);
+    s_.depot_waits = read(depot.waits);
+    s_.runs_failures = read(runs.failures) + read(growth.failures);
+    s_.runs_waits = read(runs.waits) + read(growth.waits);
+    s_.runs = world_.runs.statistics();
+    s_.claimed_bytes = s_.runs.claimed;
+    s_.committed_bytes = s_.runs.claimed - s_.runs.clean;
+    s_.cached_bytes = s_.runs.dirty;
+    s_.purged_bytes = s_.runs.purged;
+    s_.moved_bytes = s_.runs.moved;
+  }
+
+  void add_up() {
+    s_.allocations = s_.large_allocations;
+    s_.live_objects = s_.large_live_objects;
+    s_.live_bytes = s_.large_live_bytes;
+    for (unsigned c = 1; c < kClassCount; ++c) {
+      lane_class_statistics& row = s_.classes[c];
+      row.size = size_of(static_cast<SizeClass>(c));
+      const uint64_t direct = read(world_.counters.direct_frees[c]);
+      s_.direct_frees += direct;
+      row.in_flight += direct - world_.depot.freed(c);
+      const uint64_t sampled = read(world_.counters.sampled_allocations[c]);
+      s_.samples += sampled;
+      row.allocations += sampled;
+      row.live = not_negative(used_[c] + sampled - read(world_.counters.sampled_frees[c]) - row.in_flight);
+      row.in_flight = not_negative(row.in_flight);
+      s_.allocations += row.allocations;
+      s_.live_objects += row.live;
+      s_.live_bytes += row.live * row.size;
+      s_.in_flight_objects += row.in_flight;
+    }
+    s_.frees = s_.allocations - s_.live_objects;
+  }
+
+  World<P>& world_;
+  Statistics& s_;
+  Visit visit_;
+  uint64_t used_[kClassCount]{};
+};
 
 // One line a figure: "lanemalloc: name: value".
 template <class P>
-void print(const Statistics& s) {
-  Text entry;
-  entry << "lanemalloc: entry: ";
-  OptionReader::write_entry(entry, s.entry, s.shared_lanes);
-  entry.end();
-  P::say(entry.data(), entry.size());
-  struct Line {
-    const char* name;
-    uint64_t value;
-  };
-  const Line lines[] = {
-      {"allocations", s.allocations},
-      {"frees", s.frees},
-      {"live objects", s.live_objects},
-      {"live bytes", s.live_bytes},
-      {"large allocations", s.large_allocations},
-      {"objects on their way", s.in_flight_objects},
-      {"misses", s.misses},
-      {"remote frees", s.remote_frees},
-      {"remote batches", s.remote_batches},
-      {"inbox drains", s.inbox_drains},
-      {"lanes", s.lanes},
-      {"failed lane entries", s.failed_entries},
-      {"waits for a lane", s.lane_waits},
-      {"microseconds waited for lanes", s.lane_waited_us},
-      {"rebinds to another lane", s.rebinds},
-      {"restarted sequences", s.interruptions},
-      {"overflow entries", s.overflow_entries},
-      {"nested entries", s.nested_entries},
-      {"rescue entries", s.rescue_entries},
-      {"revocations", s.revocations},
-      {"refused revocations", s.refused_revocations},
-      {"failed idle-stack swaps", s.idle_stack_failures},
-      {"slabs made", s.slabs_made},
-      {"slabs moved by the depot", s.slabs_moved},
-      {"depot lock failures", s.depot_failures},
-      {"depot lock waits", s.depot_waits},
-      {"region lock failures", s.runs_failures},
-      {"region lock waits", s.runs_waits},
-      {"bytes committed", s.runs.claimed - s.runs.clean},
-      {"bytes claimed", s.runs.claimed},
-      {"bytes cached", s.runs.dirty},
-      {"bytes purged", s.runs.purged},
-      {"bytes moved by the kernel", s.runs.moved},
-      {"deferred frees", s.deferred},
-      {"deferred frees that wait", s.deferred_waiting},
-      {"bad pointers", s.bad_pointers},
-  };
-  for (const Line& line : lines) {
-    Text text;
-    text << "lanemalloc: " << line.name << ": " << line.value;
-    text.end();
-    P::say(text.data(), text.size());
-  }
-  for (unsigned row = 1; row < kProbesRows; ++row) {
-    if (s.probes[row] == 0) continue;
-    Text text;
-    text << "lanemalloc: searches of " << (row <= 4 ? "" : "up to ") << uint64_t{most_probes_of(row)}
-         << (row == 1 ? " lane: " : " lanes: ") << s.probes[row];
-    text.end();
-    P::say(text.data(), text.size());
-  }
+void print(const lane_statistics& s) {
+  write_lines(s, {[](void*, const char* text, size_t n) { P::say(text, n); }, nullptr});
 }
 
 }  // namespace lanemalloc

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "base/atomics.h"
+#include "base/contention.h"
 
 namespace lanemalloc {
 
@@ -28,8 +28,8 @@ class IdStack {
       // release: publishes the link, and what the pusher did to the lane, to [idle.pop].
       if (head_.compare_exchange_weak(head, next_tag(head) | id, std::memory_order_release,
                                       std::memory_order_relaxed))
-        return;
-      failures_.fetch_add(1, std::memory_order_relaxed);
+        return tries_.done();
+      tries_.failed();
     }
   }
 
@@ -41,21 +41,26 @@ class IdStack {
     while (number(head) != kNone) {
       const uint32_t below = link(number(head)).load(std::memory_order_relaxed);
       if (head_.compare_exchange_weak(head, next_tag(head) | below, std::memory_order_acquire,
-                                      std::memory_order_acquire))
+                                      std::memory_order_acquire)) {
+        tries_.done();
         return number(head);
-      failures_.fetch_add(1, std::memory_order_relaxed);
+      }
+      tries_.failed();
     }
     return kNone;
   }
 
-  uint64_t failures() const { return failures_.load(std::memory_order_relaxed); }
+  const Tries<Atomics>& tries() const { return tries_; }
 
  private:
+  template <class P>
+  friend struct Layout;  // engine/layout.h
+
   static uint32_t number(uint64_t head) { return static_cast<uint32_t>(head); }
   static uint64_t next_tag(uint64_t head) { return ((head >> 32) + 1) << 32; }
 
   typename Atomics::template atomic<uint64_t> head_{0};
-  typename Atomics::template atomic<uint64_t> failures_{0};
+  Tries<Atomics> tries_;
 };
 
 }  // namespace lanemalloc

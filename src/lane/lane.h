@@ -50,6 +50,8 @@ struct LaneCounters {
   std::atomic<uint64_t> inbox_drains{0};          // times the inbox was emptied
   std::atomic<uint64_t> misses{0};                // requests that found their bin empty
   std::atomic<uint64_t> slabs_made{0};            // slabs taken from the run allocator
+  static constexpr unsigned kOwners = 32;
+  std::atomic<uint32_t> batches_to[kOwners]{};  // of remote_batches: by the owner's number modulo kOwners
 };
 
 template <class P>
@@ -195,7 +197,10 @@ class Lane : public Gate {
   void unlock(Visit& visit) { lock_.release(visit); }
   const Lock<P>& lock() const { return lock_; }  // to be looked at
   Slot* owner_slot() const { return owner_slot_.load(std::memory_order_relaxed); }
-  void forget_owner() { owner_slot_.store(nullptr, std::memory_order_relaxed); }
+  void set_owner(Slot* slot) {
+    owner_slot_.store(slot, std::memory_order_relaxed);
+    thread_.store(slot != nullptr ? P::thread_id() : 0, std::memory_order_relaxed);
+  }
   // In a fork child: nobody will ever enter this lane again; its owner, if it is there, works elsewhere.
   void set_aside();
   bool is_set_aside() const { return set_aside_; }
@@ -231,6 +236,9 @@ class Lane : public Gate {
   }
 
  private:
+  template <class Q>
+  friend struct Layout;  // engine/layout.h
+
   static constexpr unsigned kRemotes = 32;
   static constexpr unsigned kRemotesOfKinds = 8;
   static constexpr unsigned kSomeBatches = 4;
@@ -346,15 +354,16 @@ class Lane : public Gate {
 
   // Others' words.
   alignas(kNoSharing) Inbox<> inbox_;
-  alignas(kNoSharing) Lock<P> lock_{Rank::kLane};
-  std::atomic<uint64_t> precedence_{0};
+  alignas(kNoSharing) std::atomic<uint64_t> precedence_{0};
   std::atomic<Slot*> owner_slot_{nullptr};  // whose lane it is; under the lock
   std::atomic<bool> revoking_{false};
   bool set_aside_ = false;
   bool is_doubtful_ = false;
   std::atomic<bool> mail_waits_{false};  // much of it
   std::atomic<bool> left_full_{false};
-  std::atomic<bool> asked_{false};  // where the system has no barrier: clean yourself when you can
+  std::atomic<bool> asked_{false};   // where the system has no barrier: clean yourself when you can
+  Lock<P> lock_{Rank::kLane};        // last, for what is behind its first words is rarely written
+  std::atomic<uint32_t> thread_{0};  // the owner's number with the system, for readers
 };
 
 }  // namespace lanemalloc

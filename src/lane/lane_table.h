@@ -106,16 +106,23 @@ class LaneTable {
     rescues_.fetch_add(1, std::memory_order_relaxed);
     // The list only grows, so a compare-exchange cannot be fooled. release: publishes the lane to the acquire above.
     uint32_t first = overflow_.load(std::memory_order_relaxed);
-    do lane->overflow_link().store(first, std::memory_order_relaxed);
-    while (!overflow_.compare_exchange_weak(first, static_cast<uint32_t>(lane->id()),
-                                            std::memory_order_release, std::memory_order_relaxed));
+    for (;; overflow_tries_.failed()) {
+      lane->overflow_link().store(first, std::memory_order_relaxed);
+      if (overflow_.compare_exchange_weak(first, static_cast<uint32_t>(lane->id()), std::memory_order_release,
+                                          std::memory_order_relaxed))
+        break;
+    }
+    overflow_tries_.done();
     return lane;
   }
 
+  const Tries<>& idle_tries() const { return idle_.tries(); }
   uint64_t rescues() const { return rescues_.load(std::memory_order_relaxed); }
-  uint64_t idle_failures() const { return idle_.failures(); }
 
  private:
+  template <class Q>
+  friend struct Layout;  // engine/layout.h
+
   static Owner owner(uint32_t n) { return static_cast<Owner>(n); }
   static uint32_t number(Owner id) {
     return static_cast<uint32_t>(id) - static_cast<uint32_t>(Owner::kFirstLane);
@@ -142,13 +149,15 @@ class LaneTable {
   Lane<P>* make(Visit* visit, Entry how, uint32_t lane_number) {
     uint32_t i = count_.load(std::memory_order_relaxed);
     Address place;
-    do {
+    for (;; count_tries_.failed()) {
       if (i >= most_) return nullptr;
       place = lanes_ + i * kStride;
       const Bytes page = P::page_size();
       const Address begin = round_down(place, page);
       if (!P::open(begin, round_up(place + kStride, page) - begin)) return nullptr;
-    } while (!count_.compare_exchange_weak(i, i + 1, std::memory_order_acq_rel, std::memory_order_relaxed));
+      if (count_.compare_exchange_weak(i, i + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) break;
+    }
+    count_tries_.done();
     Lane<P>* lane = new (reinterpret_cast<void*>(place))
         Lane<P>(owner(i + static_cast<uint32_t>(Owner::kFirstLane)), world_, how, lane_number);
     if (visit != nullptr) lane->try_lock(*visit);
@@ -172,6 +181,8 @@ class LaneTable {
   alignas(kNoSharing) IdStack<> idle_;
   alignas(kNoSharing) std::atomic<uint32_t> overflow_{0};
   std::atomic<uint64_t> rescues_{0};
+  Tries<> count_tries_;
+  Tries<> overflow_tries_;
 };
 
 }  // namespace lanemalloc

@@ -50,7 +50,7 @@ void Lane<P>::set_aside() {
   }
   revoking_.store(true, std::memory_order_relaxed);
   close_gate();
-  forget_owner();
+  set_owner(nullptr);
 }
 
 template <class P>
@@ -399,6 +399,7 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
   Object* batch = remote.take();
   remote.room = kBatchBytes;
   bump(counters_.remote_batches);
+  bump(counters_.batches_to[static_cast<unsigned>(public_of(remote.owner)) % LaneCounters::kOwners]);
   stir(visit);
   Kind* const kind = is_private(remote.owner) ? kind_of(batch) : nullptr;
   if (public_of(remote.owner) == Owner::kDepot) {

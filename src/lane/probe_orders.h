@@ -24,6 +24,9 @@ class Modulus {
   }
 
  private:
+  template <class P>
+  friend struct Layout;  // engine/layout.h
+
   // Of a 64 by 32 bit product of 96 bits: the part above 64.
   static uint32_t high_half(uint64_t a, uint32_t b) {
     const uint64_t low = (a & 0xFFFFFFFF) * b;
@@ -58,6 +61,9 @@ class ProbeOrders {
   }
 
  private:
+  template <class P>
+  friend struct Layout;
+
   static uint32_t greatest_common_divisor(uint32_t a, uint32_t b) {
     while (b != 0) {
       const uint32_t rest = a % b;

@@ -13,20 +13,21 @@ namespace lanemalloc {
 
 // How threads share lanes (entry/shared.h).
 struct SharedSettings {
-  uint32_t probes = 4;           // lanes tried before a thread waits; at most all
-  bool scan_from_first = false;  // in order, from the first lane, rather than in orders of their own
-  bool use_precedence = true;    // wait at the lane that has been contended longest
-  bool wait_on_random = false;   // where none has: at the one tried last, rather than at the thread's own
+  Relaxed<uint32_t> probes = 4;           // lanes tried before a thread waits; at most all
+  Relaxed<bool> scan_from_first = false;  // in order, from the first lane, rather than in orders of their own
+  Relaxed<bool> use_precedence = true;    // wait at the lane that has been contended longest
+  Relaxed<bool> wait_on_random =
+      false;  // where none has: at the one tried last, rather than at the thread's own
 };
 
 struct Settings {
-  Entry entry = Entry::kOwned;
-  bool choose_entry = false;  // from what is seen while the process runs (engine/engine_slow.h)
-  uint32_t shared_lanes = 0;  // 0: as many as there are CPUs
+  Relaxed<Entry> entry = Entry::kOwned;
+  Relaxed<bool> choose_entry = false;  // from what is seen while the process runs (engine/engine_slow.h)
+  Relaxed<uint32_t> shared_lanes = 0;  // 0: as many as there are CPUs
   SharedSettings shared;
-  bool checked = false;      // a bit an object tells whether it is in use; nothing hits
-  int64_t decay_ms = 1000;   // how long freed memory is kept; < 0: for good
-  uint32_t deferred = 4096;  // frees that may wait in a lane for a safepoint, and as many calls
+  bool checked = false;              // a bit an object tells whether it is in use; nothing hits
+  Relaxed<int64_t> decay_ms = 1000;  // how long freed memory is kept; < 0: for good
+  uint32_t deferred = 4096;          // frees that may wait in a lane for a safepoint, and as many calls
 };
 
 // How many lanes were tried until one could be entered, or none: up to 4 each by itself, then by doublings.
@@ -34,7 +35,6 @@ inline constexpr unsigned kProbesRows = 15;
 inline unsigned probes_row(uint32_t probes) {
   return probes <= 4 ? probes : static_cast<unsigned>(std::bit_width(probes - 1)) + 2;
 }
-inline uint32_t most_probes_of(unsigned row) { return row <= 4 ? row : uint32_t{1} << (row - 2); }
 
 // What happened outside any lane, or to a lane from outside. Anybody adds.
 struct SharedCounters {
@@ -47,6 +47,9 @@ struct SharedCounters {
   std::atomic<uint64_t> large_bytes{0};  // live
   std::atomic<uint64_t>
       direct_frees[kClassCount]{};  // objects sent straight to their owner, for want of a lane
+  std::atomic<uint64_t>
+      sampled_allocations[kClassCount]{};  // objects in runs of their own (engine/engine_slow.h)
+  std::atomic<uint64_t> sampled_frees[kClassCount]{};
   std::atomic<uint64_t> bad_pointers{0};
   std::atomic<uint64_t> probes[kProbesRows]{};
   std::atomic<uint64_t> rebinds{0};  // threads that went over to another lane

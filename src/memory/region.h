@@ -21,6 +21,7 @@
 
 #include "base/atomics.h"
 #include "base/check.h"
+#include "base/contention.h"
 #include "memory/size_classes.h"
 #include "platform/platform.h"
 
@@ -173,10 +174,12 @@ class Region {
   BlockIndex take_fresh(BlockCount n) {
     for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
       BlockIndex at = frontier();
-      do {
+      for (;; frontier_tries_.failed()) {
         // Looked at first: who overstepped and then could not step back would leave no addresses to anybody.
         if (n > block_count_ - at) return kNoBlock;
-      } while (!frontier_.compare_exchange_weak(at, at + n, std::memory_order_relaxed));
+        if (frontier_.compare_exchange_weak(at, at + n, std::memory_order_relaxed)) break;
+      }
+      frontier_tries_.done();
       Claim claim = P::claim(address_of(at), bytes_of(n));
       if (claim == Claim::kDone) {
         if (LIKELY(open_metadata(at + n))) return at;
@@ -195,6 +198,9 @@ class Region {
   }
 
  private:
+  template <class Q>
+  friend struct Layout;  // engine/layout.h
+
   static constexpr Bytes kSmallestBody = Bytes{256} << 30;
   static constexpr Bytes kLargestBody = Bytes{16} << 40;
   static constexpr BlockCount kOpenStep = 1024;
@@ -219,8 +225,9 @@ class Region {
     if (bits_ != 0 && !open_array<std::byte[kBitsPerBlock]>(bits_, before, after)) return false;
     BlockCount seen = before;
     // release: whoever reads opened() may touch the states below it. Pairs with the acquire there.
-    while (seen < after && !opened_.compare_exchange_weak(seen, after, std::memory_order_release)) {
-    }
+    while (seen < after && !opened_.compare_exchange_weak(seen, after, std::memory_order_release))
+      opened_tries_.failed();
+    opened_tries_.done();
     return true;
   }
 
@@ -246,6 +253,8 @@ class Region {
   BlockCount block_count_ = 0;
   alignas(kNoSharing) std::atomic<BlockCount> frontier_{0};
   std::atomic<BlockCount> opened_{0};
+  Tries<> frontier_tries_;
+  Tries<> opened_tries_;
 };
 
 }  // namespace lanemalloc

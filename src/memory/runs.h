@@ -48,8 +48,9 @@ class Runs {
   // Once, before use. unmap: freed memory is unmapped, not emptied. decay_ms: < 0 never gives memory back, 0 at once.
   void start(bool unmap, int64_t decay_ms) {
     unmap_ = unmap;
-    decay_ms_ = decay_ms;
+    set_decay(decay_ms);
   }
+  void set_decay(int64_t decay_ms) { decay_ms_ = decay_ms; }
 
   // Takes n blocks (more than 0), the first at a multiple of align_blocks (a power of two). at is kNone without memory.
   Run allocate(BlockCount n, BlockCount align_blocks, Visit& visit) {
@@ -284,8 +285,10 @@ class Runs {
 
   void raise_used_end(BlockIndex to) {
     BlockIndex end = used_end();
-    while (UNLIKELY(end < to) && !used_end_.compare_exchange_weak(end, to, std::memory_order_relaxed)) {
-    }
+    if (LIKELY(end >= to)) return;
+    while (end < to && !used_end_.compare_exchange_weak(end, to, std::memory_order_relaxed))
+      used_end_tries_.failed();
+    used_end_tries_.done();
   }
 
   // Puts a free run into its bin; a dirty one goes to the young end of the age list.
@@ -554,10 +557,12 @@ class Runs {
     mark_used(at, n);
     raise_used_end(at + n);
     BlockIndex head = deferred_.load(std::memory_order_relaxed);
-    do run(at).next = head;
-    // release: publishes the run's state to [deferred.take].
-    while (
-        !deferred_.compare_exchange_weak(head, at + 1, std::memory_order_release, std::memory_order_relaxed));
+    for (;; deferred_tries_.failed()) {
+      run(at).next = head;
+      // release: publishes the run's state to [deferred.take].
+      if (deferred_.compare_exchange_weak(head, at + 1, std::memory_order_release, std::memory_order_relaxed))
+        return deferred_tries_.done();
+    }
   }
   void take_back_deferred() {
     if (LIKELY(deferred_.load(std::memory_order_relaxed) == 0)) return;
@@ -572,9 +577,12 @@ class Runs {
 
   void claimed(uint64_t blocks) { count<P>(claimed_blocks_, blocks); }
 
+  template <class Q>
+  friend struct Layout;  // engine/layout.h
+
   Region<P>& region_;
   bool unmap_ = false;
-  int64_t decay_ms_ = 0;
+  Relaxed<int64_t> decay_ms_ = 0;
   alignas(kNoSharing) Lock<P> growth_{Rank::kGrowth};
   alignas(kNoSharing) Lock<P> lock_{Rank::kRuns};
   Bins sets_[kSets];
@@ -589,6 +597,8 @@ class Runs {
   std::atomic<uint32_t> moved_alive_{0};
   std::atomic<uint64_t> purged_{0};
   std::atomic<uint64_t> moved_{0};
+  Tries<> deferred_tries_;
+  Tries<> used_end_tries_;
 };
 
 }  // namespace lanemalloc

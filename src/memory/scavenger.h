@@ -24,9 +24,12 @@ class Scavenger {
   void start(Pass pass, void* context, int64_t decay_ms) {
     pass_ = pass;
     context_ = context;
-    if (decay_ms < 0) return;  // never
-    period_ms_ = static_cast<uint64_t>(decay_ms) / kPassesToDecay;
-    if (period_ms_ < kShortestPeriod) period_ms_ = kShortestPeriod;
+    set_decay(decay_ms);
+  }
+  // < 0: never. Also while it runs.
+  void set_decay(int64_t decay_ms) {
+    const uint64_t period = static_cast<uint64_t>(decay_ms) / kPassesToDecay;
+    period_ms_ = decay_ms < 0 ? 0 : period < kShortestPeriod ? kShortestPeriod : period;
   }
 
   // There may be work. Cheap when it is known already.
@@ -65,9 +68,10 @@ class Scavenger {
   static void run(void* argument) { static_cast<Scavenger*>(argument)->run(); }
   void run() {
     for (;;) {
-      P::sleep_ms(period_ms_);
+      const uint64_t period = period_ms_;
+      P::sleep_ms(period);
       wanted_.store(false, std::memory_order_seq_cst);
-      if (pass_(context_)) wanted_.store(true, std::memory_order_relaxed);
+      if (period != 0 && pass_(context_)) wanted_.store(true, std::memory_order_relaxed);
       if (wanted_.load(std::memory_order_relaxed)) continue;
       state_.store(State::kIdle, std::memory_order_seq_cst);
       if (!wanted_.load(std::memory_order_seq_cst)) return;
@@ -78,7 +82,7 @@ class Scavenger {
 
   Pass pass_ = nullptr;
   void* context_ = nullptr;
-  uint64_t period_ms_ = 0;
+  Relaxed<uint64_t> period_ms_ = 0;  // 0: never
   alignas(kNoSharing) std::atomic<bool> wanted_{false};
   alignas(kNoSharing) std::atomic<State> state_{State::kIdle};
   std::atomic<uint64_t> refused_{0};

@@ -227,6 +227,8 @@ uint64_t Linux::now_ms() noexcept {
   return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1000000;
 }
 
+uint32_t Linux::thread_id() noexcept { return static_cast<uint32_t>(system_call(SYS_gettid)); }
+
 uint64_t Linux::now_ns() noexcept {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

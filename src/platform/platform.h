@@ -24,6 +24,7 @@
 //   now_ns()               nanoseconds of a steady clock; never 0.
 //   single_threaded()      true while the process has only ever had one thread; once false, always false.
 //   barrier()              a full memory barrier on every thread of the process. False if the system has none.
+//   thread_id()            the system's number of the calling thread; never 0.
 //   lane_number()          of the CPU, or of the concurrency id, that the calling thread runs on: below kMostNumbers, and
 //                          of no two running threads at once. kNoNumber where the next three are not to be had.
 //   take_here(word, lower, mark, before)  if word == (lane_number() << 16 | lower): before = word, word = mark. One step for all
@@ -85,6 +86,7 @@ concept Platform =
       { P::now_ms() } noexcept -> std::same_as<uint64_t>;
       { P::now_ns() } noexcept -> std::same_as<uint64_t>;
       { P::cpus() } noexcept -> std::same_as<uint32_t>;
+      { P::thread_id() } noexcept -> std::same_as<uint32_t>;
       { P::lane_number() } noexcept -> std::same_as<uint32_t>;
       { P::take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
       { P::hit_take_here(word, who, number, number, seen) } noexcept -> std::same_as<Restartable>;

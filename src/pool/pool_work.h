@@ -62,6 +62,7 @@ Pool<P>::Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment,
   owner_.type = KindOwner::Type::kPool;
   owner_.front = this;
   owner_.forget_threads = &Pool::forget_threads;
+  owner_.contention = &lock_.contention();
   strncpy(owner_.name, name, sizeof owner_.name - 1);
   owner_.name[sizeof owner_.name - 1] = '\0';
   Bytes whole = round_up(bytes, alignof(Object));

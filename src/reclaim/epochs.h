@@ -154,6 +154,9 @@ class Epochs {
   }
 
  private:
+  template <class Q>
+  friend struct Layout;  // engine/layout.h
+
   static constexpr uint64_t kSecond = 1'000'000'000;
 
   // The fields of the public structs are plain for C.

@@ -151,6 +151,9 @@ class Depot {
     lock_.release(visit);
     return slab;
   }
+  template <class Q>
+  friend struct Layout;  // engine/layout.h
+
   Slabs<P> slabs_;
   alignas(kNoSharing) Lock<P> lock_{Rank::kDepot};
   SlabList lists_[kClassCount];

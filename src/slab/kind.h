@@ -10,6 +10,7 @@
 // `link` bytes into the memory that the program knows.
 #pragma once
 
+#include "base/contention.h"
 #include "memory/region.h"
 #include "slab/object.h"
 
@@ -66,18 +67,23 @@ class Budget {
   }
 
  private:
+  template <class P>
+  friend struct Layout;  // engine/layout.h
+
   static bool has_room(Bytes bytes, Bytes used, Bytes limit) {
     return bytes <= limit && used <= limit - bytes;
   }
   bool add(Bytes bytes) {
     Bytes before = used();
-    do {
+    for (;; tries_.failed()) {
       if (!has_room(bytes, before, limit())) return false;
-    } while (!used_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));
+      if (used_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed)) break;
+    }
+    tries_.done();
     const Bytes after = before + bytes;
     Bytes peak = this->peak();
-    while (peak < after && !peak_.compare_exchange_weak(peak, after, std::memory_order_relaxed)) {
-    }
+    while (peak < after && !peak_.compare_exchange_weak(peak, after, std::memory_order_relaxed))
+      tries_.failed();
     if (before <= soft() && after > soft()) passed_.store(true, std::memory_order_relaxed);
     return true;
   }
@@ -89,6 +95,7 @@ class Budget {
   std::atomic<Bytes> limit_{kNone};
   std::atomic<Bytes> soft_{kNone};
   std::atomic<bool> passed_{false};
+  Tries<> tries_;
 };
 
 // A lane's, of a kind. The first two words are what a hit asks for (include/lanemalloc/pool.h).
@@ -134,10 +141,11 @@ struct KindOwner {
 
   Type type;
   char name[32];
-  void* front = nullptr;              // the heap or pool
-  uint32_t slot = 0;                  // of its bins in lanes' areas
-  std::atomic<Kind*> kinds{nullptr};  // by Kind::next; they only come
-  KindOwner* next = nullptr;          // of all
+  void* front = nullptr;                   // the heap or pool
+  uint32_t slot = 0;                       // of its bins in lanes' areas
+  std::atomic<Kind*> kinds{nullptr};       // by Kind::next; they only come
+  KindOwner* next = nullptr;               // of all
+  const Contention* contention = nullptr;  // of a pool's lock
   // In a fork child: other threads' doings with the owner are over. who: the slot of the thread that has forked.
   void (*forget_threads)(KindOwner& owner, const void* who) = nullptr;
 
@@ -253,7 +261,12 @@ class KindTable {
     for (KindOwner* owner = first_; owner != nullptr; owner = owner->next) visit(*owner);
   }
 
+  Tries<> kind_tries;  // at lists of kinds
+
  private:
+  template <class P>
+  friend struct Layout;  // engine/layout.h
+
   static constexpr uint32_t kMost = 16384;
 
   KindOwner* first_ = nullptr;

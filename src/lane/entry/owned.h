@@ -144,7 +144,7 @@ template <class P>
 bool Lane<P>::adopt_by(Slot& slot, Visit& visit) {
   if (!lock_or_wait(visit)) return false;
   leave_full(false);
-  owner_slot_.store(&slot, std::memory_order_relaxed);
+  set_owner(&slot);
   open_gate();
   unlock(visit);
   return true;
@@ -154,7 +154,7 @@ template <class P>
 void Lane<P>::disown(Visit& visit) {
   if (!lock_or_wait(visit))
     return;  // waits for a revoker: afterwards nobody looks at the slot, which may go away
-  owner_slot_.store(nullptr, std::memory_order_relaxed);
+  set_owner(nullptr);
   close_gate();
   unlock(visit);
 }

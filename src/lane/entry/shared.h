@@ -47,7 +47,8 @@ class Shared {
 
   uint32_t most_probes() const {
     const uint32_t n = world_.lanes.orders().lanes();
-    return settings().probes < n ? settings().probes : n;
+    const uint32_t probes = settings().probes;
+    return probes < n ? probes : n;
   }
 
   // As scudo did first: in order, beginning with the first.

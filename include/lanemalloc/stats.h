@@ -1,0 +1,135 @@
+/** @file
+ * lanemalloc: what the allocator has counted, and its options, read and set by name while the program runs. C11 and C++17.
+ *
+ * For every function here, where not said otherwise:
+ * - linking: any of the libraries; under LD_PRELOAD look them up with dlsym(RTLD_DEFAULT, ...)
+ * - figures: since the process started; a child of fork goes on with its parent's. Exact while no other thread is inside the allocator:
+ *   allocations - frees = live objects, for each class and in all, also after frees by other threads, ends of threads and forks. Else
+ *   each figure was true at some moment of the call. Objects of heaps and pools are counted by those (heap.h, pool.h)
+ * - threads: any, at the same time
+ * - signals: async-signal-safe; a lane that the interrupted thread is inside counts as it stands
+ * - cost: a look at every lane and every block; a millisecond a GiB, or less
+ *
+ * Source: jemalloc's mallctl and mimalloc's statistics for the form; Traffic Server's counting of failed exchanges for the contents.
+ * */
+#ifndef LANEMALLOC_STATS_H
+#define LANEMALLOC_STATS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LANE_STATS_VERSION 1
+#define LANE_STATS_CLASSES 105
+#define LANE_STATS_PROBES 15
+#define LANE_STATS_CELLS 20
+#define LANE_STATS_BUCKETS 16
+
+/** One size class. Row 0 is empty. */
+struct lane_class_statistics {
+  uint64_t size; /**< bytes of an object */
+  uint64_t allocations;
+  uint64_t live;      /**< objects that the program has */
+  uint64_t in_flight; /**< freed by another lane than the owner's, and not yet taken in there */
+  uint64_t slabs;
+};
+
+/** One lock, or one loop around a compare-exchange. Of all lanes' locks together: "lane". */
+struct lane_contention_statistics {
+  char name[24];      /**< empty: there are no more */
+  uint64_t count;     /**< entries, or loops that were done */
+  uint64_t failures;  /**< tries that failed */
+  uint64_t waits;     /**< entries that had to wait; loops never wait */
+  uint64_t waited_ns; /**< in those, once they were over */
+  uint32_t waits_by_time
+      [LANE_STATS_BUCKETS]; /**< [i]: shorter than 2^i microseconds, and not in a lower one; the last: all others */
+};
+
+struct lane_statistics {
+  uint32_t version; /**< LANE_STATS_VERSION of the library */
+  uint32_t size;    /**< bytes that the library has filled in */
+  char entry[24];   /**< how threads enter lanes now: "owned", "shared:8", "percpu" */
+
+  uint64_t allocations;
+  uint64_t frees;
+  uint64_t live_objects;
+  uint64_t live_bytes; /**< with what their size classes add */
+  uint64_t large_allocations;
+  uint64_t large_live_objects;
+  uint64_t large_live_bytes;
+  uint64_t in_flight_objects;
+
+  uint64_t misses;         /**< requests that found their bin empty */
+  uint64_t remote_frees;   /**< objects freed by another lane than the owner's */
+  uint64_t remote_batches; /**< sent with one exchange each */
+  uint64_t inbox_drains;
+  uint64_t direct_frees; /**< sent one by one, for want of memory for a lane */
+  uint64_t lanes;
+  uint64_t failed_entries; /**< tries to enter a lane by its lock that failed */
+  uint64_t lane_waits;
+  uint64_t lane_waited_us;
+  uint64_t rebinds;       /**< threads that went over to another lane */
+  uint64_t interruptions; /**< restartable sequences that were */
+  uint64_t overflow_entries;
+  uint64_t nested_entries; /**< those of signal handlers */
+  uint64_t rescue_entries;
+  uint64_t revocations;
+  uint64_t refused_revocations;
+  uint64_t idle_stack_failures;
+  uint64_t slabs_made;
+  uint64_t slabs_moved;
+  uint64_t depot_failures;
+  uint64_t depot_waits;
+  uint64_t runs_failures; /**< of both locks of the run allocator */
+  uint64_t runs_waits;
+
+  uint64_t claimed_bytes;   /**< mapped for objects */
+  uint64_t committed_bytes; /**< claimed, less what was given back to the system */
+  uint64_t cached_bytes;    /**< free runs with memory behind them */
+  uint64_t slab_bytes;      /**< cut into malloc's objects */
+  uint64_t kind_bytes;      /**< of heaps and pools */
+  uint64_t purged_bytes;    /**< given back to the system so far */
+  uint64_t moved_bytes;     /**< by the kernel, for realloc */
+
+  uint64_t deferred; /**< frees that wait or waited for a safepoint */
+  uint64_t deferred_waiting;
+  uint64_t samples; /**< objects sampled so far */
+  uint64_t bad_pointers;
+
+  uint64_t probes
+      [LANE_STATS_PROBES]; /**< searches of shared lanes: [i] tried i lanes up to 4, then up to 2^(i - 2) */
+  struct lane_contention_statistics contention[LANE_STATS_CELLS];
+  struct lane_class_statistics classes[LANE_STATS_CLASSES];
+};
+
+/** Fills in *stats, of which the caller has so many bytes: sizeof(struct lane_statistics) as it was compiled. What the library has beyond
+ * is left out; what it does not know stays as it is (stats->size tells). Returns 0; EINVAL: fewer than 8 bytes; ENOMEM before the
+ * allocator could start. */
+int lane_stats(struct lane_statistics* stats, size_t bytes);
+
+/** Writes the same as text of at most `size` bytes with its final zero: as JSON (docs/stats.schema.json), or as OpenMetrics. Returns the
+ * length that the whole text has, which the next call may exceed. No errors. */
+size_t lane_stats_json(char* text, size_t size);
+size_t lane_stats_openmetrics(char* text, size_t size);
+
+/** The names of everything that can be read: "options.decay_ms", "stats.live_bytes", "contention.depot.failures", .. Null beyond the last.
+ * The text is the library's, and stays. */
+const char* lane_name(size_t index);
+
+/** Writes the value of a name as text of at most `size` bytes with its final zero; an option's is as LANEMALLOC_OPTIONS takes it. Returns
+ * the length that the whole text has; -1: no such name. */
+long lane_get(const char* name, char* value, size_t size);
+
+/** Sets an option ("options.decay_ms", or "decay_ms"). Returns 0; ENOENT: no such name; EINVAL: no value for it, nothing has changed;
+ * EPERM: a figure, or an option that is fixed when the process starts; ENOTSUP: the system cannot do that (lanes=percpu). Takes effect at
+ * once or at each thread's next miss. One caller at a time; not in signal handlers. */
+int lane_set(const char* name, const char* value);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,32 @@
+// Figures: what was counted, at the moment of their making. Called by: the other files of abi/. Locking: none; safe in handlers.
+#pragma once
+
+#include "abi/process.h"
+
+namespace lanemalloc {
+
+// They lie in one of a few places set aside, since they are too large for the stack of a handler.
+class Figures {
+ public:
+  Figures();
+  Figures(const Figures&) = delete;
+  ~Figures();
+
+  explicit operator bool() const { return is_good_; }  // else the allocator could not start, and all are 0
+  const Statistics& operator*() const;
+
+  // In a fork child: who had a place is not here.
+  static void forget_in_child();
+
+ private:
+  void* place_;
+  bool is_good_ = false;
+};
+
+// Writes the figures where the options say, as they say.
+void report_figures();
+// Has a signal do that; of the one before it the system's own action is restored, unless the program has taken it. 0: none. False: the
+// system refused.
+bool watch_signal(uint32_t number);
+
+}  // namespace lanemalloc

@@ -1,0 +1,116 @@
+// Reports: figures that a process writes by itself, at its end or when a signal comes. Locking: none; all of it may run in a handler.
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "abi/figures.h"
+
+namespace lanemalloc {
+namespace {
+
+// A file, or standard error, written in larger pieces.
+class File {
+ public:
+  // path: %p is the process' number. Empty: standard error.
+  explicit File(const char* path) {
+    if (path[0] == '\0') return;
+    char name[kLongest];
+    size_t n = 0;
+    for (; *path != '\0' && n + kNumber < sizeof name; ++path) {
+      if (path[0] != '%' || path[1] != 'p') {
+        name[n++] = *path;
+        continue;
+      }
+      Text pid;
+      pid << int64_t{getpid()};
+      memcpy(name + n, pid.data(), pid.size());
+      n += pid.size();
+      ++path;
+    }
+    name[n] = '\0';
+    fd_ = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd_ >= 0) return;
+    Text line;
+    line << "lanemalloc: stats_file=" << name << ": cannot be written (" << strerrorname_np(errno)
+         << "), using standard error";
+    Linux::say(line.end().data(), line.size());
+    fd_ = STDERR_FILENO;
+  }
+  File(const File&) = delete;
+  ~File() {
+    flush();
+    if (fd_ != STDERR_FILENO) close(fd_);
+  }
+  Sink sink() {
+    return {[](void* file, const char* text, size_t n) { static_cast<File*>(file)->add(text, n); }, this};
+  }
+
+ private:
+  static constexpr size_t kLongest = Options::kLongestPath + 32;
+  static constexpr size_t kNumber = 12;
+
+  void add(const char* text, size_t n) {
+    if (used_ + n > sizeof buffer_) flush();
+    memcpy(buffer_ + used_, text, n);  // a Text is shorter
+    used_ += n;
+  }
+  void flush() {
+    size_t done = 0;
+    while (done < used_) {
+      const ssize_t n = ::write(fd_, buffer_ + done, used_ - done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) break;  // there is nobody to tell
+      done += static_cast<size_t>(n);
+    }
+    used_ = 0;
+  }
+
+  int fd_ = STDERR_FILENO;
+  size_t used_ = 0;
+  char buffer_[1024];
+};
+
+void on_signal(int) {
+  const int saved = errno;
+  report_figures();
+  errno = saved;
+}
+
+constinit Relaxed<uint32_t> watched = 0;
+
+}  // namespace
+
+void report_figures() {
+  const Options& options = process_options();
+  const Figures figures;
+  File file(options.stats_file);
+  switch (Options::Format{options.stats_format}) {
+    case Options::Format::kText:
+      return write_lines(*figures, file.sink());
+    case Options::Format::kJson:
+      return write_json(*figures, file.sink());
+    case Options::Format::kOpenMetrics:
+      return write_openmetrics(*figures, file.sink());
+  }
+}
+
+bool watch_signal(uint32_t number) {
+  if (number == watched) return true;
+  struct sigaction now = {};
+  if (watched != 0 && sigaction(static_cast<int>(watched), nullptr, &now) == 0 &&
+      now.sa_handler == on_signal) {
+    now.sa_handler = SIG_DFL;
+    sigaction(static_cast<int>(watched), &now, nullptr);
+  }
+  watched = number;
+  if (number == 0) return true;
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  return sigaction(static_cast<int>(number), &action, nullptr) == 0;
+}
+
+}  // namespace lanemalloc

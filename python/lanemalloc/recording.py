@@ -18,11 +18,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lanemalloc.figures import snapshot_json
-from lanemalloc.snapshot import Snapshot
 from lanemalloc.ui import Problem
+
+if TYPE_CHECKING:
+    from lanemalloc.snapshot import Snapshot
 
 FORMAT, VERSION = "lanemalloc-recording", 1
 MOST = 480
@@ -55,6 +56,8 @@ class Recording:
 
     def add(self, snapshot: Snapshot, at: float) -> None:
         """Keeps it if it is time for one. `at`: seconds since the start."""
+        from lanemalloc.figures import snapshot_json  # numpy takes a while: not before it is wanted
+
         self.library, self.options = snapshot.library, snapshot.options
         self.peak_live = max(self.peak_live, snapshot.live_bytes)
         self.peak_threads = max(self.peak_threads, snapshot.process.threads)

@@ -21,6 +21,7 @@ def end_json(recording: Recording, end: End, figures: dict[str, Any] | None, oth
         "status": end.status,
         "signal": end.signal,
         "peak_resident_bytes": end.peak_resident or recording.peak_resident,
+        "peak_resident_limit_bytes": end.peak_limit,
         "peak_live_bytes": recording.peak_live,
         "peak_threads": recording.peak_threads,
         "from": "exit" if figures else "last" if last else None,
@@ -56,9 +57,9 @@ def nothing_known(summary: dict[str, Any]) -> list[str]:
 
 
 def peak_resident(summary: dict[str, Any]) -> str:
-    """Of programs that are smaller than this one and end at once it is not known."""
+    """Of programs that are smaller than this one and end at once only that is known."""
     peak = summary["peak_resident_bytes"]
-    return units.size(peak) if peak else "small"
+    return units.size(peak) if peak else f"below {units.size(summary['peak_resident_limit_bytes'])}"
 
 
 def memory_lines(summary: dict[str, Any], figures: dict[str, int]) -> list[str]:

@@ -35,7 +35,8 @@ class End:
     signal: int | None
     seconds: float
     cpu_seconds: float
-    peak_resident: int  # of it, or of a child that it has waited for; 0: not known
+    peak_resident: int  # of it, or of a child that it has waited for; 0: not known, but at most peak_limit
+    peak_limit: int
 
     def describe(self) -> str:
         if self.signal is None:
@@ -95,6 +96,7 @@ class Child:
                 time.monotonic() - self.started,
                 usage.ru_utime + usage.ru_stime,
                 usage.ru_maxrss * 1024 if usage.ru_maxrss > self._least_peak else 0,
+                usage.ru_maxrss * 1024,
             )
 
     def _stop_too(self) -> None:

@@ -157,6 +157,15 @@ class Reader:
             return 0
         return int(world["frontier"])
 
+    def is_there(self) -> bool:
+        """Whether what lies at the root is what lay there when it was opened."""
+        try:
+            self._facts()
+            self._read_world()
+        except (Problem, Unreadable):
+            return False
+        return True
+
     def read(self, wanted: Wanted | None = None) -> Snapshot:
         """Raises Gone. What cannot be read for another reason is left out, and said in `left_out`."""
         wanted = wanted or Wanted()

@@ -191,7 +191,9 @@ class Difference:
     seconds: float
     allocations: float
     frees: float
-    allocated_bytes: float
+    allocated_bytes: float  # without large ones
+    large_allocations: float
+    large_frees: float
     class_allocations: Rates
     class_frees: Rates
     lane_allocations: Rates
@@ -235,6 +237,8 @@ def difference(later: Snapshot, earlier: Snapshot) -> Difference:
         allocations=float(class_allocations.sum()) + large,
         frees=float(class_frees.sum()) + large_frees,
         allocated_bytes=float((class_allocations * b.classes.size).sum()),
+        large_allocations=large,
+        large_frees=large_frees,
         class_allocations=class_allocations,
         class_frees=class_frees,
         lane_allocations=rate(a.lanes.allocations, b.lanes.allocations),

@@ -157,6 +157,13 @@ class Reader:
             return 0
         return int(world["frontier"])
 
+    def slabs(self) -> Slabs:
+        """As they were last read."""
+        if self._slabs is None:
+            self.read(Wanted())
+        assert self._slabs is not None
+        return self._slabs
+
     def is_there(self) -> bool:
         """Whether what lies at the root is what lay there when it was opened."""
         try:

@@ -117,9 +117,9 @@ static void lanes(void) {
   stay();
 }
 
-// --- backlog: objects of threads that sleep are freed by another.
-enum { kBacklog = 1000 };
-static void** of_thread[256];
+// --- backlog: objects of threads that sleep are freed by another; of each fewer than makes a sender look after the sleeper.
+enum { kBacklog = 25 };
+static void** of_thread[1024];
 static void* make_and_sleep(void* argument) {
   void** mine = touched(kBacklog * sizeof(void*));
   for (int i = 0; i < kBacklog; ++i) mine[i] = touched(30000);

@@ -168,9 +168,8 @@ def history_line(state: State, width: int) -> Line:
 
 def tabs(state: State, width: int) -> Line:
     line: Line = []
-    short = width < 70
     for i, name in enumerate(PANELS):
-        text = f" {i + 1} {name[:4] if short else name} "
+        text = f" {i + 1} {name} " if width >= 70 else f"{i + 1}{name[:4]} "
         line.append((text, "tab" if i == state.panel else "dim"))
     return line
 

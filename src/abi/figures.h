@@ -23,6 +23,12 @@ class Figures {
   bool is_good_ = false;
 };
 
+// The options in use as text, for readers outside.
+extern char options_text[1024];
+void write_options();
+// Sets one while the process runs: as lane_set() returns it (include/lanemalloc/stats.h).
+int set_process_option(const char* key, const char* value);
+
 // Writes the figures where the options say, as they say.
 void report_figures();
 // Has a signal do that; of the one before it the system's own action is restored, unless the program has taken it. 0: none. False: the

@@ -24,11 +24,6 @@ namespace lanemalloc {
 constinit ProcessEngine process_engine;
 thread_local constinit Slot thread_slot{&no_lane_gate};
 
-namespace {
-// The options in use, for readers outside.
-constinit char options_text[1024]{};
-}  // namespace
-
 extern "C" {
 // Readers outside find it by the note; nothing in the process does.
 [[gnu::used, gnu::visibility("hidden")]] constinit Root LANE_NAME(lanemalloc_stats_root) = [] {
@@ -76,19 +71,6 @@ const char* find_in_environment(const char* name, char** environment) {
   return nullptr;
 }
 
-void write_options() {
-  size_t length = 0;
-  for (size_t i = 0; OptionReader::key_at(i) != nullptr; ++i) {
-    Text text;
-    text << (i == 0 ? "" : ",") << OptionReader::key_at(i) << '=';
-    OptionReader::write(options, OptionReader::key_at(i), text);
-    if (length + text.size() >= sizeof options_text) break;
-    memcpy(options_text + length, text.data(), text.size());
-    length += text.size();
-  }
-  options_text[length] = '\0';
-}
-
 void read_options() {
 #if defined(LANEMALLOC_CHECKED_DEFAULT)
   options.settings.checked = true;
@@ -125,7 +107,7 @@ void after_fork_in_child() {
 }
 
 [[gnu::constructor(101)]] void library_starts() {
-  if (start_process()) watch_signal(options.stats_signal);
+  if (start_process()) watch_signal(options.stats.signal);
   if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) {
     static constexpr char kLine[] =
         "lanemalloc: no memory for fork handlers; a child of fork must not allocate\n";
@@ -134,28 +116,12 @@ void after_fork_in_child() {
 }
 
 [[gnu::destructor(101)]] void library_ends() {
-  if (options.stats_at_exit) report_figures();
+  if (options.stats.at_exit) report_figures();
 }
 
 }  // namespace
 
-const Options& process_options() { return options; }
-
-int set_process_option(const char* key, const char* value) {
-  if (!start_process()) return ENOMEM;
-  if (!OptionReader::is_key(key)) return ENOENT;
-  for (const char* fixed : {"checked", "deferred", "strict"})
-    if (strcmp(key, fixed) == 0) return EPERM;
-  Options wanted = options;
-  OptionReader reader(wanted, [](const char*, Bytes) {});
-  if (!reader.set(key, value)) return EINVAL;
-  if (strcmp(key, "lanes") == 0 && !process_engine.choose_entry(wanted.settings)) return ENOTSUP;
-  if (strcmp(key, "stats") == 0 && !watch_signal(wanted.stats_signal)) return ENOTSUP;
-  process_engine.adjust(wanted.settings);
-  options = wanted;
-  write_options();
-  return 0;
-}
+Options& process_options() { return options; }
 
 bool start_process() {
   Stage now = stage.load(std::memory_order_acquire);

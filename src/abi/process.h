@@ -20,9 +20,7 @@ extern thread_local constinit Slot thread_slot;
 bool start_process();
 
 // The options in use.
-const Options& process_options();
-// Sets one while the process runs: as lane_set() returns it (include/lanemalloc/stats.h).
-int set_process_option(const char* key, const char* value);
+Options& process_options();
 
 // Tells the user of a bad pointer as the options say; returns unless they say abort. expected: whose it should be; null: malloc's.
 SLOW void report_bad_pointer(const char* function, const void* pointer, Verdict why,

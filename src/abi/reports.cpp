@@ -1,4 +1,5 @@
-// Reports: figures that a process writes by itself, at its end or when a signal comes. Locking: none; all of it may run in a handler.
+// Reports: figures that a process writes by itself, at its end or when a signal comes; and the options as a reader sees and sets them.
+// Locking: none. Reports may run in a handler.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -81,6 +82,37 @@ void on_signal(int) {
 constinit Relaxed<uint32_t> watched = 0;
 
 }  // namespace
+
+constinit char options_text[1024]{};
+
+void write_options() {
+  size_t length = 0;
+  for (size_t i = 0; OptionReader::key_at(i) != nullptr; ++i) {
+    Text text;
+    text << (i == 0 ? "" : ",") << OptionReader::key_at(i) << '=';
+    OptionReader::write(process_options(), OptionReader::key_at(i), text);
+    if (length + text.size() >= sizeof options_text) break;
+    memcpy(options_text + length, text.data(), text.size());
+    length += text.size();
+  }
+  options_text[length] = '\0';
+}
+
+int set_process_option(const char* key, const char* value) {
+  if (!start_process()) return ENOMEM;
+  if (!OptionReader::is_key(key)) return ENOENT;
+  for (const char* fixed : {"checked", "deferred", "strict"})
+    if (strcmp(key, fixed) == 0) return EPERM;
+  Options wanted = process_options();
+  OptionReader reader(wanted, [](const char*, Bytes) {});
+  if (!reader.set(key, value)) return EINVAL;
+  if (strcmp(key, "lanes") == 0 && !process_engine.choose_entry(wanted.settings)) return ENOTSUP;
+  if (strcmp(key, "stats") == 0 && !watch_signal(wanted.stats.signal)) return ENOTSUP;
+  process_engine.adjust(wanted.settings);
+  process_options() = wanted;
+  write_options();
+  return 0;
+}
 
 void report_figures() {
   const Options& options = process_options();

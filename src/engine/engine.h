@@ -9,7 +9,6 @@
 #include "engine/statistics.h"
 #include "lane/lane_work.h"
 #include "reclaim/deferred.h"
-#include "telemetry/sample.h"
 
 namespace lanemalloc {
 
@@ -331,7 +330,15 @@ class Engine {
   bool resize_large(void* p, BlockCount blocks, Visit& visit);
   void* move_large(void* p, Bytes size, Visit& visit);
   void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
+  Run take_run(BlockCount blocks, BlockCount align_blocks, Gate* gate, Visit& visit);
   void publish_large(BlockIndex at, bool moved);
+  // The rest of engine_samples.h.
+  NOINLINE void* allocate_sampled(SizeClass c, Slot& slot, Gate* gate);
+  uint64_t sample_seed();
+  void sample_large(BlockIndex at, Bytes size);
+  void resample_large(Sample before, BlockIndex at, Bytes size);
+  void forget_sample(LargeState& state);
+  bool free_sampled_of(Object*& link, Slot& slot);
   void give_large_to(KindOwner* owner, const void* p);
   void* copy_to_new(void* p, Bytes old_size, Bytes size, Slot& slot);
   void mark_in_use(const void* p);
@@ -395,6 +402,7 @@ class Engine {
 }  // namespace lanemalloc
 
 #include "engine/engine_kinds.h"
+#include "engine/engine_samples.h"
 #include "engine/engine_slow.h"
 #include "engine/layout.h"
 // After it.

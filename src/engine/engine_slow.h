@@ -8,11 +8,6 @@ namespace lanemalloc {
 // With checked=1, in every byte of what an arena gave back.
 inline constexpr unsigned char kFreedByte = 0xFD;
 
-template <class P>
-LargeState& large_state(const Region<P>& region, BlockIndex at) {
-  return *reinterpret_cast<LargeState*>(region.state(at).owner_part);
-}
-
 // Inside: from a miss to leaving, wherever the thread works. Its slot says busy already; `gate` is what was in it.
 template <class P>
 class Engine<P>::Inside {
@@ -161,6 +156,7 @@ template <class P>
 class Engine<P>::Turn {
  public:
   Turn(Engine& engine, Slot& slot, Gate* gate) : visit_(&slot, true) {
+    visit_.may_sample = true;
     if (is_busy(gate) || gate->how != engine.entry() || engine.world_.settings.checked) return;
     Lane<P>* lane = static_cast<Lane<P>*>(gate);
     if (gate->how == Entry::kShared) {
@@ -203,7 +199,7 @@ FAST void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
   if (p == nullptr) p = turn.lane()->refill_quickly(index_of(c));
   if (UNLIKELY(p == nullptr)) p = turn.lane()->allocate(c, turn.visit());
   turn.end(slot, p != nullptr);
-  return p;
+  return UNLIKELY(turn.visit().sample_due) ? allocate_sampled(c, slot, gate) : p;
 }
 
 template <class P>
@@ -283,7 +279,9 @@ void* Engine<P>::allocate_by_refill(Bytes size, Slot& slot, Gate* gate) {
   if (UNLIKELY(lane->is_asked() || (world_.lanes.entry() != Entry::kOwned && !P::single_threaded())))
     return nullptr;
   Visit visit(&slot, true);
+  visit.may_sample = true;
   void* object = lane->refill(class_of(size), visit);
+  if (UNLIKELY(visit.sample_due)) return allocate_sampled(class_of(size), slot, gate);
   if (LIKELY(object != nullptr)) Owned::leave(slot, gate);
   return object;
 }
@@ -295,11 +293,17 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
     return allocate_large(size, kGranule, slot, gate, zeroed);
   }
   if (void* p = allocate_in_turn(size, slot, gate)) return p;
-  Stay stay(*this, slot, gate);
-  if (stay.lane() == nullptr) return nullptr;
-  void* p = stay.lane()->allocate(class_of(size == 0 ? 1 : size), stay.visit());
-  if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
-  return p;
+  const SizeClass c = class_of(size == 0 ? 1 : size);
+  void* p = nullptr;
+  bool is_sampled = false;
+  {
+    Stay stay(*this, slot, gate);
+    stay.visit().may_sample = true;
+    if (LIKELY(stay.lane() != nullptr)) p = stay.lane()->allocate(c, stay.visit());
+    is_sampled = stay.visit().sample_due;
+    if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
+  }
+  return UNLIKELY(is_sampled) ? allocate_sampled(c, slot, Owned::enter(slot)) : p;
 }
 
 template <class P>
@@ -331,22 +335,29 @@ void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* g
     const BlockCount blocks = blocks_for(size);
     const BlockCount align_blocks =
         alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
-    Run run = {world_.runs.reuse(blocks, align_blocks, inside.visit()), false};
-    if (run.at == Runs<P>::kNone) {
-      collect_empties(Need::kSome, gate, inside.visit());
-      run = world_.runs.allocate(blocks, align_blocks, inside.visit());
-    }
-    if (run.at == Runs<P>::kNone && collect_empties(Need::kAll, gate, inside.visit()))
-      run = world_.runs.allocate(blocks, align_blocks, inside.visit());
+    const Run run = take_run(blocks, align_blocks, gate, inside.visit());
     if (run.at != Runs<P>::kNone) {
       publish_large(run.at, false);
       count<P>(world_.counters.large_allocations);
       count<P>(world_.counters.large_bytes, bytes_of(blocks));
+      if (UNLIKELY(world_.sampler.on())) sample_large(run.at, size);
       zeroed = run.zeroed;
       p = world_.region.pointer_to(run.at);
     }
   }
   return p;
+}
+
+template <class P>
+Run Engine<P>::take_run(BlockCount blocks, BlockCount align_blocks, Gate* gate, Visit& visit) {
+  Run run = {world_.runs.reuse(blocks, align_blocks, visit), false};
+  if (run.at == Runs<P>::kNone) {
+    collect_empties(Need::kSome, gate, visit);
+    run = world_.runs.allocate(blocks, align_blocks, visit);
+  }
+  if (run.at == Runs<P>::kNone && collect_empties(Need::kAll, gate, visit))
+    run = world_.runs.allocate(blocks, align_blocks, visit);
+  return run;
 }
 
 // As World's, of the lane too that the thread is inside by `gate`.
@@ -366,6 +377,7 @@ void Engine<P>::publish_large(BlockIndex at, bool moved) {
   LargeState& state = large_state(world_.region, at);
   state.moved = moved;
   state.sample = {};
+  state.sample_class = SizeClass{0};
   world_.region.set_entries(at, 1, world_.region.make_entry(Owner::kLarge, at));
 }
 
@@ -421,16 +433,24 @@ Verdict Engine<P>::free_chain(Object* first, size_t n, Slot& slot, const void*& 
   if (n == 1 && !world_.settings.checked) return free(first, slot);
   Verdict verdict = Verdict::kGood;
   Object** link = &first;
-  for (; n > 0; --n, link = &(*link)->next) {
+  while (n > 0) {
     bad = *link;
     const Found found = find(bad);
     verdict = found.verdict;
-    if (verdict == Verdict::kGood && found.entry.owner() == Owner::kLarge) verdict = Verdict::kNotAStart;
+    if (UNLIKELY(verdict == Verdict::kGood && found.entry.owner() == Owner::kLarge)) {
+      if (free_sampled_of(*link, slot)) {
+        --n;
+        continue;
+      }
+      verdict = Verdict::kNotAStart;
+    }
     const bool is_checked = world_.settings.checked;
     if (verdict == Verdict::kGood && is_checked && !mark_free(bad)) verdict = Verdict::kFreedAlready;
     if (UNLIKELY(verdict != Verdict::kGood)) break;
     if (UNLIKELY(is_checked))
       memset(static_cast<void*>(*link + 1), kFreedByte, usable_size(bad, found.entry) - sizeof(Object));
+    --n;
+    link = &(*link)->next;
   }
   *link = nullptr;
   if (first != nullptr) {
@@ -476,10 +496,16 @@ template <class P>
 void Engine<P>::free_large(void* p, Visit& visit) {
   const BlockIndex at = world_.region.block_of(p);
   const BlockCount blocks = world_.region.state(at).length;
-  const bool moved = large_state(world_.region, at).moved;
+  LargeState& state = large_state(world_.region, at);
+  const bool moved = state.moved;
   world_.region.set_entries(at, 1, MapEntry());
-  count<P>(world_.counters.large_frees);
-  count<P>(world_.counters.large_bytes, uint64_t{0} - bytes_of(blocks));
+  if (UNLIKELY(state.sample.stack != nullptr)) forget_sample(state);
+  if (UNLIKELY(state.sample_class != SizeClass{0})) {
+    count<P>(world_.counters.sampled_frees[index_of(state.sample_class)]);
+  } else {
+    count<P>(world_.counters.large_frees);
+    count<P>(world_.counters.large_bytes, uint64_t{0} - bytes_of(blocks));
+  }
   if (moved) {
     world_.runs.free_moved(at, blocks, visit);
   } else {
@@ -504,8 +530,10 @@ Found Engine<P>::find(const void* p) const {
 
 template <class P>
 Bytes Engine<P>::usable_size(const void* p, MapEntry entry) const {
-  if (entry.owner() != Owner::kLarge) return size_of(world_.region.size_class_of(p));
-  return bytes_of(world_.region.state(world_.region.block_of(p)).length);
+  const BlockIndex at = world_.region.block_of(p);
+  const bool is_large = entry.owner() == Owner::kLarge;
+  const SizeClass c = is_large ? large_state(world_.region, at).sample_class : world_.region.size_class_of(p);
+  return is_large && c == SizeClass{0} ? bytes_of(world_.region.state(at).length) : size_of(c);
 }
 
 template <class P>
@@ -561,7 +589,7 @@ bool Engine<P>::mark_free(const void* p) {
 template <class P>
 void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   const Bytes old_size = usable_size(p, entry);
-  if (entry.owner() == Owner::kLarge && size > kSlabMax && size < world_.region.bytes()) {
+  if (old_size > kSlabMax && size > kSlabMax && size < world_.region.bytes()) {
     const BlockCount blocks = blocks_for(size);
     Inside inside(slot, Owned::enter(slot));
     Visit& visit = inside.visit();
@@ -600,6 +628,7 @@ bool Engine<P>::resize_large(void* p, BlockCount blocks, Visit& visit) {
                           : !world_.runs.shrink(at, old_blocks, blocks, visit))
     return false;
   count<P>(world_.counters.large_bytes, bytes_of(blocks) - bytes_of(old_blocks));
+  resample_large(large_state(world_.region, at).sample, at, bytes_of(blocks));
   world_.scavenger.poke(visit);
   return true;
 }
@@ -619,14 +648,17 @@ void* Engine<P>::move_large(void* p, Bytes size, Visit& visit) {
   Run to = world_.runs.allocate(blocks, 1, visit);
   if (to.at == Runs<P>::kNone) to = world_.runs.allocate(blocks = needed, 1, visit);
   if (to.at == Runs<P>::kNone) return nullptr;
+  const Sample sample = large_state(world_.region, from).sample;
   world_.region.set_entries(from, 1, MapEntry());
   if (!world_.runs.move(from, to.at, old_blocks, moved_before, visit)) {
     publish_large(from, moved_before);
+    large_state(world_.region, from).sample = sample;
     world_.runs.free(to.at, blocks, visit);
     return nullptr;
   }
   publish_large(to.at, true);
   count<P>(world_.counters.large_bytes, bytes_of(blocks) - bytes_of(old_blocks));
+  resample_large(sample, to.at, bytes_of(blocks));
   return world_.region.pointer_to(to.at);
 }
 

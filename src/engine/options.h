@@ -4,11 +4,11 @@
 // what is used instead; it is never ignored in silence and never fatal unless strict=1.
 #pragma once
 
-#include <signal.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "lane/world.h"
+#include "telemetry/stats_option.h"
 
 namespace lanemalloc {
 
@@ -19,8 +19,7 @@ struct Options {
 
   Settings settings;
   Relaxed<OnBadPointer> bad_pointer = OnBadPointer::kAbort;
-  Relaxed<bool> stats_at_exit = false;
-  Relaxed<uint32_t> stats_signal = 0;  // 0: none
+  StatsOption stats;
   Relaxed<Format> stats_format = Format::kText;
   bool strict = false;
   static constexpr size_t kLongestPath = 256;
@@ -102,41 +101,9 @@ class OptionReader {
     return false;
   }
   // The value in use, as it is read. False: no such key.
-  static bool write(const Options& options, const char* text, Text& out) {
-    const Settings& s = options.settings;
-    const Word key{text, strlen(text)};
-    if (key.is("lanes")) {
-      write_lanes(out, s);
-    } else if (key.is("probes")) {
-      out << uint64_t{s.shared.probes};
-    } else if (key.is("scan")) {
-      out << (s.shared.scan_from_first ? "first" : "coprime");
-    } else if (key.is("precedence")) {
-      out << (s.shared.use_precedence ? 1 : 0);
-    } else if (key.is("wait_on")) {
-      out << (s.shared.wait_on_random ? "random" : "current");
-    } else if (key.is("decay_ms")) {
-      out << int64_t{s.decay_ms};
-    } else if (key.is("deferred")) {
-      out << uint64_t{s.deferred};
-    } else if (key.is("checked")) {
-      out << (s.checked ? 1 : 0);
-    } else if (key.is("bad_pointer")) {
-      constexpr const char* kNames[] = {"abort", "report", "ignore"};
-      out << kNames[static_cast<unsigned>(Options::OnBadPointer{options.bad_pointer})];
-    } else if (key.is("stats")) {
-      write_stats(options, out);
-    } else if (key.is("stats_format")) {
-      constexpr const char* kNames[] = {"text", "json", "openmetrics"};
-      out << kNames[static_cast<unsigned>(Options::Format{options.stats_format})];
-    } else if (key.is("stats_file")) {
-      out << options.stats_file;
-    } else if (key.is("strict")) {
-      out << (options.strict ? 1 : 0);
-    } else {
-      return false;
-    }
-    return true;
+  static bool write(const Options& options, const char* key, Text& out) {
+    Options copy = options;
+    return visit(copy, Word{key, strlen(key)}, Writer{out});
   }
 
   // Something was wrong, and strict=1 was among the options.
@@ -157,21 +124,6 @@ class OptionReader {
   static constexpr const char* kKeys[] = {"lanes",        "probes",     "scan",    "precedence",  "wait_on",
                                           "decay_ms",     "deferred",   "checked", "bad_pointer", "stats",
                                           "stats_format", "stats_file", "strict"};
-  struct Signal {
-    const char* name;
-    uint32_t number;
-  };
-  static constexpr Signal kSignals[] = {{"USR1", SIGUSR1},   {"USR2", SIGUSR2},     {"HUP", SIGHUP},
-                                        {"ALRM", SIGALRM},   {"VTALRM", SIGVTALRM}, {"PROF", SIGPROF},
-                                        {"WINCH", SIGWINCH}, {"URG", SIGURG}};
-  static void write_stats(const Options& options, Text& out) {
-    const uint32_t number = options.stats_signal;
-    if (options.stats_at_exit) out << "exit";
-    for (const Signal& signal : kSignals)
-      if (signal.number == number) out << (options.stats_at_exit ? "+" : "") << "signal:" << signal.name;
-    if (!options.stats_at_exit && number == 0) out << "none";
-  }
-
   static constexpr int64_t kLongestDecay = int64_t{1000} * 3600 * 24;
   static constexpr int64_t kMostDeferred = 1 << 20;
 
@@ -181,61 +133,125 @@ class OptionReader {
     read_one(Word{text, equals}, Word{text + equals + 1, equals < length ? length - equals - 1 : 0});
   }
   void read_one(Word key, Word value) {
-    SharedSettings& shared = options_.settings.shared;
+    if (!visit(options_, key, Parser{*this, key, value})) unknown(key);
+  }
+
+  // All options, with what they may be. False: no such key.
+  template <class Action>
+  static bool visit(Options& o, Word key, Action action) {
+    using Format = Options::Format;
+    using On = Options::OnBadPointer;
+    Settings& s = o.settings;
+    constexpr const char* kFlag[] = {"0", "1"};
+    constexpr bool kBoth[] = {false, true};
     if (key.is("lanes")) {
-      lanes(key, value);
+      action.lanes(s);
     } else if (key.is("probes")) {
-      probes(key, value, shared.probes);
+      action.number(s.shared.probes, 1, ProbeOrders::kMostLanes, ", or all", "all", ProbeOrders::kMostLanes);
     } else if (key.is("scan")) {
-      choice(key, value, shared.scan_from_first, {"coprime", "first"}, {false, true});
+      action.choice(s.shared.scan_from_first, {"coprime", "first"}, kBoth);
     } else if (key.is("precedence")) {
-      flag(key, value, shared.use_precedence);
+      action.choice(s.shared.use_precedence, kFlag, kBoth);
     } else if (key.is("wait_on")) {
-      choice(key, value, shared.wait_on_random, {"current", "random"}, {false, true});
+      action.choice(s.shared.wait_on_random, {"current", "random"}, kBoth);
     } else if (key.is("decay_ms")) {
-      milliseconds(key, value, options_.settings.decay_ms);
-    } else if (key.is("checked")) {
-      flag(key, value, options_.settings.checked);
+      action.number(s.decay_ms, 0, kLongestDecay, " milliseconds, or -1 for never", "-1", -1);
     } else if (key.is("deferred")) {
-      count(key, value, options_.settings.deferred);
-    } else if (key.is("strict")) {
-      flag(key, value, options_.strict);
-    } else if (key.is("stats")) {
-      stats(key, value);
-    } else if (key.is("stats_format")) {
-      using Format = Options::Format;
-      choice(key, value, options_.stats_format, {"text", "json", "openmetrics"},
-             {Format::kText, Format::kJson, Format::kOpenMetrics});
-    } else if (key.is("stats_file")) {
-      path(key, value, options_.stats_file);
+      action.number(s.deferred, 1, kMostDeferred);
+    } else if (key.is("checked")) {
+      action.choice(s.checked, kFlag, kBoth);
     } else if (key.is("bad_pointer")) {
-      using On = Options::OnBadPointer;
-      choice(key, value, options_.bad_pointer, {"abort", "report", "ignore"},
-             {On::kAbort, On::kReport, On::kIgnore});
+      action.choice(o.bad_pointer, {"abort", "report", "ignore"}, {On::kAbort, On::kReport, On::kIgnore});
+    } else if (key.is("stats")) {
+      action.stats(o.stats);
+    } else if (key.is("stats_format")) {
+      action.choice(o.stats_format, {"text", "json", "openmetrics"},
+                    {Format::kText, Format::kJson, Format::kOpenMetrics});
+    } else if (key.is("stats_file")) {
+      action.path(o.stats_file);
+    } else if (key.is("strict")) {
+      action.choice(o.strict, kFlag, kBoth);
     } else {
-      unknown(key);
+      return false;
     }
+    return true;
   }
 
-  template <class Flag>
-  void flag(Word key, Word value, Flag& setting) {
-    choice(key, value, setting, {"0", "1"}, {false, true});
-  }
+  // Writes the value in use.
+  struct Writer {
+    Text& out;
 
-  template <class Setting, class T, size_t N>
-  void choice(Word key, Word value, Setting& setting, const char* const (&names)[N], const T (&values)[N]) {
-    const char* in_use = "";
-    for (size_t i = 0; i < N; ++i) {
-      if (value.is(names[i])) {
+    template <class Setting, class T, size_t N>
+    void choice(Setting& setting, const char* const (&names)[N], const T (&values)[N]) {
+      for (size_t i = 0; i < N; ++i)
+        if (static_cast<T>(setting) == values[i]) out << names[i];
+    }
+    template <class Setting, class... Rest>
+    void number(Setting& setting, Rest...) {
+      out << static_cast<int64_t>(setting);
+    }
+    void lanes(Settings& settings) { write_lanes(out, settings); }
+    void stats(const StatsOption& option) { option.write(out); }
+    void path(const char* setting) { out << setting; }
+  };
+
+  // Reads a value.
+  struct Parser {
+    OptionReader& reader;
+    Word key, value;
+
+    template <class Setting, class T, size_t N>
+    void choice(Setting& setting, const char* const (&names)[N], const T (&values)[N]) {
+      for (size_t i = 0; i < N; ++i) {
+        if (!value.is(names[i])) continue;
         setting = values[i];
         return;
       }
-      if (static_cast<T>(setting) == values[i]) in_use = names[i];
+      Text allowed;
+      for (size_t i = 0; i < N; ++i) allowed << (i == 0 ? "" : i + 1 < N ? ", " : " or ") << names[i];
+      refuse(allowed);
     }
-    Text allowed;
-    for (size_t i = 0; i < N; ++i) allowed << (i == 0 ? "" : i + 1 < N ? ", " : " or ") << names[i];
-    bad_value(key, value, allowed, [&](Text& line) { line << in_use; });
-  }
+    // From `least` to `most`; or a word for a number of its own.
+    template <class Setting>
+    void number(Setting& setting, int64_t least, int64_t most, const char* more = "",
+                const char* word = nullptr, int64_t meaning = 0) {
+      const bool is_word = word != nullptr && value.is(word);
+      const int64_t n = is_word ? meaning : OptionReader::number(value, most);
+      if (is_word || n >= least) {
+        setting = static_cast<decltype(setting + 0)>(n);
+        return;
+      }
+      Text allowed;
+      allowed << least << " to " << most << more;
+      refuse(allowed);
+    }
+    void lanes(Settings& settings) {
+      if (read_lanes(value.text, value.length, settings)) return;
+      Text allowed;
+      allowed << "owned, shared, shared:N with N up to " << uint64_t{ProbeOrders::kMostLanes}
+              << ", percpu or auto";
+      refuse(allowed);
+    }
+    void stats(StatsOption& option) {
+      if (option.read(value.text, value.length)) return;
+      Text allowed;
+      StatsOption::write_allowed(allowed);
+      refuse(allowed);
+    }
+    void path(char (&setting)[Options::kLongestPath]) {
+      if (value.length < sizeof setting) {
+        memcpy(setting, value.text, value.length);
+        setting[value.length] = '\0';
+        return;
+      }
+      Text allowed;
+      allowed << "a path of at most " << uint64_t{sizeof setting - 1} << " characters";
+      refuse(allowed);
+    }
+
+   private:
+    void refuse(const Text& allowed) { reader.bad_value(key, value, allowed); }
+  };
 
   // Decimal digits alone, at most `most`; else -1.
   static int64_t number(Word word, int64_t most) {
@@ -248,97 +264,12 @@ class OptionReader {
     return result;
   }
 
-  void milliseconds(Word key, Word value, Relaxed<int64_t>& setting) {
-    const int64_t n = number(value, kLongestDecay);
-    if (n >= 0 || value.is("-1")) {
-      setting = n;
-      return;
-    }
-    Text allowed;
-    allowed << "milliseconds up to " << kLongestDecay << ", or -1 for never";
-    bad_value(key, value, allowed, [&](Text& line) { line << int64_t{setting}; });
-  }
-
-  void count(Word key, Word value, uint32_t& setting) {
-    const int64_t n = number(value, kMostDeferred);
-    if (n > 0) {
-      setting = static_cast<uint32_t>(n);
-      return;
-    }
-    Text allowed;
-    allowed << "1 to " << kMostDeferred;
-    bad_value(key, value, allowed, [&](Text& line) { line << uint64_t{setting}; });
-  }
-
-  void probes(Word key, Word value, Relaxed<uint32_t>& setting) {
-    const int64_t n = value.is("all") ? ProbeOrders::kMostLanes : number(value, ProbeOrders::kMostLanes);
-    if (n > 0) {
-      setting = static_cast<uint32_t>(n);
-      return;
-    }
-    Text allowed;
-    allowed << "1 to " << uint64_t{ProbeOrders::kMostLanes} << ", or all";
-    bad_value(key, value, allowed, [&](Text& line) { line << uint64_t{setting}; });
-  }
-
-  // "exit", "signal:USR2", or both with a + between them.
-  void stats(Word key, Word value) {
-    bool at_exit = false, is_good = true;
-    uint32_t number = 0;
-    for (size_t from = 0, to; from <= value.length && is_good; from = to + 1) {
-      for (to = from; to < value.length && value.text[to] != '+';) ++to;
-      const Word part{value.text + from, to - from};
-      at_exit |= part.is("exit");
-      is_good =
-          part.is("exit") || signal_of(part, number) || (part.is("none") && part.length == value.length);
-    }
-    if (is_good) {
-      options_.stats_at_exit = at_exit;
-      options_.stats_signal = number;
-      return;
-    }
-    Text allowed;
-    allowed << "none, exit, signal:NAME or exit+signal:NAME, of";
-    for (const Signal& signal : kSignals) allowed << ' ' << signal.name;
-    bad_value(key, value, allowed, [&](Text& line) { write_stats(options_, line); });
-  }
-  static bool signal_of(Word part, uint32_t& number) {
-    constexpr size_t kPrefix = 7;  // of "signal:"
-    if (part.length <= kPrefix || !Word{part.text, kPrefix}.is("signal:")) return false;
-    for (const Signal& signal : kSignals) {
-      if (!Word{part.text + kPrefix, part.length - kPrefix}.is(signal.name)) continue;
-      number = signal.number;
-      return true;
-    }
-    return false;
-  }
-
-  void path(Word key, Word value, char (&setting)[Options::kLongestPath]) {
-    if (value.length < sizeof setting) {
-      memcpy(setting, value.text, value.length);
-      setting[value.length] = '\0';
-      return;
-    }
-    Text allowed;
-    allowed << "a path of at most " << uint64_t{sizeof setting - 1} << " characters";
-    bad_value(key, value, allowed, [&](Text& line) { line << '\'' << setting << '\''; });
-  }
-
-  void lanes(Word key, Word value) {
-    if (read_lanes(value.text, value.length, options_.settings)) return;
-    Text allowed;
-    allowed << "owned, shared, shared:N with N up to " << uint64_t{ProbeOrders::kMostLanes}
-            << ", percpu or auto";
-    bad_value(key, value, allowed, [&](Text& line) { write_lanes(line, options_.settings); });
-  }
-
-  template <class InUse>
-  void bad_value(Word key, Word value, const Text& allowed, InUse in_use) {
+  void bad_value(Word key, Word value, const Text& allowed) {
     Text line = begin("bad value '", value);
     line << "' for '";
     line.add(key.text, key.length) << "' (";
     line.add(allowed.data(), allowed.size()) << "), using ";
-    in_use(line);
+    visit(options_, key, Writer{line});
     complain(line);
   }
 

@@ -268,10 +268,12 @@ class Lane : public Gate {
 
   template <class AnyBin>
   FAST Object* serve(AnyBin bin, Object* list, uint64_t taken) {
-    bin.count_taken(taken);
+    bin.count_taken(bin.cut(list, taken));
     bin.head() = list->next;
     return list;
   }
+  bool is_sample_due(Visit& visit);
+  uint64_t cut_list(SizeClass c, Object* list, uint64_t n);
   Kind* kind_of(const Object* object) const;
   BlockCount check_bin(const Bin& bin) const;
   unsigned index_at(const Object* object) const;
@@ -343,6 +345,8 @@ class Lane : public Gate {
   uint32_t fresh_blocks_ = kMuch;          // taken since it looked around for empty ones; kMuch: look at once
   bool few_came_ = false;                  // at the last look into the inbox
   Address deferred_limit_ = 0;
+  int64_t sample_left_ = 0;  // bytes of objects for bins until the next that is sampled (lane_samples.h)
+  uint64_t sample_random_ = reinterpret_cast<uintptr_t>(this);
   LaneCounters counters_;
   const Owner id_;
   const uint32_t number_;

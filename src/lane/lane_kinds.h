@@ -33,6 +33,7 @@ struct Lane<P>::KindBin {
   }
   uint32_t capacity() const { return kind.capacity; }
   void count_taken(uint64_t) const {}
+  uint64_t cut(Object*, uint64_t n) const { return n; }
   uint32_t grant(const Slab* slab) const {
     return kind.budget->take(kind.size, slab->next_chunk(kind.chunk, kind.capacity));
   }

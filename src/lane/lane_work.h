@@ -76,6 +76,9 @@ FAST Object* Lane<P>::refill_quickly(Bytes index) {
   Slab* slab = current_[index];
   if (slab == nullptr || slab->free_list == nullptr) return nullptr;
   if (UNLIKELY(!slab->free_list_looks_sound())) return nullptr;
+  const uint64_t bytes = slab->free_objects() * size_of(static_cast<SizeClass>(index));
+  if (UNLIKELY(static_cast<int64_t>(bytes) > sample_left_)) return nullptr;
+  sample_left_ -= static_cast<int64_t>(bytes);
   uint64_t taken = 0;
   Object* list = slab->take_free_list(taken);
   bump(counters_.misses);
@@ -96,7 +99,15 @@ struct Lane<P>::ClassBin {
   SlabList& partial() const { return lane.partial_[index_of(c)]; }
   Slab* pop_partial(bool) const { return lane.pop_partial(partial()); }
   uint32_t capacity() const { return capacity_of(c); }
-  void count_taken(uint64_t n) const { bump(lane.counters_.taken[index_of(c)], n); }
+  // Also what goes back again: n is below 0 then.
+  void count_taken(uint64_t n) const {
+    bump(lane.counters_.taken[index_of(c)], n);
+    lane.sample_left_ -= static_cast<int64_t>(n * size_of(c));
+  }
+  // How many of the list's objects there are until the next that is sampled; the others go back.
+  uint64_t cut(Object* list, uint64_t n) const {
+    return LIKELY(static_cast<int64_t>(n * size_of(c)) <= lane.sample_left_) ? n : lane.cut_list(c, list, n);
+  }
   // How many objects may be carved now; and those.
   uint32_t grant(const Slab* slab) const { return slab->next_chunk(chunk_of(c), capacity_of(c)); }
   Object* carve(Slab* slab, uint32_t n) const { return slab->carve(lane.slabs().begin(slab), size_of(c), n); }
@@ -113,6 +124,7 @@ struct Lane<P>::ClassBin {
 
 template <class P>
 void* Lane<P>::refill(SizeClass c, Visit& visit) {
+  if (UNLIKELY(sample_left_ < static_cast<int64_t>(size_of(c))) && is_sample_due(visit)) return nullptr;
   return refill_from(ClassBin{*this, c}, visit);
 }
 
@@ -586,3 +598,4 @@ void Lane<P>::check_invariants() const {
 }  // namespace lanemalloc
 
 #include "lane/lane_kinds.h"
+#include "lane/lane_samples.h"

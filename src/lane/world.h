@@ -8,6 +8,7 @@
 
 #include "lane/lane_table.h"
 #include "memory/scavenger.h"
+#include "telemetry/sampler.h"
 
 namespace lanemalloc {
 
@@ -50,6 +51,7 @@ struct SharedCounters {
   std::atomic<uint64_t>
       sampled_allocations[kClassCount]{};  // objects in runs of their own (engine/engine_slow.h)
   std::atomic<uint64_t> sampled_frees[kClassCount]{};
+  std::atomic<uint64_t> sample_seed{0};
   std::atomic<uint64_t> bad_pointers{0};
   std::atomic<uint64_t> probes[kProbesRows]{};
   std::atomic<uint64_t> rebinds{0};  // threads that went over to another lane
@@ -66,6 +68,7 @@ struct World {
   KindTable kinds{bytes_of(Lane<P>::kAreaBlocks)};
   std::atomic<bool> can_revoke{true};  // else kinds' objects are handed out by lanes with a lock only
   Scavenger<P> scavenger;
+  Sampler<P> sampler;
   Settings settings{};
   alignas(kNoSharing) SharedCounters counters;
   // Tells the user of a bad pointer that was found late; may abort, or return.

@@ -8,6 +8,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -21,18 +22,7 @@ namespace lanemalloc {
 
 struct Fake {
   // --- What a test sets.
-  enum class Call {
-    kReserve,
-    kMakeReadable,
-    kOpen,
-    kClaim,
-    kEmpty,
-    kMove,
-    kAnyMemory,
-    kStartThread,
-    kRelease,
-    kCount
-  };
+  enum Call { kReserve, kMakeReadable, kOpen, kClaim, kEmpty, kMove, kAnyMemory, kStartThread, kRelease };
 
   // Calls number `from` up to, but not including, `until` fail; the first call after arm() is number 1.
   struct Fault {
@@ -143,6 +133,7 @@ struct Fake {
 
   static Address reserve(Bytes meta, Bytes body) noexcept {
     if (fails(Call::kReserve)) return 0;
+    if (body == 0) return asides_.emplace_back(Linux::reserve(meta, 0), meta).first;
     if (mapping_ != 0) return misuse("reserve: a region is there already"), 0;
     if (meta % kHugePage != 0) misuse("reserve: metadata that is no whole number of huge pages");
     length_ = meta + body + kHugePage;
@@ -174,6 +165,7 @@ struct Fake {
   static void release(Address a, Bytes n) noexcept {
     count(Call::kRelease);
     if (a == meta_) return unmap();
+    if (is_aside(a)) return Linux::release(a, n);
     change(a, n, State::kClaimed, State::kNone, "release of what is not claimed");
     claimed_.fetch_sub(n / kBlockSize, std::memory_order_relaxed);
     protect(a, n, PROT_NONE);
@@ -302,7 +294,7 @@ struct Fake {
 
  private:
   enum class State : uint8_t { kNone, kReadable, kOpen, kClaimed, kForeign };
-  static constexpr size_t kCalls = static_cast<size_t>(Call::kCount);
+  static constexpr size_t kCalls = static_cast<size_t>(Call::kRelease) + 1;
 
   static Fault& fault(Call call) { return faults_[static_cast<size_t>(call)]; }
   static void count(Call call) { total_[static_cast<size_t>(call)].fetch_add(1, std::memory_order_relaxed); }
@@ -325,6 +317,7 @@ struct Fake {
   template <class Visit>
   static void each_page(Address a, Bytes n, const char* what, Visit visit) {
     if (a % page != 0 || n % page != 0) misuse("an address or a size that is no whole number of pages");
+    if (is_aside(a)) return;
     if (a < meta_ || a + n > body_) return misuse(what);
     for (Address at = a; at < a + n; at += page) visit(pages_[(at - meta_) / page]);
   }
@@ -347,7 +340,13 @@ struct Fake {
   static bool protect(Address a, Bytes n, int protection) {
     return call_system(SYS_mprotect, a, n, protection) == 0;
   }
+  // Metadata apart from the region; there may be several.
+  static bool is_aside(Address a) {
+    return std::any_of(asides_.begin(), asides_.end(), [a](const auto& r) { return a - r.first < r.second; });
+  }
   static void unmap() {
+    for (const auto& [begin, n] : asides_) Linux::release(begin, n);
+    asides_.clear();
     if (mapping_ != 0) call_system(SYS_munmap, mapping_, length_);
     mapping_ = meta_ = body_ = end_ = 0;
   }
@@ -361,6 +360,7 @@ struct Fake {
   static inline Address mapping_ = 0;  // whole, with what alignment wastes
   static inline Bytes length_ = 0;
   static inline Address meta_ = 0, body_ = 0, end_ = 0;
+  static inline std::vector<std::pair<Address, Bytes>> asides_;
   static inline std::vector<std::atomic<State>> pages_;   // of the metadata
   static inline std::vector<std::atomic<State>> blocks_;  // of the body
 };

@@ -176,7 +176,7 @@ TEST_F(IdStackTest, LastInIsFirstOut) {
   EXPECT_EQ(pop(), 1u);
   EXPECT_EQ(pop(), 3u);
   EXPECT_EQ(pop(), IdStack<>::kNone);
-  EXPECT_EQ(stack_.failures(), 0u);
+  EXPECT_EQ(stack_.tries().failures, 0u);
 }
 
 TEST_F(IdStackTest, NobodyIsPoppedTwiceWhenThreadsCompete) {

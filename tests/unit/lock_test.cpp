@@ -41,8 +41,8 @@ TEST_ALL_CONFIGS(LockTest, WhoMayNotWaitOnlyTries) {
   lock_.release(mine_);
   EXPECT_TRUE(lock_.acquire(handler_));
   lock_.release(handler_);
-  EXPECT_EQ(lock_.waits(), 0u);
-  EXPECT_EQ(lock_.failures(), config().single ? 0u : 2u);
+  EXPECT_EQ(lock_.contention().waits, 0u);
+  EXPECT_EQ(lock_.contention().failures, config().single ? 0u : 2u);
 }
 
 TEST_ALL_CONFIGS(LockTest, ALockTakenWithOneThreadIsGivenBackWithMany) {
@@ -93,7 +93,7 @@ class LockWaitTest : public LockTest {
   void expect_waiters_sleep_until_the_holder_leaves(Lock<Fake>& lock) {
     for (int waiters : {1, 3}) {
       ASSERT_TRUE(lock.acquire(mine_));
-      const uint64_t before = lock.waits();
+      const uint64_t before = lock.contention().waits;
       std::atomic<int> inside{0};
       std::vector<std::thread> threads;
       for (int i = 0; i < waiters; ++i) {
@@ -105,7 +105,7 @@ class LockWaitTest : public LockTest {
           lock.release(visit);
         });
       }
-      while (lock.waits() != before + static_cast<uint64_t>(waiters)) std::this_thread::yield();
+      while (lock.contention().waits != before + static_cast<uint64_t>(waiters)) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(2));  // most of them sleep by now
       EXPECT_EQ(inside, 0);
       lock.release(mine_);
@@ -113,7 +113,7 @@ class LockWaitTest : public LockTest {
       EXPECT_EQ(inside, waiters);
       EXPECT_FALSE(lock.is_held());
     }
-    EXPECT_GT(lock.waited_ns(), 0u);
+    EXPECT_GT(lock.contention().waited_ns, 0u);
   }
   Lock<Fake> lane_{Rank::kLane};
 };

@@ -54,10 +54,11 @@ class SharedTest : public EngineTest {
   uint32_t waits_at(Slot& slot, Body meanwhile) {
     uint32_t at = kNoNumber;
     std::vector<uint64_t> before;
-    for (uint32_t i = 0; i < world().lanes.orders().lanes(); ++i) before.push_back(lane(i).lock().waits());
+    for (uint32_t i = 0; i < world().lanes.orders().lanes(); ++i)
+      before.push_back(lane(i).lock().contention().waits);
     Fake::on_pause = [&] {
       for (uint32_t i = 0; i < before.size(); ++i)
-        if (lane(i).lock().waits() != before[i]) at = i;
+        if (lane(i).lock().contention().waits != before[i]) at = i;
       meanwhile();
       release_all();
       Fake::on_pause = nullptr;
@@ -163,7 +164,7 @@ TEST_SHARED(SharedTest, AtMostFourLanesOrAsManyAsThereAreAreProbedBeforeAWait) {
           // Of its own there are more: every miss looks there first.
           const bool is_tried = i != own && std::count(tried.begin(), tried.end(), i) > 0;
           if (i != own) {
-            EXPECT_EQ(lane(i).lock().failures() >= 1, is_tried) << "lane " << i << " of " << lanes;
+            EXPECT_EQ(lane(i).lock().contention().failures >= 1, is_tried) << "lane " << i << " of " << lanes;
           }
         }
       });

@@ -1,0 +1,70 @@
+// Objects that are sampled: they have a run of blocks of their own, as large ones have, so that their free is a miss, and finds there what
+// to take away from the profile. They count as objects of their class. Included by engine.h only; see lane/lane_samples.h for which.
+#pragma once
+
+namespace lanemalloc {
+
+// A state for random numbers, of this caller alone.
+template <class P>
+uint64_t Engine<P>::sample_seed() {
+  constexpr uint64_t kApart = 0xD1B54A32D192ED03;
+  return world_.counters.sample_seed.fetch_add(kApart, std::memory_order_relaxed);
+}
+
+template <class P>
+LargeState& large_state(const Region<P>& region, BlockIndex at) {
+  return *reinterpret_cast<LargeState*>(region.state(at).owner_part);
+}
+
+// The thread is inside; it is in no lane that others might want, since the stack's capture takes its time.
+template <class P>
+NOINLINE void* Engine<P>::allocate_sampled(SizeClass c, Slot& slot, Gate* gate) {
+  {
+    Inside inside(slot, gate);
+    const Run run = take_run(blocks_for(size_of(c)), 1, gate, inside.visit());
+    if (LIKELY(run.at != Runs<P>::kNone)) {
+      publish_large(run.at, false);
+      LargeState& state = large_state(world_.region, run.at);
+      state.sample_class = c;
+      uint64_t random = sample_seed();
+      state.sample = world_.sampler.sample_allocation(size_of(c), random);
+      count<P>(world_.counters.sampled_allocations[index_of(c)]);
+      return world_.region.pointer_to(run.at);
+    }
+  }
+  return allocate_slow(size_of(c), slot,
+                       Owned::enter(slot));  // not sampled: the next point is further on by now
+}
+
+template <class P>
+void Engine<P>::sample_large(BlockIndex at, Bytes size) {
+  uint64_t random = sample_seed();
+  if (world_.sampler.next_interval(random) > static_cast<int64_t>(size)) return;
+  large_state(world_.region, at).sample = world_.sampler.sample_allocation(size, random);
+}
+
+// The object has another size now.
+template <class P>
+void Engine<P>::resample_large(Sample before, BlockIndex at, Bytes size) {
+  if (UNLIKELY(before.stack != nullptr)) world_.sampler.freed(before);
+  large_state(world_.region, at).sample = {};
+  if (UNLIKELY(world_.sampler.on())) sample_large(at, size);
+}
+
+template <class P>
+void Engine<P>::forget_sample(LargeState& state) {
+  world_.sampler.freed(state.sample);
+  state.sample = {};
+}
+
+// Of a chain (free_chain): an object that is sampled is freed by itself, and taken out. False: it is a large one, of no chain.
+template <class P>
+bool Engine<P>::free_sampled_of(Object*& link, Slot& slot) {
+  Object* object = link;
+  if (large_state(world_.region, world_.region.block_of(object)).sample_class == SizeClass{0}) return false;
+  link = object->next;
+  free(object, slot);
+  return true;
+}
+
+}  // namespace lanemalloc

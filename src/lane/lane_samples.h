@@ -1,0 +1,42 @@
+// Which objects are sampled: of all bytes that go into bins, points at random distances (telemetry/sampler.h); the object that a point lies
+// in is sampled. A bin is filled up to the next such object only, so that object is the first of the next miss: a hit asks nothing.
+// Included by lane_work.h only. Locking: the caller is inside the lane.
+//
+//   bin  [o o o o o o o]                            left: 40 bytes; then this miss is the sample's
+//        \_ fits into what is left _/  o o o o o    back to the slab
+//
+// It does not matter which size class comes next: the distance to the next point has no memory. What a bin gives back is credited.
+#pragma once
+
+namespace lanemalloc {
+
+// The bytes that are left end in the next object. Without sampling nothing is due; it is asked again now and then, so that it can be
+// turned on.
+template <class P>
+SLOW bool Lane<P>::is_sample_due(Visit& visit) {
+  constexpr int64_t kAskAfter = 16 << 20;
+  if (!world_.sampler.on()) {
+    sample_left_ = kAskAfter;
+    return false;
+  }
+  if (!visit.may_sample) return false;  // the next request that may
+  sample_left_ = world_.sampler.next_interval(sample_random_) - 1;
+  visit.sample_due = true;
+  return true;
+}
+
+// The list has just been taken off the free list of its slab, the current one, or carved there.
+template <class P>
+SLOW uint64_t Lane<P>::cut_list(SizeClass c, Object* list, uint64_t n) {
+  const uint64_t kept = sample_left_ > 0 ? static_cast<uint64_t>(sample_left_) / size_of(c) : 0;
+  if (kept == 0) return n;  // the sample was due, and could not be had
+  for (uint64_t i = 1; i < kept; ++i) list = list->next;
+  Slab* slab = current_[index_of(c)];
+  DCHECK(slab->free_list == nullptr);
+  slab->free_list = list->next;
+  slab->countdown -= static_cast<int32_t>(n - kept);
+  list->next = nullptr;
+  return kept;
+}
+
+}  // namespace lanemalloc

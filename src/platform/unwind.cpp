@@ -1,0 +1,127 @@
+// Both ways to walk a stack. See unwind.h for what is promised.
+//
+// By tables: backtrace() of the C library, which has libgcc_s walk. Both only read, and write to the stack, once prepare_unwinding()
+// has had the library loaded and its tables of registers made. A table is found by _dl_find_object, which takes no lock: so a
+// handler that samples may interrupt a capture, and a capture may interrupt dlopen. That is glibc 2.35 with gcc 12, or later.
+// Before that it is dl_iterate_phdr, under a lock of the dynamic linker: of the thread's own, if it is inside dlopen already, but
+// a child of fork that was made meanwhile would wait for good. The same, with libgcc_s' own lock, of code that a
+// program registers by __register_frame (just-in-time compilers).
+//
+// By frame pointers: each frame is two words, the caller's frame and the return address. A function that keeps no frame
+// pointer may have left anything there, so nothing is read that was not found to be readable, and the walk ends with the first frame
+// that does not lie above the one before it. That also ends it where a handler runs on a stack of its own, unless this
+// lies below the thread's.
+#include "platform/unwind.h"
+
+#include <errno.h>
+#include <execinfo.h>
+
+#include <atomic>
+
+#include "base/arch.h"
+
+// The linker's: where this library or program begins in memory, and where its code ends. All of it is the allocator's if the link
+// defines the third, which that of the shared libraries does (CMakeLists.txt).
+extern "C" {
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+extern const char etext[] __attribute__((visibility("hidden")));
+extern const char lanemalloc_is_library[] __attribute__((weak, visibility("hidden")));
+}
+
+namespace lanemalloc {
+
+namespace {
+
+enum class Way : uint8_t { kNone, kTables, kFrames };
+constinit std::atomic<Way> way{Way::kNone};
+
+constexpr unsigned kMostFrames = 64;
+constexpr unsigned kMostOwn = 24;  // of the allocator's, before the first of the program's
+
+Address address_of(const void* p) { return reinterpret_cast<Address>(p); }
+
+bool is_own(Address code) {
+  return lanemalloc_is_library != nullptr &&
+         code - address_of(__ehdr_start) < address_of(etext) - address_of(__ehdr_start);
+}
+
+// Whether the 8-byte word at an aligned address may be read: the kernel reads the signals to be blocked before it finds that this
+// is no way to block them. Of all the calls that look at memory the one that no sandbox forbids. (Source: Abseil.)
+bool is_readable(Address word) {
+  constexpr long kNoWay = ~0L;
+  constexpr long kSignalSetSize = 8;
+  return arch::system_call(SYS_rt_sigprocmask, kNoWay, static_cast<long>(word), 0, kSignalSetSize) != -EFAULT;
+}
+
+// Return addresses may carry a signature in the bits that are no address.
+Address without_signature(Address code) {
+#if defined(__aarch64__)
+  code &= (Address{1} << 48) - 1;
+#endif
+  return code;
+}
+
+struct Frame {
+  Address caller;
+  Address returns_to;
+};
+
+// By frame pointers, from the frame at `at`.
+__attribute__((no_sanitize("address", "thread"))) unsigned walk_frames(Address at, Address* found,
+                                                                       unsigned most) {
+  constexpr Address kPage = 4096;  // or larger
+  constexpr Address kLargestFrame = Address{1} << 20;
+  constexpr Address kLowestCode = 4096;
+  Address readable = at / kPage;  // the page that is known to be
+  unsigned n = 0;
+  while (n < most && at % sizeof(Address) == 0) {
+    for (Address word : {at, at + sizeof(Address)}) {
+      if (word / kPage != readable && !is_readable(word)) return n;
+      readable = word / kPage;
+    }
+    const Frame frame = *reinterpret_cast<const Frame*>(at);
+    const Address code = without_signature(frame.returns_to);
+    if (code < kLowestCode) break;
+    found[n++] = code;
+    if (frame.caller <= at || frame.caller - at > kLargestFrame) break;
+    at = frame.caller;
+  }
+  return n;
+}
+
+}  // namespace
+
+void prepare_unwinding(Unwinding how) {
+  const int saved = errno;
+  void* frames[4];
+  if (how == Unwinding::kTables) backtrace(frames, 4);
+  // release: who sees it finds the library loaded. Pairs with the acquire in capture_stack().
+  way.store(how == Unwinding::kTables ? Way::kTables : Way::kFrames, std::memory_order_release);
+  errno = saved;
+}
+
+NOINLINE unsigned capture_stack(Address* frames, unsigned most) {
+  const Way by = way.load(std::memory_order_acquire);
+  if (by == Way::kNone) return 0;
+  Address found[kMostFrames + kMostOwn];
+  if (most > kMostFrames) most = kMostFrames;
+  unsigned n, first = 0;
+  if (by == Way::kFrames) {
+    n = walk_frames(address_of(__builtin_frame_address(0)), found, most + kMostOwn);
+  } else {
+    const int saved = errno;
+    static_assert(sizeof(void*) == sizeof(Address));
+    n = static_cast<unsigned>(backtrace(reinterpret_cast<void**>(found), static_cast<int>(most + kMostOwn)));
+    errno = saved;
+    // It begins with this function, and whatever stands between.
+    const Address caller = without_signature(address_of(__builtin_return_address(0)));
+    while (first < n && found[first] != caller) ++first;
+    if (first == n) return 0;
+  }
+  while (first < n && is_own(found[first])) ++first;
+  unsigned kept = 0;
+  while (first < n && kept < most) frames[kept++] = found[first++];
+  return kept;
+}
+
+}  // namespace lanemalloc

@@ -1,0 +1,23 @@
+// Where a thread is: the return addresses on its stack. Called by: Sampler, through a pointer to capture_stack; the abi layer,
+// which prepares. Locking: none of its own; see unwind.cpp for what the C library takes.
+#pragma once
+
+#include "base/units.h"
+
+namespace lanemalloc {
+
+enum class Unwinding : uint8_t {
+  kTables,  // by the tables that compilers write for exceptions: every program has them, also where it is optimised
+  kFrames,  // by frame pointers: faster by far, but only as far as all functions keep them (-fno-omit-frame-pointer)
+};
+
+// Makes captures possible, in this way from now on. To be called by a thread that holds nothing of the allocator's: with
+// kTables the C library loads a library (libgcc_s), for which it allocates. Again is quick.
+void prepare_unwinding(Unwinding how);
+
+// Writes at most `most` return addresses, the innermost first, and returns how many. The allocator's own functions are left out,
+// where it is a library of its own; where it is linked into a program they are there, but for this one. None before
+// prepare_unwinding(). Async-signal-safe; keeps errno.
+unsigned capture_stack(Address* frames, unsigned most);
+
+}  // namespace lanemalloc

@@ -1,0 +1,194 @@
+// Unwinding: stacks of known depth, by tables and by frame pointers (the tests are compiled with them), from where it is hard.
+#include "platform/unwind.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "fixture.h"
+
+namespace lanemalloc {
+namespace {
+
+constexpr unsigned kMost = 64;
+
+struct Captured {
+  unsigned depth = ~0u;
+  Address frames[kMost] = {};
+};
+
+// Before main() nobody has prepared anything.
+Captured captured_early = [] {
+  Captured early;
+  early.depth = capture_stack(early.frames, kMost);
+  return early;
+}();
+
+AS_DECLARED void capture_here(Captured& to) {
+  to.depth = capture_stack(to.frames, kMost);
+  compiler_fence();
+}
+
+// `depth` frames of this function lie above capture_here().
+AS_DECLARED void recurse(unsigned depth, Captured& to) {
+  if (depth > 1) {
+    recurse(depth - 1, to);
+  } else {
+    capture_here(to);
+  }
+  compiler_fence();  // no tail call
+}
+
+class UnwindTest : public testing::TestWithParam<Unwinding> {
+ protected:
+  void SetUp() override { prepare_unwinding(GetParam()); }
+};
+
+// A capture of that recursion, from capture_here() on. First it, then where recurse() called it, then the recursion.
+void expect_recursion(const Captured& captured, unsigned depth) {
+  ASSERT_GT(captured.depth, depth + 1);
+  ASSERT_LE(captured.depth, kMost);
+  for (unsigned i = 3; i <= depth; ++i) EXPECT_EQ(captured.frames[i], captured.frames[2]) << i;
+  EXPECT_NE(captured.frames[depth + 1], captured.frames[2]);
+  EXPECT_NE(captured.frames[0], captured.frames[1]);
+  EXPECT_NE(captured.frames[1], captured.frames[2]);
+  for (unsigned i = 0; i < 2; ++i) {  // both before the end of what is called here
+    const auto function =
+        i == 0 ? reinterpret_cast<Address>(&capture_here) : reinterpret_cast<Address>(&recurse);
+    EXPECT_LT(captured.frames[i] - function, 512u) << i;
+  }
+}
+
+TEST_P(UnwindTest, FindsEveryFrameOfARecursion) {
+  for (unsigned depth : {3u, 10u, 40u}) {
+    Captured captured;
+    recurse(depth, captured);
+    expect_recursion(captured, depth);
+  }
+}
+
+TEST_P(UnwindTest, TakesTheInnermostFramesOfADeepStack) {
+  Captured captured;
+  recurse(500, captured);
+  EXPECT_EQ(captured.depth, kMost);
+  EXPECT_EQ(captured.frames[63], captured.frames[2]);
+  Address few[3];
+  EXPECT_GT(capture_stack(few, 3), 0u);
+  EXPECT_LE(capture_stack(few, 3), 3u);
+  EXPECT_EQ(capture_stack(few, 0), 0u);
+}
+
+TEST_P(UnwindTest, KeepsErrno) {
+  Captured captured;
+  errno = 1234;
+  recurse(5, captured);
+  prepare_unwinding(GetParam());
+  EXPECT_EQ(errno, 1234);
+}
+
+TEST_P(UnwindTest, WorksAtTheStartOfAThread) {
+  Captured captured;
+  std::thread([&] { recurse(3, captured); }).join();
+  expect_recursion(captured, 3);
+}
+
+// A handler on a stack of its own.
+Captured captured_by_handler;
+void handle(int) { recurse(4, captured_by_handler); }
+
+TEST_P(UnwindTest, WorksInAHandlerOnAnotherStack) {
+  constexpr size_t kStack = 256 << 10;
+  // At the end of what is mapped, and below the thread's stack or above it.
+  for (Address hint : {Address{0}, Address{1} << 40}) {
+    char* memory = static_cast<char*>(mmap(reinterpret_cast<void*>(hint), kStack + 65536,
+                                           PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    ASSERT_NE(memory, MAP_FAILED);
+    mprotect(memory + kStack, 65536, PROT_NONE);
+    stack_t mine = {}, before = {};
+    mine.ss_sp = memory;
+    mine.ss_size = kStack;
+    ASSERT_EQ(sigaltstack(&mine, &before), 0);
+    struct sigaction action = {}, old = {};
+    action.sa_handler = handle;
+    action.sa_flags = SA_ONSTACK;
+    sigaction(SIGUSR1, &action, &old);
+    captured_by_handler = {};
+    raise(SIGUSR1);
+    expect_recursion(captured_by_handler, 4);
+    EXPECT_EQ(sigaltstack(&before, nullptr), 0);
+    sigaction(SIGUSR1, &old, nullptr);
+    munmap(memory, kStack + 65536);
+  }
+}
+
+// A handler that samples interrupts captures, and a thread that loads and unloads libraries changes the tables.
+TEST_P(UnwindTest, MayBeInterruptedByItself) {
+  struct sigaction action = {}, old = {};
+  static std::atomic<unsigned> handled;
+  handled = 0;
+  action.sa_handler = [](int) {
+    Captured captured;
+    recurse(4, captured);
+    if (captured.depth > 5) handled.fetch_add(1, std::memory_order_relaxed);
+  };
+  sigaction(SIGALRM, &action, &old);
+  std::atomic<bool> done{false};
+  std::thread loader([&] {
+    while (!done) {
+      void* library = dlopen("libBrokenLocale.so.1", RTLD_NOW);
+      if (library != nullptr) dlclose(library);
+    }
+  });
+  const itimerval often = {{0, 200}, {0, 200}}, never = {};
+  setitimer(ITIMER_REAL, &often, nullptr);
+  unsigned captures = 0;
+  for (const uint64_t end = Linux::now_ms() + 200; Linux::now_ms() < end; ++captures) {
+    Captured captured;
+    recurse(10, captured);
+    expect_recursion(captured, 10);
+  }
+  setitimer(ITIMER_REAL, &never, nullptr);
+  done = true;
+  loader.join();
+  sigaction(SIGALRM, &old, nullptr);
+  EXPECT_GT(captures, 0u);
+  EXPECT_GT(handled, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, UnwindTest, testing::Values(Unwinding::kTables, Unwinding::kFrames),
+                         [](const auto& test) {
+                           return test.param == Unwinding::kTables ? "Tables" : "Frames";
+                         });
+
+TEST(UnwindEarlyTest, NothingIsCapturedBeforeItIsPrepared) { EXPECT_EQ(captured_early.depth, 0u); }
+
+#if defined(__x86_64__)
+// Called with any value where the caller's frame should be.
+extern "C" unsigned capture_with_broken_frame(Address frame, Address* frames, unsigned most);
+__asm__(
+    ".text\n.globl capture_with_broken_frame\ncapture_with_broken_frame:\n"
+    "push %rbp\n mov %rdi, %rbp\n mov %rsi, %rdi\n mov %edx, %esi\n"
+    "call _ZN10lanemalloc13capture_stackEPmj\n pop %rbp\n ret\n");
+
+TEST(UnwindBrokenTest, AFrameThatIsNoneEndsTheWalkAndNothingElse) {
+  prepare_unwinding(Unwinding::kFrames);
+  Address frames[kMost];
+  Random random(1);
+  const auto here = reinterpret_cast<Address>(__builtin_frame_address(0));
+  for (Address bad :
+       {Address{0}, Address{1}, here + 1, here - 4096, ~Address{0}, ~Address{0} - 7, Address{1} << 47})
+    EXPECT_GE(capture_with_broken_frame(bad, frames, kMost), 1u);
+  for (int i = 0; i < 20000; ++i) {
+    const Address bad = random.one_in(2) ? here + random.below(Address{1} << 20) : random.below(~Address{0});
+    EXPECT_GE(capture_with_broken_frame(bad & ~Address{random.one_in(2) ? 7u : 0u}, frames, kMost), 1u);
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace lanemalloc

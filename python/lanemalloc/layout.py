@@ -235,6 +235,8 @@ def read_fields(memory: Memory, root: np.void) -> dict[str, dict[str, Field]]:
     for one in read(memory, int(root["fields"]), size * count).view(entry):
         part, _, name = one["name"].decode(errors="replace").partition(".")
         known = Field(int(one["offset"]), int(one["count"]), int(one["bytes"]), int(one["type"]))
+        if name == "decay_ms":  # -1 for never; some libraries call it unsigned
+            known = Field(known.offset, known.count, known.bytes, 1)
         if known.type == 3 or known.bytes in (1, 2, 4, 8):
             parts.setdefault(part, {})[name] = known
     return parts

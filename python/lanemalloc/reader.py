@@ -149,6 +149,11 @@ class Reader:
         best.also = [reader.path for reader in readers if reader is not best]
         return best
 
+    @property
+    def started_at_ns(self) -> int:
+        """Of CLOCK_MONOTONIC: with the process id it says which run of a program this is."""
+        return self.layout.number("started_at_ns")
+
     def claimed(self) -> int:
         """Blocks that there are."""
         try:

@@ -156,7 +156,7 @@ def libraries(binary: Binary) -> list[Finding]:
                 note(
                     "libraries",
                     f"it loads {name} ({found})",
-                    "preloaded, lanemalloc comes first and serves malloc; what is asked of that library by its own names does not come to it",
+                    "preloaded, lanemalloc comes first and serves malloc; what is asked of that library by its own names does not",
                     "link without it, so that there is one allocator",
                 )
             )

@@ -29,6 +29,9 @@ void write_options();
 // Sets one while the process runs: as lane_set() returns it (include/lanemalloc/stats.h).
 int set_process_option(const char* key, const char* value);
 
+// Does what the options say of samples. Not in handlers: it may load a library.
+void start_sampling();
+
 // Writes the figures where the options say, as they say.
 void report_figures();
 // Has a signal do that; of the one before it the system's own action is restored, unless the program has taken it. 0: none. False: the

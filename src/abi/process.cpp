@@ -107,7 +107,10 @@ void after_fork_in_child() {
 }
 
 [[gnu::constructor(101)]] void library_starts() {
-  if (start_process()) watch_signal(options.stats.signal);
+  if (start_process()) {
+    watch_signal(options.seeing.stats.signal);
+    if (options.seeing.sample.bytes != 0) start_sampling();
+  }
   if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) {
     static constexpr char kLine[] =
         "lanemalloc: no memory for fork handlers; a child of fork must not allocate\n";
@@ -116,7 +119,7 @@ void after_fork_in_child() {
 }
 
 [[gnu::destructor(101)]] void library_ends() {
-  if (options.stats.at_exit) report_figures();
+  if (options.seeing.stats.at_exit) report_figures();
 }
 
 }  // namespace

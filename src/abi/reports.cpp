@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "abi/figures.h"
+#include "platform/unwind.h"
 
 namespace lanemalloc {
 namespace {
@@ -49,7 +50,7 @@ class File {
   }
 
  private:
-  static constexpr size_t kLongest = Options::kLongestPath + 32;
+  static constexpr size_t kLongest = SeeingOptions::kLongestPath + 32;
   static constexpr size_t kNumber = 12;
 
   void add(const char* text, size_t n) {
@@ -81,6 +82,8 @@ void on_signal(int) {
 
 constinit Relaxed<uint32_t> watched = 0;
 
+const void* witness(uint64_t ns) { return process_engine.contended(ns); }
+
 }  // namespace
 
 constinit char options_text[1024]{};
@@ -98,32 +101,51 @@ void write_options() {
   options_text[length] = '\0';
 }
 
+void start_sampling() {
+  const SeeingOptions& o = process_options().seeing;
+  auto& sampler = process_engine.world().sampler;
+  const bool is_on = o.sample.bytes != 0;
+  if (is_on) {
+    prepare_unwinding(o.unwind_by_frames ? Unwinding::kFrames : Unwinding::kTables);
+    if (!sampler.start(capture_stack)) {
+      static constexpr char kLine[] = "lanemalloc: sample: no address space for stacks; nothing is sampled\n";
+      return Linux::say(kLine, sizeof kLine - 1);
+    }
+  }
+  sampler.set_interval(o.sample.bytes);
+  sampler.set_contention_interval(is_on ? uint64_t{o.sample_wait_ns} : 0);
+  contention_witness.store(is_on ? &witness : nullptr, std::memory_order_relaxed);
+}
+
 int set_process_option(const char* key, const char* value) {
   if (!start_process()) return ENOMEM;
-  if (!OptionReader::is_key(key)) return ENOENT;
+  Text before;
+  if (!OptionReader::write(process_options(), key, before)) return ENOENT;
   for (const char* fixed : {"checked", "deferred", "strict"})
     if (strcmp(key, fixed) == 0) return EPERM;
   Options wanted = process_options();
   OptionReader reader(wanted, [](const char*, Bytes) {});
   if (!reader.set(key, value)) return EINVAL;
   if (strcmp(key, "lanes") == 0 && !process_engine.choose_entry(wanted.settings)) return ENOTSUP;
-  if (strcmp(key, "stats") == 0 && !watch_signal(wanted.stats.signal)) return ENOTSUP;
+  if (strcmp(key, "stats") == 0 && !watch_signal(wanted.seeing.stats.signal)) return ENOTSUP;
   process_engine.adjust(wanted.settings);
   process_options() = wanted;
   write_options();
+  if (strcmp(key, "sample") == 0 || strcmp(key, "sample_wait_ns") == 0 || strcmp(key, "unwind") == 0)
+    start_sampling();
   return 0;
 }
 
 void report_figures() {
   const Options& options = process_options();
   const Figures figures;
-  File file(options.stats_file);
-  switch (Options::Format{options.stats_format}) {
-    case Options::Format::kText:
+  File file(options.seeing.stats_file);
+  switch (SeeingOptions::Format{options.seeing.stats_format}) {
+    case SeeingOptions::Format::kText:
       return write_lines(*figures, file.sink());
-    case Options::Format::kJson:
+    case SeeingOptions::Format::kJson:
       return write_json(*figures, file.sink());
-    case Options::Format::kOpenMetrics:
+    case SeeingOptions::Format::kOpenMetrics:
       return write_openmetrics(*figures, file.sink());
   }
 }

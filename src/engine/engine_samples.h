@@ -12,6 +12,12 @@ uint64_t Engine<P>::sample_seed() {
 }
 
 template <class P>
+const Stack* Engine<P>::contended(uint64_t ns) {
+  uint64_t random = sample_seed();
+  return world_.sampler.contended(ns, random);
+}
+
+template <class P>
 LargeState& large_state(const Region<P>& region, BlockIndex at) {
   return *reinterpret_cast<LargeState*>(region.state(at).owner_part);
 }

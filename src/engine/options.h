@@ -8,22 +8,17 @@
 
 #include "base/text.h"
 #include "lane/world.h"
-#include "telemetry/stats_option.h"
+#include "telemetry/seeing_options.h"
 
 namespace lanemalloc {
 
 struct Options {
   enum class OnBadPointer : uint8_t { kAbort, kReport, kIgnore };
 
-  enum class Format : uint8_t { kText, kJson, kOpenMetrics };
-
   Settings settings;
   Relaxed<OnBadPointer> bad_pointer = OnBadPointer::kAbort;
-  StatsOption stats;
-  Relaxed<Format> stats_format = Format::kText;
   bool strict = false;
-  static constexpr size_t kLongestPath = 256;
-  char stats_file[kLongestPath]{};  // empty: standard error
+  SeeingOptions seeing;
 
   constexpr Options() { settings.choose_entry = true; }
 };
@@ -94,11 +89,9 @@ class OptionReader {
   }
 
   // Null beyond the last.
-  static const char* key_at(size_t i) { return i < sizeof kKeys / sizeof *kKeys ? kKeys[i] : nullptr; }
-  static bool is_key(const char* text) {
-    for (const char* key : kKeys)
-      if (strcmp(key, text) == 0) return true;
-    return false;
+  static const char* key_at(size_t i) {
+    if (i < kOwnKeys) return kKeys[i];
+    return i < kOwnKeys + kSeeingKeys ? SeeingOptions::kKeys[i - kOwnKeys] : nullptr;
   }
   // The value in use, as it is read. False: no such key.
   static bool write(const Options& options, const char* key, Text& out) {
@@ -121,9 +114,10 @@ class OptionReader {
     }
   };
 
-  static constexpr const char* kKeys[] = {"lanes",        "probes",     "scan",    "precedence",  "wait_on",
-                                          "decay_ms",     "deferred",   "checked", "bad_pointer", "stats",
-                                          "stats_format", "stats_file", "strict"};
+  static constexpr const char* kKeys[] = {"lanes",    "probes",   "scan",    "precedence",  "wait_on",
+                                          "decay_ms", "deferred", "checked", "bad_pointer", "strict"};
+  static constexpr size_t kOwnKeys = sizeof kKeys / sizeof *kKeys;
+  static constexpr size_t kSeeingKeys = sizeof SeeingOptions::kKeys / sizeof *SeeingOptions::kKeys;
   static constexpr int64_t kLongestDecay = int64_t{1000} * 3600 * 24;
   static constexpr int64_t kMostDeferred = 1 << 20;
 
@@ -139,7 +133,6 @@ class OptionReader {
   // All options, with what they may be. False: no such key.
   template <class Action>
   static bool visit(Options& o, Word key, Action action) {
-    using Format = Options::Format;
     using On = Options::OnBadPointer;
     Settings& s = o.settings;
     constexpr const char* kFlag[] = {"0", "1"};
@@ -162,17 +155,10 @@ class OptionReader {
       action.choice(s.checked, kFlag, kBoth);
     } else if (key.is("bad_pointer")) {
       action.choice(o.bad_pointer, {"abort", "report", "ignore"}, {On::kAbort, On::kReport, On::kIgnore});
-    } else if (key.is("stats")) {
-      action.stats(o.stats);
-    } else if (key.is("stats_format")) {
-      action.choice(o.stats_format, {"text", "json", "openmetrics"},
-                    {Format::kText, Format::kJson, Format::kOpenMetrics});
-    } else if (key.is("stats_file")) {
-      action.path(o.stats_file);
     } else if (key.is("strict")) {
       action.choice(o.strict, kFlag, kBoth);
     } else {
-      return false;
+      return SeeingOptions::visit(o.seeing, key, action);
     }
     return true;
   }
@@ -191,7 +177,10 @@ class OptionReader {
       out << static_cast<int64_t>(setting);
     }
     void lanes(Settings& settings) { write_lanes(out, settings); }
-    void stats(const StatsOption& option) { option.write(out); }
+    template <class Option>
+    void own(const Option& option) {
+      option.write(out);
+    }
     void path(const char* setting) { out << setting; }
   };
 
@@ -232,13 +221,14 @@ class OptionReader {
               << ", percpu or auto";
       refuse(allowed);
     }
-    void stats(StatsOption& option) {
+    template <class Option>
+    void own(Option& option) {
       if (option.read(value.text, value.length)) return;
       Text allowed;
-      StatsOption::write_allowed(allowed);
+      Option::write_allowed(allowed);
       refuse(allowed);
     }
-    void path(char (&setting)[Options::kLongestPath]) {
+    void path(char (&setting)[SeeingOptions::kLongestPath]) {
       if (value.length < sizeof setting) {
         memcpy(setting, value.text, value.length);
         setting[value.length] = '\0';
@@ -296,7 +286,7 @@ class OptionReader {
   static const char* nearest(Word word) {
     const char* best = kKeys[0];
     size_t least = ~size_t{0};
-    for (const char* key : kKeys) {
+    for (size_t i = 0; const char* key = key_at(i); ++i) {
       // Of two that are as near, the one with the same first letter.
       const size_t d = distance(word, key) * 2 + (word.length > 0 && word.text[0] == *key ? 0 : 1);
       if (d < least) {

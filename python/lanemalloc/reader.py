@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lanemalloc import elf, process
+from lanemalloc.lanes import LaneTable
 from lanemalloc.layout import (
     ROOT,
     Cell,
@@ -55,10 +56,6 @@ WORLD_FIELDS = (
     "clean_blocks", "purged_blocks", "moved_blocks", "entry", "shared_lanes", "auto", "decay_ms", "first_owner",
     "overflow_entries", "nested_entries", "rescues", "revocations", "refused_revocations", "rebinds", "bad_pointers", "probes",
     "depot_moved", "checked",
-)  # fmt: skip
-LANE_FIELDS = (
-    "made", "taken", "sent", "received", "thread", "how", "number", "misses", "remote_batches", "inbox_drains", "slabs_made",
-    "batches_to",
 )  # fmt: skip
 OWNER_FIELDS = ("next", "type", "name", "kinds", "contention")
 KIND_FIELDS = ("next", "size", "slabs", "contended", "budget")
@@ -101,7 +98,6 @@ class Plans:
 
     root: Plan
     world: Plan
-    lane: Plan
     heads: Plan
     owner: Plan
     kind: Plan
@@ -119,6 +115,7 @@ class Reader:
         self.also: list[str] = []  # other copies of the allocator in use there
         self._facts = facts
         self._plans = make_plans(layout)
+        self._lanes = LaneTable(layout, self._plans.cells)
         self._slabs: Slabs | None = None
         self._bins: Bins | None = None
         self._moment = Moment()
@@ -203,19 +200,18 @@ class Reader:
         numbers = numbers_of(world)
         wants_heads = wanted.bins and self.layout.has("lane", "heads") and "base" in numbers
         lanes_at = self._lane_addresses(numbers, left_out)
-        plans = [self._plans.lane] + [plan for cell, plan in self._plans.cells if cell.in_lanes]
-        gathered = gather_plans(self.memory, [(plan, lanes_at) for plan in plans])
-        lanes = gathered[0][0]
-        made = column(lanes, "made") != 0
+        self._lanes.refresh(self.memory, lanes_at, everything=wanted.bins)
+        made = self._lanes.made
         if wanted.slabs or self._slabs is None:
             self._read_slabs(numbers, wanted.seconds, at_ns)
         if wants_heads:
             self._read_bins(lanes_at, made, numbers, wanted.seconds, at_ns)
-        lane_cells = iter(records for records, _ in gathered[1:])
+        lane_cells = iter(self._lanes.cells)
         all_cells = [(cell, next(lane_cells)[made] if cell.in_lanes else cells.pop(0)) for cell, _ in self._plans.cells]
         assert self._slabs is not None
         self._say_what_is_missing(left_out)
         owners = self._read_owners(numbers, left_out)
+        waiting = self._waiting(lanes_at, made)
         return Snapshot(
             at_ns=at_ns,
             wall=time.time(),
@@ -226,11 +222,11 @@ class Reader:
             entry=entry_of(numbers),
             world=with_bytes(numbers, self.layout.number("block_shift")),
             probes=array_of(world, "probes"),
-            classes=add_up_classes(self.layout, world, lanes[made], self._slabs, self._waiting(lanes_at, made)),
-            lanes=lanes_of(self.layout, lanes, made, self._slabs, self._waiting(lanes_at, made), all_cells),
+            classes=add_up_classes(self.layout, world, self._lanes.totals, self._slabs, waiting),
+            lanes=lanes_of(self.layout, self._lanes, self._slabs, waiting, all_cells),
             cells=[figures_of_cell(cell, records) for cell, records in all_cells],
             owners=owners,
-            batches=batches_of(lanes[made]),
+            batches=self._lanes.arrays["batches_to"][made],
             kind_bytes=int(self._slabs.blocks[self._slabs.private].sum()) << self.layout.number("block_shift"),
             moment=Moment(self._moment.slabs_ns, self._moment.slabs_share, self._moment.bins_ns),
             left_out=left_out,
@@ -320,7 +316,6 @@ def make_plans(layout: Layout) -> Plans:
     return Plans(
         root=root,
         world=layout.plan("world", WORLD_FIELDS, gap=4096),
-        lane=layout.plan("lane", LANE_FIELDS, gap=1024),
         heads=layout.plan("lane", ("heads",)),
         owner=layout.plan("owner", OWNER_FIELDS),
         kind=layout.plan("kind", KIND_FIELDS),
@@ -360,15 +355,6 @@ def entry_of(world: dict[str, int]) -> str:
     return f"{ENTRIES[entry]}:{lanes}" if ENTRIES[entry] == "shared" and lanes else ENTRIES[entry]
 
 
-def by_class(records: Records, name: str, classes: int) -> Numbers:
-    """The sum over lanes of a counter by class."""
-    total: Numbers = np.zeros(classes, np.int64)
-    if records.dtype.names and name in records.dtype.names and len(records):
-        values = records[name].astype(np.int64).sum(axis=0)
-        total[: len(values)] = values[:classes]
-    return total
-
-
 def padded(values: Numbers, length: int) -> Numbers:
     result: Numbers = np.zeros(length, np.int64)
     result[: min(len(values), length)] = values[:length]
@@ -382,7 +368,7 @@ def counted(index: Numbers, weights: Any, length: int, share: float) -> Numbers:
     return result
 
 
-def add_up_classes(layout: Layout, world: np.void, lanes: Records, slabs: Slabs, waiting: Numbers) -> Classes:
+def add_up_classes(layout: Layout, world: np.void, lanes: dict[str, Numbers], slabs: Slabs, waiting: Numbers) -> Classes:
     """As src/engine/statistics.h does it."""
     n = len(layout.class_sizes)
     of_malloc = slabs.is_slab & ~slabs.private & (slabs.size_class > 0) & (slabs.size_class < n)
@@ -391,8 +377,8 @@ def add_up_classes(layout: Layout, world: np.void, lanes: Records, slabs: Slabs,
     waits = waiting.sum(axis=0) if len(waiting) else np.zeros(n, np.int64)
     sampled = [padded(array_of(world, f"sampled_{what}"), n) for what in ("allocations", "frees")]
     in_flight = (
-        by_class(lanes, "sent", n)
-        - by_class(lanes, "received", n)
+        padded(lanes["sent"], n)
+        - padded(lanes["received"], n)
         - padded(array_of(world, "depot_freed"), n)
         + padded(array_of(world, "direct_frees"), n)
     )
@@ -402,7 +388,7 @@ def add_up_classes(layout: Layout, world: np.void, lanes: Records, slabs: Slabs,
         live=np.maximum(used - waits - in_flight + sampled[0] - sampled[1], 0),
         waiting=waits,
         in_flight=np.maximum(in_flight, 0),
-        allocations=np.maximum(by_class(lanes, "taken", n) - waits + sampled[0], 0),
+        allocations=np.maximum(padded(lanes["taken"], n) - waits + sampled[0], 0),
         slabs=counted(index, None, n, share),
         slab_bytes=counted(index, slabs.blocks[of_malloc], n, share) << shift,
         used=used,
@@ -410,17 +396,11 @@ def add_up_classes(layout: Layout, world: np.void, lanes: Records, slabs: Slabs,
     )
 
 
-def lanes_of(
-    layout: Layout,
-    records: Records,
-    made: npt.NDArray[np.bool_],
-    slabs: Slabs,
-    waiting: Numbers,
-    cells: list[tuple[Cell, Records]],
-) -> Lanes:
+def lanes_of(layout: Layout, table: LaneTable, slabs: Slabs, waiting: Numbers, cells: list[tuple[Cell, Records]]) -> Lanes:
     shift = layout.number("block_shift")
+    made = table.made
     owner: Numbers = np.flatnonzero(made) + layout.number("first_lane")
-    lanes = records[made]
+    small = table.small[made]
     top = int(owner.max()) + 1 if len(owner) else 1
     of_lanes = slabs.owner > DEPOT
     held = counted(slabs.owner[of_lanes], slabs.blocks[of_lanes], top, slabs.share) << shift
@@ -429,25 +409,21 @@ def lanes_of(
     locks = [records for cell, records in cells if cell.in_lanes and not cell.is_loop]
     loops = [records for cell, records in cells if cell.in_lanes]
 
-    def total(name: str) -> Numbers:
-        values = column_sum(lanes, name)
-        return values
-
     def of_cells(some: list[Records], name: str) -> Numbers:
-        return sum((column(records, name) for records in some), np.zeros(len(lanes), np.int64))
+        return sum((column(records, name) for records in some), np.zeros(len(small), np.int64))
 
     return Lanes(
         owner=owner,
-        thread=column(lanes, "thread"),
-        how=column(lanes, "how"),
-        number=column(lanes, "number"),
-        allocations=np.maximum(total("taken") - waiting.sum(axis=1), 0),
-        remote_frees=total("sent"),
-        remote_batches=column(lanes, "remote_batches"),
-        received=total("received"),
-        inbox_drains=column(lanes, "inbox_drains"),
-        misses=column(lanes, "misses"),
-        slabs_made=column(lanes, "slabs_made"),
+        thread=column(small, "thread"),
+        how=column(small, "how"),
+        number=column(small, "number"),
+        allocations=np.maximum(table.sums["taken"][made] - waiting.sum(axis=1), 0),
+        remote_frees=table.sums["sent"][made],
+        remote_batches=column(small, "remote_batches"),
+        received=table.sums["received"][made],
+        inbox_drains=column(small, "inbox_drains"),
+        misses=column(small, "misses"),
+        slabs_made=column(small, "slabs_made"),
         failures=of_cells(loops, "failures"),
         waits=of_cells(locks, "waits"),
         waited_ns=of_cells(locks, "waited_ns"),
@@ -455,17 +431,6 @@ def lanes_of(
         bytes_empty=empty_bytes[owner],
         bytes_waiting=waiting @ layout.class_sizes,
     )
-
-
-def column_sum(records: Records, name: str) -> Numbers:
-    """Of an array field, the sum for each record."""
-    values = column(records, name)
-    return values.sum(axis=1) if values.ndim == 2 else values
-
-
-def batches_of(lanes: Records) -> Numbers:
-    values = column(lanes, "batches_to")
-    return values if values.ndim == 2 else np.zeros((len(lanes), 0), np.int64)
 
 
 def figures_of_cell(cell: Cell, records: Records) -> CellFigures:

@@ -202,14 +202,17 @@ def heap_bands(heap: Heap, snapshot: Snapshot, reader: Reader, metadata: int) ->
             "lane_pool_reclaim() or lane_heap_destroy() of those that are not needed",
             heap.kinds_free,
         ),
-        Band(
-            "metadata",
-            "metadata",
-            metadata,
-            f"the page map, 128 bytes a block, and {len(s.lanes)} lanes of 8 KiB",
-        ),
+        metadata_band(metadata, s),
         *live_bands(heap, s),
     ]
+
+
+def metadata_band(size: int, s: Snapshot) -> Band:
+    cause = f"the page map, 128 bytes a block, and {len(s.lanes):,} lanes of 8 KiB"
+    if s.entry != "owned" or len(s.lanes) <= 4 * cpus():
+        return Band("metadata", "metadata", size, cause)
+    saves = min(size, (len(s.lanes) - cpus()) * 8192)
+    return Band("metadata", "metadata", size, cause, f"lanes=percpu: {cpus()} lanes instead of {len(s.lanes):,}", saves)
 
 
 def live_bands(heap: Heap, s: Snapshot) -> list[Band]:

@@ -15,7 +15,7 @@ from lanemalloc.live.view import PANELS, Line, State, arranged, compose, matches
 if TYPE_CHECKING:
     from curses import window
 
-SHORTEST, LONGEST = 0.1, 60.0
+MOST_OF_CPU = 0.01  # that refreshing may take: of processes with thousands of lanes it is less often than was asked for
 PACES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 ESCAPE, ENTER, BACKSPACE = 27, (10, 13, curses.KEY_ENTER), (8, 127, curses.KEY_BACKSPACE)
 
@@ -47,11 +47,14 @@ class Screen:
             if session.snapshot is None:
                 session.refresh(first=True)
         while not self.quit:
-            if time.monotonic() >= due:
-                due = time.monotonic() + self.state.interval
-                if not self.state.paused:
-                    self.state.session.refresh()
+            begin = time.thread_time()
+            refreshes = time.monotonic() >= due
+            if refreshes and not self.state.paused:
+                self.state.session.refresh()
             self.draw()
+            if refreshes:
+                self.state.effective = max(self.state.interval, (time.thread_time() - begin) / MOST_OF_CPU)
+                due = time.monotonic() + self.state.effective
             self.screen.timeout(max(1, int((due - time.monotonic()) * 1000)))
             self.take_keys()
 

@@ -51,6 +51,7 @@ class State:
 
     sessions: list[Session]
     interval: float = 0.5
+    effective: float = 0.0  # how often it really is, where that would cost too much
     which: int = 0
     panel: int = 0
     cursor: dict[int, int] = field(default_factory=dict)
@@ -149,7 +150,7 @@ def title(state: State, width: int) -> Line:
         left += f"  {s.process.threads} threads  {s.entry}  up {age}"
     if len(state.sessions) > 1:
         left += f"  [{state.which + 1}/{len(state.sessions)}]"
-    right = " PAUSED " if state.paused else f" {state.interval:g} s "
+    right = " PAUSED " if state.paused else f" {pace(state)} "
     style = "title"
     if session.ended:
         right, style = " ENDED: the last picture ", "ended"
@@ -157,6 +158,12 @@ def title(state: State, width: int) -> Line:
         right, style = " not readable now ", "ended"
     right += time.strftime("%H:%M:%S ")
     return [(pad(left, max(0, width - len(right))), style), (right, style)]
+
+
+def pace(state: State) -> str:
+    if state.effective > state.interval * 1.2:
+        return f"{state.interval:g} s, slowed to {state.effective:.1f} s"
+    return f"{state.interval:g} s"
 
 
 def history_line(state: State, width: int) -> Line:

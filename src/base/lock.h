@@ -18,6 +18,7 @@
 
 #include <atomic>
 
+#include "base/arch_probes.h"
 #include "base/atomics.h"
 #include "base/check.h"
 #include "base/contention.h"
@@ -117,6 +118,7 @@ class Lock {
     take_turn(visit);
     const uint64_t ns = P::now_ns() - since;
     const ContentionWitness witness = contention_witness.load(std::memory_order_relaxed);
+    PROBE3(wait, rank_, reinterpret_cast<uintptr_t>(this), ns);
     contention_.waited(ns, UNLIKELY(witness != nullptr) ? witness(ns) : nullptr);
   }
 

@@ -28,6 +28,8 @@ struct Layout {
   };
   template <class T>
   struct Element<std::atomic<T>> : Element<T> {};
+  template <class T>
+  struct Element<Relaxed<T>> : Element<T> {};
   template <class T, size_t n>
   struct Element<T[n]> : Element<T> {
     static constexpr uint32_t kCount = n;

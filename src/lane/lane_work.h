@@ -125,7 +125,9 @@ struct Lane<P>::ClassBin {
 template <class P>
 void* Lane<P>::refill(SizeClass c, Visit& visit) {
   if (UNLIKELY(sample_left_ < static_cast<int64_t>(size_of(c))) && is_sample_due(visit)) return nullptr;
-  return refill_from(ClassBin{*this, c}, visit);
+  void* object = refill_from(ClassBin{*this, c}, visit);
+  PROBE3(refill, id_, size_of(c), reinterpret_cast<uintptr_t>(object));
+  return object;
 }
 
 // The bin is empty: its slab's own free list, another slab of the lane, what others have sent back, fresh objects, a slab from
@@ -410,6 +412,7 @@ template <class P>
 void Lane<P>::flush(Remote& remote, Visit& visit) {
   Object* batch = remote.take();
   remote.room = kBatchBytes;
+  PROBE2(flush, id_, public_of(remote.owner));
   bump(counters_.remote_batches);
   bump(counters_.batches_to[static_cast<unsigned>(public_of(remote.owner)) % LaneCounters::kOwners]);
   stir(visit);

@@ -79,7 +79,9 @@ struct World {
   // Takes the lane from its owner, works in it and gives it back. False if it is busy.
   template <class Work>
   bool with_idle_lane(Lane<P>& lane, Visit& visit, Work work) {
-    if (!lane.try_hold(visit)) {
+    const bool held = lane.try_hold(visit);
+    PROBE2(revoke, lane.id(), held);
+    if (!held) {
       counters.refused_revocations.fetch_add(1, std::memory_order_relaxed);
       return false;
     }

@@ -182,6 +182,7 @@ class Region {
       frontier_tries_.done();
       Claim claim = P::claim(address_of(at), bytes_of(n));
       if (claim == Claim::kDone) {
+        PROBE2(map, address_of(at), bytes_of(n));
         if (LIKELY(open_metadata(at + n))) return at;
         P::release(address_of(at), bytes_of(n));
         claim = Claim::kNoMemory;

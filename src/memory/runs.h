@@ -505,6 +505,7 @@ class Runs {
     } else if (!P::empty(region_.address_of(at), bytes_of(n))) {
       return BlockKind::kDirty;
     }
+    PROBE2(purge, region_.address_of(at), bytes_of(n));
     count<P>(purged_, uint64_t{n});
     return unmap_ ? BlockKind::kAbsent : BlockKind::kClean;
   }

@@ -10,7 +10,8 @@
 // By frame pointers: each frame is two words, the caller's frame and the return address. A function that keeps no frame
 // pointer may have left anything there, so nothing is read that was not found to be readable, and the walk ends with the first frame
 // that does not lie above the one before it. That also ends it where a handler runs on a stack of its own, unless this
-// lies below the thread's.
+// lies below the thread's. The innermost functions are the allocator's own: unless they keep frame pointers too, the first of them may
+// hold anything, and nothing would tell. So this way is there only where they do (kHasFrames).
 #include "platform/unwind.h"
 
 #include <errno.h>
@@ -34,6 +35,14 @@ namespace {
 
 enum class Way : uint8_t { kNone, kTables, kFrames };
 constinit std::atomic<Way> way{Way::kNone};
+
+// Whether the allocator is compiled with frame pointers: LANEMALLOC_FRAME_POINTERS of the build. On aarch64 compilers keep them unless
+// they are told otherwise.
+#if defined(LANEMALLOC_FRAME_POINTERS) || defined(__aarch64__)
+constexpr bool kHasFrames = true;
+#else
+constexpr bool kHasFrames = false;
+#endif
 
 constexpr unsigned kMostFrames = 64;
 constexpr unsigned kMostOwn = 24;  // of the allocator's, before the first of the program's
@@ -91,20 +100,22 @@ __attribute__((no_sanitize("address", "thread"))) unsigned walk_frames(Address a
 
 }  // namespace
 
-void prepare_unwinding(Unwinding how) {
+Unwinding prepare_unwinding(Unwinding how) {
+  if (!kHasFrames) how = Unwinding::kTables;
   const int saved = errno;
   void* frames[4];
   if (how == Unwinding::kTables) backtrace(frames, 4);
   // release: who sees it finds the library loaded. Pairs with the acquire in capture_stack().
   way.store(how == Unwinding::kTables ? Way::kTables : Way::kFrames, std::memory_order_release);
   errno = saved;
+  return how;
 }
 
 NOINLINE unsigned capture_stack(Address* frames, unsigned most) {
   const Way by = way.load(std::memory_order_acquire);
   if (by == Way::kNone) return 0;
-  Address found[kMostFrames + kMostOwn];
   if (most > kMostFrames) most = kMostFrames;
+  Address found[kMostFrames + kMostOwn];
   unsigned n, first = 0;
   if (by == Way::kFrames) {
     n = walk_frames(address_of(__builtin_frame_address(0)), found, most + kMostOwn);
@@ -116,7 +127,6 @@ NOINLINE unsigned capture_stack(Address* frames, unsigned most) {
     // It begins with this function, and whatever stands between.
     const Address caller = without_signature(address_of(__builtin_return_address(0)));
     while (first < n && found[first] != caller) ++first;
-    if (first == n) return 0;
   }
   while (first < n && is_own(found[first])) ++first;
   unsigned kept = 0;

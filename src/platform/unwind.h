@@ -11,9 +11,10 @@ enum class Unwinding : uint8_t {
   kFrames,  // by frame pointers: faster by far, but only as far as all functions keep them (-fno-omit-frame-pointer)
 };
 
-// Makes captures possible, in this way from now on. To be called by a thread that holds nothing of the allocator's: with
-// kTables the C library loads a library (libgcc_s), for which it allocates. Again is quick.
-void prepare_unwinding(Unwinding how);
+// Makes captures possible, in this way from now on, or by tables where the allocator itself was compiled without frame pointers; returns
+// which it is. To be called by a thread that holds nothing of the allocator's: with kTables the C library loads a library
+// (libgcc_s), for which it allocates. Again is quick.
+Unwinding prepare_unwinding(Unwinding how);
 
 // Writes at most `most` return addresses, the innermost first, and returns how many. The allocator's own functions are left out,
 // where it is a library of its own; where it is linked into a program they are there, but for this one. None before

@@ -62,7 +62,7 @@ TEST_F(OptionsTest, NothingIsSaidOfNothing) {
   EXPECT_EQ(options_.settings.decay_ms, 1000);
   EXPECT_FALSE(options_.settings.checked);
   EXPECT_EQ(options_.bad_pointer, Options::OnBadPointer::kAbort);
-  EXPECT_FALSE(options_.stats_at_exit);
+  EXPECT_FALSE(options_.seeing.stats.at_exit);
   EXPECT_FALSE(options_.strict);
   EXPECT_FALSE(reader_.must_stop());
 }
@@ -72,13 +72,13 @@ TEST_F(OptionsTest, EveryKeyIsRead) {
   EXPECT_EQ(options_.settings.decay_ms, 0);
   EXPECT_TRUE(options_.settings.checked);
   EXPECT_EQ(options_.bad_pointer, Options::OnBadPointer::kReport);
-  EXPECT_TRUE(options_.stats_at_exit);
+  EXPECT_TRUE(options_.seeing.stats.at_exit);
   EXPECT_TRUE(options_.strict);
   EXPECT_EQ(read("decay_ms=-1,checked=0,bad_pointer=ignore,stats=none,strict=0"), "");
   EXPECT_EQ(options_.settings.decay_ms, -1);
   EXPECT_FALSE(options_.settings.checked);
   EXPECT_EQ(options_.bad_pointer, Options::OnBadPointer::kIgnore);
-  EXPECT_FALSE(options_.stats_at_exit);
+  EXPECT_FALSE(options_.seeing.stats.at_exit);
   EXPECT_FALSE(options_.strict);
   EXPECT_EQ(read("bad_pointer=abort,decay_ms=86400000"), "");
   EXPECT_EQ(options_.bad_pointer, Options::OnBadPointer::kAbort);
@@ -231,7 +231,7 @@ TEST_F(OptionsTest, ABadValueIsOneLineThatSaysWhatIsAllowedAndUsed) {
 TEST_F(OptionsTest, OneBadOptionSpoilsNoOther) {
   EXPECT_EQ(std::string(read("decoy_ms=1,checked=1,decay_ms=x,stats=exit")).find("stats"), std::string::npos);
   EXPECT_TRUE(options_.settings.checked);
-  EXPECT_TRUE(options_.stats_at_exit);
+  EXPECT_TRUE(options_.seeing.stats.at_exit);
 }
 
 TEST_F(OptionsTest, StrictStopsAtAComplaintWhereverItStands) {

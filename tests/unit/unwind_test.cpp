@@ -46,7 +46,7 @@ AS_DECLARED void recurse(unsigned depth, Captured& to) {
 
 class UnwindTest : public testing::TestWithParam<Unwinding> {
  protected:
-  void SetUp() override { prepare_unwinding(GetParam()); }
+  void SetUp() override { ASSERT_EQ(prepare_unwinding(GetParam()), GetParam()); }
 };
 
 // A capture of that recursion, from capture_here() on. First it, then where recurse() called it, then the recursion.

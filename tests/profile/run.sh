@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# Profiles of a program whose stacks and numbers are known (known.cpp): opened by go tool pprof, decoded by protoc, and the
+# report of leaks by addr2line; by both ways to unwind, with the allocator as a library of its own and linked into the program.
+# Called by: tests/run.sh profile, and by hand. Needs the release build.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+packages=(g++ binutils protobuf-compiler)
+go=$(command -v go || true)
+if [[ -z $go && -x /usr/local/go/bin/go ]]; then go=/usr/local/go/bin/go; fi
+if [[ -z $go ]]; then packages+=(golang-go) go=go; fi
+tools/install-packages "${packages[@]}"
+readonly kObjects=build/release/liblanemalloc_prefixed.a
+[[ -e $kObjects ]] || { echo "FAILED: no library at $kObjects: run make build first"; exit 1; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export PPROF_TMPDIR=$work GOTOOLCHAIN=local GOCACHE=${GOCACHE:-$PWD/build/go-cache}  # later releases build the tool when it is first called
+passed=0 failed=0
+
+# check TITLE COMMAND...
+check() {
+  local title=$1
+  shift
+  if "$@" >"$work/check.log" 2>&1; then
+    echo "ok $title"
+    passed=$((passed + 1))
+  else
+    echo "FAILED $title"
+    sed 's/^/    /' "$work/check.log" | tail -n 25
+    failed=$((failed + 1))
+  fi
+}
+
+# As the shared libraries are linked (CMakeLists.txt), and as a program is that links the static one.
+build_all() {  # WAY; the program always has frame pointers, the allocator for one of the ways
+  local flags=(-std=gnu++20 -O2 -g -fPIC -Wall -Wextra -Wshadow -Werror -Isrc -Iinclude -D_GNU_SOURCE) objects=("$kObjects") source
+  g++ "${flags[@]}" -fno-omit-frame-pointer -c tests/profile/known.cpp -o "$work/known.o"
+  flags+=(-fvisibility=hidden -fno-exceptions -fno-rtti)
+  if [[ $1 == frames ]]; then
+    flags+=(-fno-omit-frame-pointer -momit-leaf-frame-pointer -DLANEMALLOC_FRAME_POINTERS=1 -Wno-maybe-uninitialized)
+    objects=()
+    for source in linux unwind; do
+      g++ "${flags[@]}" -c "src/platform/$source.cpp" -o "$work/$source.o"
+      objects+=("$work/$source.o")
+    done
+  fi
+  g++ "${flags[@]}" -c tests/profile/recorder.cpp -o "$work/recorder.o"
+  g++ -shared -Wl,--defsym=lanemalloc_is_library=record_allocations "$work/recorder.o" "${objects[@]}" -o "$work/librecorder.so"
+  g++ "$work/known.o" "$work/librecorder.so" "-Wl,-rpath,$work" -o "$work/library"
+  g++ "$work/known.o" "$work/recorder.o" "${objects[@]}" -o "$work/program"
+}
+
+# top PROFILE TYPE UNIT: what pprof makes of it.
+top() {
+  local kept=$work/top.$1.$2.$3
+  [[ -e $kept ]] || "$go" tool pprof -top -nodecount=1000 "-sample_index=$2" "-unit=$3" "$work/$1" >"$kept" 2>&1
+  cat "$kept"
+}
+
+# has_line PROFILE TYPE UNIT FUNCTION FLAT CUMULATIVE: flat is what it allocated itself.
+has_line() {
+  top "$1" "$2" "$3" | tee /dev/stderr | awk -v name="$4" -v flat="$5" -v cumulative="$6" '
+    $6 == name && $4 == cumulative && (flat == "any" || $1 == flat) { found = 1 }
+    END { exit !found }'
+}
+
+has_total() { top "$1" "$2" "$3" | tee /dev/stderr | grep -qE "100% of $4 total"; }
+
+# Flat numbers where the allocator's own frames are left out.
+check_pprof() {  # TITLE IS_LIBRARY
+  local title=$1 own=$2 flat function row
+  # type unit function, by itself, in all
+  while read -r type unit function flat row; do
+    [[ $own == yes ]] || flat=any
+    check "$title: $type of $function is $row" has_line heap.pb "$type" "$unit" "$function" "$flat" "$row"
+  done <<'ROWS'
+inuse_space B keep_some 600000B 600000B
+inuse_space B allocate_for 31000B 31000B
+inuse_space B first_caller 0 21000B
+inuse_space B second_caller 0 10000B
+inuse_objects count keep_some 60 60
+inuse_objects count allocate_for 9 9
+alloc_space B keep_some 1000000B 1000000B
+alloc_space B free_all 210000B 210000B
+alloc_objects count free_all 3 3
+ROWS
+  check "$title: in use are 631000 bytes" has_total heap.pb inuse_space B 631000B
+  check "$title: what is shown without asking is inuse_space" grep -q 'Type: inuse_space' <("$go" tool pprof -top "$work/heap.pb" 2>&1)
+  [[ $own == yes ]] && flat=10ms || flat=any
+  check "$title: 5 waits" has_line contention.pb contentions count wait_for_lock "${flat/10ms/5}" 5
+  check "$title: 10 ms of waits" has_line contention.pb delay ms wait_for_lock "$flat" 10ms
+}
+
+decode() { protoc --decode=perftools.profiles.Profile -Itests/profile tests/profile/profile.proto <"$1"; }
+
+# All fields are of the schema, every number refers to something, and places and mappings stand there once.
+is_whole() {
+  decode "$work/$1" >"$work/text" || return 1
+  ! grep -nE '^ *[0-9]+[:{ ]' "$work/text" || return 1
+  awk '
+    /^[a-z_]+ \{/ { block = $1 }
+    /^string_table:/ { strings++; if (strings == 1 && $2 != "\"\"") bad = "the first string is not empty" }
+    block == "location" && /^  id:/ { if (seen[$2]++) bad = "place twice: " $2 }
+    block == "location" && /^  mapping_id:/ { used_mapping[$2] = 1 }
+    block == "mapping" && /^  id:/ { if (mapping[$2]++) bad = "mapping twice: " $2 }
+    block == "sample" && /location_id:/ { used[$2] = 1 }
+    block == "sample" && /value:/ { values++ }
+    /^sample \{/ { samples++ }
+    /^ *(type|unit|filename|build_id|name|drop_frames|default_sample_type):/ { if ($2 > last) last = $2 }
+    END {
+      for (id in used) if (!(id in seen)) bad = "no place " id
+      for (id in used_mapping) if (!(id in mapping)) bad = "no mapping " id
+      if (last >= strings) bad = "no string " last
+      if (values % samples || !samples) bad = values " values of " samples " samples"
+      if (bad) { print bad; exit 1 }
+    }' "$work/text"
+}
+has_field() { decode "$work/$1" | grep -qE "$2"; }
+# The build id that the linker wrote.
+has_build_id() {
+  local id
+  id=$(readelf -n "$1" | sed -n 's/.*Build ID: //p')
+  [[ -n $id ]] && decode "$work/heap.pb" | grep -q "\"$id\""
+}
+
+# The report: two stacks, the larger first, whose frames addr2line finds.
+check_leaks() {  # TITLE PROGRAM
+  local title=$1
+  check "$title: the report adds up" grep -q '631000 bytes in 69 objects are alive, from 3 stacks' "$work/leaks"
+  check "$title: it names the largest first" diff - <(sed -nE 's/.* ([0-9]+ bytes in [0-9]+ objects), allocated at/\1/p' "$work/leaks") \
+    <<<$'600000 bytes in 60 objects\n21000 bytes in 7 objects'
+  local names
+  names=$(sed -nE "s|.* $2\+(0x[0-9a-f]+)$|\1|p" "$work/leaks" | xargs addr2line -f -s -C -e "$2" | grep -v : | tr '\n' ' ')
+  check "$title: addr2line finds its functions" grep -qE 'keep_some\(\) main .*allocate_for\(unsigned int, unsigned long\) first_caller\(\) main' <<<"$names"
+}
+
+for way in tables frames; do
+  build_all "$way"
+  for program in library program; do
+    title="$way, $program"
+    rm -f "$work"/*.pb "$work"/top.*
+    check "$title: profiles are written" "$work/$program" "$way" "$work/heap.pb" "$work/contention.pb"
+    cp "$work/check.log" "$work/leaks"
+    [[ $program == library ]] && own=yes || own=no
+    check_pprof "$title" "$own"
+    for profile in heap contention; do check "$title: the $profile profile is as the schema says" is_whole "$profile.pb"; done
+    check "$title: it knows the program's build" has_build_id "$work/$program"
+    check "$title: when and for how long" has_field heap.pb '^(time_nanos: 1700000000000000000|duration_nanos: 5000000000)$'
+    check_leaks "$title" "$work/$program"
+  done
+done
+echo "$passed passed, $failed failed, 0 skipped"
+[[ $failed -eq 0 ]]

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
+from lanemalloc.elf import roots_of_notes
+
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE = 1, 2, 3, 4
 SHT_SYMTAB, SHT_RELA, SHT_DYNSYM = 2, 4, 11
 DT_NEEDED, DT_STRTAB = 1, 5
 X86_64 = 62
@@ -76,6 +78,12 @@ class Binary:
     @property
     def is_dynamic(self) -> bool:
         return any(header[0] == PT_DYNAMIC for header in self.headers)
+
+    @property
+    def has_lanemalloc(self) -> bool:
+        """By the note that leads to its stats root."""
+        notes = [(offset, size) for kind, _, offset, _, _, size, *_ in self.headers if kind == PT_NOTE]
+        return any(True for offset, size in notes for _ in roots_of_notes(self.data[offset : offset + size], 0))
 
     def needed(self) -> list[str]:
         """Names of the libraries that it asks for itself."""

@@ -108,8 +108,7 @@ def static_program(binary: Binary) -> Finding:
         return problem(
             "linkage", what + ", and a Go program", "Go has a heap of its own, which no malloc serves", "nothing: it does not apply"
         )
-    found = binary.defines({"lane_malloc", "lane_stats"})
-    if found:
+    if binary.has_lanemalloc:
         return ok("linkage", what + ", with lanemalloc in it")
     return problem(
         "linkage", what, "nothing can be preloaded into it", "link it again with liblanemalloc.a in front of the C library, or dynamically"

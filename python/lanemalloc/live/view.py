@@ -157,6 +157,8 @@ def title(state: State, width: int) -> Line:
     elif session.trouble:
         right, style = " not readable now ", "ended"
     right += time.strftime("%H:%M:%S ")
+    if width < 2 * len(right) and not session.trouble:
+        right = ""
     return [(pad(left, max(0, width - len(right))), style), (right, style)]
 
 
@@ -226,7 +228,7 @@ def arranged(state: State, panel: int, width: int) -> Table:
         table.rows = [row for row in table.rows if row.style != "dim"]
     if table.columns:
         table.sort = min(state.sort.get(panel, table.sort), len(table.columns) - 1)
-        down = not isinstance(table.rows[0].values[table.sort], str) if table.rows else True
+        down = not table.rows or isinstance(table.rows[0].values[table.sort], (int, float))
         table.rows.sort(key=lambda row: sort_key(row.values[table.sort]), reverse=down ^ state.inverted.get(panel, False))
     return table
 
@@ -398,7 +400,7 @@ def overlay_choices(state: State, width: int) -> list[str]:
 def wrapped(line: str, width: int) -> list[str]:
     if len(line) <= width:
         return [line]
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    indent = " " * min(len(line) - len(line.lstrip()) + 2, width // 2)
     at = line.rfind(" ", len(indent), width)
     at = at if at > 0 else width
     return [line[:at], *wrapped(indent + line[at:].lstrip(), width)]

@@ -24,7 +24,7 @@ void* calloc(size_t a, size_t b) { return malloc(a * b); }
 void* realloc(void* p, size_t n) { (void)p; return malloc(n); }
 int main(void) { return malloc(1) == 0; }
 """
-PLAIN = "#include <stdlib.h>\nint main(int argc, char** argv) { (void)argv; free(malloc(argc)); return 0; }\n"
+PLAIN = "#include <stdlib.h>\nint main(int argc, char** argv) { (void)argv; void* volatile p = malloc(argc); free(p); return 0; }\n"
 
 
 def compiled(folder: Path, code: str, *flags: str, name: str = "program") -> Path:

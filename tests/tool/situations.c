@@ -136,10 +136,10 @@ static void backlog(void) {
   stay();
 }
 
-// --- idle: threads that have freed much of their own and sleep.
+// --- idle: threads that have freed much of their own and sleep; each less than makes others take it away.
 static void* free_and_sleep(void* argument) {
   (void)argument;
-  enum { kObjects = 4000 };
+  enum { kObjects = 220 };
   void** mine = touched(kObjects * sizeof(void*));
   for (int i = 0; i < kObjects; ++i) mine[i] = touched(4000);
   for (int i = 0; i < kObjects; ++i) free(mine[i]);

@@ -16,7 +16,7 @@ MIB = 1 << 20
 # name, number, options; the largest band and at least its MiB; what is advised first, if anything
 SITUATIONS = [
     ("backlog", 100, "lanes=owned,decay_ms=-1", "in_flight", 60, "in_flight"),
-    ("idle", 30, "lanes=owned,decay_ms=-1", "lanes", 40, "lanes"),
+    ("idle", 80, "lanes=owned,decay_ms=-1", "lanes", 40, "lanes"),
     ("fragments", 1, "", "fragments", 150, "fragments"),
     ("cached", 1, "decay_ms=-1", "cached", 250, "cached"),
     ("mapped", 1, "", "anonymous", 290, None),
@@ -45,7 +45,7 @@ def test_each_situation_is_named(start, name: str, number: int, options: str, la
 
 
 def test_what_is_advised_for_the_option_that_is_in_the_way(start) -> None:
-    for name, number in (("cached", 1), ("idle", 30)):
+    for name, number in (("cached", 1), ("idle", 80)):
         text = tool("explain", start(name, number, options="decay_ms=-1,lanes=owned").pid).stdout
         first = text.split("What shrinks it")[1].split("2. ")[0]
         assert "decay_ms=1000" in first
@@ -53,8 +53,8 @@ def test_what_is_advised_for_the_option_that_is_in_the_way(start) -> None:
 
 def test_the_advice_works(start) -> None:
     """What decay_ms=1000 is said to save is saved by it."""
-    kept = json.loads(tool("explain", "--json", start("idle", 30, options="lanes=owned,decay_ms=-1").pid).stdout)
-    process = start("idle", 30, options="lanes=owned,decay_ms=100")
+    kept = json.loads(tool("explain", "--json", start("idle", 80, options="lanes=owned,decay_ms=-1").pid).stdout)
+    process = start("idle", 80, options="lanes=owned,decay_ms=100")
     for _ in range(40):
         given = json.loads(tool("explain", "--json", process.pid).stdout)
         saved = kept["resident_bytes"] - given["resident_bytes"]

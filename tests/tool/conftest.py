@@ -63,14 +63,14 @@ def start(situations: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-def tool(*argv: object, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+def tool(*argv: object, timeout: float = 60, environment: dict[str, str] | None = None, **more: str) -> subprocess.CompletedProcess[str]:
     """Runs the command with its output taken."""
     return subprocess.run(
         [str(TOOL), *map(str, argv)],
         capture_output=True,
         text=True,
         timeout=timeout,
-        env={**CLEAN, **environment},
+        env={**CLEAN, **(environment or {}), **more},
         stdin=subprocess.DEVNULL,
         check=False,
     )

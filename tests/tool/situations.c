@@ -214,8 +214,9 @@ int main(int argc, char** argv) {
   static const struct {
     const char* name;
     void (*run)(void);
-  } all[] = {{"busy", busy},     {"rest", rest},           {"lanes", lanes},   {"backlog", backlog}, {"idle", idle},
-             {"cached", cached}, {"fragments", fragments}, {"mapped", mapped}, {"live", live},       {"crash", crash}};
+  } all[] = {{"busy", busy}, {"rest", rest},     {"lanes", lanes},         {"backlog", backlog},
+             {"idle", idle}, {"cached", cached}, {"fragments", fragments}, {"mapped", mapped},
+             {"live", live}, {"crash", crash}};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
     if (strcmp(name, all[i].name) != 0) continue;
     all[i].run();

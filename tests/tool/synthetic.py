@@ -167,7 +167,8 @@ class Synthetic:
     def add_lane(self, **values: int | list[int]) -> int:
         at = LANES + self.lanes * LANE_BYTES
         self.write(at, bytes(LANE_BYTES))
-        self.set("lane", at, **{"made": 1, **values})
+        self.set("lane", at, made=1)
+        self.set("lane", at, **values)
         self.lanes += 1
         self.world(lane_count=self.lanes)
         return FIRST_LANE + self.lanes - 1

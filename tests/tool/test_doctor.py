@@ -35,7 +35,7 @@ def compiled(folder: Path, code: str, *flags: str, name: str = "program") -> Pat
 
 
 def findings(*argv: object, **environment: str) -> dict[str, list[dict[str, str]]]:
-    done = tool("doctor", "--json", *argv, **environment)
+    done = tool("doctor", "--json", *argv, environment=environment)
     found = json.loads(done.stdout)
     assert done.returncode == (1 if found["problems"] else 0)
     groups: dict[str, list[dict[str, str]]] = {}

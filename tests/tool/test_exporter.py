@@ -180,8 +180,8 @@ def test_it_listens_on_ipv6() -> None:
 
 
 def test_prometheus_scrapes_it_and_the_alerts_run(start, served: str, tmp_path: Path) -> None:
-    prometheus = shutil.which("prometheus")
-    if prometheus is None:
+    prometheus = shutil.which("prometheus") or ""
+    if not prometheus:
         pytest.skip("prometheus is not there")
     process = start("busy", 3, options="lanes=shared:1")
     port = free_port()

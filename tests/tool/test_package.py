@@ -15,9 +15,15 @@ from conftest import CLEAN, ROOT
 ENVIRONMENT = {key: value for key, value in CLEAN.items() if not key.startswith(("LANEMALLOC_", "PYTHON"))}
 
 
-def run(*argv: object, cwd: Path | None = None, **environment: str) -> str:
+def run(*argv: object, cwd: Path | None = None, environment: dict[str, str] | None = None) -> str:
     done = subprocess.run(
-        [str(one) for one in argv], capture_output=True, text=True, cwd=cwd, env={**ENVIRONMENT, **environment}, timeout=1500, check=False
+        [str(one) for one in argv],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**ENVIRONMENT, **(environment or {})},
+        timeout=1500,
+        check=False,
     )
     assert done.returncode == 0, f"{argv}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
@@ -64,5 +70,5 @@ def test_it_works_from_pipx(wheel: Path, tmp_path: Path) -> None:
     if pipx is None:
         pytest.skip("pipx is not there")
     folders = {"PIPX_HOME": str(tmp_path / "home"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
-    run(pipx, "install", wheel, **folders)
+    run(pipx, "install", wheel, environment=folders)
     use(tmp_path / "bin" / "lanemalloc")

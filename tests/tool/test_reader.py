@@ -121,12 +121,12 @@ def test_slabs_of_several_blocks_and_their_owners_bytes() -> None:
 
 def test_cells_of_lanes_are_added_up_and_loops_have_no_waits() -> None:
     memory = busy()
-    for lane in (0, 1):
+    for i in (0, 1):
         memory.set(
             "cell",
-            LANES + lane * 1024 + 512,
+            LANES + i * 1024 + 512,
             count=10,
-            failures=lane + 1,
+            failures=i + 1,
             waits=2,
             waited_ns=500,
             waits_by_time=[0, 3],

@@ -68,6 +68,7 @@ class Heap:
 
     live: int = 0
     large: int = 0
+    sampled: int = 0
     kinds_live: int = 0
     kinds_free: int = 0
     dirty: int = 0
@@ -139,7 +140,8 @@ def divide(snapshot: Snapshot, slabs: Slabs, runs: list[Run], resident: Numbers,
             heap.other_free += there
     empty = is_malloc & (slabs.used == 0)
     heap.empty = int(of_slab[empty].sum())
-    heap.large = int(of_slab[~slabs.is_slab].sum())
+    heap.large = int(of_slab[slabs.is_large].sum())
+    heap.sampled = int(of_slab[slabs.sample_class >= 0].sum())
     divide_kinds(heap, slabs, of_slab)
     filled = is_malloc & ~empty
     divide_classes(heap, snapshot, slabs, filled, of_slab, shift)
@@ -165,7 +167,9 @@ def divide_classes(heap: Heap, snapshot: Snapshot, slabs: Slabs, filled: npt.NDA
     blocks = np.bincount(index, weights=slabs.blocks[filled], minlength=n)[:n]
     rest = there.copy()
     parts = []
-    for wanted in (c.live * c.size, c.waiting * c.size, c.in_flight * c.size):
+    sampled = slabs.sample_class[(slabs.sample_class > 0) & (slabs.sample_class < n)]
+    in_slabs = np.maximum(c.live - np.bincount(sampled, minlength=n)[:n], 0)  # these have blocks of their own
+    for wanted in (in_slabs * c.size, c.waiting * c.size, c.in_flight * c.size):
         part = np.minimum(wanted, rest)
         rest -= part
         parts.append(part)
@@ -219,6 +223,13 @@ def live_bands(heap: Heap, s: Snapshot) -> list[Band]:
     why = "`lanemalloc profile` tells which calls made them"
     return [
         Band("large", "live: large objects", heap.large, f"{s.large_live:,} objects of more than 512 KiB; {why}"),
+        Band(
+            "sampled",
+            "live: sampled objects",
+            heap.sampled,
+            "each object that was sampled has blocks of its own, so that its free is seen",
+            "sample less often",
+        ),
         Band("live_kinds", "live: of heaps and pools", heap.kinds_live, f"{len(s.owners)} heaps and pools"),
         Band("live", "live: small objects", heap.live, f"{int(s.classes.live.sum()):,} objects; {why}"),
     ]

@@ -86,6 +86,13 @@ def test_heaps_and_pools_have_bands_of_their_own(start) -> None:
     assert abs(found["accounted_bytes"] - found["resident_bytes"]) <= 0.02 * found["resident_bytes"]
 
 
+def test_sampled_objects_have_a_band_of_their_own(start) -> None:
+    found = json.loads(tool("explain", "--json", start("live", 100, options="sample=65536").pid).stdout)
+    bands = {band["key"]: band["bytes"] for band in found["bands"]}
+    assert bands["sampled"] > MIB
+    assert abs(found["accounted_bytes"] - found["resident_bytes"]) <= 0.02 * found["resident_bytes"]
+
+
 SMAPS = """\
 55d000000000-55d000001000 r-xp 00000000 fe:00 1234                       /usr/bin/x y: z
 Rss:                   4 kB

@@ -111,18 +111,19 @@ def header(state: State, width: int, height: int) -> list[Line]:
                 ("in flight", units.size(s.in_flight_bytes)),
                 ("large", units.size(s.large_bytes)),
                 ("purged", units.size(s.world.get("purged_bytes", 0))),
-            ]
+            ],
+            width,
         )
     )
     if r is not None:
-        lines.append(rates_line(session))
+        lines.append(rates_line(session, width))
     if height >= 20 and session.history:
         lines.append(history_line(state, width))
     lines.append(tabs(state, width))
     return lines
 
 
-def rates_line(session: Session) -> Line:
+def rates_line(session: Session, width: int) -> Line:
     r = session.rates
     assert r is not None
     calls = max(r.allocations, 1e-9)
@@ -136,7 +137,8 @@ def rates_line(session: Session) -> Line:
             ("miss", units.percent(float(r.lane_misses.sum()), calls) if r.allocations else "-"),
             ("remote", f"{units.count(float(r.lane_remote_frees.sum()))}/s"),
             ("waits", f"{units.count(waits)}/s" + (f" {units.duration(waited)}" if waited else ""), "bad" if waits else ""),
-        ]
+        ],
+        width,
     )
 
 
@@ -196,9 +198,14 @@ def footer(state: State, width: int) -> Line:
     return line
 
 
-def pairs(values: list[tuple[str, ...]]) -> Line:
+def pairs(values: list[tuple[str, ...]], width: int) -> Line:
+    """Names and values, as many as there is room for."""
     line: Line = []
+    left = width
     for name, value, *style in values:
+        left -= len(name) + len(value) + 3
+        if left < -2 and line:
+            break
         line += [(f"{name} ", "dim"), (value, style[0] if style and style[0] else "bold"), ("  ", "")]
     return line
 

@@ -26,7 +26,7 @@ import common
 import entries
 import fast_path
 import run as micro
-from table import Table, Tolerance
+from table import Table, Tolerance, maker_of
 
 SOURCE = Path(__file__).resolve().parent / "pools.c"
 GOLDEN = Path(__file__).resolve().parent / "pools.tsv"
@@ -126,18 +126,8 @@ def main() -> int:
     figures = {case.title(): costs[case][0] - costs[Case("empty", case.pattern)][0] for case in CASES}
     locked = {case.title(): costs[case][1] for case in CASES}
     judge(figures, locked, arguments.pool, verdicts)
-    machine = re.search(r"Machine:\s+(.*)", fast_path.output_of("readelf", "-h", path))
-    maker = f"{machine.group(1) if machine else 'unknown machine'}, {fast_path.compilers(path)}"
-    table = Table(GOLDEN, maker, "instructions a pair", Tolerance(0.01, 0.3, 2), "tests/golden/run.sh --update")
-    if arguments.update:
-        table.write(figures)
-        print(f"wrote {table.file.name}")
-    elif why := table.made_elsewhere():
-        for name, value in figures.items():
-            verdicts.skip(f"{name}: {value:.2f} instructions a pair", why)
-    else:
-        for verdict in table.judge(figures):
-            verdicts.check(verdict.good, verdict.text)
+    table = Table(GOLDEN, maker_of(path), "instructions a pair", Tolerance(0.01, 0.3, 2), "tests/golden/run.sh --update")
+    table.settle(figures, verdicts, arguments.update)
     return verdicts.close()
 
 

@@ -24,6 +24,7 @@
 #include "base/atomics.h"
 #include "base/check.h"
 #include "base/compiler.h"
+#include "base/contention.h"
 #include "platform/platform.h"
 
 namespace lanemalloc {

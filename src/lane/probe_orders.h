@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/contention.h"
+
 namespace lanemalloc {
 
 // r % n without a division, exact for every 32-bit r. Source: Lemire, Kaser, Kurz: Faster remainder by direct computation.

@@ -106,11 +106,11 @@ struct lane_statistics {
 };
 
 /** Fills in *stats, of which the caller has so many bytes: sizeof(struct lane_statistics) as it was compiled. What the library has beyond
- * is left out; what it does not know stays as it is (stats->size tells). Returns 0; EINVAL: fewer than 8 bytes; ENOMEM before the
- * allocator could start. */
+ * is left out; what it does not know stays as it is (stats->size tells). Returns 0; EINVAL: null, or fewer than 8 bytes; ENOMEM before
+ * the allocator could start. */
 int lane_stats(struct lane_statistics* stats, size_t bytes);
 
-/** Writes the same as text of at most `size` bytes with its final zero: as JSON (docs/stats.schema.json), or as OpenMetrics. Returns the
+/** Writes the same as text of at most `size` bytes (of null: none) with its final zero: as JSON (docs/stats.schema.json), or as OpenMetrics. Returns the
  * length that the whole text has, which the next call may exceed. No errors. */
 size_t lane_stats_json(char* text, size_t size);
 size_t lane_stats_openmetrics(char* text, size_t size);
@@ -125,7 +125,7 @@ long lane_get(const char* name, char* value, size_t size);
 
 /** Sets an option ("options.decay_ms", or "decay_ms"). Returns 0; ENOENT: no such name; EINVAL: no value for it, nothing has changed;
  * EPERM: a figure, or an option that is fixed when the process starts; ENOTSUP: the system cannot do that (lanes=percpu). Takes effect at
- * once or at each thread's next miss. One caller at a time; not in signal handlers. */
+ * once or at each thread's next miss; a shorter decay_ms within a second. One caller at a time; not in signal handlers. */
 int lane_set(const char* name, const char* value);
 
 #ifdef __cplusplus

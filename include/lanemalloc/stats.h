@@ -128,6 +128,12 @@ long lane_get(const char* name, char* value, size_t size);
  * once or at each thread's next miss; a shorter decay_ms within a second. One caller at a time; not in signal handlers. */
 int lane_set(const char* name, const char* value);
 
+/** Writes what was sampled so far in pprof's format (`go tool pprof` reads it). kind: "heap" (objects and bytes, allocated and alive, by
+ * call stack) or "contention" (waits for locks, and their time). path: %p in it is the process' number, %k the kind. Returns 0; EINVAL:
+ * no such kind; ENOTSUP: nothing was ever sampled (option sample); ENOMEM; or why the file could not be written. Not in signal
+ * handlers. */
+int lane_profile(const char* kind, const char* path);
+
 #ifdef __cplusplus
 }
 #endif

@@ -32,6 +32,9 @@ int set_process_option(const char* key, const char* value);
 // Does what the options say of samples. Not in handlers: it may load a library.
 void start_sampling();
 
+// What the options ask for when the process ends.
+void write_profiles_at_end();
+
 // Writes the figures where the options say, as they say.
 void report_figures();
 // Has a signal do that; of the one before it the system's own action is restored, unless the program has taken it. 0: none. False: the

@@ -119,6 +119,7 @@ void after_fork_in_child() {
 }
 
 [[gnu::destructor(101)]] void library_ends() {
+  write_profiles_at_end();
   if (options.seeing.stats.at_exit) report_figures();
 }
 

@@ -1,78 +1,14 @@
 // Reports: figures that a process writes by itself, at its end or when a signal comes; and the options as a reader sees and sets them.
 // Locking: none. Reports may run in a handler.
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "abi/figures.h"
-#include "platform/unwind.h"
+#include "abi/file.h"
 
 namespace lanemalloc {
 namespace {
-
-// A file, or standard error, written in larger pieces.
-class File {
- public:
-  // path: %p is the process' number. Empty: standard error.
-  explicit File(const char* path) {
-    if (path[0] == '\0') return;
-    char name[kLongest];
-    size_t n = 0;
-    for (; *path != '\0' && n + kNumber < sizeof name; ++path) {
-      if (path[0] != '%' || path[1] != 'p') {
-        name[n++] = *path;
-        continue;
-      }
-      Text pid;
-      pid << int64_t{getpid()};
-      memcpy(name + n, pid.data(), pid.size());
-      n += pid.size();
-      ++path;
-    }
-    name[n] = '\0';
-    fd_ = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd_ >= 0) return;
-    Text line;
-    line << "lanemalloc: stats_file=" << name << ": cannot be written (" << strerrorname_np(errno)
-         << "), using standard error";
-    Linux::say(line.end().data(), line.size());
-    fd_ = STDERR_FILENO;
-  }
-  File(const File&) = delete;
-  ~File() {
-    flush();
-    if (fd_ != STDERR_FILENO) close(fd_);
-  }
-  Sink sink() {
-    return {[](void* file, const char* text, size_t n) { static_cast<File*>(file)->add(text, n); }, this};
-  }
-
- private:
-  static constexpr size_t kLongest = SeeingOptions::kLongestPath + 32;
-  static constexpr size_t kNumber = 12;
-
-  void add(const char* text, size_t n) {
-    if (used_ + n > sizeof buffer_) flush();
-    memcpy(buffer_ + used_, text, n);  // a Text is shorter
-    used_ += n;
-  }
-  void flush() {
-    size_t done = 0;
-    while (done < used_) {
-      const ssize_t n = ::write(fd_, buffer_ + done, used_ - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) break;  // there is nobody to tell
-      done += static_cast<size_t>(n);
-    }
-    used_ = 0;
-  }
-
-  int fd_ = STDERR_FILENO;
-  size_t used_ = 0;
-  char buffer_[1024];
-};
 
 void on_signal(int) {
   const int saved = errno;
@@ -81,8 +17,6 @@ void on_signal(int) {
 }
 
 constinit Relaxed<uint32_t> watched = 0;
-
-const void* witness(uint64_t ns) { return process_engine.contended(ns); }
 
 }  // namespace
 
@@ -99,22 +33,6 @@ void write_options() {
     length += text.size();
   }
   options_text[length] = '\0';
-}
-
-void start_sampling() {
-  const SeeingOptions& o = process_options().seeing;
-  auto& sampler = process_engine.world().sampler;
-  const bool is_on = o.sample.bytes != 0;
-  if (is_on) {
-    prepare_unwinding(o.unwind_by_frames ? Unwinding::kFrames : Unwinding::kTables);
-    if (!sampler.start(capture_stack)) {
-      static constexpr char kLine[] = "lanemalloc: sample: no address space for stacks; nothing is sampled\n";
-      return Linux::say(kLine, sizeof kLine - 1);
-    }
-  }
-  sampler.set_interval(o.sample.bytes);
-  sampler.set_contention_interval(is_on ? uint64_t{o.sample_wait_ns} : 0);
-  contention_witness.store(is_on ? &witness : nullptr, std::memory_order_relaxed);
 }
 
 int set_process_option(const char* key, const char* value) {
@@ -140,6 +58,12 @@ void report_figures() {
   const Options& options = process_options();
   const Figures figures;
   File file(options.seeing.stats_file);
+  if (file.error() != 0) {
+    Text line;
+    line << "lanemalloc: stats_file=" << options.seeing.stats_file << ": " << strerrordesc_np(file.error())
+         << ", using standard error";
+    Linux::say(line.end().data(), line.size());
+  }
   switch (SeeingOptions::Format{options.seeing.stats_format}) {
     case SeeingOptions::Format::kText:
       return write_lines(*figures, file.sink());

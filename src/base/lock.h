@@ -33,8 +33,6 @@ struct Visit {
   bool may_drain = true;  // other lanes' inboxes; not while draining one
   bool in_bulk =
       false;  // many objects are being freed: their slabs are kept, for each would take a lock to give back
-  bool may_sample = false;  // a request of malloc's: it may be given an object that is sampled
-  bool sample_due = false;  // it is to be given one: the bin was left as it is
   uint8_t ranks_held = 0;
 
   Visit(const void* thread, bool block) : who(thread), may_block(block) {}

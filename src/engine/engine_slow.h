@@ -156,7 +156,6 @@ template <class P>
 class Engine<P>::Turn {
  public:
   Turn(Engine& engine, Slot& slot, Gate* gate) : visit_(&slot, true) {
-    visit_.may_sample = true;
     if (is_busy(gate) || gate->how != engine.entry() || engine.world_.settings.checked) return;
     Lane<P>* lane = static_cast<Lane<P>*>(gate);
     if (gate->how == Entry::kShared) {
@@ -198,8 +197,9 @@ FAST void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
   void* p = turn.lane()->pop(index_of(c));
   if (p == nullptr) p = turn.lane()->refill_quickly(index_of(c));
   if (UNLIKELY(p == nullptr)) p = turn.lane()->allocate(c, turn.visit());
+  const bool is_due = UNLIKELY(p == nullptr) && turn.lane()->take_sample_due();
   turn.end(slot, p != nullptr);
-  return UNLIKELY(turn.visit().sample_due) ? allocate_sampled(c, slot, gate) : p;
+  return UNLIKELY(is_due) ? allocate_sampled(c, slot, gate) : p;
 }
 
 template <class P>
@@ -281,11 +281,12 @@ void* Engine<P>::allocate_by_refill(Bytes size, Slot& slot, Gate* gate) {
   if (UNLIKELY(lane->is_asked() || (world_.lanes.entry() != Entry::kOwned && !P::single_threaded())))
     return nullptr;
   Visit visit(&slot, true);
-  visit.may_sample = true;
   void* object = lane->refill(class_of(size), visit);
-  if (UNLIKELY(visit.sample_due)) return allocate_sampled(class_of(size), slot, gate);
-  if (LIKELY(object != nullptr)) Owned::leave(slot, gate);
-  return object;
+  if (LIKELY(object != nullptr)) {
+    Owned::leave(slot, gate);
+    return object;
+  }
+  return lane->take_sample_due() ? allocate_sampled(class_of(size), slot, gate) : nullptr;
 }
 
 template <class P>
@@ -300,9 +301,8 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
   bool is_sampled = false;
   {
     Stay stay(*this, slot, gate);
-    stay.visit().may_sample = true;
     if (LIKELY(stay.lane() != nullptr)) p = stay.lane()->allocate(c, stay.visit());
-    is_sampled = stay.visit().sample_due;
+    if (UNLIKELY(p == nullptr && stay.lane() != nullptr)) is_sampled = stay.lane()->take_sample_due();
     if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
   }
   return UNLIKELY(is_sampled) ? allocate_sampled(c, slot, Owned::enter(slot)) : p;
@@ -378,7 +378,7 @@ template <class P>
 void Engine<P>::publish_large(BlockIndex at, bool moved) {
   LargeState& state = large_state(world_.region, at);
   state.moved = moved;
-  state.sample = {};
+  state.sample.stack = nullptr;
   state.sample_class = SizeClass{0};
   world_.region.set_entries(at, 1, world_.region.make_entry(Owner::kLarge, at));
 }
@@ -532,10 +532,10 @@ Found Engine<P>::find(const void* p) const {
 
 template <class P>
 Bytes Engine<P>::usable_size(const void* p, MapEntry entry) const {
+  if (LIKELY(entry.owner() != Owner::kLarge)) return size_of(world_.region.size_class_of(p));
   const BlockIndex at = world_.region.block_of(p);
-  const bool is_large = entry.owner() == Owner::kLarge;
-  const SizeClass c = is_large ? large_state(world_.region, at).sample_class : world_.region.size_class_of(p);
-  return is_large && c == SizeClass{0} ? bytes_of(world_.region.state(at).length) : size_of(c);
+  const SizeClass c = large_state(world_.region, at).sample_class;
+  return LIKELY(c == SizeClass{0}) ? bytes_of(world_.region.state(at).length) : size_of(c);
 }
 
 template <class P>

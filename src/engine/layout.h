@@ -61,6 +61,7 @@ struct Layout {
   static constexpr size_t kSettings = kWorld + offsetof(W, settings);
   static constexpr size_t kCounters = kWorld + offsetof(W, counters);
   static constexpr size_t kCountersOfLane = offsetof(L, counters_);
+  static constexpr size_t kStacks = offsetof(Sampler<P>, stacks_);
   static constexpr size_t kOwnerPart = offsetof(BlockState, owner_part);
 
  public:
@@ -161,6 +162,15 @@ struct Layout {
       FIELD("budget.used", 0, Budget, used_),
       FIELD("budget.peak", 0, Budget, peak_),
       FIELD("budget.limit", 0, Budget, limit_),
+      FIELD("sampler.interval", 0, Sampler<P>, interval_),
+      FIELD("sampler.contention_interval", 0, Sampler<P>, contention_interval_),
+      FIELD("sampler.stacks_at", kStacks, Stacks<P>, records_),
+      FIELD("sampler.stacks_bytes", kStacks, Stacks<P>, used_),
+      field<uint32_t>("stack.bytes", offsetof(Stack, bytes_and_kind)),
+      field<uint8_t>("stack.kind", offsetof(Stack, bytes_and_kind) + sizeof(uint32_t)),
+      field<uint32_t>("stack.depth", offsetof(Stack, depth_and_hash)),
+      FIELD("stack.counters", 0, Stack, counters),
+      field<uint64_t>("stack.frames", sizeof(Stack)),
       field<uint64_t>("budget.count", offsetof(Budget, tries_) + offsetof(Tries<>, count)),
       field<uint64_t>("budget.failures", offsetof(Budget, tries_) + offsetof(Tries<>, failures)),
   };
@@ -221,6 +231,7 @@ struct Layout {
     root.fields = kFields;
     root.field_count = sizeof kFields / sizeof *kFields;
     root.world = &engine;
+    root.sampler = &engine.world_.sampler;
     root.class_sizes = kClassSizes.data();
     root.class_count = kClassCount;
     root.block_shift = kBlockShift;

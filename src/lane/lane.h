@@ -16,6 +16,8 @@
 // use. So a hit counts nothing, and at rest everything adds up exactly (engine/statistics.h).
 #pragma once
 
+#include <utility>
+
 #include "lane/gate.h"
 #include "lane/id_stack.h"
 #include "lane/inbox.h"
@@ -89,6 +91,8 @@ class Lane : public Gate {
     Object* object = pop(index_of(c));
     return object != nullptr ? object : refill(c, visit);
   }
+  // Inside, after a request found no object: it is to be given one that is sampled; the bin was left as it is.
+  bool take_sample_due() { return std::exchange(sample_due_, false); }
   // The bin is empty.
   NOINLINE void* refill(SizeClass c, Visit& visit);
   // Refills the bin from its own slab's free list, the usual miss, and takes one object; null if that does not do.
@@ -272,7 +276,7 @@ class Lane : public Gate {
     bin.head() = list->next;
     return list;
   }
-  bool is_sample_due(Visit& visit);
+  bool is_sample_due(SizeClass c);
   uint64_t cut_list(SizeClass c, Object* list, uint64_t n);
   Kind* kind_of(const Object* object) const;
   BlockCount check_bin(const Bin& bin) const;
@@ -346,6 +350,7 @@ class Lane : public Gate {
   bool few_came_ = false;                  // at the last look into the inbox
   Address deferred_limit_ = 0;
   int64_t sample_left_ = 0;  // bytes of objects for bins until the next that is sampled (lane_samples.h)
+  bool sample_started_ = false, sample_due_ = false;
   uint64_t sample_random_ = reinterpret_cast<uintptr_t>(this);
   LaneCounters counters_;
   const Owner id_;

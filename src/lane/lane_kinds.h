@@ -33,6 +33,7 @@ struct Lane<P>::KindBin {
   }
   uint32_t capacity() const { return kind.capacity; }
   void count_taken(uint64_t) const {}
+  void count_returned(uint64_t) const {}
   uint64_t cut(Object*, uint64_t n) const { return n; }
   uint32_t grant(const Slab* slab) const {
     return kind.budget->take(kind.size, slab->next_chunk(kind.chunk, kind.capacity));
@@ -83,7 +84,9 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
   Address at = bins_at_.load(std::memory_order_relaxed);
   if (at == 0 && (at = open_area(visit)) == 0) return nullptr;
   if (kind.index != Kind::kNoIndex && bin_in(at, kind) == nullptr) {
-    void* table = allocate(class_of(kTableBins * sizeof(Bin)), visit);
+    constexpr SizeClass kClass = class_of(kTableBins * sizeof(Bin));
+    void* table = pop(index_of(kClass));
+    if (table == nullptr) table = refill_from(ClassBin{*this, kClass}, visit);
     if (table == nullptr) return nullptr;
     memset(table, 0, kTableBins * sizeof(Bin));
     // release: who looks at this lane from elsewhere finds a table of empty bins. Pairs with [table.acquire].

@@ -10,26 +10,25 @@
 
 namespace lanemalloc {
 
-// The bytes that are left end in the next object. Without sampling nothing is due; it is asked again now and then, so that it can be
-// turned on.
+// The bytes that are left end in the next object.
 template <class P>
-SLOW bool Lane<P>::is_sample_due(Visit& visit) {
-  constexpr int64_t kAskAfter = 16 << 20;
-  if (!world_.sampler.on()) {
-    sample_left_ = kAskAfter;
-    return false;
-  }
-  if (!visit.may_sample) return false;  // the next request that may
+SLOW bool Lane<P>::is_sample_due(SizeClass c) {
+  const bool is_first = !sample_started_;
+  if (!is_first && sample_left_ >= static_cast<int64_t>(size_of(c))) return false;
+  sample_started_ = true;
   sample_left_ = world_.sampler.next_interval(sample_random_) - 1;
-  visit.sample_due = true;
-  return true;
+  sample_due_ = !is_first;
+  return sample_due_;
 }
 
 // The list has just been taken off the free list of its slab, the current one, or carved there.
 template <class P>
 SLOW uint64_t Lane<P>::cut_list(SizeClass c, Object* list, uint64_t n) {
-  const uint64_t kept = sample_left_ > 0 ? static_cast<uint64_t>(sample_left_) / size_of(c) : 0;
-  if (kept == 0) return n;  // the sample was due, and could not be had
+  const Bytes size = size_of(c);
+  uint64_t kept = sample_left_ > 0 ? static_cast<uint64_t>(sample_left_) / size : 0;
+  if (kept == 0 || kept > n) kept = n;  // 0: not a request that could have been sampled
+  sample_left_ -= static_cast<int64_t>(kept * size);
+  if (kept == n) return n;
   for (uint64_t i = 1; i < kept; ++i) list = list->next;
   Slab* slab = current_[index_of(c)];
   DCHECK(slab->free_list == nullptr);

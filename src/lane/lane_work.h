@@ -76,9 +76,7 @@ FAST Object* Lane<P>::refill_quickly(Bytes index) {
   Slab* slab = current_[index];
   if (slab == nullptr || slab->free_list == nullptr) return nullptr;
   if (UNLIKELY(!slab->free_list_looks_sound())) return nullptr;
-  const uint64_t bytes = slab->free_objects() * size_of(static_cast<SizeClass>(index));
-  if (UNLIKELY(static_cast<int64_t>(bytes) > sample_left_)) return nullptr;
-  sample_left_ -= static_cast<int64_t>(bytes);
+  if (UNLIKELY(world_.sampler.on())) return nullptr;
   uint64_t taken = 0;
   Object* list = slab->take_free_list(taken);
   bump(counters_.misses);
@@ -99,14 +97,17 @@ struct Lane<P>::ClassBin {
   SlabList& partial() const { return lane.partial_[index_of(c)]; }
   Slab* pop_partial(bool) const { return lane.pop_partial(partial()); }
   uint32_t capacity() const { return capacity_of(c); }
-  // Also what goes back again: n is below 0 then.
   void count_taken(uint64_t n) const {
+    PROBE3(refill, lane.id_, index_of(c), n);
     bump(lane.counters_.taken[index_of(c)], n);
-    lane.sample_left_ -= static_cast<int64_t>(n * size_of(c));
+  }
+  void count_returned(uint64_t n) const {
+    bump(lane.counters_.taken[index_of(c)], uint64_t{0} - n);
+    lane.sample_left_ += static_cast<int64_t>(n * size_of(c));
   }
   // How many of the list's objects there are until the next that is sampled; the others go back.
   uint64_t cut(Object* list, uint64_t n) const {
-    return LIKELY(static_cast<int64_t>(n * size_of(c)) <= lane.sample_left_) ? n : lane.cut_list(c, list, n);
+    return LIKELY(!lane.world_.sampler.on()) ? n : lane.cut_list(c, list, n);
   }
   // How many objects may be carved now; and those.
   uint32_t grant(const Slab* slab) const { return slab->next_chunk(chunk_of(c), capacity_of(c)); }
@@ -124,10 +125,8 @@ struct Lane<P>::ClassBin {
 
 template <class P>
 void* Lane<P>::refill(SizeClass c, Visit& visit) {
-  if (UNLIKELY(sample_left_ < static_cast<int64_t>(size_of(c))) && is_sample_due(visit)) return nullptr;
-  void* object = refill_from(ClassBin{*this, c}, visit);
-  PROBE3(refill, id_, size_of(c), reinterpret_cast<uintptr_t>(object));
-  return object;
+  if (UNLIKELY(world_.sampler.on()) && is_sample_due(c)) return nullptr;
+  return refill_from(ClassBin{*this, c}, visit);
 }
 
 // The bin is empty: its slab's own free list, another slab of the lane, what others have sent back, fresh objects, a slab from
@@ -541,7 +540,7 @@ FAST void Lane<P>::clear_bin(AnyBin bin) {
     bin.head() = object->next;
     slab->push(object);
   }
-  bin.count_taken(-returned);
+  bin.count_returned(returned);
   bin.set_current(nullptr);
   if (slab->has_room()) {
     slab->settle(Slab::Place::kPartial);

@@ -49,12 +49,16 @@ class Mappings {
     while (take() == ' ') {
     }
     size_t length = 0;
-    for (; last_ >= 0 && last_ != '\n'; take())
+    uint64_t hash = 0;
+    for (; last_ >= 0 && last_ != '\n'; take()) {
+      hash = (hash ^ static_cast<unsigned>(last_)) * 0x9E3779B97F4A7C15;
       if (length + 1 < sizeof mapping.path) mapping.path[length++] = static_cast<char>(last_);
+    }
     mapping.path[length] = '\0';
-    if (mapping.offset == 0) {
-      file_begins_ = mapping.begin;
-      head_ends_ = rights[0] == 'r' ? mapping.end : mapping.begin;
+    if (mapping.offset == 0 || hash != file_hash_) {  // the first of its file, whose head may not be mapped
+      file_hash_ = hash;
+      file_begins_ = mapping.begin - mapping.offset;
+      head_ends_ = mapping.offset == 0 && rights[0] == 'r' ? mapping.end : file_begins_;
     }
     mapping.file_begins = file_begins_;
     mapping.head_ends = head_ends_;
@@ -90,6 +94,7 @@ class Mappings {
   long file_;
   long at_ = 0, read_ = 0;
   int last_ = 0;
+  uint64_t file_hash_ = 0;
   Address file_begins_ = 0, head_ends_ = 0;
   char buffer_[1024];
 };

@@ -112,8 +112,8 @@ class Stacks {
       if (value == 0) {
         if (made == nullptr) made = make(kind, hash, frames, depth);
         if (made == nullptr) break;
-        // release: publishes the stack to those who look for it [insert.release].
-        if (slot.compare_exchange_strong(value, value_of(*made, hash), std::memory_order_release,
+        // release: publishes the stack to those who look for it [insert.release]. acquire: sees that of whoever came first.
+        if (slot.compare_exchange_strong(value, value_of(*made, hash), std::memory_order_acq_rel,
                                          std::memory_order_acquire))
           return made;
       }
@@ -159,6 +159,9 @@ class Stacks {
   }
 
  private:
+  template <class Q>
+  friend struct Layout;  // engine/layout.h
+
   using Word = typename Record::Word;
   static constexpr Bytes kMostBytes = Bytes{64} << 20;
   static constexpr Bytes kLeastBytes = kHugePage;

@@ -68,6 +68,7 @@ EPOCHS, RING, DEFERRED, SAFEPOINT = "reclaim/epochs.h", "reclaim/ring.h", "recla
 PUBLIC = "../include/lanemalloc/safepoint.h"
 PERCPU, SHARED, LANE, LANE_WORK = "lane/entry/percpu.h", "lane/entry/shared.h", "lane/lane.h", "lane/lane_work.h"
 KINDS, LANE_KINDS, POOL = "engine/engine_kinds.h", "lane/lane_kinds.h", "pool/pool_work.h"
+STACKS = "telemetry/stacks.h"
 STORE_BUSY = "__atomic_store_n(reinterpret_cast<unsigned char*>(&slot), kBusyByte, __ATOMIC_RELAXED);"
 
 PROGRAMS = {
@@ -139,6 +140,17 @@ PROGRAMS = {
             (PUBLIC, "#ifdef __cplusplus\n}\n#endif", ""),
         ),
     ),
+    "stacks": Program(
+        "relacy/stacks.cpp",
+        {"stacks": "Stacks: two makers and a reader: each stack is whole, and is there once"},
+        substitutes=(
+            (STACKS, "kMostBytes = Bytes{64} << 20", "kMostBytes = 64 * sizeof(Word)"),
+            (STACKS, "kLeastBytes = kHugePage", "kLeastBytes = kMostBytes"),
+            (STACKS, "kBytesPerSlot = 512", "kBytesPerSlot = 16 * sizeof(Word)"),
+            (STACKS, "kPiece = Bytes{256} << 10", "kPiece = 16 * sizeof(Word)"),
+            (STACKS, "kMostProbes = 64", "kMostProbes = 4"),
+        ),
+    ),
     "explorer": Program(
         "explorer/scenarios.cpp",
         {},
@@ -171,6 +183,20 @@ MUTANTS = [
     change("lists", "pop relaxed", "idle-stack", STACK, f"head_.load({ACQUIRE})", f"head_.load({RELAXED})",
            f"below, {ACQUIRE},\n                                      {ACQUIRE})",
            f"below, {RELAXED},\n                                      {RELAXED})"),
+    change("stacks", "the depth published relaxed", "stacks", STACKS,
+           f"uint64_t{{hash}} << 32, {RELEASE});\n    return stack;", f"uint64_t{{hash}} << 32, {RELAXED});\n    return stack;"),
+    change("stacks", "the depth written before the frames", "stacks", STACKS,
+           "for (unsigned i = 0; i < depth; ++i) stack->frames()[i].store",
+           "stack->depth_and_hash.store(depth, std::memory_order_release);\n"
+           "    for (unsigned i = 0; i < depth; ++i) stack->frames()[i].store"),
+    change("stacks", "who comes second to a slot does not acquire it", "stacks", STACKS,
+           f"std::memory_order_acq_rel, {ACQUIRE}))\n          return made;", f"{RELEASE}, {RELAXED}))\n          return made;"),
+    change("stacks", "the end moved on relaxed", "stacks", STACKS,
+           f"next, {RELEASE}, {RELAXED}))\n        at = next;", f"next, {RELAXED}, {RELAXED}))\n        at = next;"),
+    change("stacks", "a place claimed by whoever moves the end", "stacks", STACKS,
+           "if (is_mine) return &stack;", "if (is_mine || at == next) return &stack;"),
+    change("stacks", "who comes second to a slot does not look at it", "stacks", STACKS,
+           "if (value >> 32 == hash && stack_in", "if (made == nullptr && value >> 32 == hash && stack_in"),
     change("protocols", "release relaxed", "lock", LOCK, f"exchange(kFree, {RELEASE})", f"exchange(kFree, {RELAXED})"),
     change("protocols", "try_acquire relaxed", "lock", LOCK, f"kHeld, {ACQUIRE},", f"kHeld, {RELAXED},"),
     change("protocols", "a waiter's acquire relaxed", "lock", LOCK,

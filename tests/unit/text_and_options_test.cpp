@@ -224,8 +224,8 @@ TEST_F(OptionsTest, ABadValueIsOneLineThatSaysWhatIsAllowedAndUsed) {
             "lanemalloc: LANEMALLOC_OPTIONS: bad value 'abor' for 'bad_pointer' (abort, report or ignore), "
             "using abort\n");
   EXPECT_EQ(read("stats=exits"),
-            "lanemalloc: LANEMALLOC_OPTIONS: bad value 'exits' for 'stats' (none, exit, signal:NAME or exit+signal:NAME, "
-            "of USR1 USR2 HUP ALRM VTALRM PROF WINCH URG), using none\n");
+            "lanemalloc: LANEMALLOC_OPTIONS: bad value 'exits' for 'stats' (none, exit, signal:NAME or "
+            "exit+signal:NAME, of USR1 USR2 HUP ALRM VTALRM PROF WINCH URG), using none\n");
   EXPECT_NE(read("checked=1,checked=11").find("using 1\n"), std::string::npos);
 }
 

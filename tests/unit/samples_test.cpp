@@ -1,0 +1,206 @@
+// Samples: objects that the engine samples behave as all others do, and the profile says what is alive, exactly.
+#include <cmath>
+
+#include "fixture.h"
+
+namespace lanemalloc {
+namespace {
+
+class SamplesTest : public EngineTest {
+ protected:
+  static unsigned one_frame(Address* frames, unsigned) {
+    frames[0] = 4711;
+    return 1;
+  }
+  void sample(Bytes interval) {
+    ASSERT_TRUE(world().sampler.start(one_frame));
+    world().sampler.set_interval(interval);
+  }
+  bool is_sampled(const void* p) {
+    return owner_of(p) == Owner::kLarge &&
+           large_state(world().region, world().region.block_of(p)).sample.stack != nullptr;
+  }
+  // Allocates until an object of this size is sampled, and frees the others.
+  void* take_sampled(Slot& t, Bytes size) {
+    for (int i = 0; i < 100000; ++i) {
+      void* p = take(t, size);
+      if (is_sampled(p)) return p;
+      others_.push_back(p);
+    }
+    ADD_FAILURE() << "nothing is sampled";
+    return nullptr;
+  }
+  void free_others(Slot& t) {
+    for (void* p : others_) give(t, p);
+    others_.clear();
+  }
+  uint64_t alive(StackCounter allocated, StackCounter freed) {
+    uint64_t n = 0;
+    world().sampler.stacks().for_each(
+        [&](const Stack& stack) { n += stack.count_of(allocated) - stack.count_of(freed); });
+    return n;
+  }
+  uint64_t bytes_alive() { return alive(kAllocatedBytes, kFreedBytes); }
+  uint64_t objects_alive() { return alive(kAllocatedObjects, kFreedObjects); }
+
+  std::vector<void*> others_;
+};
+
+TEST_ALL_CONFIGS(SamplesTest, NothingIsSampledUntilItIsAskedFor) {
+  Slot& t = thread();
+  for (int i = 0; i < 20000; ++i) others_.push_back(take(t, 64));
+  EXPECT_EQ(statistics().samples, 0u);
+  free_others(t);
+  EXPECT_EQ(statistics().live_objects, 0u);
+}
+
+TEST_ALL_CONFIGS(SamplesTest, ASampledObjectIsOneOfItsClass) {
+  Slot& t = thread();
+  sample(4096);
+  for (Bytes size : {Bytes{1}, Bytes{32}, Bytes{1000}, Bytes{5000}, Bytes{100000}, kSlabMax}) {
+    const Statistics before = statistics();
+    void* p = take_sampled(t, size);
+    const uint64_t c = index_of(class_of(size));
+    const Bytes real = size_of(class_of(size));
+    EXPECT_EQ(engine().usable_size(p, engine().find(p).entry), real);
+    const Statistics after = statistics();
+    EXPECT_EQ(after.classes[c].live, before.classes[c].live + others_.size() + 1) << size;
+    EXPECT_EQ(after.live_bytes, before.live_bytes + (others_.size() + 1) * real) << size;
+    EXPECT_EQ(after.large_live_objects, before.large_live_objects);
+    EXPECT_GE(after.samples, before.samples + 1);
+    fill(p, real, size);
+    EXPECT_TRUE(is_whole(p, real, size));
+    give(t, p);
+    free_others(t);
+    EXPECT_EQ(statistics().live_objects, before.live_objects) << size;
+    EXPECT_EQ(statistics().frees, statistics().allocations - before.live_objects);
+    EXPECT_EQ(bytes_alive(), 0u) << size;
+    EXPECT_EQ(objects_alive(), 0u) << size;
+  }
+}
+
+TEST_ALL_CONFIGS(SamplesTest, SamplesStandForAllBytesWhateverTheirSize) {
+  Slot& t = thread();
+  constexpr Bytes kInterval = 2048;
+  sample(kInterval);
+  for (Bytes size : {Bytes{16}, Bytes{240}, Bytes{2048}, Bytes{20480}}) {
+    const uint64_t before = bytes_alive();
+    const int n = size > 4096 ? 400 : static_cast<int>((Bytes{4} << 20) / size / kShorter);
+    for (int i = 0; i < n; ++i) others_.push_back(take(t, size));
+    const auto real = static_cast<double>(static_cast<uint64_t>(n) * size_of(class_of(size)));
+    const auto estimate = static_cast<double>(bytes_alive() - before);
+    // About real / kInterval points: five standard deviations.
+    const double allowed = 5 * std::sqrt(real * static_cast<double>(kInterval + size));
+    EXPECT_NEAR(estimate, real, allowed) << size;
+  }
+  free_others(t);
+  EXPECT_EQ(bytes_alive(), 0u);
+}
+
+// Of two kinds of request that take turns, each has its share: what is sampled does not depend on where a bin begins.
+TEST_ALL_CONFIGS(SamplesTest, EachObjectOfABinMayBeTheOneThatIsSampled) {
+  Slot& t = thread();
+  sample(4096);
+  unsigned even = 0, odd = 0;
+  for (int i = 0; i < 40000; ++i) {
+    void* p = take(t, 64);
+    if (is_sampled(p)) ++(i % 2 == 0 ? even : odd);
+    others_.push_back(p);
+  }
+  EXPECT_GT(even, 200u);
+  EXPECT_NEAR(even, odd, 5 * std::sqrt(even + odd));
+  free_others(t);
+}
+
+TEST_ALL_CONFIGS(SamplesTest, ItMayBeResizedZeroedAlignedAndFreedByAnyThread) {
+  Slot& t = thread();
+  sample(256);
+  void* p = take_sampled(t, 100);
+  memset(p, 0x5A, 100);
+  for (Bytes size : {Bytes{3000}, Bytes{2} << 20, Bytes{8} << 20, Bytes{1} << 20, Bytes{100}}) {
+    p = engine().reallocate(p, engine().find(p).entry, size, t);
+    ASSERT_NE(p, nullptr);
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(static_cast<char*>(p)[i], 0x5A) << size;
+  }
+  give(t, p);
+  free_others(t);
+  for (int i = 0; i < 1000; ++i) {
+    char* zeroed = static_cast<char*>(engine().allocate_zeroed(333, t));
+    for (int at = 0; at < 333; ++at) ASSERT_EQ(zeroed[at], 0);
+    fill(zeroed, 333, 7);
+    void* aligned = engine().allocate_aligned(100, 4096, t);
+    EXPECT_EQ(reinterpret_cast<Address>(aligned) % 4096, 0u);
+    others_.push_back(zeroed);
+    others_.push_back(aligned);
+  }
+  start_threads();
+  free_others(thread());
+  engine().trim(t);
+  EXPECT_EQ(statistics().live_objects, 0u);
+  EXPECT_EQ(bytes_alive(), 0u);
+}
+
+TEST_ALL_CONFIGS(SamplesTest, ItStandsInAChainOfFreesLikeAnyOther) {
+  Slot& t = thread();
+  sample(512);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<Object*> chain;
+    for (int i = 0; i < 64; ++i) chain.push_back(static_cast<Object*>(take(t, 64)));
+    for (size_t i = 0; i + 1 < chain.size(); ++i) chain[i]->next = chain[i + 1];
+    const void* bad = nullptr;
+    EXPECT_EQ(engine().free_chain(chain.front(), chain.size(), t, bad), Verdict::kGood);
+  }
+  engine().trim(t);
+  EXPECT_EQ(statistics().live_objects, 0u);
+  EXPECT_EQ(bytes_alive(), 0u);
+  EXPECT_GT(statistics().samples, 100u);
+}
+
+TEST_ALL_CONFIGS(SamplesTest, ABadPointerIntoASampledObjectIsTold) {
+  Slot& t = thread();
+  sample(256);
+  char* p = static_cast<char*>(take_sampled(t, 200));
+  EXPECT_EQ(engine().free(p + 16, t), Verdict::kNotAStart);
+  give(t, p);
+  EXPECT_NE(engine().free(p, t), Verdict::kGood);
+  free_others(t);
+}
+
+TEST_ALL_CONFIGS(SamplesTest, ItCanBeTurnedOffAndOnAgain) {
+  Slot& t = thread();
+  sample(256);
+  void* p = take_sampled(t, 48);
+  world().sampler.set_interval(0);
+  for (int i = 0; i < 2000; ++i) others_.push_back(take(t, 48));  // what is due yet is sampled
+  const uint64_t before = statistics().samples;
+  for (int i = 0; i < 2000; ++i) others_.push_back(take(t, 48));
+  EXPECT_EQ(statistics().samples, before);
+  give(t, p);
+  free_others(t);
+  EXPECT_EQ(bytes_alive(), 0u);
+  world().sampler.set_interval(256);
+  for (int i = 0; i < 200; ++i) {  // within 16 MiB of a lane
+    void* large = take(t, Bytes{100} << 10);
+    give(t, large);
+  }
+  give(t, take_sampled(t, 48));
+  free_others(t);
+}
+
+TEST_ALL_CONFIGS(SamplesTest, WithoutMemoryForARunOfItsOwnTheObjectIsAPlainOne) {
+  Slot& t = thread();
+  others_.push_back(take(t, 64));
+  sample(64);
+  Fake::fail(Fake::Call::kClaim, 1);
+  for (int i = 0; i < 60; ++i) {
+    void* p = engine().allocate(64, t);
+    if (p != nullptr) others_.push_back(p);
+  }
+  EXPECT_GT(others_.size(), 1u);
+  Fake::fail_never();
+  free_others(t);
+  EXPECT_EQ(statistics().live_objects, 0u);
+}
+
+}  // namespace
+}  // namespace lanemalloc

@@ -110,8 +110,8 @@ struct lane_statistics {
  * the allocator could start. */
 int lane_stats(struct lane_statistics* stats, size_t bytes);
 
-/** Writes the same as text of at most `size` bytes (of null: none) with its final zero: as JSON (docs/stats.schema.json), or as OpenMetrics. Returns the
- * length that the whole text has, which the next call may exceed. No errors. */
+/** Writes the same as text of at most `size` bytes (to null: none) with its final zero: as JSON (docs/stats.schema.json), or as
+ * OpenMetrics. Returns the length that the whole text has, which the next call may exceed. No errors. */
 size_t lane_stats_json(char* text, size_t size);
 size_t lane_stats_openmetrics(char* text, size_t size);
 
@@ -129,9 +129,9 @@ long lane_get(const char* name, char* value, size_t size);
 int lane_set(const char* name, const char* value);
 
 /** Writes what was sampled so far in pprof's format (`go tool pprof` reads it). kind: "heap" (objects and bytes, allocated and alive, by
- * call stack) or "contention" (waits for locks, and their time). path: %p in it is the process' number, %k the kind. Returns 0; EINVAL:
- * no such kind; ENOTSUP: nothing was ever sampled (option sample); ENOMEM; or why the file could not be written. Not in signal
- * handlers. */
+ * call stack) or "contention" (waits for locks, and their time). path: %p in it is the process' number, %k the kind; "": standard error.
+ * Returns 0; EINVAL: no such kind, or null; ENOTSUP: nothing was ever sampled (option sample); ENOMEM; or why the file could not be
+ * written. Not in signal handlers. */
 int lane_profile(const char* kind, const char* path);
 
 #ifdef __cplusplus

@@ -346,6 +346,7 @@ class Engine {
   void mark_in_use(const void* p);
   bool mark_free(const void* p);
   bool is_in_use(const void* p) const;
+  Bytes large_size(const void* p) const;
   bool is_start(const void* p, MapEntry entry) const;
   Verdict why_nobody(const void* p) const;
   void free_without_lane(Object* object, MapEntry entry);

@@ -197,9 +197,9 @@ FAST void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
   void* p = turn.lane()->pop(index_of(c));
   if (p == nullptr) p = turn.lane()->refill_quickly(index_of(c));
   if (UNLIKELY(p == nullptr)) p = turn.lane()->allocate(c, turn.visit());
-  const bool is_due = UNLIKELY(p == nullptr) && turn.lane()->take_sample_due();
+  const SizeClass due = UNLIKELY(p == nullptr) ? turn.lane()->take_sample_due() : SizeClass{0};
   turn.end(slot, p != nullptr);
-  return UNLIKELY(is_due) ? allocate_sampled(c, slot, gate) : p;
+  return UNLIKELY(due != SizeClass{0}) ? allocate_sampled(due, slot, gate) : p;
 }
 
 template <class P>
@@ -286,7 +286,8 @@ void* Engine<P>::allocate_by_refill(Bytes size, Slot& slot, Gate* gate) {
     Owned::leave(slot, gate);
     return object;
   }
-  return lane->take_sample_due() ? allocate_sampled(class_of(size), slot, gate) : nullptr;
+  const SizeClass due = lane->take_sample_due();
+  return due != SizeClass{0} ? allocate_sampled(due, slot, gate) : nullptr;
 }
 
 template <class P>
@@ -298,14 +299,14 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
   if (void* p = allocate_in_turn(size, slot, gate)) return p;
   const SizeClass c = class_of(size == 0 ? 1 : size);
   void* p = nullptr;
-  bool is_sampled = false;
+  SizeClass due{0};
   {
     Stay stay(*this, slot, gate);
     if (LIKELY(stay.lane() != nullptr)) p = stay.lane()->allocate(c, stay.visit());
-    if (UNLIKELY(p == nullptr && stay.lane() != nullptr)) is_sampled = stay.lane()->take_sample_due();
+    if (UNLIKELY(p == nullptr && stay.lane() != nullptr)) due = stay.lane()->take_sample_due();
     if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
   }
-  return UNLIKELY(is_sampled) ? allocate_sampled(c, slot, Owned::enter(slot)) : p;
+  return UNLIKELY(due != SizeClass{0}) ? allocate_sampled(due, slot, Owned::enter(slot)) : p;
 }
 
 template <class P>
@@ -532,7 +533,11 @@ Found Engine<P>::find(const void* p) const {
 
 template <class P>
 Bytes Engine<P>::usable_size(const void* p, MapEntry entry) const {
-  if (LIKELY(entry.owner() != Owner::kLarge)) return size_of(world_.region.size_class_of(p));
+  return LIKELY(entry.owner() != Owner::kLarge) ? size_of(world_.region.size_class_of(p)) : large_size(p);
+}
+
+template <class P>
+NOINLINE Bytes Engine<P>::large_size(const void* p) const {
   const BlockIndex at = world_.region.block_of(p);
   const SizeClass c = large_state(world_.region, at).sample_class;
   return LIKELY(c == SizeClass{0}) ? bytes_of(world_.region.state(at).length) : size_of(c);

@@ -86,7 +86,7 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
   if (kind.index != Kind::kNoIndex && bin_in(at, kind) == nullptr) {
     constexpr SizeClass kClass = class_of(kTableBins * sizeof(Bin));
     void* table = pop(index_of(kClass));
-    if (table == nullptr) table = refill_from(ClassBin{*this, kClass}, visit);
+    if (table == nullptr) table = refill_plain(kClass, visit);
     if (table == nullptr) return nullptr;
     memset(table, 0, kTableBins * sizeof(Bin));
     // release: who looks at this lane from elsewhere finds a table of empty bins. Pairs with [table.acquire].

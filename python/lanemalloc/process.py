@@ -1,0 +1,180 @@
+"""What the system tells of a process: its names, resident memory, threads, limits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lanemalloc.memory import Gone
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class ProcessFacts:
+    """One look at /proc/PID/stat."""
+
+    pid: int
+    name: str
+    state: str
+    threads: int
+    resident: int
+    cpu_seconds: float
+    started_ticks: int
+
+
+def facts(pid: int) -> ProcessFacts:
+    """Raises Gone; a process that has ended and is not waited for yet is gone too."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        raise Gone(f"process {pid} has ended") from None
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    words = rest.split()
+    if len(words) < 22 or words[0] in "ZX":
+        raise Gone(f"process {pid} has ended")
+    return ProcessFacts(
+        pid,
+        name,
+        words[0],
+        int(words[17]),
+        int(words[21]) * PAGE,
+        (int(words[11]) + int(words[12])) / TICKS,
+        int(words[19]),
+    )
+
+
+def peak_resident(pid: int) -> int:
+    """VmHWM; 0 if it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0
+
+
+def command_line(pid: int) -> str:
+    """As ps shows it; empty for who has none."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return " ".join(word.decode(errors="replace") for word in words if word)
+
+
+def thread_name(pid: int, thread: int) -> str:
+    """Empty if there is no such thread any more."""
+    try:
+        return Path(f"/proc/{pid}/task/{thread}/comm").read_text(errors="replace").rstrip("\n")
+    except OSError:
+        return ""
+
+
+def all_processes() -> Iterator[int]:
+    """The numbers of all that can be seen from here."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            yield int(entry.name)
+
+
+def children_of(pid: int) -> list[int]:
+    """Direct children; empty where the kernel does not tell."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads[:64]:
+        try:
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def cgroup_of(pid: int) -> str:
+    """The path of its control group: that of version 2, or of the memory controller of version 1."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return ""
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    for controllers, path in paths.items():
+        if "memory" in controllers.split(","):
+            return path
+    return paths.get("", "")
+
+
+@dataclass(frozen=True)
+class CgroupMemory:
+    """What a control group may have and has, in bytes; limit None: as much as there is."""
+
+    path: str
+    limit: int | None
+    used: int
+    parts: dict[str, int]
+
+
+def cgroup_memory(pid: int) -> CgroupMemory | None:
+    """The group in the way up from the process that has the lowest limit; the process' own if none has one. None: not to be seen."""
+    path = cgroup_of(pid)
+    best: CgroupMemory | None = None
+    own: CgroupMemory | None = None
+    parts = [part for part in path.split("/") if part and part != ".."]
+    for depth in range(len(parts), -1, -1):
+        one = read_cgroup("/" + "/".join(parts[:depth]))
+        own = own or one
+        if one and one.limit is not None and (best is None or best.limit is None or one.limit < best.limit):
+            best = one
+    return best or own
+
+
+def read_cgroup(path: str) -> CgroupMemory | None:
+    second = Path("/sys/fs/cgroup" + path)
+    first = Path("/sys/fs/cgroup/memory" + path)
+    if (second / "memory.current").exists():
+        return CgroupMemory(
+            path,
+            read_limit(second / "memory.max"),
+            read_number(second / "memory.current"),
+            read_table(second / "memory.stat", {"anon": "anon", "file": "file", "kernel": "kernel", "sock": "sock"}),
+        )
+    if (first / "memory.usage_in_bytes").exists():
+        return CgroupMemory(
+            path,
+            read_limit(first / "memory.limit_in_bytes"),
+            read_number(first / "memory.usage_in_bytes"),
+            read_table(first / "memory.stat", {"total_rss": "anon", "total_cache": "file"}),
+        )
+    return None
+
+
+def read_number(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def read_limit(path: Path) -> int | None:
+    """None for `max`, and for version 1's huge number."""
+    number = read_number(path)
+    return number if 0 < number < 1 << 60 else None
+
+
+def read_table(path: Path, names: dict[str, str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    try:
+        for line in path.read_text().splitlines():
+            key, _, value = line.partition(" ")
+            if key in names:
+                found[names[key]] = int(value)
+    except (OSError, ValueError):
+        pass
+    return found

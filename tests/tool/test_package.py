@@ -1,0 +1,74 @@
+"""The wheel: built from a clean clone, installed where nothing else is, it is all that a user needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import CLEAN, ROOT
+
+ENVIRONMENT = {key: value for key, value in CLEAN.items() if not key.startswith(("LANEMALLOC_", "PYTHON"))}
+
+
+def run(*argv: object, cwd: Path | None = None, environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [str(one) for one in argv],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**ENVIRONMENT, **(environment or {})},
+        timeout=1500,
+        check=False,
+    )
+    assert done.returncode == 0, f"{argv}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a clone of what is checked in, with what has changed since."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run("git", "clone", "--quiet", "--no-hardlinks", ROOT, folder / "clone")
+    for name in run("git", "-C", ROOT, "diff", "--name-only", "HEAD").split():
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, folder / "clone" / name)
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder / "dist", folder / "clone" / "python")
+    assert run("git", "-C", folder / "clone", "status", "--porcelain", "--untracked-files=all").count("??") == 0
+    return next((folder / "dist").glob("*.whl"))
+
+
+def test_the_wheel_carries_the_libraries_and_no_more(wheel: Path) -> None:
+    assert wheel.name.startswith("lanemalloc-0.1.0-py3-none-linux_")
+    names = zipfile.ZipFile(wheel).namelist()
+    native = {name.removeprefix("lanemalloc/native/") for name in names if name.startswith("lanemalloc/native/")}
+    assert {"liblanemalloc.so", "liblanemalloc-dynamic-tls.so"} <= native
+    assert not [name for name in names if name.endswith((".h", ".a", ".pc", ".7"))]
+    assert "lanemalloc/commands/top.py" in names
+
+
+def use(command: Path) -> None:
+    """As a person would, away from the checkout."""
+    assert "exit status 0" in run("sh", "-c", f"cd / && {command} run -- ls / 2>&1")
+    assert "site-packages" in run(command, "doctor", cwd=Path("/"))
+    assert "0.1.0" in run(command, "--version", cwd=Path("/"))
+    assert "lanemalloc_processes" in run(command, "exporter", "--once", cwd=Path("/"))
+
+
+def test_it_works_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", tmp_path / "fresh")
+    run(tmp_path / "fresh" / "bin" / "pip", "install", "--quiet", wheel)
+    use(tmp_path / "fresh" / "bin" / "lanemalloc")
+
+
+def test_it_works_from_pipx(wheel: Path, tmp_path: Path) -> None:
+    pipx = shutil.which("pipx", path="/usr/bin:" + os.environ.get("PATH", ""))
+    if pipx is None:
+        pytest.skip("pipx is not there")
+    folders = {"PIPX_HOME": str(tmp_path / "home"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
+    run(pipx, "install", wheel, environment=folders)
+    use(tmp_path / "bin" / "lanemalloc")

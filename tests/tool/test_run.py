@@ -1,0 +1,261 @@
+"""lanemalloc run: as if the program had been started without, and what is said at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import CLEAN, LIBRARY, TOOL, tool
+
+from lanemalloc.preload import environment, parse_options, with_library
+from lanemalloc.recording import MOST, Recording
+from lanemalloc.ui import Problem
+
+
+def summary_of(text: str) -> dict:
+    return json.loads(text.splitlines()[-1])
+
+
+def test_the_status_is_passed_on_and_the_summary_is_on_standard_error() -> None:
+    done = tool("run", "--", sys.executable, "-c", "import sys; print('out'); sys.exit(7)")
+    assert (done.returncode, done.stdout) == (7, "out\n")
+    assert "exit status 7" in done.stderr
+    for word in ("memory", "calls", "lanes", "threads met"):
+        assert word in done.stderr
+
+
+def test_options_of_the_program_are_its_own() -> None:
+    done = tool("run", "-q", "echo", "--json", "-n", "--help")
+    assert (done.stdout, done.stderr) == ("--json -n --help\n", "")
+
+
+def test_standard_input_is_the_programs() -> None:
+    command = [str(TOOL), "run", "-q", "--", "cat"]
+    done = subprocess.run(command, input="one\ntwo\n", capture_output=True, text=True, env=CLEAN, check=False)
+    assert done.stdout == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT, signal.SIGUSR1])
+def test_death_by_a_signal_is_passed_on(situations: Path, number: int) -> None:
+    done = tool("run", "--json", "--", situations, "crash", int(number))
+    assert done.returncode == -number
+    summary = summary_of(done.stderr)
+    assert (summary["status"], summary["signal"], summary["from"]) == (None, number, "last")
+    assert summary["figures"]["large_live_bytes"] == 1 << 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGWINCH])
+def test_signals_are_passed_on(number: int) -> None:
+    code = "import signal, sys; s = signal.sigwait(signal.valid_signals()); print(int(s)); sys.exit(0)"
+    prepared = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); print('ready', flush=True); " + code
+    process = subprocess.Popen([str(TOOL), "run", "-q", "--", sys.executable, "-c", prepared], stdout=subprocess.PIPE, text=True, env=CLEAN)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.stdout.read() == f"{int(number)}\n"
+    assert process.wait(20) == 0
+
+
+def test_what_a_program_ignores_it_ignores_here_too() -> None:
+    code = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
+    done = subprocess.run(
+        ["nohup", str(TOOL), "run", "-q", "--", sys.executable, "-c", code], capture_output=True, text=True, env=CLEAN, check=False
+    )
+    assert done.stdout == "True\n"
+
+
+def test_a_program_that_is_not_there() -> None:
+    done = tool("run", "--", "./no-such-program")
+    assert done.returncode == 127
+    assert "No such file" in done.stderr and len(done.stderr.splitlines()) == 2
+    done = tool("run", "--", "/etc/passwd")
+    assert done.returncode == 126
+
+
+def test_figures_at_exit_are_the_librarys_own(situations: Path) -> None:
+    process = subprocess.Popen(
+        [str(TOOL), "run", "--json", "--", str(situations), "live", "20"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=CLEAN,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    process.terminate()
+    _, err = process.communicate(timeout=20)
+    summary = summary_of(err)
+    assert (process.returncode, summary["from"], summary["status"]) == (0, "exit", 0)
+    assert summary["figures"]["live_objects"] >= 20_000
+    assert summary["peak_resident_bytes"] > 20 << 20
+    assert summary["peak_live_bytes"] >= summary["figures"]["live_bytes"]
+
+
+def test_children_are_counted_and_the_program_itself_is_told_apart() -> None:
+    done = tool("run", "--json", "--", sys.executable, "-c", "import subprocess; subprocess.run(['ls', '/']); subprocess.run(['ls', '/'])")
+    summary = summary_of(done.stderr)
+    assert len(summary["children"]) == 2
+    assert summary["figures"]["allocations"] > summary["children"][0]["figures"]["allocations"]
+
+
+def test_a_program_that_runs_another_one_in_its_place(situations: Path) -> None:
+    done = tool("run", "--json", "--", "sh", "-c", f"exec {situations} crash 9")
+    assert summary_of(done.stderr)["figures"]["large_live_bytes"] == 1 << 20
+
+
+def test_a_static_program_is_told_so(tmp_path: Path) -> None:
+    code = tmp_path / "static.c"
+    code.write_text("int main(void) { return 3; }\n")
+    subprocess.run(["gcc", "-static", str(code), "-o", str(tmp_path / "static")], check=True)
+    done = tool("run", "--", tmp_path / "static")
+    assert done.returncode == 3
+    assert "no figures" in done.stderr and "doctor" in done.stderr
+
+
+def test_the_summary_names_where_threads_met(situations: Path) -> None:
+    process = subprocess.Popen(
+        [str(TOOL), "run", "--lanes", "shared:1", "--", str(situations), "busy", "4"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(1.5)
+    process.terminate()
+    _, err = process.communicate(timeout=20)
+    assert "entered shared:1" in err
+    assert "lane  " in err.split("threads met")[1]
+    assert "lanes=percpu" in err
+
+
+def test_the_summary_goes_to_a_file(tmp_path: Path) -> None:
+    done = tool("run", "-o", tmp_path / "summary", "--", "true")
+    assert done.stderr == ""
+    assert "exit status 0" in (tmp_path / "summary").read_text()
+
+
+# --- Options.
+
+
+def test_options_are_merged_and_the_nearest_wins() -> None:
+    made = environment(
+        "percpu", ("decay_ms=5,probes=3", "probes=4"), {"stats": "exit"}, {"LANEMALLOC_OPTIONS": "decay_ms=1,checked=1,lanes=owned"}
+    )
+    assert parse_options(made["LANEMALLOC_OPTIONS"]) == {
+        "decay_ms": "5", "checked": "1", "probes": "4", "lanes": "percpu", "stats": "exit"
+    }  # fmt: skip
+
+
+def test_statistics_that_were_asked_for_stay_as_they_were_asked_for() -> None:
+    made = environment(None, (), {"stats": "exit", "stats_file": "x"}, {"LANEMALLOC_OPTIONS": "stats=none"})
+    assert made["LANEMALLOC_OPTIONS"] == "stats=none"
+
+
+def test_what_was_preloaded_stays() -> None:
+    assert with_library("/a/libx.so /b/liby.so", Path("/l/liblanemalloc.so")) == "/l/liblanemalloc.so:/a/libx.so:/b/liby.so"
+    assert with_library("/old/liblanemalloc.so", Path("/l/liblanemalloc.so")) == "/l/liblanemalloc.so"
+    done = tool("run", "-q", "--", "sh", "-c", "echo $LD_PRELOAD", LD_PRELOAD="libdl.so.2")
+    assert done.stdout.strip().endswith("liblanemalloc.so:libdl.so.2")
+
+
+def test_an_option_that_is_not_understood_is_told_by_the_library() -> None:
+    assert "did you mean 'decay_ms'" in tool("run", "--options", "decai_ms=1", "--", "true").stderr
+
+
+def test_the_library_may_lie_where_spaces_are(tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    (folder / "liblanemalloc.so").write_bytes(LIBRARY.read_bytes())
+    done = tool("run", "--", "ls", "/", LANEMALLOC_NATIVE=str(folder))
+    assert "allocations" in done.stderr
+
+
+# --- Recordings.
+
+
+def test_a_recording_can_be_read_again_and_a_cut_one_too(situations: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    tool("run", "-q", "--record", path, "--", situations, "crash", 15)
+    recording = Recording.load(path)
+    assert recording.command == [str(situations), "crash", "15"]
+    assert len(recording.samples) >= 2
+    assert recording.end["signal"] == signal.SIGTERM
+    assert recording.peak_live == recording.end["peak_live_bytes"]
+    text = path.read_text()
+    path.write_text(text[: len(text) * 2 // 3])
+    assert len(Recording.load(path).samples) >= 1
+    path.write_text("nothing\n")
+    with pytest.raises(Problem, match="no recording"):
+        Recording.load(path)
+
+
+def test_a_recording_stays_small_however_long_it_is() -> None:
+    from synthetic import Synthetic
+
+    memory = Synthetic()
+    memory.add_lane()
+    snapshot = memory.reader().read()
+    recording = Recording(["x"])
+    for i in range(20_000):
+        recording.add(snapshot, i * 0.1)
+    assert MOST // 2 <= len(recording.samples) <= MOST
+    assert recording.samples[0].at == 0
+    gaps = [b.at - a.at for a, b in zip(recording.samples, recording.samples[1:])]
+    assert max(gaps) < 2.5 * min(gaps)
+
+
+# --- At a terminal.
+
+
+def test_interrupt_stop_and_continue_at_a_terminal(terminal, situations: Path) -> None:
+    screen = terminal(100, 30, "bash --norc --noprofile -i")
+    screen.wait(r"[$#]")
+    screen.keys(f"{TOOL} run -- cat", "Enter")
+    time.sleep(1)
+    screen.keys("hello", "Enter")
+    screen.wait("hello\nhello")
+    screen.keys("C-z")
+    screen.wait("Stopped")
+    screen.keys("echo between", "Enter")
+    screen.wait("\nbetween")
+    screen.keys("fg", "Enter")
+    time.sleep(0.5)
+    screen.keys("again", "Enter")
+    screen.wait("again\nagain")
+    screen.keys("C-d")
+    assert "exit status 0" in screen.wait("threads met")
+    screen.keys("clear", "Enter")
+    screen.keys(f"{TOOL} run -- {situations} live 10", "Enter")
+    screen.wait("ready")
+    screen.keys("C-c")
+    screen.wait("ended by SIGINT")
+    screen.keys("echo status $?", "Enter")
+    screen.wait("status 130")
+
+
+def test_a_program_in_a_pipeline_and_in_the_background(terminal) -> None:
+    screen = terminal(100, 30, "bash --norc --noprofile -i")
+    screen.wait(r"[$#]")
+    screen.keys(f"seq 3 | {TOOL} run -q -- cat | tac | tr '\\n' ,", "Enter")
+    screen.wait("3,2,1,")
+    screen.keys("clear", "Enter", f"{TOOL} run -q -- sleep 1 & wait; echo done $?", "Enter")
+    screen.wait("done 0")
+
+
+def test_a_full_screen_program(terminal) -> None:
+    screen = terminal(80, 24, f"{TOOL} run -- less {__file__}; sleep 2")
+    screen.wait("lanemalloc run: as if")
+    screen.keys("G")
+    screen.wait("END")
+    screen.keys("q")
+    screen.wait("exit status 0")
+
+
+def test_the_wrapper_costs_a_program_nothing_in_its_own_time() -> None:
+    begin = os.times()
+    tool("run", "-q", "--", "sleep", "3")
+    spent = os.times()
+    assert spent.children_user + spent.children_system - begin.children_user - begin.children_system < 1.5

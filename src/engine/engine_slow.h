@@ -204,12 +204,11 @@ FAST void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
 
 template <class P>
 FAST bool Engine<P>::free_in_turn(void* p, Slot& slot, Gate* gate) {
-  const Bytes distance = world_.region.distance(p);
-  if (distance >= world_.region.bytes() || !is_slab(world_.region.entry_at(distance).owner())) return false;
+  if (!is_slab(world_.region.entry_for(p).owner())) return false;
   Turn turn(*this, slot, gate);
   if (turn.lane() == nullptr) return false;
   // Read again inside: until then the slab may have gone to or come from the depot.
-  const MapEntry entry = world_.region.entry_at(distance);
+  const MapEntry entry = world_.region.entry_of(p);
   if (LIKELY(is_slab(entry.owner()))) turn.lane()->free(static_cast<Object*>(p), entry, turn.visit());
   return turn.end(slot, is_slab(entry.owner()));
 }
@@ -393,8 +392,7 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
     return Verdict::kGood;
   }
   if (free_in_turn(p, slot, gate)) return Verdict::kGood;
-  const Bytes distance = world_.region.distance(p);
-  const MapEntry entry = distance < world_.region.bytes() ? world_.region.entry_at(distance) : MapEntry();
+  const MapEntry entry = world_.region.entry_for(p);
   Verdict verdict = Verdict::kGood;
   if (UNLIKELY(!is_of_malloc(entry.owner()))) {
     verdict = is_private(entry.owner()) ? Verdict::kOfKind : why_nobody(p);
@@ -418,7 +416,7 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
       Stay stay(*this, slot, gate);
       if (LIKELY(stay.lane() != nullptr)) {
         // Read again inside: until then the slab may have gone to or come from the depot.
-        stay.lane()->free(object, world_.region.entry_at(distance), stay.visit());
+        stay.lane()->free(object, world_.region.entry_of(p), stay.visit());
       } else {
         free_without_lane(object, entry);
       }
@@ -521,8 +519,7 @@ void Engine<P>::free_large(void* p, Visit& visit) {
 
 template <class P>
 Found Engine<P>::find(const void* p) const {
-  const Bytes distance = world_.region.distance(p);
-  const MapEntry entry = distance < world_.region.bytes() ? world_.region.entry_at(distance) : MapEntry();
+  const MapEntry entry = world_.region.entry_for(p);
   if (UNLIKELY(!is_of_malloc(entry.owner())))
     return {is_private(entry.owner()) ? Verdict::kOfKind : why_nobody(p), entry};
   if (!is_start(p, entry)) return {Verdict::kNotAStart, entry};

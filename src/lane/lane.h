@@ -116,6 +116,8 @@ class Lane : public Gate {
   // Null: no memory, or beyond the kind's budget.
   Object* allocate(Kind& kind, Visit& visit);
   void free_of_kind(Object* object, MapEntry entry, Visit& visit);
+  // An object of another lane, into a batch that is there and has room. False: nothing changed.
+  FAST bool send_quickly(Object* object, Owner owner, const Kind& kind);
   // In a slab of this lane.
   FAST void free_here(Object* object, Slab* slab, Visit& visit) {
     if (!slab->bin->push(object) && UNLIKELY(slab->push(object))) look_at(slab, visit);
@@ -123,7 +125,7 @@ class Lane : public Gate {
   // The kind's bin, made if need be; null without memory.
   Bin* bin_for(Kind& kind, Visit& visit);
   // The kind's bin here, or null.
-  Bin* bin_of(const Kind& kind) const;
+  FAST Bin* bin_of(const Kind& kind) const;
   // The same in an area.
   FAST static Bin* bin_in(Address area, const BinPlace& place);
   // Puts full slabs of which some objects are free where they are found.
@@ -320,8 +322,7 @@ class Lane : public Gate {
   Remote& remote_of_kinds_to(Owner owner) {
     return remotes_[kRemotes + static_cast<unsigned>(owner) % kRemotesOfKinds];
   }
-  struct Charge;
-  void send(Object* object, Remote& remote, Owner owner, Charge charge, Visit& visit);
+  FAST static void add(Object* object, Remote& remote, const Kind& kind);
   void send(Object* object, MapEntry entry, Visit& visit);
   void claim(Remote& remote, Owner owner, Visit& visit);
   FAST void receive(Object* object, Visit& visit);

@@ -345,12 +345,9 @@ FAST typename Lane<P>::Sent Lane<P>::send_quickly(Object* object, MapEntry entry
 
 template <class P>
 void Lane<P>::send(Object* object, MapEntry entry, Visit& visit) {
-  send(object, remote_to(entry.owner()), entry.owner(), kCharges.of[index_at(object)], visit);
-}
-
-template <class P>
-FAST void Lane<P>::send(Object* object, Remote& remote, Owner owner, Charge charge, Visit& visit) {
-  if (remote.owner != owner || remote.room <= 0) claim(remote, owner, visit);
+  Remote& remote = remote_to(entry.owner());
+  const Charge charge = kCharges.of[index_at(object)];
+  if (remote.owner != entry.owner() || remote.room <= 0) claim(remote, entry.owner(), visit);
   remote.add(object, [&] { return charge.places; });
   remote.room -= static_cast<int32_t>(charge.room);
 }

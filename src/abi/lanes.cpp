@@ -21,8 +21,6 @@ EXPORT size_t lane_entry(char* text, size_t size) {
   return entry.size();
 }
 
-EXPORT int lane_set_entry(const char* lanes) {
-  return set_process_option("lanes", lanes);
-}
+EXPORT int lane_set_entry(const char* lanes) { return set_process_option("lanes", lanes); }
 
 }  // extern "C"

@@ -82,11 +82,8 @@ class Scavenger {
 
   uint64_t sleep_for_a_period() {
     uint64_t period = period_ms_;
-    for (uint64_t slept = 0; slept < period; period = period_ms_) {
-      const uint64_t left = period - slept, ms = left < kLongestSleep ? left : kLongestSleep;
-      P::sleep_ms(ms);
-      slept += ms;
-    }
+    for (uint64_t slept = 0; slept < period; slept += kLongestSleep, period = period_ms_)
+      P::sleep_ms(period - slept < kLongestSleep ? period - slept : kLongestSleep);
     return period;
   }
 

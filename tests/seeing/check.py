@@ -21,6 +21,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def test_json_fits_the_schema() -> None:
     ):  # fmt: skip
         broken = json.loads(json.dumps(document))
         plant(broken)
-        fails("JSON that does not fit", lambda broken=broken: validator.validate(broken))
+        fails("JSON that does not fit", partial(validator.validate, broken))
 
 
 def metrics_of(text: str) -> dict[str, float]:
@@ -180,7 +181,7 @@ def test_openmetrics_is_what_prometheus_reads() -> None:
         "a histogram that falls": re.sub(r'(seconds_bucket\{at="lane",le="0.001024000"\}) \d+', r"\1 -1", text),
     }.items():
         require(broken != text, f"nothing planted: {what}")
-        fails(what, lambda broken=broken: metrics_of(broken))
+        fails(what, partial(metrics_of, broken))
 
 
 def test_openmetrics_is_taken_by_promtool() -> None:
@@ -249,10 +250,14 @@ def test_all_say_the_same() -> None:
         pattern = {"json": f'"live_objects":{number}', "openmetrics": f"live_objects {number}", "malloc_stats": f"live objects: {number}"}.get(name, number)
         broken = {**of, name: of[name].replace(pattern, pattern + "1", 1) if name != "mallinfo" else of[name].replace(" ", " 1", 1)}
         require(broken[name] != of[name], f"nothing planted in {name}")
-        fails(f"another figure in {name}", lambda broken=broken: compare(broken))
+        fails(f"another figure in {name}", partial(compare, broken))
 
 
 # --- Reports that a process writes by itself.
+
+
+def is_whole(path: Path) -> bool:
+    return path.exists() and path.read_text().endswith("\n")
 
 
 def is_report(text: str, form: str) -> bool:
@@ -284,7 +289,7 @@ def test_figures_on_a_signal_and_of_children() -> None:
                 for _ in range(3):
                     path.unlink(missing_ok=True)
                     os.kill(it.pid, SIGNAL)
-                    wait_until("a report", lambda path=path: path.exists() and path.read_text().endswith("\n"))
+                    wait_until("a report", partial(is_whole, path))
                     require(is_report(path.read_text(), "json"), "no report on a signal")
                 path.unlink()
                 it.say("f")

@@ -83,9 +83,11 @@ CASE(one_thread_meets_nobody) {
   look(&now);
   for (int i = 0; i < LANE_STATS_CELLS && now.contention[i].name[0] != '\0'; i++) {
     const Cell* c = &now.contention[i];
-    CHECK_MSG(c->failures == 0 && c->waits == 0 && c->waited_ns == 0, "%s: %lu failures", c->name, c->failures);
+    CHECK_MSG(c->failures == 0 && c->waits == 0 && c->waited_ns == 0, "%s: %lu failures", c->name,
+              c->failures);
   }
-  CHECK_MSG(now.rebinds == 0 && now.failed_entries == 0 && now.interruptions == 0, "%lu rebinds", now.rebinds);
+  CHECK_MSG(now.rebinds == 0 && now.failed_entries == 0 && now.interruptions == 0, "%lu rebinds",
+            now.rebinds);
 }
 CASE(a_shared_lane_is_waited_for) {
   CHECK(lane_set("decay_ms", "-1") == 0 && lane_set("lanes", "shared:1") == 0);
@@ -107,8 +109,10 @@ CASE(growth_is_contended_and_nobody_waits) {
   int rounds = 0;
   do in_threads(kThreads, growth_fight, NULL), look(&now);
   while (cell(&now, "growth")->failures == 0 && ++rounds < 6);
-  CHECK(cell(&now, "growth")->failures > 0 && cell(&now, "growth")->count > cell(&before, "growth")->count + 5);
-  CHECK(cell(&now, "growth")->waits == 0 && cell(&now, "fresh blocks")->count > cell(&before, "fresh blocks")->count + 5);
+  CHECK(cell(&now, "growth")->failures > 0 &&
+        cell(&now, "growth")->count > cell(&before, "growth")->count + 5);
+  CHECK(cell(&now, "growth")->waits == 0 &&
+        cell(&now, "fresh blocks")->count > cell(&before, "fresh blocks")->count + 5);
   check_cells(&now);
 }
 CASE(a_pool_at_its_limit_is_waited_for) {
@@ -131,7 +135,8 @@ CASE(idle_lanes_are_counted_as_threads_come_and_go) {
   check_cells(&now);
   CHECK(cell(&now, "idle lanes")->count > cell(&before, "idle lanes")->count + 50);
   CHECK(cell(&now, "idle lanes")->waits == 0 && cell(&now, "fresh blocks")->waits == 0);
-  CHECK(cell(&now, "pools")->count == 0 && cell(&now, "budgets")->count == 0 && cell(&now, "forks")->count == 0);
+  CHECK(cell(&now, "pools")->count == 0 && cell(&now, "budgets")->count == 0 &&
+        cell(&now, "forks")->count == 0);
   const uint64_t forks = cell(&now, "forks")->count;
   const pid_t child = fork();
   if (child == 0) _exit(0);

@@ -11,9 +11,9 @@
 #include <fcntl.h>
 #include <lanemalloc/stats.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdarg.h>
 #include <sched.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +111,9 @@ static void before_fork(void) { close_gate(); }
 
 // --- Counting.
 
-static unsigned row_of(size_t usable) { return usable < kRows * kGranule ? (unsigned)(usable / kGranule) : 0; }
+static unsigned row_of(size_t usable) {
+  return usable < kRows * kGranule ? (unsigned)(usable / kGranule) : 0;
+}
 static void* made(void* p) {
   if (p == NULL) return p;
   const size_t usable = real.usable(p);
@@ -239,9 +241,10 @@ __attribute__((format(printf, 1, 2))) static void put(const char* format, ...) {
   if (n > 0) used += (size_t)n;
 }
 
-static void put_totals(const char* who, unsigned long made_, unsigned long freed, unsigned long live, unsigned long bytes,
-                       const char* rows) {
-  put(",\"%s\":{\"allocations\":%lu,\"frees\":%lu,\"live\":%lu,\"bytes\":%lu,\"%s\":{", who, made_, freed, live, bytes, rows);
+static void put_totals(const char* who, unsigned long made_, unsigned long freed, unsigned long live,
+                       unsigned long bytes, const char* rows) {
+  put(",\"%s\":{\"allocations\":%lu,\"frees\":%lu,\"live\":%lu,\"bytes\":%lu,\"%s\":{", who, made_, freed,
+      live, bytes, rows);
 }
 static const char* separator;
 static void put_row(unsigned long size, unsigned long made_, unsigned long freed, unsigned long live) {
@@ -278,18 +281,21 @@ static void report(void) {
       quiet && depth == 0 && !failed ? "true" : "false", figures.entry, (unsigned long)figures.samples);
   put_totals("ours", made_, freed, made_ - freed, bytes, "rows");
   separator = "";
-  for (unsigned long i = 0; i < kRows; ++i) put_row(i * kGranule, allocations[i], frees[i], allocations[i] - frees[i]);
+  for (unsigned long i = 0; i < kRows; ++i)
+    put_row(i * kGranule, allocations[i], frees[i], allocations[i] - frees[i]);
   put("}}");
   put_totals("library", figures.allocations, figures.frees, figures.live_objects, figures.live_bytes, "rows");
   separator = "";
-  put_row(0, figures.large_allocations, figures.large_allocations - figures.large_live_objects, figures.large_live_objects);
+  put_row(0, figures.large_allocations, figures.large_allocations - figures.large_live_objects,
+          figures.large_live_objects);
   for (unsigned i = 1; i < LANE_STATS_CLASSES; ++i) {
     const struct lane_class_statistics* c = &figures.classes[i];
     put_row(c->size, c->allocations, c->allocations - c->live, c->live);
   }
   put("}}}\n");
   const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0 || write(fd, line, used) != (ssize_t)used) dprintf(2, "counter: %s: %s\n", path, strerror(errno));
+  if (fd < 0 || write(fd, line, used) != (ssize_t)used)
+    dprintf(2, "counter: %s: %s\n", path, strerror(errno));
   if (fd >= 0) close(fd);
   open_gate();
   errno = saved;

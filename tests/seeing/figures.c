@@ -8,7 +8,15 @@ CASE(buffers_of_any_size) {
   for (size_t n = 0; n < 8; n++) CHECK(lane_stats((Figures*)buffer, n) == EINVAL);
   look(&before);
   CHECK(before.version == LANE_STATS_VERSION && before.size == sizeof before);
-  const size_t sizes[] = {8, 9, 32, 33, 40, offsetof(Figures, probes), sizeof(Figures) - 1, sizeof(Figures), sizeof(Figures) + 256};
+  const size_t sizes[] = {8,
+                          9,
+                          32,
+                          33,
+                          40,
+                          offsetof(Figures, probes),
+                          sizeof(Figures) - 1,
+                          sizeof(Figures),
+                          sizeof(Figures) + 256};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     const size_t filled_in = sizes[i] < sizeof(Figures) ? sizes[i] : sizeof(Figures);
     memset(buffer, 0xA5, sizeof buffer);
@@ -55,10 +63,12 @@ CASE(known_objects_are_counted_in_their_class) {
   static void* objects[LANE_STATS_CLASSES][3];
   look(&before);
   for (int c = 1; c < LANE_STATS_CLASSES; c++)
-    for (int i = 0; i < 3; i++) REQUIRE((objects[c][i] = hide(malloc(before.classes[c].size - (size_t)i))) != NULL);
+    for (int i = 0; i < 3; i++)
+      REQUIRE((objects[c][i] = hide(malloc(before.classes[c].size - (size_t)i))) != NULL);
   look(&now);
   for (int c = 1; c < LANE_STATS_CLASSES; c++) {
-    CHECK_MSG(now.classes[c].live == before.classes[c].live + 3, "class %d: %lu", c, now.classes[c].live - before.classes[c].live);
+    CHECK_MSG(now.classes[c].live == before.classes[c].live + 3, "class %d: %lu", c,
+              now.classes[c].live - before.classes[c].live);
     CHECK(now.classes[c].allocations == before.classes[c].allocations + 3);
     CHECK(malloc_usable_size(objects[c][0]) == before.classes[c].size);
   }
@@ -86,7 +96,8 @@ CASE(a_fork_child_goes_on_with_its_parents_figures) {
     const pid_t child = fork();
     if (child == 0) {
       look(&now);
-      CHECK_MSG(now.live_objects == before.live_objects, "%lu for %lu", now.live_objects, before.live_objects);
+      CHECK_MSG(now.live_objects == before.live_objects, "%lu for %lu", now.live_objects,
+                before.live_objects);
       CHECK(now.allocations >= before.allocations && now.allocations < before.allocations + 20);
       void* p = hide(malloc(100));
       in_threads(2, work, (void*)(size_t)1000);
@@ -108,12 +119,14 @@ static void ask_everything(void) {
   static Figures figures;  // a signal at a time
   static char text[48 << 10];
   const int failed = lane_stats(&figures, sizeof figures);
-  if (failed || figures.version != LANE_STATS_VERSION || figures.live_objects > 1000000) atomic_fetch_add(&handler_problems, 1);
+  if (failed || figures.version != LANE_STATS_VERSION || figures.live_objects > 1000000)
+    atomic_fetch_add(&handler_problems, 1);
   char value[32];
   const unsigned calls = atomic_fetch_add(&handler_calls, 1);
   if (lane_get("stats.live_objects", value, sizeof value) <= 0) atomic_fetch_add(&handler_problems, 1);
   if (calls % 8 == 0 && lane_stats_json(text, sizeof text) < 1000) atomic_fetch_add(&handler_problems, 1);
-  if (calls % 8 == 4 && lane_stats_openmetrics(text, sizeof text) < 1000) atomic_fetch_add(&handler_problems, 1);
+  if (calls % 8 == 4 && lane_stats_openmetrics(text, sizeof text) < 1000)
+    atomic_fetch_add(&handler_problems, 1);
 }
 static void on_alarm(int signal) {
   (void)signal;
@@ -146,7 +159,8 @@ CASE(handlers_that_interrupt_malloc_on_eight_KiB_of_stack) {
   look(&now);
   check_sums(&now);
   CHECK(handler_calls > 20 && handler_problems == 0);
-  CHECK_MSG(now.live_objects <= before.live_objects + 5, "%lu for %lu", now.live_objects, before.live_objects);
+  CHECK_MSG(now.live_objects <= before.live_objects + 5, "%lu for %lu", now.live_objects,
+            before.live_objects);
 }
 
 #if defined(__x86_64__)
@@ -163,8 +177,14 @@ static void on_trap(int signal, siginfo_t* info, void* context) {
   errno = saved;
 }
 static void __attribute__((noinline)) step(int on) {
-  if (on) __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::: "memory", "cc");
-  else __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::: "memory", "cc");
+  if (on)
+    __asm__ volatile(
+        "lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::
+            : "memory", "cc");
+  else
+    __asm__ volatile(
+        "lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::
+            : "memory", "cc");
 }
 CASE(handlers_at_the_instructions_of_malloc_and_free) {
   small_signal_stack();
@@ -188,7 +208,8 @@ CASE(handlers_at_the_instructions_of_malloc_and_free) {
   look(&now);
   check_sums(&now);
   CHECK_MSG(now.live_objects == before.live_objects, "%lu for %lu", now.live_objects, before.live_objects);
-  CHECK_MSG(handler_calls > 100 && handler_problems == 0, "%u calls, %u problems", handler_calls, handler_problems);
+  CHECK_MSG(handler_calls > 100 && handler_problems == 0, "%u calls, %u problems", handler_calls,
+            handler_problems);
 }
 #endif
 
@@ -214,7 +235,8 @@ CASE(eight_threads_ask_at_once_while_others_work) {
   static atomic_int problems;
   pthread_t threads[11];
   for (int i = 0; i < 11; i++)
-    REQUIRE(pthread_create(&threads[i], NULL, i < 8 ? ask_until_stopped : work_until_stopped, &problems) == 0);
+    REQUIRE(pthread_create(&threads[i], NULL, i < 8 ? ask_until_stopped : work_until_stopped, &problems) ==
+            0);
   usleep(800000);
   stop = 1;
   for (int i = 0; i < 11; i++) pthread_join(threads[i], NULL);

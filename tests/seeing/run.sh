@@ -101,6 +101,7 @@ if os.fork() == 0:
 os.wait()
 subprocess.run(["/bin/true"], check=True)'
 }
+# shellcheck disable=SC2016  # perl's variables
 run_perl() { under perl -e 'my %h; $h{$_ % 7000} .= "x" x ($_ % 90) for 1 .. 200000; my @s = sort { $h{$a} cmp $h{$b} } keys %h; fork // die; wait; exit 0'; }
 run_gcc() { under gcc -O2 -fno-builtin -w -I"$root/include" -c "$here/counter.c" -o "$folder/counter.o"; }
 run_git() {
@@ -148,7 +149,7 @@ END
   local server=$!
   wait_for curl -sf --noproxy '*' "http://127.0.0.1:$port/nginx.conf"
   for i in 1 2 3 4 5 6 7 8; do
-    under curl -sf --noproxy '*' --compressed -Z "http://127.0.0.1:$port/"{,again/}"big.txt?["1-25"]" -o /dev/null
+    under curl -sf --noproxy '*' --compressed -Z "http://127.0.0.1:$port/"{,again/}"big.txt?[1-25]" -o /dev/null
   done
   kill -QUIT "$server"
   wait "$server"
@@ -190,7 +191,7 @@ declare -A needs=([churn]='cc|told' [python3]='python3|python3' [perl]='perl|per
 
 # count PROGRAM OPTIONS [FAULT]: the output of the comparison; status 0 if all is equal.
 count() {
-  local program=$1 options=$2 status=0 command
+  local program=$1 options=$2 status=0
   folder=$work/run
   rm -rf "$folder"
   mkdir "$folder"

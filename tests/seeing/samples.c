@@ -1,10 +1,13 @@
 // Samples: as many as chance says, and nothing else changes.
 #include "work.h"
 
-static double expected_samples(double objects, double size, double interval) { return objects * (1 - exp(-size / interval)); }
+static double expected_samples(double objects, double size, double interval) {
+  return objects * (1 - exp(-size / interval));
+}
 static void check_count(const char* what, double count, double expected) {
   const double bound = 6 * sqrt(expected) + 6;
-  CHECK_MSG(fabs(count - expected) <= bound, "%s: %.0f samples, %.0f +- %.0f expected", what, count, expected, bound);
+  CHECK_MSG(fabs(count - expected) <= bound, "%s: %.0f samples, %.0f +- %.0f expected", what, count, expected,
+            bound);
 }
 static void allocate_and_free(size_t objects, size_t size) {
   static void* kept[64];
@@ -22,14 +25,16 @@ CASE(so_many_are_sampled_as_chance_says) {
   } sizes[] = {{16, 2000000}, {100, 600000}, {1000, 200000}, {20000, 20000}, {200000, 1000}, {600000, 500}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     void* p = hide(malloc(sizes[i].size));
-    const double usable = (double)malloc_usable_size(p), bytes = sizes[i].size > kSlabMax ? (double)sizes[i].size : usable;
+    const double usable = (double)malloc_usable_size(p),
+                 bytes = sizes[i].size > kSlabMax ? (double)sizes[i].size : usable;
     free(p);
     look(&before);
     allocate_and_free(sizes[i].objects, sizes[i].size);
     look(&now);
     char what[32];
     snprintf(what, sizeof what, "%zu bytes", sizes[i].size);
-    check_count(what, (double)(now.samples - before.samples), expected_samples((double)sizes[i].objects, bytes, 65536));
+    check_count(what, (double)(now.samples - before.samples),
+                expected_samples((double)sizes[i].objects, bytes, 65536));
     CHECK(now.live_objects == before.live_objects && now.live_bytes == before.live_bytes);
     CHECK(now.allocations == before.allocations + sizes[i].objects);
   }
@@ -42,7 +47,8 @@ CASE(so_many_are_sampled_as_chance_says) {
 CASE(a_sample_changes_nothing_for_its_object) {
   CHECK(lane_set("sample", "1") == 0);  // every one
   free(hide(malloc(40)));
-  for (int i = 0; i < 100000 && (lane_stats(&now, sizeof now), now.samples < 5); i++) free(hide(malloc(1000)));
+  for (int i = 0; i < 100000 && (lane_stats(&now, sizeof now), now.samples < 5); i++)
+    free(hide(malloc(1000)));
   static void* objects[LANE_STATS_CLASSES];
   look(&before);
   for (int c = 1; c < LANE_STATS_CLASSES; c++) {
@@ -60,7 +66,8 @@ CASE(a_sample_changes_nothing_for_its_object) {
   }
   look(&now);
   // All but those that bins had before.
-  CHECK_MSG(now.samples >= before.samples + 5 * (LANE_STATS_CLASSES - 1) / 2, "%lu samples", now.samples - before.samples);
+  CHECK_MSG(now.samples >= before.samples + 5 * (LANE_STATS_CLASSES - 1) / 2, "%lu samples",
+            now.samples - before.samples);
   CHECK(now.live_objects == before.live_objects + LANE_STATS_CLASSES - 1);
   for (int c = 1; c < LANE_STATS_CLASSES; c++) {
     const size_t size = before.classes[c].size;
@@ -105,7 +112,8 @@ CASE(samples_and_all_kinds_of_use_come_out_even) {
     clear_shelf();
     look(&now);
     check_sums(&now);
-    CHECK_MSG(now.live_objects <= before.live_objects + 40, "%lu for %lu", now.live_objects, before.live_objects);
+    CHECK_MSG(now.live_objects <= before.live_objects + 40, "%lu for %lu", now.live_objects,
+              before.live_objects);
     _exit(test_failures != 0);
   }
   CHECK(status_of(child) == 0);
@@ -113,5 +121,6 @@ CASE(samples_and_all_kinds_of_use_come_out_even) {
   look(&now);
   check_sums(&now);
   CHECK(now.samples > before.samples + 100);
-  CHECK_MSG(now.live_objects <= before.live_objects + 40, "%lu for %lu", now.live_objects, before.live_objects);
+  CHECK_MSG(now.live_objects <= before.live_objects + 40, "%lu for %lu", now.live_objects,
+            before.live_objects);
 }

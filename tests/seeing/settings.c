@@ -12,7 +12,8 @@ CASE(every_name_can_be_read) {
     options += strncmp(name, "options.", 8) == 0;
     cells += strncmp(name, "contention.", 11) == 0;
     if (strncmp(name, "options.", 8) != 0) CHECK(lane_set(name, "1") == EPERM);
-    for (size_t other = 0; other < n; other++) CHECK_MSG(strcmp(lane_name(other), name) != 0, "%s twice", name);
+    for (size_t other = 0; other < n; other++)
+      CHECK_MSG(strcmp(lane_name(other), name) != 0, "%s twice", name);
   }
   CHECK(options == 19 && cells >= 4 * 16 && n > options + cells + 40);
   CHECK(lane_name(n) == NULL && lane_name(n + 1000) == NULL && lane_name(SIZE_MAX) == NULL);
@@ -34,9 +35,23 @@ CASE(values_agree_with_lane_stats) {
   free(p);
 }
 CASE(odd_names_and_values_are_refused) {
-  const char* const none[] = {"", "x", "options.", "options", "options.x", "stats.", "stats.x", "contention.", "contention.x.waits",
-                              "contention.depot", "contention.depot.", "contention.depot.x", "optionsdecay_ms", "Decay_ms", "decay_ms=1",
-                              "contention.lane.waits.more", "options.options.decay_ms"};
+  const char* const none[] = {"",
+                              "x",
+                              "options.",
+                              "options",
+                              "options.x",
+                              "stats.",
+                              "stats.x",
+                              "contention.",
+                              "contention.x.waits",
+                              "contention.depot",
+                              "contention.depot.",
+                              "contention.depot.x",
+                              "optionsdecay_ms",
+                              "Decay_ms",
+                              "decay_ms=1",
+                              "contention.lane.waits.more",
+                              "options.options.decay_ms"};
   for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
     CHECK_MSG(lane_set(none[i], "1") == ENOENT, "%s: %d", none[i], lane_set(none[i], "1"));
     CHECK_MSG(lane_get(none[i], NULL, 0) == -1, "%s", none[i]);
@@ -48,14 +63,35 @@ CASE(odd_names_and_values_are_refused) {
   static const struct {
     const char *name, *value;
     int result;
-  } cases[] = {
-      {"decay_ms", "", EINVAL}, {"decay_ms", "-2", EINVAL}, {"decay_ms", "1s", EINVAL}, {"decay_ms", " 1", EINVAL},
-      {"decay_ms", "99999999999999999999", EINVAL}, {"lanes", "own", EINVAL}, {"lanes", "shared:0", EINVAL}, {"lanes", "shared:4097", EINVAL},
-      {"probes", "0", EINVAL}, {"probes", "4097", EINVAL}, {"bad_pointer", "no", EINVAL}, {"stats", "signal:KILL", EINVAL},
-      {"stats", "signal:", EINVAL}, {"stats", "exit+", EINVAL}, {"stats", "exit,none", EINVAL}, {"stats_format", "xml", EINVAL},
-      {"sample", "1x", EINVAL}, {"sample", "k", EINVAL}, {"sample", "2048g", EINVAL}, {"sample_wait_ns", "-1", EINVAL}, {"unwind", "both", EINVAL},
-      {"leaks", "2", EINVAL}, {"profile", "always", EINVAL}, {"checked", "1", EPERM}, {"options.checked", "1", EPERM}, {"deferred", "10", EPERM},
-      {"strict", "1", EPERM}, {"stats.live_bytes", "1", EPERM}, {"contention.lane.waits", "1", EPERM}};
+  } cases[] = {{"decay_ms", "", EINVAL},
+               {"decay_ms", "-2", EINVAL},
+               {"decay_ms", "1s", EINVAL},
+               {"decay_ms", " 1", EINVAL},
+               {"decay_ms", "99999999999999999999", EINVAL},
+               {"lanes", "own", EINVAL},
+               {"lanes", "shared:0", EINVAL},
+               {"lanes", "shared:4097", EINVAL},
+               {"probes", "0", EINVAL},
+               {"probes", "4097", EINVAL},
+               {"bad_pointer", "no", EINVAL},
+               {"stats", "signal:KILL", EINVAL},
+               {"stats", "signal:", EINVAL},
+               {"stats", "exit+", EINVAL},
+               {"stats", "exit,none", EINVAL},
+               {"stats_format", "xml", EINVAL},
+               {"sample", "1x", EINVAL},
+               {"sample", "k", EINVAL},
+               {"sample", "2048g", EINVAL},
+               {"sample_wait_ns", "-1", EINVAL},
+               {"unwind", "both", EINVAL},
+               {"leaks", "2", EINVAL},
+               {"profile", "always", EINVAL},
+               {"checked", "1", EPERM},
+               {"options.checked", "1", EPERM},
+               {"deferred", "10", EPERM},
+               {"strict", "1", EPERM},
+               {"stats.live_bytes", "1", EPERM},
+               {"contention.lane.waits", "1", EPERM}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char value[600];
     snprintf(value, sizeof value, "%s", get(cases[i].name));
@@ -65,19 +101,28 @@ CASE(odd_names_and_values_are_refused) {
   }
   CHECK(lane_set("stats_file", longest) == EINVAL);
   // Null is no name, and no value.
-  CHECK(lane_set(NULL, "1") == ENOENT && lane_set(NULL, NULL) == ENOENT && lane_set("decay_ms", NULL) == EINVAL);
+  CHECK(lane_set(NULL, "1") == ENOENT && lane_set(NULL, NULL) == ENOENT &&
+        lane_set("decay_ms", NULL) == EINVAL);
   CHECK(lane_get(NULL, NULL, 0) == -1 && lane_get("stats.lanes", NULL, 10) > 0);
   CHECK(lane_stats(NULL, 0) == EINVAL && lane_stats(NULL, sizeof now) == EINVAL);
 }
 
 CASE(every_settable_option_takes_its_values) {
   static const char* const values[][8] = {
-      {"options.lanes", "shared:3", "owned", "auto", "shared", NULL}, {"options.probes", "1", "17", "4096", "4", NULL},
-      {"options.scan", "first", "coprime", NULL}, {"options.precedence", "0", "1", NULL}, {"options.wait_on", "random", "current", NULL},
-      {"options.decay_ms", "0", "-1", "86400000", "1000", NULL}, {"options.bad_pointer", "report", "ignore", "abort", NULL},
-      {"options.stats", "exit", "signal:USR2", "exit+signal:WINCH", "none", NULL}, {"options.stats_format", "json", "openmetrics", "text", NULL},
-      {"options.stats_file", "/tmp/a b.%p", "", NULL}, {"options.sample_wait_ns", "0", "1000000000", "10000", NULL},
-      {"options.profile", "exit", "none", NULL}, {"options.profile_file", "x", NULL}, {"options.leaks", "1", "0", NULL}};
+      {"options.lanes", "shared:3", "owned", "auto", "shared", NULL},
+      {"options.probes", "1", "17", "4096", "4", NULL},
+      {"options.scan", "first", "coprime", NULL},
+      {"options.precedence", "0", "1", NULL},
+      {"options.wait_on", "random", "current", NULL},
+      {"options.decay_ms", "0", "-1", "86400000", "1000", NULL},
+      {"options.bad_pointer", "report", "ignore", "abort", NULL},
+      {"options.stats", "exit", "signal:USR2", "exit+signal:WINCH", "none", NULL},
+      {"options.stats_format", "json", "openmetrics", "text", NULL},
+      {"options.stats_file", "/tmp/a b.%p", "", NULL},
+      {"options.sample_wait_ns", "0", "1000000000", "10000", NULL},
+      {"options.profile", "exit", "none", NULL},
+      {"options.profile_file", "x", NULL},
+      {"options.leaks", "1", "0", NULL}};
   for (size_t i = 0; i < sizeof values / sizeof *values; i++)
     for (int v = 1; values[i][v] != NULL; v++) SET(values[i][0], values[i][v]);
   CHECK(lane_set("sample", "2k") == 0 && strcmp(get("options.sample"), "2048") == 0);
@@ -122,7 +167,8 @@ CASE(lanes_set_later_take_effect) {
     in_threads(4, work, (void*)(size_t)500);
     lane_entry(entry, sizeof entry);
     look(&now);
-    CHECK(strcmp(entry, entries[i]) == 0 && strcmp(now.entry, entries[i]) == 0 && strcmp(get("options.lanes"), entries[i]) == 0);
+    CHECK(strcmp(entry, entries[i]) == 0 && strcmp(now.entry, entries[i]) == 0 &&
+          strcmp(get("options.lanes"), entries[i]) == 0);
   }
   // The other way to say it is seen here too.
   CHECK(lane_set_entry("shared:3") == 0);

@@ -44,7 +44,8 @@ static void put_file(const char* name, const char* text, size_t n) {
   close(fd);
 }
 CHILD(tell_everything) {
-  static char json[64 << 10], metrics[128 << 10], xml[64 << 10], names[32 << 10], lines[32 << 10], info_text[1000], buffer[4096];
+  static char json[64 << 10], metrics[128 << 10], xml[64 << 10], names[32 << 10], lines[32 << 10],
+      info_text[1000], buffer[4096];
   in_threads(4, work, (void*)(size_t)3000);
   FILE* memory = fmemopen(xml, sizeof xml, "w");
   setvbuf(memory, buffer, _IOFBF, sizeof buffer);
@@ -78,10 +79,11 @@ CHILD(tell_everything) {
   put_file("malloc_stats", lines, (size_t)lines_length);
   put_file("names", names, used);
   put_file("struct", (const char*)&now, sizeof now);
-  const int n = snprintf(info_text, sizeof info_text, "%zu %zu %zu %zu %zu %zu %zu\n%zu %zu %zu %zu %zu %zu %zu\n", info.arena, info.ordblks,
-                         info.hblks, info.hblkhd, info.uordblks, info.fordblks, info.keepcost, (size_t)old.arena,
-                         (size_t)old.ordblks, (size_t)old.hblks, (size_t)old.hblkhd, (size_t)old.uordblks, (size_t)old.fordblks,
-                         (size_t)old.keepcost);
+  const int n =
+      snprintf(info_text, sizeof info_text, "%zu %zu %zu %zu %zu %zu %zu\n%zu %zu %zu %zu %zu %zu %zu\n",
+               info.arena, info.ordblks, info.hblks, info.hblkhd, info.uordblks, info.fordblks, info.keepcost,
+               (size_t)old.arena, (size_t)old.ordblks, (size_t)old.hblks, (size_t)old.hblkhd,
+               (size_t)old.uordblks, (size_t)old.fordblks, (size_t)old.keepcost);
   put_file("mallinfo", info_text, (size_t)n);
 }
 // Where the figures lie, for a reader of the struct: "name offset" a line.
@@ -97,7 +99,8 @@ CHILD(struct_layout) {
 // The message of a bad pointer: check.py reads it. test_argument: twice, inside, usable, realloc.
 CHILD(bad_use_of_a_sample) {
   lane_set("sample", "1");
-  for (int i = 0; i < 100000 && (lane_stats(&now, sizeof now), now.samples < 5); i++) free(hide(malloc(1000)));
+  for (int i = 0; i < 100000 && (lane_stats(&now, sizeof now), now.samples < 5); i++)
+    free(hide(malloc(1000)));
   look(&before);
   char* p = hide(malloc(100));
   look(&now);
@@ -137,7 +140,8 @@ CHILD(stay) {
     wait(NULL);
     _exit(0);
   }
-  if (test_argument && strcmp(test_argument, "exec") == 0) execl("/proc/self/exe", "seeing", "stay", (char*)NULL);
+  if (test_argument && strcmp(test_argument, "exec") == 0)
+    execl("/proc/self/exe", "seeing", "stay", (char*)NULL);
   void* large = ALLOCATE(3 << 20);
   look(&now);
   say("%d %lu %lu %lu %p\n", getpid(), now.allocations, now.live_objects, now.live_bytes, large);

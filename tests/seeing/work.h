@@ -3,12 +3,12 @@
 #ifndef TESTS_SEEING_WORK_H_
 #define TESTS_SEEING_WORK_H_
 
+#include <fcntl.h>
 #include <lanemalloc/arena.h>
 #include <lanemalloc/lanemalloc.h>
 #include <lanemalloc/pool.h>
 #include <lanemalloc/safepoint.h>
 #include <lanemalloc/stats.h>
-#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -46,10 +46,10 @@ UNUSED static const char* get(const char* name) {
   static __thread char value[600];
   return lane_get(name, value, sizeof value) < 0 ? "(none)" : value;
 }
-#define SET(name, value)                                                         \
-  do {                                                                           \
-    int set_ = lane_set(name, value);                                            \
-    CHECK_MSG(set_ == 0, "%s=%s: %s", name, value, strerror(set_));              \
+#define SET(name, value)                                                           \
+  do {                                                                             \
+    int set_ = lane_set(name, value);                                              \
+    CHECK_MSG(set_ == 0, "%s=%s: %s", name, value, strerror(set_));                \
     CHECK_MSG(strcmp(get(name), value) == 0, "%s=%s: %s", name, value, get(name)); \
   } while (0)
 
@@ -81,11 +81,16 @@ static void* some_object(uint32_t* random) {
   const size_t size = some_size(random);
   void* p = NULL;
   switch (next_random(random) % 8) {
-    case 0: return calloc(1, size);
-    case 1: return aligned_alloc((size_t)16 << next_random(random) % 9, size);
-    case 2: return posix_memalign(&p, 64, size) == 0 ? p : NULL;
-    case 3: return realloc(malloc(size / 3 + 1), size + 1);
-    default: return malloc(size);
+    case 0:
+      return calloc(1, size);
+    case 1:
+      return aligned_alloc((size_t)16 << next_random(random) % 9, size);
+    case 2:
+      return posix_memalign(&p, 64, size) == 0 ? p : NULL;
+    case 3:
+      return realloc(malloc(size / 3 + 1), size + 1);
+    default:
+      return malloc(size);
   }
 }
 UNUSED static void* work(void* rounds) {
@@ -113,11 +118,14 @@ UNUSED static void clear_shelf(void) {
 // --- What must hold of figures.
 
 UNUSED static void check_sums(const Figures* f) {
-  uint64_t allocations = f->large_allocations, live = f->large_live_objects, bytes = f->large_live_bytes, in_flight = 0;
+  uint64_t allocations = f->large_allocations, live = f->large_live_objects, bytes = f->large_live_bytes,
+           in_flight = 0;
   for (int c = 1; c < LANE_STATS_CLASSES; c++) {
     const struct lane_class_statistics* row = &f->classes[c];
-    allocations += row->allocations, live += row->live, bytes += row->live * row->size, in_flight += row->in_flight;
-    CHECK_MSG(row->size > 0 && row->size % 16 == 0 && row->size > f->classes[c - 1].size, "class %d: %lu", c, row->size);
+    allocations += row->allocations, live += row->live, bytes += row->live * row->size,
+        in_flight += row->in_flight;
+    CHECK_MSG(row->size > 0 && row->size % 16 == 0 && row->size > f->classes[c - 1].size, "class %d: %lu", c,
+              row->size);
     CHECK_MSG(row->live <= row->allocations, "class %d", c);
   }
   CHECK(allocations == f->allocations && live == f->live_objects && bytes == f->live_bytes);

@@ -120,11 +120,6 @@ void after_fork_in_child() {
   }
 }
 
-// The tables of a program that is linked with -static are there only now (platform/unwind.cpp).
-[[gnu::constructor]] void program_has_tables() {
-  if (options.seeing.sample.bytes != 0) start_sampling();
-}
-
 [[gnu::destructor(101)]] void library_ends() {
   write_profiles_at_end();
   if (options.seeing.stats.at_exit) report_figures();

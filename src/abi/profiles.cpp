@@ -48,6 +48,11 @@ void write_at_end(StackKind kind, const char* name) {
   Linux::say(line.data(), line.size());
 }
 
+// The tables of a program that is linked with -static are there only now (platform/unwind.cpp).
+[[gnu::constructor]] void program_has_tables() {
+  if (process_options().seeing.sample.bytes != 0) start_sampling();
+}
+
 }  // namespace
 
 void start_sampling() {

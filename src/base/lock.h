@@ -116,8 +116,7 @@ class Lock {
     const uint64_t since = P::now_ns();
     take_turn(visit);
     const uint64_t ns = P::now_ns() - since;
-    const ContentionWitness witness =
-        LIKELY(visit.has_stack) ? contention_witness.load(std::memory_order_relaxed) : nullptr;
+    const auto witness = visit.has_stack ? contention_witness.load(std::memory_order_relaxed) : nullptr;
     PROBE3(wait, rank_, reinterpret_cast<uintptr_t>(this), ns);
     contention_.waited(ns, UNLIKELY(witness != nullptr) ? witness(ns) : nullptr);
   }

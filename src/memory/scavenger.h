@@ -69,7 +69,9 @@ class Scavenger {
   static void run(void* argument) { static_cast<Scavenger*>(argument)->run(); }
   void run() {
     for (;;) {
-      const uint64_t period = sleep_for_a_period();
+      uint64_t period = period_ms_;
+      for (uint64_t slept = 0; slept < period; slept += kLongestSleep, period = period_ms_)
+        P::sleep_ms(period - slept < kLongestSleep ? period - slept : kLongestSleep);
       wanted_.store(false, std::memory_order_seq_cst);
       if (period != 0 && pass_(context_)) wanted_.store(true, std::memory_order_relaxed);
       if (wanted_.load(std::memory_order_relaxed)) continue;
@@ -78,13 +80,6 @@ class Scavenger {
       State idle = State::kIdle;
       if (!state_.compare_exchange_strong(idle, State::kRunning, std::memory_order_seq_cst)) return;
     }
-  }
-
-  uint64_t sleep_for_a_period() {
-    uint64_t period = period_ms_;
-    for (uint64_t slept = 0; slept < period; slept += kLongestSleep, period = period_ms_)
-      P::sleep_ms(period - slept < kLongestSleep ? period - slept : kLongestSleep);
-    return period;
   }
 
   Pass pass_ = nullptr;

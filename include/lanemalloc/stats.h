@@ -1,12 +1,15 @@
 /** @file
  * lanemalloc: what the allocator has counted, and its options, read and set by name while the program runs. C11 and C++17.
+ * docs/figures.md has a complete program.
  *
  * For every function here, where not said otherwise:
  * - linking: any of the libraries; under LD_PRELOAD look them up with dlsym(RTLD_DEFAULT, ...)
- * - figures: since the process started; a child of fork goes on with its parent's. Exact while no other thread is inside the allocator:
+ * - figures: since the process started. Exact while no other thread is inside the allocator:
  *   allocations - frees = live objects, for each class and in all, also after frees by other threads, ends of threads and forks. Else
  *   each figure was true at some moment of the call. Objects of heaps and pools are counted by those (heap.h, pool.h)
  * - threads: any, at the same time
+ * - fork: the child goes on with its parent's figures
+ * - errors: returned; errno stays as it is
  * - signals: async-signal-safe; a lane that the interrupted thread is inside counts as it stands
  * - cost: a look at every lane and every block; a millisecond a GiB, or less
  *
@@ -22,19 +25,19 @@
 extern "C" {
 #endif
 
-#define LANE_STATS_VERSION 1
-#define LANE_STATS_CLASSES 105
-#define LANE_STATS_PROBES 15
-#define LANE_STATS_CELLS 20
-#define LANE_STATS_BUCKETS 16
+#define LANE_STATS_VERSION 1   /**< another number: another layout */
+#define LANE_STATS_CLASSES 105 /**< rows of classes */
+#define LANE_STATS_PROBES 15   /**< rows of probes */
+#define LANE_STATS_CELLS 20    /**< rows of contention, of which some are empty */
+#define LANE_STATS_BUCKETS 16  /**< of waits by how long they lasted */
 
 /** One size class. Row 0 is empty. */
 struct lane_class_statistics {
-  uint64_t size; /**< bytes of an object */
-  uint64_t allocations;
-  uint64_t live;      /**< objects that the program has */
-  uint64_t in_flight; /**< freed by another lane than the owner's, and not yet taken in there */
-  uint64_t slabs;
+  uint64_t size;        /**< bytes of an object */
+  uint64_t allocations; /**< so far */
+  uint64_t live;        /**< objects that the program has */
+  uint64_t in_flight;   /**< freed by another lane than the owner's, and not yet taken in there */
+  uint64_t slabs;       /**< there are now */
 };
 
 /** One lock, or one loop around a compare-exchange. Of all lanes' locks together: "lane". */
@@ -48,43 +51,44 @@ struct lane_contention_statistics {
       [LANE_STATS_BUCKETS]; /**< [i]: shorter than 2^i microseconds, and not in a lower one; the last: all others */
 };
 
+/** What was counted. */
 struct lane_statistics {
   uint32_t version; /**< LANE_STATS_VERSION of the library */
   uint32_t size;    /**< bytes that the library has filled in */
   char entry[24];   /**< how threads enter lanes now: "owned", "shared:8", "percpu" */
 
-  uint64_t allocations;
-  uint64_t frees;
-  uint64_t live_objects;
-  uint64_t live_bytes; /**< with what their size classes add */
-  uint64_t large_allocations;
-  uint64_t large_live_objects;
-  uint64_t large_live_bytes;
-  uint64_t in_flight_objects;
+  uint64_t allocations;        /**< so far, large ones among them */
+  uint64_t frees;              /**< so far */
+  uint64_t live_objects;       /**< that the program has */
+  uint64_t live_bytes;         /**< with what their size classes add */
+  uint64_t large_allocations;  /**< above 512 KiB, so far */
+  uint64_t large_live_objects; /**< of these */
+  uint64_t large_live_bytes;   /**< of these, in blocks of 64 KiB */
+  uint64_t in_flight_objects;  /**< freed by another lane than the owner's, and not yet taken in there */
 
-  uint64_t misses;         /**< requests that found their bin empty */
-  uint64_t remote_frees;   /**< objects freed by another lane than the owner's */
-  uint64_t remote_batches; /**< sent with one exchange each */
-  uint64_t inbox_drains;
-  uint64_t direct_frees; /**< sent one by one, for want of memory for a lane */
-  uint64_t lanes;
-  uint64_t failed_entries; /**< tries to enter a lane by its lock that failed */
-  uint64_t lane_waits;
-  uint64_t lane_waited_us;
-  uint64_t rebinds;       /**< threads that went over to another lane */
-  uint64_t interruptions; /**< restartable sequences that were */
-  uint64_t overflow_entries;
-  uint64_t nested_entries; /**< those of signal handlers */
-  uint64_t rescue_entries;
-  uint64_t revocations;
-  uint64_t refused_revocations;
-  uint64_t idle_stack_failures;
-  uint64_t slabs_made;
-  uint64_t slabs_moved;
-  uint64_t depot_failures;
-  uint64_t depot_waits;
-  uint64_t runs_failures; /**< of both locks of the run allocator */
-  uint64_t runs_waits;
+  uint64_t misses;              /**< requests that found their bin empty */
+  uint64_t remote_frees;        /**< objects freed by another lane than the owner's */
+  uint64_t remote_batches;      /**< sent with one exchange each */
+  uint64_t inbox_drains;        /**< times a lane took in what others had sent */
+  uint64_t direct_frees;        /**< sent one by one, for want of memory for a lane */
+  uint64_t lanes;               /**< there are */
+  uint64_t failed_entries;      /**< tries to enter a lane by its lock that failed */
+  uint64_t lane_waits;          /**< waits for a lane */
+  uint64_t lane_waited_us;      /**< microseconds in those */
+  uint64_t rebinds;             /**< threads that went over to another lane */
+  uint64_t interruptions;       /**< restartable sequences that were */
+  uint64_t overflow_entries;    /**< entries of overflow lanes */
+  uint64_t nested_entries;      /**< those of signal handlers */
+  uint64_t rescue_entries;      /**< overflow lanes made because all were taken */
+  uint64_t revocations;         /**< lanes taken from their owners for a while */
+  uint64_t refused_revocations; /**< tries at that which found the owner inside */
+  uint64_t idle_stack_failures; /**< failed tries at the stack of idle lanes */
+  uint64_t slabs_made;          /**< from fresh or returned blocks */
+  uint64_t slabs_moved;         /**< by way of the depot */
+  uint64_t depot_failures;      /**< failed tries at the depot's lock */
+  uint64_t depot_waits;         /**< waits for it */
+  uint64_t runs_failures;       /**< of both locks of the run allocator */
+  uint64_t runs_waits;          /**< waits for them */
 
   uint64_t claimed_bytes;   /**< mapped for objects */
   uint64_t committed_bytes; /**< claimed, less what was given back to the system */
@@ -94,25 +98,26 @@ struct lane_statistics {
   uint64_t purged_bytes;    /**< given back to the system so far */
   uint64_t moved_bytes;     /**< by the kernel, for realloc */
 
-  uint64_t deferred; /**< frees that wait or waited for a safepoint */
-  uint64_t deferred_waiting;
-  uint64_t samples; /**< objects sampled so far */
-  uint64_t bad_pointers;
+  uint64_t deferred;         /**< frees that wait or waited for a safepoint */
+  uint64_t deferred_waiting; /**< of these, those that wait */
+  uint64_t samples;          /**< objects sampled so far */
+  uint64_t bad_pointers;     /**< found so far */
 
   uint64_t probes
       [LANE_STATS_PROBES]; /**< searches of shared lanes: [i] tried i lanes up to 4, then up to 2^(i - 2) */
-  struct lane_contention_statistics contention[LANE_STATS_CELLS];
-  struct lane_class_statistics classes[LANE_STATS_CLASSES];
+  struct lane_contention_statistics contention[LANE_STATS_CELLS]; /**< the first that are named */
+  struct lane_class_statistics classes[LANE_STATS_CLASSES];       /**< by size; row 0 is empty */
 };
 
 /** Fills in *stats, of which the caller has so many bytes: sizeof(struct lane_statistics) as it was compiled. What the library has beyond
- * is left out; what it does not know stays as it is (stats->size tells). Returns 0; EINVAL: fewer than 8 bytes; ENOMEM before the
- * allocator could start. */
+ * is left out; what it does not know stays as it is (stats->size tells). Returns 0; EINVAL: null, or fewer than 8 bytes; ENOMEM before
+ * the allocator could start. */
 int lane_stats(struct lane_statistics* stats, size_t bytes);
 
-/** Writes the same as text of at most `size` bytes with its final zero: as JSON (docs/stats.schema.json), or as OpenMetrics. Returns the
- * length that the whole text has, which the next call may exceed. No errors. */
+/** Writes the same as JSON (docs/stats.schema.json): text of at most `size` bytes (to null: none) with its final zero. Returns the length
+ * that the whole text has, which the next call may exceed. No errors. */
 size_t lane_stats_json(char* text, size_t size);
+/** The same as OpenMetrics. */
 size_t lane_stats_openmetrics(char* text, size_t size);
 
 /** The names of everything that can be read: "options.decay_ms", "stats.live_bytes", "contention.depot.failures", .. Null beyond the last.
@@ -125,13 +130,13 @@ long lane_get(const char* name, char* value, size_t size);
 
 /** Sets an option ("options.decay_ms", or "decay_ms"). Returns 0; ENOENT: no such name; EINVAL: no value for it, nothing has changed;
  * EPERM: a figure, or an option that is fixed when the process starts; ENOTSUP: the system cannot do that (lanes=percpu). Takes effect at
- * once or at each thread's next miss. One caller at a time; not in signal handlers. */
+ * once or at each thread's next miss; a shorter decay_ms within a second. One caller at a time; not in signal handlers. */
 int lane_set(const char* name, const char* value);
 
 /** Writes what was sampled so far in pprof's format (`go tool pprof` reads it). kind: "heap" (objects and bytes, allocated and alive, by
- * call stack) or "contention" (waits for locks, and their time). path: %p in it is the process' number, %k the kind. Returns 0; EINVAL:
- * no such kind; ENOTSUP: nothing was ever sampled (option sample); ENOMEM; or why the file could not be written. Not in signal
- * handlers. */
+ * call stack) or "contention" (waits for locks, and their time). path: %p in it is the process' number, %k the kind; "": standard error.
+ * Returns 0; EINVAL: no such kind, or null; ENOTSUP: nothing was ever sampled (option sample); ENOMEM; or why the file could not be
+ * written. Not in signal handlers. */
 int lane_profile(const char* kind, const char* path);
 
 #ifdef __cplusplus

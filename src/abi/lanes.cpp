@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "abi/process.h"
+#include "abi/figures.h"
 
 using namespace lanemalloc;
 
@@ -21,11 +21,6 @@ EXPORT size_t lane_entry(char* text, size_t size) {
   return entry.size();
 }
 
-EXPORT int lane_set_entry(const char* lanes) {
-  Settings settings;
-  if (!OptionReader::read_lanes(lanes, strlen(lanes), settings)) return EINVAL;
-  if (!start_process()) return ENOMEM;
-  return process_engine.choose_entry(settings) ? 0 : ENOTSUP;
-}
+EXPORT int lane_set_entry(const char* lanes) { return set_process_option("lanes", lanes); }
 
 }  // extern "C"

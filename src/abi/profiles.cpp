@@ -44,7 +44,13 @@ void write_at_end(StackKind kind, const char* name) {
   line << "lanemalloc: profile_file=" << path << ": "
        << (error == ENOTSUP ? "nothing is sampled; set sample, for example sample=512k"
                             : strerrordesc_np(error));
-  Linux::say(line.end().data(), line.size());
+  line.end();
+  Linux::say(line.data(), line.size());
+}
+
+// The tables of a program that is linked with -static are there only now (platform/unwind.cpp).
+[[gnu::constructor]] void program_has_tables() {
+  if (process_options().seeing.sample.bytes != 0) start_sampling();
 }
 
 }  // namespace
@@ -87,6 +93,7 @@ void write_profiles_at_end() {
 using namespace lanemalloc;
 
 extern "C" EXPORT int lane_profile(const char* kind, const char* path) {
+  if (kind == nullptr || path == nullptr) return EINVAL;
   if (strcmp(kind, "heap") == 0) return write_profile_of(StackKind::kAllocation, kind, path);
   if (strcmp(kind, "contention") == 0) return write_profile_of(StackKind::kContention, kind, path);
   return EINVAL;

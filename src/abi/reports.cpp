@@ -41,6 +41,7 @@ int set_process_option(const char* key, const char* value) {
   if (!OptionReader::write(process_options(), key, before)) return ENOENT;
   for (const char* fixed : {"checked", "deferred", "strict"})
     if (strcmp(key, fixed) == 0) return EPERM;
+  if (value == nullptr) return EINVAL;
   Options wanted = process_options();
   OptionReader reader(wanted, [](const char*, Bytes) {});
   if (!reader.set(key, value)) return EINVAL;
@@ -62,7 +63,8 @@ void report_figures() {
     Text line;
     line << "lanemalloc: stats_file=" << options.seeing.stats_file << ": " << strerrordesc_np(file.error())
          << ", using standard error";
-    Linux::say(line.end().data(), line.size());
+    line.end();
+    Linux::say(line.data(), line.size());
   }
   switch (SeeingOptions::Format{options.seeing.stats_format}) {
     case SeeingOptions::Format::kText:

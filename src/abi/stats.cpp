@@ -55,7 +55,7 @@ namespace {
 // A text in the caller's memory, as snprintf() writes it.
 class Copy {
  public:
-  Copy(char* text, size_t size) : text_(text), size_(size) {}
+  Copy(char* text, size_t size) : text_(text), size_(text != nullptr ? size : 0) {}
   Sink sink() {
     return {[](void* copy, const char* text, size_t n) { static_cast<Copy*>(copy)->add(text, n); }, this};
   }
@@ -175,7 +175,7 @@ using namespace lanemalloc;
 extern "C" {
 
 EXPORT int lane_stats(struct lane_statistics* stats, size_t bytes) {
-  if (bytes < offsetof(lane_statistics, entry)) return EINVAL;
+  if (stats == nullptr || bytes < offsetof(lane_statistics, entry)) return EINVAL;
   const Figures figures;
   if (!figures) return ENOMEM;
   const size_t n = bytes < sizeof *stats ? bytes : sizeof *stats;
@@ -191,11 +191,12 @@ EXPORT const char* lane_name(size_t index) { return names.at(index); }
 
 EXPORT long lane_get(const char* name, char* value, size_t size) {
   Copy copy(value, size);
-  if (!get(name, copy)) return -1;
+  if (name == nullptr || !get(name, copy)) return -1;
   return static_cast<long>(copy.end());
 }
 
 EXPORT int lane_set(const char* name, const char* value) {
+  if (name == nullptr) return ENOENT;
   if (without("stats.", name) != nullptr || without("contention.", name) != nullptr)
     return lane_get(name, nullptr, 0) >= 0 ? EPERM : ENOENT;
   const char* option = without("options.", name);

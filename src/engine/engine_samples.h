@@ -47,6 +47,7 @@ void Engine<P>::sample_large(BlockIndex at, Bytes size) {
   uint64_t random = sample_seed();
   if (world_.sampler.next_interval(random) > static_cast<int64_t>(size)) return;
   large_state(world_.region, at).sample = world_.sampler.sample_allocation(size, random);
+  count<P>(world_.counters.sampled_large);
 }
 
 // The object has another size now.

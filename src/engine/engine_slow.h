@@ -231,9 +231,11 @@ bool Engine<P>::start(const Settings& settings, void (*report)(Verdict, const vo
 template <class P>
 void Engine<P>::adjust(const Settings& settings) {
   world_.settings.shared = settings.shared;
+  if (settings.decay_ms == world_.settings.decay_ms) return;
   world_.settings.decay_ms = settings.decay_ms;
   world_.runs.set_decay(settings.decay_ms);
   world_.scavenger.set_decay(settings.decay_ms);
+  world_.scavenger.poke(Visit(&world_, true));  // there may be what was kept for good
 }
 
 // --- Choosing how lanes are entered.
@@ -693,6 +695,7 @@ bool Engine<P>::pass(void* engine) {
 template <class P>
 bool Engine<P>::pass() {
   Visit visit(&world_.scavenger, true);
+  visit.has_stack = false;
   world_.runs.advance_epoch();
   bool more = false;
   world_.lanes.for_each([&](Lane<P>& lane) { more |= tend(lane, visit); });

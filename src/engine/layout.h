@@ -101,6 +101,7 @@ struct Layout {
       FIELD("world.direct_frees", kCounters, SharedCounters, direct_frees),
       FIELD("world.sampled_allocations", kCounters, SharedCounters, sampled_allocations),
       FIELD("world.sampled_frees", kCounters, SharedCounters, sampled_frees),
+      FIELD("world.sampled_large", kCounters, SharedCounters, sampled_large),
       FIELD("world.bad_pointers", kCounters, SharedCounters, bad_pointers),
       FIELD("world.probes", kCounters, SharedCounters, probes),
       FIELD("world.rebinds", kCounters, SharedCounters, rebinds),

@@ -105,6 +105,7 @@ class Collection {
     s_.large_allocations = read(shared.large_allocations);
     s_.large_live_bytes = read(shared.large_bytes);
     s_.large_live_objects = s_.large_allocations - read(shared.large_frees);
+    s_.samples = read(shared.sampled_large);
     s_.overflow_entries = read(shared.overflow_entries);
     s_.nested_entries = read(shared.nested_entries);
     s_.rebinds = read(shared.rebinds);

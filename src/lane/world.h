@@ -51,6 +51,7 @@ struct SharedCounters {
   std::atomic<uint64_t>
       sampled_allocations[kClassCount]{};  // objects in runs of their own (engine/engine_slow.h)
   std::atomic<uint64_t> sampled_frees[kClassCount]{};
+  std::atomic<uint64_t> sampled_large{0};  // and large objects; these are among large_allocations
   std::atomic<uint64_t> sample_seed{0};
   std::atomic<uint64_t> bad_pointers{0};
   std::atomic<uint64_t> probes[kProbesRows]{};

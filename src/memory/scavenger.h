@@ -51,6 +51,7 @@ class Scavenger {
  private:
   enum class State : uint32_t { kIdle, kRunning };
   static constexpr uint64_t kShortestPeriod = 10;
+  static constexpr uint64_t kLongestSleep = 1000;  // until it looks whether the period has changed
 
   NOINLINE void wake() {
     if (period_ms_ == 0) return;
@@ -68,8 +69,9 @@ class Scavenger {
   static void run(void* argument) { static_cast<Scavenger*>(argument)->run(); }
   void run() {
     for (;;) {
-      const uint64_t period = period_ms_;
-      P::sleep_ms(period);
+      uint64_t period = period_ms_;
+      for (uint64_t slept = 0; slept < period; slept += kLongestSleep, period = period_ms_)
+        P::sleep_ms(period - slept < kLongestSleep ? period - slept : kLongestSleep);
       wanted_.store(false, std::memory_order_seq_cst);
       if (period != 0 && pass_(context_)) wanted_.store(true, std::memory_order_relaxed);
       if (wanted_.load(std::memory_order_relaxed)) continue;

@@ -7,6 +7,9 @@
 // a child of fork that was made meanwhile would wait for good. The same, with libgcc_s' own lock, of code that a
 // program registers by __register_frame (just-in-time compilers).
 //
+// A program that is linked with -static has no header of its tables: a constructor enters them, after those of the lowest priorities. libgcc
+// aborts where it finds none for its own caller, so that is asked first.
+//
 // By frame pointers: each frame is two words, the caller's frame and the return address. A function that keeps no frame
 // pointer may have left anything there, so nothing is read that was not found to be readable, and the walk ends with the first frame
 // that does not lie above the one before it. That also ends it where a handler runs on a stack of its own, unless this
@@ -29,6 +32,9 @@ extern const char etext[] __attribute__((visibility("hidden")));
 extern const char lanemalloc_is_library[] __attribute__((weak, visibility("hidden")));
 }
 
+// libgcc's, if it is linked in: the table's entry for a place in code, or null.
+extern "C" const void* _Unwind_Find_FDE(const void* code, void* bases) __attribute__((weak));
+
 namespace lanemalloc {
 
 namespace {
@@ -46,6 +52,13 @@ constexpr bool kHasFrames = false;
 
 constexpr unsigned kMostFrames = 64;
 constexpr unsigned kMostOwn = 24;  // of the allocator's, before the first of the program's
+
+NOINLINE bool has_tables() {
+  struct {
+    const void *text, *data, *function;
+  } bases{};
+  return _Unwind_Find_FDE == nullptr || _Unwind_Find_FDE(__builtin_return_address(0), &bases) != nullptr;
+}
 
 Address address_of(const void* p) { return reinterpret_cast<Address>(p); }
 
@@ -103,10 +116,14 @@ __attribute__((no_sanitize("address", "thread"))) unsigned walk_frames(Address a
 Unwinding prepare_unwinding(Unwinding how) {
   if (!kHasFrames) how = Unwinding::kTables;
   const int saved = errno;
-  void* frames[4];
-  if (how == Unwinding::kTables) backtrace(frames, 4);
+  Way next = Way::kFrames;
+  if (how == Unwinding::kTables) {
+    void* frames[4];
+    next = has_tables() ? Way::kTables : Way::kNone;
+    if (next == Way::kTables) backtrace(frames, 4);
+  }
   // release: who sees it finds the library loaded. Pairs with the acquire in capture_stack().
-  way.store(how == Unwinding::kTables ? Way::kTables : Way::kFrames, std::memory_order_release);
+  way.store(next, std::memory_order_release);
   errno = saved;
   return how;
 }

@@ -13,7 +13,8 @@ enum class Unwinding : uint8_t {
 
 // Makes captures possible, in this way from now on, or by tables where the allocator itself was compiled without frame pointers; returns
 // which it is. To be called by a thread that holds nothing of the allocator's: with kTables the C library loads a library
-// (libgcc_s), for which it allocates. Again is quick.
+// (libgcc_s), for which it allocates. Again is quick. A program without tables as yet (linked with -static, in its first constructors) has
+// no captures until this is called again.
 Unwinding prepare_unwinding(Unwinding how);
 
 // Writes at most `most` return addresses, the innermost first, and returns how many. The allocator's own functions are left out,

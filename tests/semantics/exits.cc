@@ -95,7 +95,10 @@ CASE(memory_of_ended_threads_is_used_again) {
     }).join();
   }
   size_t after = status_bytes("VmRSS:");
-  CHECK_MSG(after < before + 48 * kMib, "%zu to %zu KiB", before / 1024, after / 1024);
+  // Some objects stay; of those that are sampled each has a block of its own.
+  const char* options = getenv("LANEMALLOC_OPTIONS");
+  const size_t most = options != nullptr && strstr(options, "sample=") != nullptr ? 160 * kMib : 48 * kMib;
+  CHECK_MSG(after < before + most, "%zu to %zu KiB", before / 1024, after / 1024);
 }
 
 // A thread frees in its end what another still uses the allocator for, and the other way round.

@@ -2,10 +2,11 @@
 # Black-box tests of the drop-in library: builds the programs here and in tests/death and runs each case of each
 # program in a process of its own, with the library preloaded (or opened, or linked, where the program is about that).
 # Called by tests/run.sh and by hand; selftest.sh shows that the cases can fail.
-# Usage: tests/semantics/run.sh [--lib PATH] [--only NAME] [--list] [--keep DIRECTORY]
+# Usage: tests/semantics/run.sh [--lib PATH] [--only NAME] [--list] [--keep DIRECTORY] [--options OPTIONS]
 #   --lib   the library (default build/release/liblanemalloc.so, built by make build if missing)
 #   --only  cases whose program/case contains NAME
 #   --keep  builds in DIRECTORY and leaves the programs there
+#   --options  each case once, with these for LANEMALLOC_OPTIONS, rather than with every entry of lanes
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,13 +15,15 @@ library=$root/build/release/liblanemalloc.so
 only=
 list=
 work=
+options=
 while (($#)); do
   case $1 in
     --lib) library=$2 && shift 2 ;;
     --only) only=$2 && shift 2 ;;
     --list) list=1 && shift ;;
     --keep) work=$2 && shift 2 ;;
-    *) echo "usage: $0 [--lib PATH] [--only NAME] [--list] [--keep DIRECTORY]" >&2 && exit 2 ;;
+    --options) options=$2 && shift 2 ;;
+    *) echo "usage: $0 [--lib PATH] [--only NAME] [--list] [--keep DIRECTORY] [--options OPTIONS]" >&2 && exit 2 ;;
   esac
 done
 [[ -e $library || $library != "$root"/build/release/* ]] || make -C "$root" build
@@ -135,6 +138,7 @@ export CHECK_LIBRARY=$library CHECK_PLUGINS=$work
 
 # The entries of lanes that every case is run with; "" is the default.
 entries=("" shared:2 percpu)
+[[ -z $options ]] || entries=("")
 
 # run_case NAME MODE CASE LANES: one line, ok, FAILED or skipped, is the last that the case prints; here it gets the name.
 run_case() {
@@ -142,6 +146,7 @@ run_case() {
   wanted "$name/$case" || return 0
   [[ -z $list ]] || { echo "$name/$case" && return 0; }
   [[ -z $4 ]] || preload=("LANEMALLOC_OPTIONS=lanes=$4")
+  [[ -z $options ]] || preload=("LANEMALLOC_OPTIONS=$options")
   [[ $mode == plain ]] || preload+=("LD_PRELOAD=$library")
   [[ -z ${CHECK_TIMES:-} ]] || echo "$(date +%s.%N) $name/$case" >>"$CHECK_TIMES"
   # The shell's own word about a signal goes to nobody.

@@ -144,8 +144,8 @@ CASE(lanemalloc_safepoints_wait_lasts_as_long_as_the_section) {
   start(&reader, enter_and_exit);
   await(&reader, 2);
   CHECK(defer(malloc(100)) == 0);
-  REQUIRE(pthread_create(&waiter, NULL, wait_for_all, &done) == 0);
   const uint64_t before = figures().epoch;
+  REQUIRE(pthread_create(&waiter, NULL, wait_for_all, &done) == 0);
   while (figures().epoch == before) sched_yield();  // it has begun
   CHECK(atomic_load(&done) == 0 && waiting() == 1);
   tell(&reader, 3);

@@ -126,6 +126,26 @@ TEST_ALL_CONFIGS(LockWaitTest, WaitersSleepUntilTheHolderLeaves) {
   expect_waiters_sleep_until_the_holder_leaves(lock_);
   expect_waiters_sleep_until_the_holder_leaves(lane_);
 }
+TEST_ALL_CONFIGS(LockWaitTest, AWitnessIsToldOfWaitsWhoseStackCanBeWalked) {
+  static std::atomic<int> told;
+  told = 0;
+  contention_witness = [](uint64_t) -> const void* { return ++told, nullptr; };
+  for (bool has_stack : {true, false}) {
+    ASSERT_TRUE(lock_.acquire(mine_));
+    std::thread waiter([&] {
+      int me = 0;
+      Visit visit(&me, true);
+      visit.has_stack = has_stack;
+      EXPECT_TRUE(lock_.acquire(visit));
+      lock_.release(visit);
+    });
+    while (lock_.contention().waits != (has_stack ? 1u : 2u)) std::this_thread::yield();
+    lock_.release(mine_);
+    waiter.join();
+    EXPECT_EQ(told, 1);
+  }
+  contention_witness = nullptr;
+}
 TEST_ALL_CONFIGS(LockWaitTest, WithoutABarrierWaitersLookAgain) {
   Fake::has_barrier = false;
   expect_only_one_is_inside(lane_);

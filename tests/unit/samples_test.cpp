@@ -54,6 +54,15 @@ TEST_ALL_CONFIGS(SamplesTest, NothingIsSampledUntilItIsAskedFor) {
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
+TEST_ALL_CONFIGS(SamplesTest, LargeObjectsAreCountedAmongTheSamples) {
+  Slot& t = thread();
+  sample(1);
+  for (int i = 0; i < 50; ++i) give(t, take(t, kSlabMax + 1));
+  EXPECT_EQ(statistics().samples, 50u);
+  EXPECT_EQ(statistics().large_allocations, 50u);
+  EXPECT_EQ(statistics().live_objects, 0u);
+}
+
 TEST_ALL_CONFIGS(SamplesTest, ASampledObjectIsOneOfItsClass) {
   Slot& t = thread();
   sample(4096);

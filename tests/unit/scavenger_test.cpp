@@ -50,6 +50,35 @@ TEST_ALL_CONFIGS(ScavengerTest, FreedMemoryIsKeptForTheDecayTimeAndNotMuchLonger
   EXPECT_EQ(statistics().runs.dirty, 0u);
 }
 
+TEST_ALL_CONFIGS(ScavengerTest, ADecayTimeThatIsSetLaterReturnsWhatWasKept) {
+  Settings settings = world().settings;
+  settings.decay_ms = -1;
+  engine().adjust(settings);
+  Slot& t = thread();
+  give(t, take(t, 10 << 20));
+  EXPECT_TRUE(Fake::thread_run == nullptr);
+  settings.decay_ms = 100;
+  engine().adjust(settings);
+  ASSERT_TRUE(Fake::thread_run != nullptr) << "though no thread calls any more";
+  all_passes();
+  EXPECT_EQ(statistics().runs.dirty, 0u);
+}
+
+TEST_ALL_CONFIGS(ScavengerTest, AShorterDecayTimeIsFollowedWhileItSleeps) {
+  Settings settings = world().settings;
+  settings.decay_ms = 1000 * 3600;
+  engine().adjust(settings);
+  Slot& t = thread();
+  give(t, take(t, 10 << 20));
+  ASSERT_TRUE(passes(1));
+  settings.decay_ms = 100;
+  engine().adjust(settings);
+  const uint64_t before = Fake::clock;
+  all_passes();
+  EXPECT_EQ(statistics().runs.dirty, 0u);
+  EXPECT_LE(Fake::clock - before, 2000u);
+}
+
 TEST_ALL_CONFIGS(ScavengerTest, ABusyLaneIsLeftAloneAndLaterCleaned) {
   Slot& t = thread();
   use_and_free(t, 2000, 200);

@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly kParts=(layers format unit golden semantics cpp docs examples stress model simulator bounds profile rust tool preload bench aarch64)
+readonly kParts=(layers format unit golden semantics cpp docs examples stress model simulator bounds profile trace tool rust preload bench aarch64)
 # These leave CPUs idle and bear company: they run at the same time.
 readonly kTogether=(preload bench aarch64)
 readonly kUnitPresets=(dev asan-ubsan tsan)

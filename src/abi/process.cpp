@@ -45,6 +45,8 @@ extern "C" {
 EXPORT extern thread_local Slot lane_thread_slot __attribute__((alias("_ZN10lanemalloc11thread_slotE")));
 }
 
+constinit std::atomic<bool> process_started{false};
+
 namespace {
 
 enum class Stage : uint32_t { kNew, kStarting, kStarted };
@@ -127,9 +129,8 @@ void after_fork_in_child() {
 
 Options& process_options() { return options; }
 
-bool start_process() {
+bool start_process_slowly() {
   Stage now = stage.load(std::memory_order_acquire);
-  if (LIKELY(now == Stage::kStarted)) return true;
   const uint64_t mask = Linux::block_signals();
   while (now != Stage::kStarted) {
     if (now == Stage::kNew && stage.compare_exchange_weak(now, Stage::kStarting, std::memory_order_acquire)) {
@@ -138,6 +139,7 @@ bool start_process() {
       // release: a reader that sees a time finds what the other fields name.
       if (good)
         __atomic_store_n(&LANE_NAME(lanemalloc_stats_root).started_at_ns, Linux::now_ns(), __ATOMIC_RELEASE);
+      process_started.store(good, std::memory_order_release);  // [started.release]
       stage.store(good ? Stage::kStarted : Stage::kNew, std::memory_order_release);
       if (!good) {
         Linux::restore_signals(mask);

@@ -17,7 +17,12 @@ extern constinit ProcessEngine process_engine;
 extern thread_local constinit Slot thread_slot;
 
 // Before the first use; cheap afterwards. False: no address space, try again later.
-bool start_process();
+bool start_process_slowly();
+extern constinit std::atomic<bool> process_started;
+FAST bool start_process() {
+  // acquire: sees the engine started. Pairs with [started.release].
+  return LIKELY(process_started.load(std::memory_order_acquire)) || start_process_slowly();
+}
 
 // The options in use.
 Options& process_options();

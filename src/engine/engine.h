@@ -146,11 +146,7 @@ class Engine {
     world_.depot.lock().release(inside.visit());
     return true;
   }
-  // A kind whose size, budget and index are set: before anybody sees it, and then.
-  void prepare_kind(KindOwner& owner, Kind& kind) const {
-    kind.owner = &owner;
-    kind.slot = owner.slot;
-  }
+  // A kind that is whole: from now on all see it.
   void add_kind(KindOwner& owner, Kind& kind);
   // Null: no memory, or beyond the budget: also after the other lanes have given what they do not use.
   Object* allocate_of(Kind& kind, Slot& slot);
@@ -158,9 +154,11 @@ class Engine {
   FAST Object* take_quickly_of(const BinPlace& place, Slot& slot);
   // p lies in a slab of the kind.
   void free_of(Kind& kind, Object* object, Slot& slot);
-  // Frees the object if it lies where a hit may free it.
-  FAST bool free_quickly_of(const BinPlace& place, Object* object, Slot& slot);
-  // For who owns no lane: in the bin of the one that his slot names, if nobody is there.
+  // Frees an object of a slab of that bin's. False: nothing has changed. `look(gate, slab)`: look_slow() is to be called.
+  template <class Look>
+  FAST bool free_quickly_of(const BinPlace& place, Object* object, Slot& slot, Look look);
+  // The usual misses. For who owns no lane: by the one that his slot names, if nobody is there. An owner frees into a batch that is there.
+  // False: nothing has changed, also of an object that is not the kind's.
   Object* take_in_turn_of(const Kind& kind, Slot& slot);
   bool free_in_turn_of(const Kind& kind, Object* object, Slot& slot);
   // The kind whose slab p lies in; null if none.
@@ -346,6 +344,7 @@ class Engine {
   void mark_in_use(const void* p);
   bool mark_free(const void* p);
   bool is_in_use(const void* p) const;
+  Bytes large_size(const void* p) const;
   bool is_start(const void* p, MapEntry entry) const;
   Verdict why_nobody(const void* p) const;
   void free_without_lane(Object* object, MapEntry entry);

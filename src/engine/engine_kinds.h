@@ -56,10 +56,19 @@ Object* Engine<P>::take_in_turn_of(const Kind& kind, Slot& slot) {
 template <class P>
 bool Engine<P>::free_in_turn_of(const Kind& kind, Object* object, Slot& slot) {
   Gate* gate = Owned::enter(slot);
+  bool done = false;
+  if (Owned::area(gate) != 0) {
+    if (LIKELY(kind_at(object) == &kind))
+      done = static_cast<Lane<P>*>(gate)->send_quickly(object, world_.region.entry_of(object).owner(), kind);
+    done ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
+    return done;
+  }
   Turn turn(*this, slot, gate);
   if (turn.lane() == nullptr) return Owned::leave_as_found(slot, gate), false;
   Bin* bin = turn.lane()->bin_of(kind);
-  const bool done = LIKELY(bin != nullptr) && bin->push(object);
+  done = LIKELY(bin != nullptr) && bin->push(object);
+  if (!done && (done = kind_at(object) == &kind))
+    turn.lane()->free_of_kind(object, world_.region.entry_of(object), turn.visit());
   turn.end(slot, true);
   return done;
 }
@@ -81,33 +90,39 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
   }
 }
 
+// The bin first, as in a hit: the next allocation has it. Then by the page map, as malloc's free.
 template <class P>
-FAST bool Engine<P>::free_quickly_of(const BinPlace& place, Object* object, Slot& slot) {
+template <class Look>
+FAST bool Engine<P>::free_quickly_of(const BinPlace& place, Object* object, Slot& slot, Look look) {
   Gate* gate = Owned::enter(slot);
   const Address area = Owned::area(gate);
   Bin* bin = Lane<P>::bin_in(LIKELY(area != 0) ? area : PerCpu::area(gate), place);
-  bool done = false;
-  if (LIKELY(area != 0 && bin != nullptr)) {
-    done = bin->push(object);
-  } else if (bin != nullptr) {
-    uint64_t seen;
-    uint32_t free;
-    if (PerCpu::enter_for<P>(gate, PerCpu::area_here(gate), seen, free)) {
-      done = bin->push(object);
-      PerCpu::leave(gate, free);
+  const auto free_and = [&](auto leave) __attribute__((always_inline)) {
+    if (UNLIKELY(!bin->push(object))) {
+      // No look for what has no slabs: the first bin, whose place elaborate pools give.
+      const MapEntry entry = LIKELY(bin->current != nullptr) ? world_.region.entry_for(object) : MapEntry();
+      Slab* slab = static_cast<Slab*>(entry.state());
+      const bool is_here = entry.owner() == private_of(static_cast<Lane<P>*>(gate)->id());
+      if (UNLIKELY(!is_here || slab->bin != bin)) return leave(), Owned::leave_as_found(slot, gate), false;
+      if (UNLIKELY(slab->push(object))) return look(gate, slab), true;
     }
-  }
-  done ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
-  return done;
+    leave();
+    return Owned::leave(slot, gate), true;
+  };
+  if (LIKELY(area != 0 && bin != nullptr)) return free_and([] {});
+  uint64_t seen;
+  uint32_t free;
+  if (bin != nullptr && LIKELY(PerCpu::enter_for<P>(gate, PerCpu::area_here(gate), seen, free)))
+    return free_and([=] { PerCpu::leave(gate, free); });
+  return Owned::leave_as_found(slot, gate), false;
 }
 
 template <class P>
 void Engine<P>::free_of(Kind& kind, Object* object, Slot& slot) {
-  if (entry() != Entry::kOwned && free_in_turn_of(kind, object, slot)) return;
-  const Bytes distance = world_.region.distance(object);
+  if (free_in_turn_of(kind, object, slot)) return;
   Stay stay(*this, slot, Owned::enter(slot), true);
   // Read inside: until then the slab may have gone to or come from the depot.
-  const MapEntry entry = world_.region.entry_at(distance);
+  const MapEntry entry = world_.region.entry_of(object);
   if (LIKELY(stay.lane() != nullptr)) return stay.lane()->free_of_kind(object, entry, stay.visit());
   // No memory for a lane: a batch of one, straight to the owner, or to some lane, which sends it on.
   kind.in_flight.fetch_add(1, std::memory_order_relaxed);
@@ -140,13 +155,10 @@ size_t Engine<P>::free_batch_of(const KindOwner& owner, void** objects, size_t n
     Lane<P>& lane = *stay.lane();
     for (const size_t end = n - freed < kMost ? n : freed + kMost; freed < end; ++freed) {
       Object* object = static_cast<Object*>(objects[freed]);
-      const Bytes distance = world_.region.distance(object);
-      if (UNLIKELY(distance >= world_.region.bytes())) return freed;
-      const MapEntry entry = world_.region.entry_at(distance);
+      const MapEntry entry = world_.region.entry_for(object);
       Slab* slab = static_cast<Slab*>(entry.state());
       const bool is_here = entry.owner() == private_of(lane.id());
-      const bool is_of_kind =
-          LIKELY(is_here) || (is_private(entry.owner()) && is_slab(public_of(entry.owner())));
+      const bool is_of_kind = LIKELY(is_here) || kind_at(object) != nullptr;
       if (UNLIKELY(!is_of_kind || slab->its_kind().owner != &owner)) return freed;
       is_here ? lane.free_here(object, slab, stay.visit()) : lane.free_of_kind(object, entry, stay.visit());
     }
@@ -156,18 +168,14 @@ size_t Engine<P>::free_batch_of(const KindOwner& owner, void** objects, size_t n
 
 template <class P>
 FAST Kind* Engine<P>::kind_at(const void* p) const {
-  const Bytes distance = world_.region.distance(p);
-  if (distance >= world_.region.bytes()) return nullptr;
-  const MapEntry entry = world_.region.entry_at(distance);
+  const MapEntry entry = world_.region.entry_for(p);
   if (!is_private(entry.owner()) || !is_slab(public_of(entry.owner()))) return nullptr;
   return static_cast<const Slab*>(entry.state())->kind.load(std::memory_order_relaxed);
 }
 
 template <class P>
 const KindOwner* Engine<P>::owner_of(const void* p) const {
-  const Bytes distance = world_.region.distance(p);
-  if (distance >= world_.region.bytes()) return nullptr;
-  const MapEntry entry = world_.region.entry_at(distance);
+  const MapEntry entry = world_.region.entry_for(p);
   if (!is_private(entry.owner())) return nullptr;
   if (public_of(entry.owner()) == Owner::kLarge)
     return __atomic_load_n(&static_cast<const LargeState*>(entry.state())->owner, __ATOMIC_RELAXED);

@@ -229,8 +229,7 @@ NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& 
 template <class P>
 void Engine<P>::free_other(Lane<P>& lane, void* p, Visit& visit) {
   if (p == nullptr) return;
-  const Bytes distance = world_.region.distance(p);
-  const MapEntry entry = distance < world_.region.bytes() ? world_.region.entry_at(distance) : MapEntry();
+  const MapEntry entry = world_.region.entry_for(p);
   Verdict verdict = entry.owner() == Owner::kNobody ? why_nobody(p) : Verdict::kGood;
   const bool is_large = entry.owner() == Owner::kLarge;
   if (verdict == Verdict::kGood && (is_large || world_.settings.checked) && !is_start(p, entry))

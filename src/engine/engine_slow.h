@@ -197,19 +197,18 @@ FAST void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
   void* p = turn.lane()->pop(index_of(c));
   if (p == nullptr) p = turn.lane()->refill_quickly(index_of(c));
   if (UNLIKELY(p == nullptr)) p = turn.lane()->allocate(c, turn.visit());
-  const bool is_due = UNLIKELY(p == nullptr) && turn.lane()->take_sample_due();
+  const SizeClass due = UNLIKELY(p == nullptr) ? turn.lane()->take_sample_due() : SizeClass{0};
   turn.end(slot, p != nullptr);
-  return UNLIKELY(is_due) ? allocate_sampled(c, slot, gate) : p;
+  return UNLIKELY(due != SizeClass{0}) ? allocate_sampled(due, slot, gate) : p;
 }
 
 template <class P>
 FAST bool Engine<P>::free_in_turn(void* p, Slot& slot, Gate* gate) {
-  const Bytes distance = world_.region.distance(p);
-  if (distance >= world_.region.bytes() || !is_slab(world_.region.entry_at(distance).owner())) return false;
+  if (!is_slab(world_.region.entry_for(p).owner())) return false;
   Turn turn(*this, slot, gate);
   if (turn.lane() == nullptr) return false;
   // Read again inside: until then the slab may have gone to or come from the depot.
-  const MapEntry entry = world_.region.entry_at(distance);
+  const MapEntry entry = world_.region.entry_of(p);
   if (LIKELY(is_slab(entry.owner()))) turn.lane()->free(static_cast<Object*>(p), entry, turn.visit());
   return turn.end(slot, is_slab(entry.owner()));
 }
@@ -284,7 +283,8 @@ void* Engine<P>::allocate_by_refill(Bytes size, Slot& slot, Gate* gate) {
     Owned::leave(slot, gate);
     return object;
   }
-  return lane->take_sample_due() ? allocate_sampled(class_of(size), slot, gate) : nullptr;
+  const SizeClass due = lane->take_sample_due();
+  return due != SizeClass{0} ? allocate_sampled(due, slot, gate) : nullptr;
 }
 
 template <class P>
@@ -296,14 +296,14 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
   if (void* p = allocate_in_turn(size, slot, gate)) return p;
   const SizeClass c = class_of(size == 0 ? 1 : size);
   void* p = nullptr;
-  bool is_sampled = false;
+  SizeClass due{0};
   {
     Stay stay(*this, slot, gate);
     if (LIKELY(stay.lane() != nullptr)) p = stay.lane()->allocate(c, stay.visit());
-    if (UNLIKELY(p == nullptr && stay.lane() != nullptr)) is_sampled = stay.lane()->take_sample_due();
+    if (UNLIKELY(p == nullptr && stay.lane() != nullptr)) due = stay.lane()->take_sample_due();
     if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
   }
-  return UNLIKELY(is_sampled) ? allocate_sampled(c, slot, Owned::enter(slot)) : p;
+  return UNLIKELY(due != SizeClass{0}) ? allocate_sampled(due, slot, Owned::enter(slot)) : p;
 }
 
 template <class P>
@@ -390,8 +390,7 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
     return Verdict::kGood;
   }
   if (free_in_turn(p, slot, gate)) return Verdict::kGood;
-  const Bytes distance = world_.region.distance(p);
-  const MapEntry entry = distance < world_.region.bytes() ? world_.region.entry_at(distance) : MapEntry();
+  const MapEntry entry = world_.region.entry_for(p);
   Verdict verdict = Verdict::kGood;
   if (UNLIKELY(!is_of_malloc(entry.owner()))) {
     verdict = is_private(entry.owner()) ? Verdict::kOfKind : why_nobody(p);
@@ -415,7 +414,7 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
       Stay stay(*this, slot, gate);
       if (LIKELY(stay.lane() != nullptr)) {
         // Read again inside: until then the slab may have gone to or come from the depot.
-        stay.lane()->free(object, world_.region.entry_at(distance), stay.visit());
+        stay.lane()->free(object, world_.region.entry_of(p), stay.visit());
       } else {
         free_without_lane(object, entry);
       }
@@ -518,8 +517,7 @@ void Engine<P>::free_large(void* p, Visit& visit) {
 
 template <class P>
 Found Engine<P>::find(const void* p) const {
-  const Bytes distance = world_.region.distance(p);
-  const MapEntry entry = distance < world_.region.bytes() ? world_.region.entry_at(distance) : MapEntry();
+  const MapEntry entry = world_.region.entry_for(p);
   if (UNLIKELY(!is_of_malloc(entry.owner())))
     return {is_private(entry.owner()) ? Verdict::kOfKind : why_nobody(p), entry};
   if (!is_start(p, entry)) return {Verdict::kNotAStart, entry};
@@ -530,7 +528,11 @@ Found Engine<P>::find(const void* p) const {
 
 template <class P>
 Bytes Engine<P>::usable_size(const void* p, MapEntry entry) const {
-  if (LIKELY(entry.owner() != Owner::kLarge)) return size_of(world_.region.size_class_of(p));
+  return LIKELY(entry.owner() != Owner::kLarge) ? size_of(world_.region.size_class_of(p)) : large_size(p);
+}
+
+template <class P>
+NOINLINE Bytes Engine<P>::large_size(const void* p) const {
   const BlockIndex at = world_.region.block_of(p);
   const SizeClass c = large_state(world_.region, at).sample_class;
   return LIKELY(c == SizeClass{0}) ? bytes_of(world_.region.state(at).length) : size_of(c);

@@ -50,7 +50,8 @@ class Heap : public HeapPlace {
 
   Heap(Engine<P>& engine, KindSource source, const char* name, Heap* parent);
   bool start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, Slot& slot);
-  // Makes the frees that wait for a safepoint. Then everything in it, and its child heaps; `gone(heap)` is told of each heap that is no more. Returns how many objects there were.
+  // Makes the frees that wait for a safepoint. Then everything in it goes, and its child heaps; `gone(heap)` is told of each heap that is
+  // no more. Returns how many objects there were.
   template <class Gone>
   uint64_t end(Slot& slot, Gone gone);
 
@@ -63,18 +64,15 @@ class Heap : public HeapPlace {
   // size: what it was last asked for with; kUnknown if the caller does not say.
   static constexpr Bytes kUnknown = ~Bytes{0};
   HeapFree free(void* p, Bytes size, Slot& slot);
-  // Where a bin will do, of at most kSmallMax bytes; null or false: nothing has changed.
+  // As the owner of a lane or by the CPU, of at most kSmallMax bytes. Null or false: nothing has changed.
   FAST void* allocate_quickly(Bytes size, Slot& slot) {
     return engine_.take_quickly_of(quick_place(size), slot);
   }
-  FAST bool free_quickly(void* p, Bytes size, Slot& slot) {
-    return engine_.free_quickly_of(quick_place(size), static_cast<Object*>(p), slot);
-  }
-  // The usual case of a free without a size: the object lies in the slab that its bin takes objects from. False: nothing happened.
+  FAST bool free_quickly(void* p, Bytes size, Slot& slot) { return free_quickly(p, quick_place(size), slot); }
+  // The usual case of a free without a size.
   FAST bool free_quickly(void* p, Slot& slot) {
     const Kind* kind = engine_.kind_at(p);
-    return LIKELY(kind != nullptr && kind->owner == &owner_) &&
-           engine_.free_quickly_of(*kind, static_cast<Object*>(p), slot);
+    return LIKELY(kind != nullptr && kind->owner == &owner_) && free_quickly(p, *kind, slot);
   }
 
   // As many of the first objects as are good and small; the next one, if there is any, is to be freed by itself.
@@ -108,6 +106,10 @@ class Heap : public HeapPlace {
   uint64_t soft_calls() const { return soft_calls_.load(std::memory_order_relaxed); }
 
  private:
+  FAST bool free_quickly(void* p, const BinPlace& place, Slot& slot) {
+    const auto look = [&](Gate* gate, Slab* slab) { engine_.look_slow(slab, slot, gate); };
+    return engine_.free_quickly_of(place, static_cast<Object*>(p), slot, look);
+  }
   BinPlace quick_place(Bytes size) const {
     const auto slot = static_cast<uint32_t>(table_slot.load(std::memory_order_relaxed));
     return {slot, static_cast<uint32_t>(small_index(size))};

@@ -65,7 +65,8 @@ Kind* Heap<P>::kind_for(unsigned index) {
   made->set_size(table_size(index), kGranule);
   made->index = index;
   made->budget = &budget_;
-  engine_.prepare_kind(owner_, *made);
+  made->owner = &owner_;
+  made->slot = owner_.slot;
   // release: who finds the kind sees it whole. Pairs with [kinds.acquire].
   if (!place.compare_exchange_strong(kind, made, std::memory_order_release, std::memory_order_acquire)) {
     source_.give(memory);
@@ -176,13 +177,8 @@ template <class P>
 HeapFree Heap<P>::free(void* p, Bytes size, Slot& slot) {
   if (const HeapFree wrong = look_at(p, size); wrong.verdict != Verdict::kGood) return wrong;
   Kind* kind = engine_.kind_at(p);
-  if (kind == nullptr) {
-    free_large(p, slot);
-  } else if (!engine_.check_in(p)) {
-    return {Verdict::kFreedAlready};
-  } else {
-    engine_.free_of(*kind, static_cast<Object*>(p), slot);
-  }
+  if (kind != nullptr && !engine_.check_in(p)) return {Verdict::kFreedAlready};
+  kind != nullptr ? engine_.free_of(*kind, static_cast<Object*>(p), slot) : free_large(p, slot);
   return {Verdict::kGood};
 }
 

@@ -91,10 +91,10 @@ class Lane : public Gate {
     Object* object = pop(index_of(c));
     return object != nullptr ? object : refill(c, visit);
   }
-  // Inside, after a request found no object: it is to be given one that is sampled; the bin was left as it is.
-  bool take_sample_due() { return std::exchange(sample_due_, false); }
+  // Inside, after a request found no object: it is to be given one of this class that is sampled; the bin was left as it is.
+  SizeClass take_sample_due() { return std::exchange(sample_due_, SizeClass{0}); }
   // The bin is empty.
-  NOINLINE void* refill(SizeClass c, Visit& visit);
+  FAST void* refill(SizeClass c, Visit& visit);
   // Refills the bin from its own slab's free list, the usual miss, and takes one object; null if that does not do.
   FAST Object* refill_quickly(Bytes index);
   // Frees an object of another lane into a batch that is there; kNot: there is none. kFull: `full` is to be flushed now.
@@ -116,6 +116,8 @@ class Lane : public Gate {
   // Null: no memory, or beyond the kind's budget.
   Object* allocate(Kind& kind, Visit& visit);
   void free_of_kind(Object* object, MapEntry entry, Visit& visit);
+  // An object of another lane, into a batch that is there and has room. False: nothing changed.
+  FAST bool send_quickly(Object* object, Owner owner, const Kind& kind);
   // In a slab of this lane.
   FAST void free_here(Object* object, Slab* slab, Visit& visit) {
     if (!slab->bin->push(object) && UNLIKELY(slab->push(object))) look_at(slab, visit);
@@ -123,7 +125,7 @@ class Lane : public Gate {
   // The kind's bin, made if need be; null without memory.
   Bin* bin_for(Kind& kind, Visit& visit);
   // The kind's bin here, or null.
-  Bin* bin_of(const Kind& kind) const;
+  FAST Bin* bin_of(const Kind& kind) const;
   // The same in an area.
   FAST static Bin* bin_in(Address area, const BinPlace& place);
   // Puts full slabs of which some objects are free where they are found.
@@ -276,6 +278,9 @@ class Lane : public Gate {
     bin.head() = list->next;
     return list;
   }
+  struct SampledBin;
+  NOINLINE void* refill_plain(SizeClass c, Visit& visit);
+  void* refill_sampled(SizeClass c, Visit& visit);
   bool is_sample_due(SizeClass c);
   uint64_t cut_list(SizeClass c, Object* list, uint64_t n);
   Kind* kind_of(const Object* object) const;
@@ -317,8 +322,7 @@ class Lane : public Gate {
   Remote& remote_of_kinds_to(Owner owner) {
     return remotes_[kRemotes + static_cast<unsigned>(owner) % kRemotesOfKinds];
   }
-  struct Charge;
-  void send(Object* object, Remote& remote, Owner owner, Charge charge, Visit& visit);
+  FAST static void add(Object* object, Remote& remote, const Kind& kind);
   void send(Object* object, MapEntry entry, Visit& visit);
   void claim(Remote& remote, Owner owner, Visit& visit);
   FAST void receive(Object* object, Visit& visit);
@@ -350,7 +354,8 @@ class Lane : public Gate {
   bool few_came_ = false;                  // at the last look into the inbox
   Address deferred_limit_ = 0;
   int64_t sample_left_ = 0;  // bytes of objects for bins until the next that is sampled (lane_samples.h)
-  bool sample_started_ = false, sample_due_ = false;
+  bool sample_started_ = false;
+  SizeClass sample_due_{0};
   uint64_t sample_random_ = reinterpret_cast<uintptr_t>(this);
   LaneCounters counters_;
   const Owner id_;

@@ -73,7 +73,7 @@ FAST Bin* Lane<P>::bin_in(Address area, const BinPlace& place) {
 }
 
 template <class P>
-Bin* Lane<P>::bin_of(const Kind& kind) const {
+FAST Bin* Lane<P>::bin_of(const Kind& kind) const {
   Bin* bin = bin_in(bins_at_.load(std::memory_order_acquire), kind);
   return bin != nullptr && bin->kind.load(std::memory_order_relaxed) == &kind ? bin : nullptr;
 }
@@ -86,7 +86,7 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
   if (kind.index != Kind::kNoIndex && bin_in(at, kind) == nullptr) {
     constexpr SizeClass kClass = class_of(kTableBins * sizeof(Bin));
     void* table = pop(index_of(kClass));
-    if (table == nullptr) table = refill_from(ClassBin{*this, kClass}, visit);
+    if (table == nullptr) table = refill_plain(kClass, visit);
     if (table == nullptr) return nullptr;
     memset(table, 0, kTableBins * sizeof(Bin));
     // release: who looks at this lane from elsewhere finds a table of empty bins. Pairs with [table.acquire].
@@ -111,6 +111,7 @@ Address Lane<P>::open_area(Visit& visit) {
   }
   const Address begin = world_.region.address_of(at);
   bins_at_.store(begin, std::memory_order_release);
+  // release: a hit by CPU that goes where this leads finds zeros; it has no fence but that the address depends on it (PerCpu::area).
   if (here_bytes != 0) area_here.store(begin | static_cast<uint64_t>(id_), std::memory_order_release);
   if (open_bins.load(std::memory_order_relaxed) != 0)
     area.store(begin, std::memory_order_relaxed);  // as open_gate() does
@@ -123,10 +124,7 @@ template <class P>
 Object* Lane<P>::allocate(Kind& kind, Visit& visit) {
   Bin* bin = bin_for(kind, visit);
   if (bin == nullptr) return nullptr;
-  if (Object* object = bin->head; object != nullptr) {
-    bin->head = object->next;
-    return object;
-  }
+  if (Object* object = bin->pop()) return object;
   kind.refills.fetch_add(1, std::memory_order_relaxed);
   return refill_from(KindBin{*this, *bin, kind}, visit);
 }
@@ -152,11 +150,27 @@ void Lane<P>::free_of_kind(Object* object, MapEntry entry, Visit& visit) {
 
 template <class P>
 void Lane<P>::send_of_kind(Object* object, MapEntry entry, Visit& visit) {
-  const Kind& kind = slabs().at(entry)->its_kind();
+  Remote& remote = remote_of_kinds_to(entry.owner());
+  if (remote.owner != entry.owner() || remote.room <= 0) claim(remote, entry.owner(), visit);
+  add(object, remote, slabs().at(entry)->its_kind());
+}
+
+template <class P>
+FAST bool Lane<P>::send_quickly(Object* object, Owner owner, const Kind& kind) {
+  Remote& remote = remote_of_kinds_to(owner);
+  Bin* bin = bin_of(kind);
+  if (UNLIKELY(remote.owner != owner || remote.room <= 0 || bin == nullptr)) return false;
+  bump(bin->in_flight, int64_t{1});
+  add(object, remote, kind);
+  return true;
+}
+
+// It takes its size, and at least its share of the count, out of the batch's room, as malloc's do (Charge).
+template <class P>
+FAST void Lane<P>::add(Object* object, Remote& remote, const Kind& kind) {
+  remote.add(object, [&] { return kind.link != 0 ? 0 : Batch::places_in(kind.size); });
   const uint32_t share = kBatchBytes / kind.batch.load(std::memory_order_relaxed);
-  const Charge charge = {kind.size > share ? kind.size : share,
-                         kind.link != 0 ? 0 : Batch::places_in(kind.size)};
-  send(object, remote_of_kinds_to(entry.owner()), entry.owner(), charge, visit);
+  remote.room -= static_cast<int32_t>(kind.size > share ? kind.size : share);
 }
 
 // An object from the inbox that is not malloc's here: a kind's, or one whose slab has moved on since.

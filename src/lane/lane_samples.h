@@ -12,18 +12,18 @@ namespace lanemalloc {
 
 // The bytes that are left end in the next object.
 template <class P>
-SLOW bool Lane<P>::is_sample_due(SizeClass c) {
+bool Lane<P>::is_sample_due(SizeClass c) {
   const bool is_first = !sample_started_;
   if (!is_first && sample_left_ >= static_cast<int64_t>(size_of(c))) return false;
   sample_started_ = true;
   sample_left_ = world_.sampler.next_interval(sample_random_) - 1;
-  sample_due_ = !is_first;
-  return sample_due_;
+  if (!is_first) sample_due_ = c;
+  return !is_first;
 }
 
 // The list has just been taken off the free list of its slab, the current one, or carved there.
 template <class P>
-SLOW uint64_t Lane<P>::cut_list(SizeClass c, Object* list, uint64_t n) {
+uint64_t Lane<P>::cut_list(SizeClass c, Object* list, uint64_t n) {
   const Bytes size = size_of(c);
   uint64_t kept = sample_left_ > 0 ? static_cast<uint64_t>(sample_left_) / size : 0;
   if (kept == 0 || kept > n) kept = n;  // 0: not a request that could have been sampled
@@ -36,6 +36,17 @@ SLOW uint64_t Lane<P>::cut_list(SizeClass c, Object* list, uint64_t n) {
   slab->countdown -= static_cast<int32_t>(n - kept);
   list->next = nullptr;
   return kept;
+}
+
+// A bin that is filled up to the next object that is sampled.
+template <class P>
+struct Lane<P>::SampledBin : ClassBin {
+  uint64_t cut(Object* list, uint64_t n) const { return this->lane.cut_list(this->c, list, n); }
+};
+
+template <class P>
+NOINLINE void* Lane<P>::refill_sampled(SizeClass c, Visit& visit) {
+  return is_sample_due(c) ? nullptr : refill_from(SampledBin{{*this, c}}, visit);
 }
 
 }  // namespace lanemalloc

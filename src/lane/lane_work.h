@@ -105,17 +105,14 @@ struct Lane<P>::ClassBin {
     bump(lane.counters_.taken[index_of(c)], uint64_t{0} - n);
     lane.sample_left_ += static_cast<int64_t>(n * size_of(c));
   }
-  // How many of the list's objects there are until the next that is sampled; the others go back.
-  uint64_t cut(Object* list, uint64_t n) const {
-    return LIKELY(!lane.world_.sampler.on()) ? n : lane.cut_list(c, list, n);
-  }
+  uint64_t cut(Object*, uint64_t n) const { return n; }
   // How many objects may be carved now; and those.
   uint32_t grant(const Slab* slab) const { return slab->next_chunk(chunk_of(c), capacity_of(c)); }
   Object* carve(Slab* slab, uint32_t n) const { return slab->carve(lane.slabs().begin(slab), size_of(c), n); }
   void put_full(Slab* slab) const { slab->wait_for_frees(capacity_of(c)); }
   bool may_grow() const { return true; }
-  Slab* from_depot(Visit& visit) const { return lane.world_.depot.take(c, lane.id_, visit); }
-  Slab* fresh_slab(Visit& visit) const {
+  FAST Slab* from_depot(Visit& visit) const { return lane.world_.depot.take(c, lane.id_, visit); }
+  FAST Slab* fresh_slab(Visit& visit) const {
     const Run run = lane.blocks_for_slab(slab_blocks_of(c), visit);
     if (run.at == Runs<P>::kNone) return nullptr;
     bump(lane.counters_.slabs_made);
@@ -124,8 +121,11 @@ struct Lane<P>::ClassBin {
 };
 
 template <class P>
-void* Lane<P>::refill(SizeClass c, Visit& visit) {
-  if (UNLIKELY(world_.sampler.on()) && is_sample_due(c)) return nullptr;
+FAST void* Lane<P>::refill(SizeClass c, Visit& visit) {
+  return LIKELY(!world_.sampler.on()) ? refill_plain(c, visit) : refill_sampled(c, visit);
+}
+template <class P>
+void* Lane<P>::refill_plain(SizeClass c, Visit& visit) {
   return refill_from(ClassBin{*this, c}, visit);
 }
 
@@ -345,12 +345,9 @@ FAST typename Lane<P>::Sent Lane<P>::send_quickly(Object* object, MapEntry entry
 
 template <class P>
 void Lane<P>::send(Object* object, MapEntry entry, Visit& visit) {
-  send(object, remote_to(entry.owner()), entry.owner(), kCharges.of[index_at(object)], visit);
-}
-
-template <class P>
-FAST void Lane<P>::send(Object* object, Remote& remote, Owner owner, Charge charge, Visit& visit) {
-  if (remote.owner != owner || remote.room <= 0) claim(remote, owner, visit);
+  Remote& remote = remote_to(entry.owner());
+  const Charge charge = kCharges.of[index_at(object)];
+  if (remote.owner != entry.owner() || remote.room <= 0) claim(remote, entry.owner(), visit);
   remote.add(object, [&] { return charge.places; });
   remote.room -= static_cast<int32_t>(charge.room);
 }

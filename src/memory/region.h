@@ -118,6 +118,10 @@ class Region {
   }
   // Distance of an address from the base; at least bytes() for addresses that are not of the body.
   FAST Bytes distance(const void* p) const { return reinterpret_cast<Address>(p) - base_; }
+  // Of any address: nobody owns what lies outside the body.
+  FAST MapEntry entry_for(const void* p) const {
+    return LIKELY(distance(p) < bytes_) ? entry_at(distance(p)) : MapEntry();
+  }
   BlockIndex block_of(const void* p) const { return static_cast<BlockIndex>(distance(p) >> kBlockShift); }
   Address address_of(BlockIndex block) const { return base_ + bytes_of(block); }
   void* pointer_to(BlockIndex block) const { return reinterpret_cast<void*>(address_of(block)); }

@@ -76,21 +76,22 @@ class Pool : public PoolPlace {
     return (flags & ~(kZero | kWait | kUseReserve)) == 0 &&
            ((flags & kZero) == 0 || functions_.init == nullptr);
   }
-  // Where an owner's bin will do; null or false: nothing has changed.
+  // Of a pool without functions: as the owner of a lane, or by the CPU. Null or false: nothing has changed.
   FAST void* allocate_quickly(Slot& slot) { return engine_.take_quickly_of(quick_place(), slot); }
   FAST bool free_quickly(void* p, Slot& slot) {
-    if (UNLIKELY(!engine_.free_quickly_of(quick_place(), static_cast<Object*>(p), slot))) return false;
-    look_after_leaving(slot);
+    bool is_over = false;
+    const auto look = [&](Gate* gate, Slab* slab) { look_slow(slab, slot, gate), is_over = true; };
+    if (UNLIKELY(!engine_.free_quickly_of(quick_place(), static_cast<Object*>(p), slot, look))) return false;
+    if (LIKELY(!is_over)) look_after_leaving(slot);
     return true;
   }
-  // The same where lanes are shared, or the CPUs'.
+  // The usual misses (Engine::take_in_turn_of).
   FAST void* allocate_in_turn(Slot& slot) {
     return !is_elaborate_ && engine_.entry() != Entry::kOwned ? engine_.take_in_turn_of(kind_, slot)
                                                               : nullptr;
   }
   FAST bool free_in_turn(void* p, Slot& slot) {
-    if (is_elaborate_ || engine_.entry() == Entry::kOwned ||
-        !engine_.free_in_turn_of(kind_, static_cast<Object*>(p), slot))
+    if (is_elaborate_ || was_forked_ || !engine_.free_in_turn_of(kind_, static_cast<Object*>(p), slot))
       return false;
     look_after_leaving(slot);
     return true;
@@ -134,7 +135,11 @@ class Pool : public PoolPlace {
   // See the head of this file.
   FAST void look_after_leaving(Slot& slot) {
     compiler_fence();
-    if (UNLIKELY(attention_.load(std::memory_order_relaxed) != 0)) serve(slot);
+    if (UNLIKELY(hit_load(attention_) != 0)) serve(slot);
+  }
+  NOINLINE void look_slow(Slab* slab, Slot& slot, Gate* gate) {
+    engine_.look_slow(slab, slot, gate);
+    look_after_leaving(slot);
   }
   void* allocate_slowly(uint32_t flags, Slot& slot);
   bool initialize(Object* object);
@@ -177,8 +182,8 @@ class Pool : public PoolPlace {
   const Bytes bytes_;
   const bool is_elaborate_;  // functions are to be called, or marks made
   std::atomic<uint32_t> state_{kLive};
-  std::atomic<uint32_t> quick_slot_{
-      0};  // as hit_slot, but 0 only where objects are not just taken and put back, and after the end
+  // As hit_slot, but 0 only where objects are not just taken and put back, and after the end.
+  std::atomic<uint32_t> quick_slot_{0};
   std::atomic<uint64_t> least_free_{0};  // objects that reclaim leaves between the lanes
   // Those who wait, and what the reserve lacks: somebody wants the next object that is freed. Under the lock; anybody reads it.
   std::atomic<uint32_t> attention_{0};

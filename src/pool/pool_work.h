@@ -81,7 +81,8 @@ template <class P>
 bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
   budget_.start(nullptr, limit == 0 ? Budget::kNone : limit * kind_.size, Budget::kNone);
   if (!engine_.add_owner(owner_, slot)) return false;
-  engine_.prepare_kind(owner_, kind_);
+  kind_.owner = &owner_;
+  kind_.slot = owner_.slot;
   engine_.add_kind(owner_, kind_);
   reserve_ = reserve;
   while (reserved() < reserve) {
@@ -176,7 +177,6 @@ template <class P>
 Verdict Pool<P>::find(const void* p) const {
   const Kind* kind = LIKELY(!is_imported()) ? engine_.kind_at(p) : &kind_;
   if (UNLIKELY(kind != &kind_)) {
-    if (kind != nullptr) return Verdict::kOfKind;
     const Verdict verdict = engine_.find(p).verdict;
     return verdict == Verdict::kGood ? Verdict::kOfMalloc : verdict;
   }
@@ -196,8 +196,7 @@ Verdict Pool<P>::free(void* p, Slot& slot) {
 
 template <class P>
 void Pool<P>::put_back(Object* object, Slot& slot) {
-  const bool wanted = attention_.load(std::memory_order_relaxed) != 0;
-  if (UNLIKELY(wanted) && hand_over(object, slot) == Taker::kSomebody) return;
+  if (UNLIKELY(hit_load(attention_) != 0) && hand_over(object, slot) == Taker::kSomebody) return;
   put_into_lane(object, slot);
   look_after_leaving(slot);
 }
@@ -205,7 +204,8 @@ void Pool<P>::put_back(Object* object, Slot& slot) {
 template <class P>
 FAST void Pool<P>::put_into_lane(Object* object, Slot& slot) {
   if (UNLIKELY(is_imported())) return keep_imported(object, slot);
-  if (LIKELY(engine_.free_quickly_of(kind_, object, slot))) return;
+  const auto look = [&](Gate* gate, Slab* slab) { engine_.look_slow(slab, slot, gate); };
+  if (LIKELY(engine_.free_quickly_of(kind_, object, slot, look))) return;
   if (UNLIKELY(was_forked_) && keep_beside(object, slot)) return;
   engine_.free_of(kind_, object, slot);
 }

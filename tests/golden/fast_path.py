@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 sys.path.insert(0, str(ROOT / "bench" / "micro"))
 import common
 import run as micro
+from table import maker_of
 
 GOLDEN = Path(__file__).resolve().parent / "fast_path.txt"
 FUNCTIONS = {
@@ -133,12 +134,6 @@ def bodies(library: Path, code: dict[int, str]) -> dict[str, list[str]]:
     return found
 
 
-def compilers(library: Path) -> str:
-    """The compilers that the library names as its makers."""
-    names = re.findall(r"\]\s+(.*)$", output_of("readelf", "-p", ".comment", library), re.MULTILINE)
-    return "; ".join(sorted({name.strip() for name in names})) or "unknown"
-
-
 def check_static(library: Path, verdicts: Verdicts, code: dict[int, str], golden: Path | None, update: bool) -> None:
     found = bodies(library, code)
     for name in MUST:
@@ -149,8 +144,7 @@ def check_static(library: Path, verdicts: Verdicts, code: dict[int, str], golden
             verdicts.check(not bad, f"{name}: {what}", "; ".join(bad[:3]))
     if golden is None:
         return
-    machine = re.search(r"Machine:\s+(.*)", output_of("readelf", "-h", library))
-    head = f"# {machine.group(1) if machine else 'unknown machine'}, {compilers(library)}\n"
+    head = f"# {maker_of(library)}\n"
     text = head + "".join(f"{name}: {Counts.of(body)}\n" for name, body in found.items())
     if update:
         golden.write_text(text)

@@ -14,7 +14,6 @@ every time; as many runs at once as there are CPUs. Time is not looked at.
 import argparse
 import itertools
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ import common
 import entries
 import fast_path
 import run as micro
-from table import Table, Tolerance, Verdict
+from table import Table, Tolerance, Verdict, maker_of
 from workloads.build import build_workloads
 
 GOLDEN = Path(__file__).resolve().parent / "figures.tsv"
@@ -166,22 +165,9 @@ def main() -> int:
     if not common.need("valgrind"):
         verdicts.skip("instructions", "no valgrind here")
         return verdicts.close()
-    machine = re.search(r"Machine:\s+(.*)", fast_path.output_of("readelf", "-h", path))
-    maker = f"{machine.group(1) if machine else 'unknown machine'}, {fast_path.compilers(path)}"
-    table = Table(arguments.table, maker, "instructions an operation", Tolerance(0.01, 0.3, 2), "tests/golden/run.sh --update")
+    table = Table(arguments.table, maker_of(path), "instructions an operation", Tolerance(0.01, 0.3, 2), "tests/golden/run.sh --update")
     figures = measure(path, arguments.only, verdicts)
-    if arguments.update:
-        if verdicts.failed:
-            print(f"{table.file.name} stays as it was: not all is well")
-        else:
-            table.write(figures)
-            print(f"wrote {table.file.name}")
-    elif why := table.made_elsewhere():
-        for name in figures:
-            verdicts.skip(f"{name}: {figures[name]:.2f} instructions an operation", why)
-    else:
-        for verdict in judge(table, path, figures, whole=not arguments.only):
-            verdicts.check(verdict.good, verdict.text)
+    table.settle(figures, verdicts, arguments.update, lambda: judge(table, path, figures, whole=not arguments.only))
     return verdicts.close()
 
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 import common
 import fast_path
-from table import Table, Tolerance
+from table import Table, Tolerance, maker_of
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE / "heaps.tsv"
@@ -133,20 +133,10 @@ def main() -> int:
     if not common.need("valgrind"):
         verdicts.skip("instructions of heaps", "no valgrind here")
         return verdicts.close()
-    machine = re.search(r"Machine:\s+(.*)", fast_path.output_of("readelf", "-h", library))
-    maker = f"{machine.group(1) if machine else 'unknown machine'}, {fast_path.compilers(library)}"
-    table = Table(GOLDEN, maker, "instructions", Tolerance(0.01, 0.3, 2), "tests/golden/run.sh --update")
+    table = Table(GOLDEN, maker_of(library), "instructions", Tolerance(0.01, 0.3, 2), "tests/golden/run.sh --update")
     figures = check_instructions(under, library, arguments.only, verdicts)
-    if arguments.only:
-        return verdicts.close()
-    if arguments.update:
-        table.write(figures)
-        print(f"wrote {GOLDEN.name}")
-    elif why := table.made_elsewhere():
-        verdicts.skip("golden figures of heaps", why)
-    else:
-        for verdict in table.judge(figures):
-            verdicts.check(verdict.good, verdict.text)
+    if not arguments.only:
+        table.settle(figures, verdicts, arguments.update)
     return verdicts.close()
 
 

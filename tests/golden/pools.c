@@ -1,7 +1,7 @@
 // A pair of an allocation and its free, in one loop for all fronts, for callgrind to count. Used by: tests/golden/pools.py.
-// Usage: pools FRONT one|bulk COUNT [thread]. Fronts: empty (the loop alone), malloc, heap (with the size given), pool, limited,
-// functions (ctor and dtor). one: the pair again and again; bulk: 1000 objects, then freed in a fixed shuffled order. With `thread` the
-// process has had a thread before.
+// Usage: pools FRONT one|bulk|slabs|handed COUNT [thread]. Fronts: empty (the loop alone), malloc, heap (with the size given), pool,
+// limited, functions (ctor and dtor). one: the pair again and again; bulk: 1000 objects, then freed in a fixed shuffled order; slabs: the
+// same with 20,000, of ten slabs; handed: 1000 that another thread frees. With `thread` the process has had a thread before.
 #define _GNU_SOURCE
 #include <lanemalloc/heap.h>
 #include <lanemalloc/pool.h>
@@ -13,15 +13,17 @@
 
 #include "../../bench/measure.h"
 
-enum { kSize = 32, kBulk = 1000 };
+enum { kSize = 32, kBulk = 1000, kMany = 20000 };
 
 #define HIDE(pointer) __asm__ volatile("" : "+r"(pointer)::"memory")
+#define NOINLINE static __attribute__((noinline))
 
-static uint16_t order[kBulk];
-static void* objects[kBulk];
+static uint16_t order[kMany];
+static void* objects[kMany];
 static char fake_object[kSize];
 static lane_heap* heap;
 static lane_pool* pool;
+static pthread_barrier_t barrier;  // of handed: the objects are there; they are gone
 
 static int begin(void* object, size_t size, void* argument) {
   (void)object, (void)size, (void)argument;
@@ -29,64 +31,105 @@ static int begin(void* object, size_t size, void* argument) {
 }
 static void end(void* object, size_t size, void* argument) { begin(object, size, argument); }
 
-#define FRONT(name, allocate, give_back)                            \
-  static __attribute__((noinline)) void name##_one(size_t count) {  \
-    for (size_t i = 0; i < count; i++) {                            \
-      void* object = allocate;                                      \
-      HIDE(object);                                                 \
-      give_back;                                                    \
-    }                                                               \
-  }                                                                 \
-  static __attribute__((noinline)) void name##_bulk(size_t count) { \
-    for (size_t round = 0; round < count / kBulk; round++) {        \
-      for (int i = 0; i < kBulk; i++) objects[i] = allocate;        \
-      for (int i = 0; i < kBulk; i++) {                             \
-        void* object = objects[order[i]];                           \
-        HIDE(object);                                               \
-        give_back;                                                  \
-      }                                                             \
-    }                                                               \
+#define ROUNDS(name, n, allocate, give_back)               \
+  NOINLINE void name(size_t count) {                       \
+    for (size_t round = 0; round < count / (n); round++) { \
+      for (int i = 0; i < (n); i++) objects[i] = allocate; \
+      for (int i = 0; i < (n); i++) {                      \
+        void* object = objects[order[i]];                  \
+        HIDE(object);                                      \
+        give_back;                                         \
+      }                                                    \
+    }                                                      \
   }
-FRONT(empty, fake_object, (void)object)
-FRONT(malloc, malloc(kSize), free(object))
-FRONT(heap, lane_heap_alloc(heap, kSize), lane_heap_free_sized(heap, object, kSize))
-FRONT(pool, lane_pool_alloc(pool), lane_pool_free(pool, object))
+#define FRONT(name, allocate, give_back)                                             \
+  NOINLINE void name##_one(size_t count) {                                           \
+    for (size_t i = 0; i < count; i++) {                                             \
+      void* object = allocate;                                                       \
+      HIDE(object);                                                                  \
+      give_back;                                                                     \
+    }                                                                                \
+  }                                                                                  \
+  ROUNDS(name##_bulk, kBulk, allocate, give_back)                                    \
+  ROUNDS(name##_slabs, kMany, allocate, give_back)                                   \
+  static void* name##_receive(void* count) {                                         \
+    for (size_t round = 0; round < (size_t)count / kBulk; round++) {                 \
+      pthread_barrier_wait(&barrier);                                                \
+      for (int i = 0; i < kBulk; i++) {                                              \
+        void* object = objects[order[i]];                                            \
+        HIDE(object);                                                                \
+        give_back;                                                                   \
+      }                                                                              \
+      pthread_barrier_wait(&barrier);                                                \
+    }                                                                                \
+    return NULL;                                                                     \
+  }                                                                                  \
+  NOINLINE void name##_handed(size_t count) {                                        \
+    pthread_t receiver;                                                              \
+    if (pthread_create(&receiver, NULL, name##_receive, (void*)count) != 0) abort(); \
+    for (size_t round = 0; round < count / kBulk; round++) {                         \
+      for (int i = 0; i < kBulk; i++) objects[i] = allocate;                         \
+      pthread_barrier_wait(&barrier);                                                \
+      pthread_barrier_wait(&barrier);                                                \
+    }                                                                                \
+    pthread_join(receiver, NULL);                                                    \
+  }                                                                                  \
+  static void name(const char* pattern, size_t count) {                              \
+    switch (pattern[0]) {                                                            \
+      case 'o':                                                                      \
+        return name##_one(count);                                                    \
+      case 'b':                                                                      \
+        return name##_bulk(count);                                                   \
+      case 's':                                                                      \
+        return name##_slabs(count);                                                  \
+      default:                                                                       \
+        name##_handed(count);                                                        \
+    }                                                                                \
+  }
+FRONT(of_nothing, fake_object, (void)object)
+FRONT(of_malloc, malloc(kSize), free(object))
+FRONT(of_heap, lane_heap_alloc(heap, kSize), lane_heap_free_sized(heap, object, kSize))
+FRONT(of_pool, lane_pool_alloc(pool), lane_pool_free(pool, object))
 
 static void* nothing(void* argument) { return argument; }
 
-int main(int argc, char** argv) {
-  if (argc < 4) return 2;
-  const char* front = argv[1];
-  const int bulk = strcmp(argv[2], "bulk") == 0;
-  if (argc > 4) {
-    pthread_t thread;
-    pthread_create(&thread, NULL, nothing, NULL);
-    pthread_join(thread, NULL);
-  }
+static void shuffle(int n) {
   uint32_t seed = 42;
-  for (int i = 0; i < kBulk; i++) order[i] = (uint16_t)i;
-  for (int i = kBulk - 1; i > 0; i--) {
+  for (int i = 0; i < n; i++) order[i] = (uint16_t)i;
+  for (int i = n - 1; i > 0; i--) {
     seed = seed * 1664525u + 1013904223u;
     const int j = (int)((seed >> 8) % (uint32_t)(i + 1));
     const uint16_t other = order[i];
     order[i] = order[j];
     order[j] = other;
   }
+}
+
+int main(int argc, char** argv) {
+  if (argc < 4) return 2;
+  const char* front = argv[1];
+  if (argc > 4) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, nothing, NULL);
+    pthread_join(thread, NULL);
+  }
+  shuffle(argv[2][0] == 's' ? kMany : kBulk);
+  pthread_barrier_init(&barrier, NULL, 2);
   struct lane_pool_options options = {.object_size = kSize};
-  if (strcmp(front, "limited") == 0) options.limit = 2 * kBulk;
+  if (strcmp(front, "limited") == 0) options.limit = 2 * kMany;
   if (strcmp(front, "functions") == 0) options.ctor = begin, options.dtor = end;
   heap = lane_heap_create(NULL);
   pool = lane_pool_create(&options);
   if (heap == NULL || pool == NULL) return 1;
   const size_t count = strtoul(argv[3], NULL, 10);
   if (strcmp(front, "empty") == 0) {
-    (bulk ? empty_bulk : empty_one)(count);
+    of_nothing(argv[2], count);
   } else if (strcmp(front, "malloc") == 0) {
-    (bulk ? malloc_bulk : malloc_one)(count);
+    of_malloc(argv[2], count);
   } else if (strcmp(front, "heap") == 0) {
-    (bulk ? heap_bulk : heap_one)(count);
+    of_heap(argv[2], count);
   } else {
-    (bulk ? pool_bulk : pool_one)(count);
+    of_pool(argv[2], count);
   }
   void* base;
   const char* file = malloc_file(&base);

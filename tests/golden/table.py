@@ -1,15 +1,37 @@
 """Golden figures: a text table of names, values and tolerances, committed, that what is measured must agree with.
 
-Used by: tests/golden/figures.py (instructions), tests/simulator/run.py (transfers of cache lines).
+Used by: tests/golden/figures.py, pools.py and heaps.py (instructions), tests/simulator/run.py (transfers of cache lines).
 
 A figure that is worse than the table's by more than its tolerance fails the change that made it so. One that is better by
 more than that fails as well, so that the table stays true and the gain is kept: the test's --update writes the table anew.
 The figures depend on the compiler, so the first line says who made them; made otherwise, nothing is judged.
 """
 
-from collections.abc import Mapping
+import re
+import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+
+def maker_of(library: Path) -> str:
+    """The machine that a library is for, and the compilers that it names as its makers."""
+    command = ["readelf", "--file-header", "--string-dump=.comment", str(library)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    machine = re.search(r"Machine:\s+(.*)", text)
+    compilers = {name.strip() for name in re.findall(r"\]\s+(.*)$", text, re.MULTILINE)}
+    return f"{machine.group(1) if machine else 'unknown machine'}, {'; '.join(sorted(compilers)) or 'unknown'}"
+
+
+class Verdicts(Protocol):
+    """Those of tests/golden/fast_path.py."""
+
+    failed: int
+
+    def check(self, good: bool, what: str) -> None: ...
+
+    def skip(self, what: str, why: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -62,6 +84,20 @@ class Table:
         verdicts = [self._judge_one(name, value, golden.get(name)) for name, value in measured.items()]
         left = [name for name in golden if name not in measured] if whole else []
         return verdicts + [Verdict(False, f"{name}: is in {self.file.name}, but nothing measures it: {self.update}") for name in left]
+
+    def settle(self, measured: dict[str, float], verdicts: Verdicts, update: bool, judge: Callable[[], list[Verdict]] | None = None) -> None:
+        """Writes the table from what was measured, if all has gone well so far; or judges that by the table, if need be in a way of its own."""
+        if update and verdicts.failed:
+            print(f"{self.file.name} stays as it was: not all is well")
+        elif update:
+            self.write(measured)
+            print(f"wrote {self.file.name}")
+        elif why := self.made_elsewhere():
+            for name, value in measured.items():
+                verdicts.skip(f"{name}: {value:.{self.tolerance.digits}f} {self.unit}", why)
+        else:
+            for verdict in judge() if judge else self.judge(measured):
+                verdicts.check(verdict.good, verdict.text)
 
     def _judge_one(self, name: str, value: float, golden: tuple[float, float] | None) -> Verdict:
         digits = self.tolerance.digits

@@ -442,18 +442,24 @@ MUTANTS += [
 
 # Kinds and pools.
 MUTANTS += [
-    change("explorer", "Pool: the area stays open under a revoker", "pool-hit", OWNED,
+    change("explorer", "Pool: the area stays open under a revoker", "pool-hit pool-slab", OWNED,
            f"  area.store(0, {RELAXED});", "",
            f"area.load({RELAXED}) == 0 &&", ""),
-    change("explorer", "Pool: a free by CPU does not enter", "pool-cpu", KINDS,
+    change("explorer", "Pool: a free by CPU does not enter", "pool-cpu pool-slab-cpu", KINDS,
            "PerCpu::enter_for<P>(gate, PerCpu::area_here(gate), seen, free)",
            "(seen = 0, free = static_cast<Lane<P>*>(gate)->free_here(), true)"),
+    change("explorer", "Pool: a free by CPU leaves before it has freed", "pool-slab-cpu", KINDS,
+           "if (UNLIKELY(slab->push(object))) return look(gate, slab), true;",
+           "leave();\n      if (UNLIKELY(slab->push(object))) return look(gate, slab), true;"),
+    change("explorer", "Pool: a free looks at the gate before it enters", "pool-slab", KINDS,
+           "Look look) {\n  Gate* gate = Owned::enter(slot);\n  const Address area = Owned::area(gate);",
+           f"Look look) {{\n  const Address area = Owned::area(slot.load({RELAXED}));\n  Gate* gate = Owned::enter(slot);"),
     change("explorer", "Pool: taking by CPU is no step", "pool-cpu-2", PERCPU,
            "return P::hit_pop_here(here(gate), reinterpret_cast<void**>(&head), object) == Restartable::kDone;",
            f"if (here(gate).load({ACQUIRE}) >> 16 != P::lane_number() || head == nullptr) return false;\n"
            "    object = head;\n    head = head->next;\n    return true;"),
     change("explorer", "Pool: no look after leaving", "pool-send", "pool/pool.h",
-           f"if (UNLIKELY(attention_.load({RELAXED}) != 0)) serve(slot);", ""),
+           "if (UNLIKELY(hit_load(attention_) != 0)) serve(slot);", ""),
     change("explorer", "Pool: one round over the lanes", "pool-sent", KINDS,
            "round < 2 || (moved && round < kMostRounds)", "round < 1"),
     change("explorer", "Pool: only the first who waits is served", "pool-room", POOL,

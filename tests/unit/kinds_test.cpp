@@ -69,6 +69,15 @@ TEST_OWNED(KindsTest, ALaneThatWasTakenAwayIsHitAgainAfterItsOwnerHasMissed) {
   Owned::leave(t, gate);
 }
 
+// A handler between the two steps of a thread's first entering: the lane that it has taken is the thread's.
+TEST(KindsHitTest, WhoLeavesAsFoundKeepsTheLaneThatAHandlerHasPutThere) {
+  alignas(kGateAlignment) Gate of_handler;
+  Slot slot{&of_handler};
+  __atomic_store_n(reinterpret_cast<unsigned char*>(&slot), kBusyByte, __ATOMIC_RELAXED);
+  Owned::leave_as_found(slot, &no_lane_gate);
+  EXPECT_EQ(slot.load(), &of_handler);
+}
+
 // --- Between lanes.
 
 TEST_ALL_CONFIGS(KindsTest, FreesElsewhereGoInBatches) {

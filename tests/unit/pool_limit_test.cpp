@@ -212,6 +212,56 @@ TEST_ALL_CONFIGS(PoolLimitTest, TheQuickWaysServeOwnersAndCpus) {
   EXPECT_EQ(pool.allocate_quickly(t), nullptr);
 }
 
+// In any slab of the lane; of the same pool only.
+TEST_ALL_CONFIGS(PoolLimitTest, TheQuickFreeServesEverySlabOfTheLaneAndThePool) {
+  if (config().entry == Entry::kShared && !config().single) return;
+  Slot &t = thread(), &elsewhere = thread();
+  for (uint64_t limit : {0, 100}) {
+    FakePool &pool = make(t, 16384, limit), &other = make(t, 16384, limit);
+    std::vector<void*> all = take_many(pool, t, 20), others = take_many(other, t, 20);
+    for (void* p : others) EXPECT_FALSE(pool.free_quickly(p, t)) << "another pool's";
+    EXPECT_EQ(live(pool, t), 20u);
+    if (config().entry == Entry::kOwned && !config().single) {
+      take(pool, elsewhere);
+      EXPECT_FALSE(pool.free_quickly(all[0], elsewhere)) << "another lane's";
+      EXPECT_EQ(live(pool, t), 21u);
+    }
+    Fake::number = cpu_of(t);
+    const Gate* gate = t.load();
+    for (void* p : all) {
+      EXPECT_TRUE(pool.free_quickly(p, t));
+      EXPECT_EQ(t.load(), gate);
+    }
+    give_all(other, t, others);
+    engine().check_invariants();
+    EXPECT_EQ(live(other, t), 0u);
+  }
+}
+
+// What the batch for an owner has room for goes there without more ado.
+TEST_OWNED(PoolLimitTest, AFreeElsewhereGoesIntoTheBatchThatIsThere) {
+  Slot &a = thread(), &b = thread();
+  FakePool &pool = make(a, 100), &other = make(a, 100);
+  std::vector<void*> all = take_many(pool, a, 40), others = take_many(other, a, 2);
+  EXPECT_FALSE(pool.free_in_turn(all[0], b)) << "no lane";
+  take(pool, b);
+  const Gate* gate = b.load();
+  EXPECT_FALSE(pool.free_in_turn(all[0], b)) << "no batch";
+  EXPECT_EQ(b.load(), gate);
+  give(pool, b, all[0]);
+  for (int i = 1; i < 32; ++i) EXPECT_TRUE(pool.free_in_turn(all[static_cast<size_t>(i)], b));
+  EXPECT_FALSE(pool.free_in_turn(all[32], b)) << "it is full";
+  give(pool, b, all[32]);
+  EXPECT_TRUE(pool.free_in_turn(all[33], b));
+  EXPECT_FALSE(other.free_in_turn(all[34], b)) << "another pool's";
+  EXPECT_FALSE(other.free_in_turn(others[0], b)) << "a lane that has no bin of it";
+  int stray;
+  EXPECT_FALSE(pool.free_in_turn(&stray, b));
+  EXPECT_FALSE(pool.free_in_turn(nullptr, b));
+  EXPECT_EQ(live(pool, a), 7u);
+  engine().check_invariants();
+}
+
 // --- Budgets.
 
 TEST(BudgetTest, TakesAsManyAsEveryLimitAllows) {

@@ -862,9 +862,12 @@ struct Pools : Threads {
   Pool<Model> pool;
   void* held[explorer::kMostThreads]{};
 
-  Pools(int with_lane, uint64_t limit) : Threads(with_lane), pool(engine, "pool", 48, 8, {}) { start(limit); }
-  Pools(const char* cpus, int with_lane)
-      : Threads(with_lane, by(Entry::kPerCpu), cpus), pool(engine, "pool", 48, 8, {}) {
+  Pools(int with_lane, uint64_t limit, Bytes bytes = 48)
+      : Threads(with_lane), pool(engine, "pool", bytes, 8, {}) {
+    start(limit);
+  }
+  Pools(const char* cpus, int with_lane, Bytes bytes = 48)
+      : Threads(with_lane, by(Entry::kPerCpu), cpus), pool(engine, "pool", bytes, 8, {}) {
     start(0);
   }
   void start(uint64_t limit) {
@@ -923,6 +926,37 @@ struct PoolCpuScenario : Pools {
     give(p, i);
   }
   void check() { check_pool(0); }
+};
+
+// Two objects of a slab that the bin does not take objects from any more are freed: by its owner, or by the CPU; another takes the lane
+// away, and the slab with it, which has a free object then.
+template <bool kByCpu>
+struct PoolSlabScenario : Pools {
+  static constexpr Bytes kBytes = 16384;
+  Lane<Model>* target;
+  void* old[2];
+  PoolSlabScenario()
+    requires kByCpu
+      : Pools("0", 1, kBytes), target(&lane(0)) {
+    leave_slab();
+  }
+  PoolSlabScenario()
+    requires(!kByCpu)
+      : Pools(1, 0, kBytes), target(&lane(0)) {
+    leave_slab();
+  }
+  void leave_slab() {
+    for (void*& p : old) p = take(0);
+    for (uint32_t i = 2; i <= pool.kind().capacity; ++i) take(0);
+  }
+  void thread(int i) {
+    if (i != 0) return revoke(*target, i);
+    for (void* p : old) give(p, 0);
+  }
+  void check() {
+    check_pool(0);
+    explorer::check(pool.live(slots[0]) == pool.kind().capacity - 1, "an object is lost");
+  }
 };
 
 // One object: thread 0 frees it, the others wait for it and free it in turn.
@@ -1075,6 +1109,10 @@ const Scenario kScenarios[] = {
     scenario<PoolCpuScenario<1>>("pool-cpu", "Pool: who hits a CPU's bin and a revoker never meet", {2, 2}),
     scenario<PoolCpuScenario<2>>("pool-cpu-2", "Pool: two threads that hit one CPU's bin never meet",
                                  {.threads = 2, .preemptions = 2, .at_plain = true, .cpus = "00"}),
+    scenario<PoolSlabScenario<false>>(
+        "pool-slab", "Pool: an owner that frees into any slab and a revoker never meet", {2, 2}),
+    scenario<PoolSlabScenario<true>>(
+        "pool-slab-cpu", "Pool: who frees into a slab by the CPU and a revoker never meet", {2, 2}),
     scenario<PoolWaitScenario<1>>("pool-wait", "Pool: who waits at the limit is served", {2, 1}),
     scenario<PoolWaitScenario<2>>("pool-wait-3", "Pool: two who wait are served", {3, 1}),
     scenario<PoolSendScenario>("pool-send", "Pool: the same, freed in a lane that had no bin", {2, 1}),

@@ -1,0 +1,39 @@
+// Time as it is read around calls: the CPU's counter where it is the same on all CPUs, else the system's clock.
+// Called by: trace.cpp, collect.cpp, replay.cpp.
+#pragma once
+
+#include <stdint.h>
+#include <time.h>
+
+namespace lanemalloc::trace {
+
+inline uint64_t clock_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000U + static_cast<uint64_t>(now.tv_nsec);
+}
+
+#if defined(__x86_64__)
+inline constexpr bool kHasCounter = true;
+inline uint64_t counter() { return __builtin_ia32_rdtsc(); }
+// Not before what stands before it is done. A free needs no more than counter(): its effects are seen by others only after
+// the instructions before them, this one too, have retired. What follows a malloc could be read early.
+inline uint64_t counter_after() {
+  unsigned cpu;
+  return __builtin_ia32_rdtscp(&cpu);
+}
+#elif defined(__aarch64__)
+inline constexpr bool kHasCounter = true;
+inline uint64_t counter() {
+  uint64_t ticks;
+  asm volatile("isb\n\tmrs %0, cntvct_el0" : "=r"(ticks)::"memory");
+  return ticks;
+}
+inline uint64_t counter_after() { return counter(); }
+#else
+inline constexpr bool kHasCounter = false;
+inline uint64_t counter() { return clock_ns(); }
+inline uint64_t counter_after() { return clock_ns(); }
+#endif
+
+}  // namespace lanemalloc::trace

@@ -8,6 +8,11 @@
 
 #include "base/atomics.h"
 
+// In a class whose private words readers outside the process may see by their names (engine/layout.h).
+#define SHOWN_BY_LAYOUT \
+  template <class>      \
+  friend struct Layout
+
 namespace lanemalloc {
 
 // Of a loop.
@@ -16,7 +21,11 @@ struct Tries {
   typename Atomics::template atomic<uint64_t> count{0};     // loops that were done, or entries of a lock
   typename Atomics::template atomic<uint64_t> failures{0};  // tries that failed
 
-  void failed() { failures.fetch_add(1, std::memory_order_relaxed); }
+  // True: try again.
+  bool failed() {
+    failures.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
   void done() { count.fetch_add(1, std::memory_order_relaxed); }
 };
 

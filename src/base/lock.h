@@ -145,8 +145,7 @@ class Lock {
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
   }
 
-  template <class Q>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   std::atomic<uint32_t> state_{kFree};
   std::atomic<uint32_t> sleepers_{0};

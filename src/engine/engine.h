@@ -281,8 +281,7 @@ class Engine {
   World<P>& world() { return world_; }
 
  private:
-  template <class Q>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   class Inside;
   // One stay of a thread in a lane; see engine_slow.h.

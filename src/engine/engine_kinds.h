@@ -18,11 +18,11 @@ template <class P>
 void Engine<P>::add_kind(KindOwner& owner, Kind& kind) {
   Kind* first = owner.kinds.load(std::memory_order_relaxed);
   // release: who follows the list sees the kind whole [kinds.add]. All go at once, with the owner.
-  for (;; world_.kinds.kind_tries.failed()) {
-    kind.next = first;
-    if (owner.kinds.compare_exchange_weak(first, &kind, std::memory_order_release, std::memory_order_relaxed))
-      return world_.kinds.kind_tries.done();
-  }
+  do kind.next = first;
+  while (!owner.kinds.compare_exchange_weak(first, &kind, std::memory_order_release,
+                                            std::memory_order_relaxed) &&
+         world_.kinds.kind_tries.failed());
+  world_.kinds.kind_tries.done();
 }
 
 // --- Allocating and freeing.

@@ -196,7 +196,7 @@ FAST void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
   const SizeClass c = class_of(size == 0 ? 1 : size);
   void* p = turn.lane()->pop(index_of(c));
   if (p == nullptr) p = turn.lane()->refill_quickly(index_of(c));
-  if (UNLIKELY(p == nullptr)) p = turn.lane()->allocate(c, turn.visit());
+  if (UNLIKELY(p == nullptr)) p = turn.lane()->refill(c, turn.visit());
   const SizeClass due = UNLIKELY(p == nullptr) ? turn.lane()->take_sample_due() : SizeClass{0};
   turn.end(slot, p != nullptr);
   return UNLIKELY(due != SizeClass{0}) ? allocate_sampled(due, slot, gate) : p;
@@ -299,8 +299,11 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
   SizeClass due{0};
   {
     Stay stay(*this, slot, gate);
-    if (LIKELY(stay.lane() != nullptr)) p = stay.lane()->allocate(c, stay.visit());
-    if (UNLIKELY(p == nullptr && stay.lane() != nullptr)) due = stay.lane()->take_sample_due();
+    if (LIKELY(stay.lane() != nullptr)) p = stay.lane()->pop(index_of(c));
+    if (p == nullptr && stay.lane() != nullptr) {
+      p = stay.lane()->refill(c, stay.visit());
+      due = stay.lane()->take_sample_due();
+    }
     if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
   }
   return UNLIKELY(due != SizeClass{0}) ? allocate_sampled(due, slot, Owned::enter(slot)) : p;

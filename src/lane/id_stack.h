@@ -53,8 +53,7 @@ class IdStack {
   const Tries<Atomics>& tries() const { return tries_; }
 
  private:
-  template <class P>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   static uint32_t number(uint64_t head) { return static_cast<uint32_t>(head); }
   static uint64_t next_tag(uint64_t head) { return ((head >> 32) + 1) << 32; }

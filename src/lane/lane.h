@@ -89,7 +89,7 @@ class Lane : public Gate {
   // --- Inside: the owner, or who holds the lane from outside.
   void* allocate(SizeClass c, Visit& visit) {
     Object* object = pop(index_of(c));
-    return object != nullptr ? object : refill(c, visit);
+    return object != nullptr ? object : refill_plain(c, visit);
   }
   // Inside, after a request found no object: it is to be given one of this class that is sampled; the bin was left as it is.
   SizeClass take_sample_due() { return std::exchange(sample_due_, SizeClass{0}); }
@@ -242,8 +242,7 @@ class Lane : public Gate {
   }
 
  private:
-  template <class Q>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   static constexpr unsigned kRemotes = 32;
   static constexpr unsigned kRemotesOfKinds = 8;

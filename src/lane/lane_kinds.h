@@ -84,9 +84,7 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
   Address at = bins_at_.load(std::memory_order_relaxed);
   if (at == 0 && (at = open_area(visit)) == 0) return nullptr;
   if (kind.index != Kind::kNoIndex && bin_in(at, kind) == nullptr) {
-    constexpr SizeClass kClass = class_of(kTableBins * sizeof(Bin));
-    void* table = pop(index_of(kClass));
-    if (table == nullptr) table = refill_plain(kClass, visit);
+    void* table = allocate(class_of(kTableBins * sizeof(Bin)), visit);
     if (table == nullptr) return nullptr;
     memset(table, 0, kTableBins * sizeof(Bin));
     // release: who looks at this lane from elsewhere finds a table of empty bins. Pairs with [table.acquire].

@@ -106,12 +106,10 @@ class LaneTable {
     rescues_.fetch_add(1, std::memory_order_relaxed);
     // The list only grows, so a compare-exchange cannot be fooled. release: publishes the lane to the acquire above.
     uint32_t first = overflow_.load(std::memory_order_relaxed);
-    for (;; overflow_tries_.failed()) {
-      lane->overflow_link().store(first, std::memory_order_relaxed);
-      if (overflow_.compare_exchange_weak(first, static_cast<uint32_t>(lane->id()), std::memory_order_release,
-                                          std::memory_order_relaxed))
-        break;
-    }
+    do lane->overflow_link().store(first, std::memory_order_relaxed);
+    while (!overflow_.compare_exchange_weak(first, static_cast<uint32_t>(lane->id()),
+                                            std::memory_order_release, std::memory_order_relaxed) &&
+           overflow_tries_.failed());
     overflow_tries_.done();
     return lane;
   }
@@ -120,8 +118,7 @@ class LaneTable {
   uint64_t rescues() const { return rescues_.load(std::memory_order_relaxed); }
 
  private:
-  template <class Q>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   static Owner owner(uint32_t n) { return static_cast<Owner>(n); }
   static uint32_t number(Owner id) {
@@ -149,14 +146,14 @@ class LaneTable {
   Lane<P>* make(Visit* visit, Entry how, uint32_t lane_number) {
     uint32_t i = count_.load(std::memory_order_relaxed);
     Address place;
-    for (;; count_tries_.failed()) {
+    do {
       if (i >= most_) return nullptr;
       place = lanes_ + i * kStride;
       const Bytes page = P::page_size();
       const Address begin = round_down(place, page);
       if (!P::open(begin, round_up(place + kStride, page) - begin)) return nullptr;
-      if (count_.compare_exchange_weak(i, i + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) break;
-    }
+    } while (!count_.compare_exchange_weak(i, i + 1, std::memory_order_acq_rel, std::memory_order_relaxed) &&
+             count_tries_.failed());
     count_tries_.done();
     Lane<P>* lane = new (reinterpret_cast<void*>(place))
         Lane<P>(owner(i + static_cast<uint32_t>(Owner::kFirstLane)), world_, how, lane_number);

@@ -24,8 +24,7 @@ class Modulus {
   }
 
  private:
-  template <class P>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   // Of a 64 by 32 bit product of 96 bits: the part above 64.
   static uint32_t high_half(uint64_t a, uint32_t b) {
@@ -61,8 +60,7 @@ class ProbeOrders {
   }
 
  private:
-  template <class P>
-  friend struct Layout;
+  SHOWN_BY_LAYOUT;
 
   static uint32_t greatest_common_divisor(uint32_t a, uint32_t b) {
     while (b != 0) {

@@ -178,11 +178,11 @@ class Region {
   BlockIndex take_fresh(BlockCount n) {
     for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
       BlockIndex at = frontier();
-      for (;; frontier_tries_.failed()) {
+      do {
         // Looked at first: who overstepped and then could not step back would leave no addresses to anybody.
         if (n > block_count_ - at) return kNoBlock;
-        if (frontier_.compare_exchange_weak(at, at + n, std::memory_order_relaxed)) break;
-      }
+      } while (!frontier_.compare_exchange_weak(at, at + n, std::memory_order_relaxed) &&
+               frontier_tries_.failed());
       frontier_tries_.done();
       Claim claim = P::claim(address_of(at), bytes_of(n));
       if (claim == Claim::kDone) {
@@ -203,8 +203,7 @@ class Region {
   }
 
  private:
-  template <class Q>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   static constexpr Bytes kSmallestBody = Bytes{256} << 30;
   static constexpr Bytes kLargestBody = Bytes{16} << 40;

@@ -578,8 +578,7 @@ class Runs {
 
   void claimed(uint64_t blocks) { count<P>(claimed_blocks_, blocks); }
 
-  template <class Q>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   Region<P>& region_;
   bool unmap_ = false;

@@ -154,8 +154,7 @@ class Epochs {
   }
 
  private:
-  template <class Q>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   static constexpr uint64_t kSecond = 1'000'000'000;
 

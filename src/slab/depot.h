@@ -151,8 +151,7 @@ class Depot {
     lock_.release(visit);
     return slab;
   }
-  template <class Q>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   Slabs<P> slabs_;
   alignas(kNoSharing) Lock<P> lock_{Rank::kDepot};

@@ -67,18 +67,17 @@ class Budget {
   }
 
  private:
-  template <class P>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   static bool has_room(Bytes bytes, Bytes used, Bytes limit) {
     return bytes <= limit && used <= limit - bytes;
   }
   bool add(Bytes bytes) {
     Bytes before = used();
-    for (;; tries_.failed()) {
+    do {
       if (!has_room(bytes, before, limit())) return false;
-      if (used_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed)) break;
-    }
+    } while (!used_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed) &&
+             tries_.failed());
     tries_.done();
     const Bytes after = before + bytes;
     Bytes peak = this->peak();
@@ -264,8 +263,7 @@ class KindTable {
   Tries<> kind_tries;  // at lists of kinds
 
  private:
-  template <class P>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   static constexpr uint32_t kMost = 16384;
 

@@ -142,8 +142,7 @@ class Sampler {
   const Stacks<P>& stacks() const { return stacks_; }
 
  private:
-  template <class Q>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   static uint64_t within_bounds(uint64_t interval) {
     return interval < kMostInterval ? interval : uint64_t{kMostInterval};

@@ -159,8 +159,7 @@ class Stacks {
   }
 
  private:
-  template <class Q>
-  friend struct Layout;  // engine/layout.h
+  SHOWN_BY_LAYOUT;
 
   using Word = typename Record::Word;
   static constexpr Bytes kMostBytes = Bytes{64} << 20;

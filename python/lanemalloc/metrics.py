@@ -6,6 +6,7 @@ after a set time, with what has been read until then.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -121,21 +122,19 @@ class Processes:
         begin = time.monotonic()
         scrape = Scrape()
         found = sorted(self._finder.find(self.seconds / 2), key=lambda one: -one[0].resident)
-        scrape.left_out["limit"] = max(0, len(found) - self.most)
         scrape.left_out["permission"] = self._finder.not_allowed
         floors = self._floors
         self._floors = {}
-        for facts, reader in found[: self.most]:
-            key = (facts.pid, reader.started_at_ns)
-            mine = self._floors[key] = floors.get(key, {})
-            if time.monotonic() - begin > self.seconds:
+        for facts, reader in found:
+            if len(scrape.seen) >= self.most:
+                scrape.left_out["limit"] += 1
+            elif time.monotonic() - begin > self.seconds:
                 scrape.left_out["time"] += 1
-                continue
-            try:
-                snapshot = reader.read_paced(SHARE)
-            except Problem:
-                continue  # it has ended meanwhile
-            scrape.seen.append(Seen(labels_of(facts), snapshot, mine))
+            else:
+                key = (facts.pid, reader.started_at_ns)
+                self._floors[key] = floors.get(key, {})
+                with contextlib.suppress(Problem):  # it has ended meanwhile
+                    scrape.seen.append(Seen(labels_of(facts), reader.read_paced(SHARE), self._floors[key]))
         scrape.seconds = time.monotonic() - begin
         return scrape
 

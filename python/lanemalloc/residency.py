@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -87,53 +88,77 @@ class PageMap:
         if self._file >= 0:
             os.close(self._file)
 
-    def resident(self, mapping: Mapping, begin: int, end: int) -> npt.NDArray[np.bool_]:
-        """Of the pages from begin to end, which lie in the mapping. Pages that were only ever read are the system's one page of zeros
-        and count for nothing: they are present, and nobody's alone."""
-        words = self._words(begin, end)
-        present: npt.NDArray[np.bool_] = (words & PRESENT) != 0
-        if begin != mapping.begin or end != mapping.end or int(present.sum()) * PAGE <= mapping.resident * 1.01:
-            return present
-        alone: npt.NDArray[np.bool_] = present & ((words & EXCLUSIVE) != 0)
-        fits: bool = abs(int(alone.sum()) * PAGE - mapping.resident) < abs(int(present.sum()) * PAGE - mapping.resident)
-        return alone if fits else present
-
-    def _words(self, begin: int, end: int) -> npt.NDArray[np.uint64]:
-        words = np.zeros((end - begin) // PAGE, np.uint64)
-        for at in range(0, len(words), PAGES_AT_ONCE):
-            count = min(PAGES_AT_ONCE, len(words) - at)
-            try:
-                data = os.pread(self._file, count * 8, (begin // PAGE + at) * 8)
-            except OSError:
-                break  # it has just ended
-            words[at : at + len(data) // 8] = np.frombuffer(data, np.uint64, len(data) // 8)
+    def words(self, begin: int, end: int) -> npt.NDArray[np.uint64]:
+        """Of the pages in between; zeros where it cannot be read."""
+        count = (end - begin) // PAGE
+        words = np.zeros(count, np.uint64)
+        with contextlib.suppress(OSError):
+            data = os.pread(self._file, count * 8, begin // PAGE * 8)
+            words[: len(data) // 8] = np.frombuffer(data, np.uint64, len(data) // 8)
         return words
 
 
-def resident_by_block(pid: int, maps: list[Mapping], base: int, blocks: int, shift: int) -> tuple[Numbers, bool]:
-    """Resident bytes of each block of the allocator's, and whether that is known by page; else each mapping's are spread evenly."""
-    sums: Numbers = np.zeros(blocks, np.int64)
-    limit = base + (blocks << shift)
+@dataclass
+class Blocks:
+    """The body of the allocator's memory: so many blocks from `base` on."""
+
+    base: int
+    count: int
+    shift: int
+
+    @property
+    def limit(self) -> int:
+        return self.base + (self.count << self.shift)
+
+
+@dataclass
+class Residency:
+    """Resident bytes of each block. `share`: of the resident memory that is known by the page; the rest is taken to be spread evenly
+    over each mapping."""
+
+    of_block: Numbers
+    share: float
+
+
+def resident_by_block(pid: int, maps: list[Mapping], blocks: Blocks, seconds: float = 10.0) -> Residency:
+    """By page as far as that can be read in time."""
+    sums: Numbers = np.zeros(blocks.count, np.int64)
+    deadline = time.monotonic() + seconds
+    total = known = 0
     with PageMap(pid) as pages:
         for mapping in maps:
-            begin, end = max(mapping.begin, base), min(mapping.end, limit)
+            begin, end = max(mapping.begin, blocks.base), min(mapping.end, blocks.limit)
             if begin >= end or mapping.resident == 0:
                 continue
-            if pages.known:
-                there = pages.resident(mapping, begin, end)
-                block = ((begin - base) + np.flatnonzero(there) * PAGE) >> shift
-                sums += np.bincount(block, minlength=blocks)[:blocks] * PAGE
+            total += mapping.resident
+            if pages.known and time.monotonic() < deadline:
+                sums += by_page(pages, mapping, begin, end, blocks)
+                known += mapping.resident
             else:
-                first, last = (begin - base) >> shift, (end - base - 1) >> shift
+                first, last = (begin - blocks.base) >> blocks.shift, (end - blocks.base - 1) >> blocks.shift
                 sums[first : last + 1] += mapping.resident // (last - first + 1)
-        return sums, pages.known
+    return Residency(sums, known / total if total else 1.0)
 
 
-def physical_memory() -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemTotal:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
+def by_page(pages: PageMap, mapping: Mapping, begin: int, end: int, blocks: Blocks) -> Numbers:
+    """Pages that were only ever read are the system's one page of zeros and count for nothing: they are present, and nobody's alone.
+    Where more are present than are resident, those that are somebody's alone count."""
+    present: Numbers = np.zeros(blocks.count, np.int64)
+    alone: Numbers = np.zeros(blocks.count, np.int64)
+    for at in range(begin, end, PAGES_AT_ONCE * PAGE):
+        words = pages.words(at, min(end, at + PAGES_AT_ONCE * PAGE))
+        there = np.flatnonzero(words & PRESENT)
+        block = ((at - blocks.base) + there * PAGE) >> blocks.shift
+        add_counts(present, block)
+        add_counts(alone, block[(words[there] & EXCLUSIVE) != 0])
+    whole = begin == mapping.begin and end == mapping.end
+    off = [abs(int(counts.sum()) * PAGE - mapping.resident) for counts in (present, alone)]
+    return alone * PAGE if whole and off[1] < off[0] and off[0] > mapping.resident // 100 else present * PAGE
+
+
+def add_counts(counts: Numbers, block: Numbers) -> None:
+    """As bincount, for numbers that lie close together."""
+    if len(block):
+        first = int(block[0])
+        found = np.bincount(block - first)
+        counts[first : first + len(found)] += found

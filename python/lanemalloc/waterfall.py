@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lanemalloc import process, units
 from lanemalloc.memory import Unreadable
 from lanemalloc.reader import EXACT, Reader
-from lanemalloc.residency import Mapping, mappings, resident_by_block
+from lanemalloc.residency import Blocks, Mapping, mappings, resident_by_block
 from lanemalloc.slabs import DIRTY, Run, Slabs, read_free_runs
 from lanemalloc.snapshot import Snapshot
 
@@ -89,7 +89,8 @@ def explain(reader: Reader, pid: int) -> Explanation:
     world, shift = snapshot.world, reader.layout.number("block_shift")
     base, blocks = world.get("base", 0), len(slabs.map)
     runs = free_runs(reader, world, slabs)
-    resident, by_page = resident_by_block(pid, maps, base, blocks, shift)
+    residency = resident_by_block(pid, maps, Blocks(base, blocks, shift))
+    resident = residency.of_block
     heap = divide(snapshot, slabs, runs, resident, shift)
     metadata, others = split_maps(maps, world.get("map_at", 0), base, base + (blocks << shift))
     bands = other_bands(others, snapshot) + heap_bands(heap, snapshot, reader, metadata)
@@ -99,16 +100,17 @@ def explain(reader: Reader, pid: int) -> Explanation:
     if rest > 0:
         bands.append(Band("unknown", "not accounted for", rest, "it changed while it was read"))
     notes = list(snapshot.left_out)
-    if not by_page:
-        notes.append("the system does not tell which pages are resident: they are taken to be spread evenly over each mapping")
-    slack = estimated_slack(snapshot)
+    if residency.share < 1:
+        known = f"{residency.share:.0%} of the resident memory is known by the page" if residency.share else "no page is known by itself"
+        notes.append(f"{known}: the rest is taken to be spread evenly over each mapping")
+    slack = estimated_slack(snapshot, heap.live)
     return Explanation(
         snapshot,
         total,
         [band for band in bands if band.bytes > 0],
-        min(slack, heap.live),
+        slack,
         True,
-        by_page,
+        residency.share >= 1,
         process.cgroup_memory(pid),
         sum(one.swapped for one in maps),
         notes,
@@ -183,12 +185,13 @@ def divide_classes(heap: Heap, snapshot: Snapshot, slabs: Slabs, filled: npt.NDA
             heap.worst_classes.append((int(c.size[i]), int(rest[i]), float(parts[0][i] / max(there[i], 1))))
 
 
-def estimated_slack(snapshot: Snapshot) -> int:
-    """What lies between the sizes that were asked for and their classes: half the step to the class below."""
+def estimated_slack(snapshot: Snapshot, resident: int) -> int:
+    """What lies between the sizes that were asked for and their classes: half the step to the class below, of what is resident."""
     c = snapshot.classes
     steps = np.diff(c.size, prepend=0)
     steps[0] = 0
-    return int((c.live * np.maximum(steps - 1, 0) / 2).sum())
+    slack = float((c.live * np.maximum(steps - 1, 0) / 2).sum())
+    return int(slack * min(1.0, resident / max(int(c.live_bytes.sum()), 1)))
 
 
 def heap_bands(heap: Heap, snapshot: Snapshot, reader: Reader, metadata: int) -> list[Band]:

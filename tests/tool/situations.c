@@ -199,7 +199,7 @@ static void live(void) {
 static void crash(void) {
   void* volatile p = touched(kMiB);
   (void)p;
-  usleep(700000);
+  usleep(1500000);
   signal(number, SIG_DFL);
   raise(number);
 }

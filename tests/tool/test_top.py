@@ -265,18 +265,20 @@ def test_columns_of_less_weight_give_way_first() -> None:
     assert "ALLOCS" not in titles and "HELD" in titles
 
 
-def test_a_killed_top_leaves_the_terminal_usable(terminal, start) -> None:
+def test_leaving_top_leaves_the_terminal_usable(terminal, start) -> None:
     process = start("rest", 1)
     screen: Terminal = terminal(90, 24, "bash --norc --noprofile -i")
     screen.wait(r"[$#]")
     screen.keys(f"{TOOL} top {process.pid}", "Enter")
     screen.wait("ALLOC/s")
     screen.keys("q")
+    screen.wait(r"[$#]\s*$")
     screen.keys("echo back", "Enter")
     screen.wait("\nback")
     screen.keys(f"{TOOL} top {process.pid}", "Enter")
     screen.wait("ALLOC/s")
     screen.keys("C-c")
+    screen.wait(r"[$#]\s*$")
     screen.keys("echo again", "Enter")
     screen.wait("\nagain")
     assert process.poll() is None

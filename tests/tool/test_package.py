@@ -47,6 +47,7 @@ def test_the_wheel_carries_the_libraries_and_no_more(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     native = {name.removeprefix("lanemalloc/native/") for name in names if name.startswith("lanemalloc/native/")}
     assert {"liblanemalloc.so", "liblanemalloc-dynamic-tls.so"} <= native
+    assert {"liblanemalloc-trace.so", "lanemalloc-collect", "lanemalloc-replay"} <= native
     assert not [name for name in names if name.endswith((".h", ".a", ".pc", ".7"))]
     assert "lanemalloc/commands/top.py" in names
 

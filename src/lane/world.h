@@ -46,10 +46,10 @@ struct SharedCounters {
   std::atomic<uint64_t> large_allocations{0};
   std::atomic<uint64_t> large_frees{0};
   std::atomic<uint64_t> large_bytes{0};  // live
-  std::atomic<uint64_t>
-      direct_frees[kClassCount]{};  // objects sent straight to their owner, for want of a lane
-  std::atomic<uint64_t>
-      sampled_allocations[kClassCount]{};  // objects in runs of their own (engine/engine_slow.h)
+  // Objects sent straight to their owner, for want of a lane.
+  std::atomic<uint64_t> direct_frees[kClassCount]{};
+  // Of sampled objects, which have runs of their own (engine/engine_samples.h).
+  std::atomic<uint64_t> sampled_allocations[kClassCount]{};
   std::atomic<uint64_t> sampled_frees[kClassCount]{};
   std::atomic<uint64_t> sampled_large{0};  // and large objects; these are among large_allocations
   std::atomic<uint64_t> sample_seed{0};

@@ -231,7 +231,6 @@ bool Engine<P>::start(const Settings& settings, void (*report)(Verdict, const vo
 template <class P>
 void Engine<P>::adjust(const Settings& settings) {
   world_.settings.shared = settings.shared;
-  if (settings.decay_ms == world_.settings.decay_ms) return;
   world_.settings.decay_ms = settings.decay_ms;
   world_.runs.set_decay(settings.decay_ms);
   world_.scavenger.set_decay(settings.decay_ms);

@@ -281,6 +281,7 @@ class Lane : public Gate {
   NOINLINE void* refill_plain(SizeClass c, Visit& visit);
   void* refill_sampled(SizeClass c, Visit& visit);
   bool is_sample_due(SizeClass c);
+  bool takes_no_sample(Bytes index, const Slab* slab);
   uint64_t cut_list(SizeClass c, Object* list, uint64_t n);
   Kind* kind_of(const Object* object) const;
   BlockCount check_bin(const Bin& bin) const;

@@ -76,7 +76,7 @@ FAST Object* Lane<P>::refill_quickly(Bytes index) {
   Slab* slab = current_[index];
   if (slab == nullptr || slab->free_list == nullptr) return nullptr;
   if (UNLIKELY(!slab->free_list_looks_sound())) return nullptr;
-  if (UNLIKELY(world_.sampler.on())) return nullptr;
+  if (UNLIKELY(world_.sampler.on()) && !takes_no_sample(index, slab)) return nullptr;
   uint64_t taken = 0;
   Object* list = slab->take_free_list(taken);
   bump(counters_.misses);

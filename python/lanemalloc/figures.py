@@ -8,6 +8,7 @@ import numpy as np
 
 from lanemalloc.snapshot import ENTRIES, CellFigures, Difference, OwnerFigures, Snapshot
 
+NO_NUMBER = (1 << 32) - 1  # of a lane: it is one for those who find their own closed
 MOST_LANES = 256  # in JSON: those with most allocations
 
 
@@ -78,7 +79,8 @@ def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
     """Everything of a snapshot that is not zero.
 
     Of a class, `below` is the size that is the next smaller class', so that an object was asked for with more than that; `by_fill` are
-    its slabs by how full they are, from empty by eighths to full. Of a lane, `number` is that of its CPU, or among the shared ones.
+    its slabs by how full they are, from empty by eighths to full. Of a lane, `number` is that of its CPU, or among the shared
+    ones; null of one for overflow.
     """
     s = snapshot
     return {
@@ -144,7 +146,7 @@ def lanes_json(snapshot: Snapshot) -> list[dict[str, Any]]:
             "lane": int(lanes.owner[i]),
             "thread": int(lanes.thread[i]),
             "entered": ENTRIES[lanes.how[i]] if 0 <= lanes.how[i] < len(ENTRIES) else "?",
-            "number": int(lanes.number[i]),
+            "number": int(lanes.number[i]) if lanes.number[i] < NO_NUMBER else None,
             "allocations": int(lanes.allocations[i]),
             "misses": int(lanes.misses[i]),
             "remote_frees": int(lanes.remote_frees[i]),

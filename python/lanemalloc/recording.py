@@ -102,7 +102,7 @@ class Recording:
 
     @classmethod
     def load(cls, path: Path) -> Recording:
-        """Raises Problem for what is no recording; a last line that is cut off is left out."""
+        """Raises Problem for what is no recording or makes no sense; a last line that is cut off is left out."""
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
                 lines = file.read().splitlines()
@@ -117,8 +117,11 @@ class Recording:
             head.get("command", []), head.get("pid", 0), head.get("started", 0.0), head.get("library", ""), head.get("options", "")
         )
         recording.machine = head.get("machine", {})
-        for line in lines[1:]:
-            recording._take(parsed(line))
+        for number, line in enumerate(lines[1:], 2):
+            try:
+                recording._take(parsed(line))
+            except (TypeError, ValueError, AttributeError):
+                raise Problem(f"{path} is damaged: line {number} is none that belongs there", "record the program again") from None
         return recording
 
     def _take(self, record: dict[str, Any] | None) -> None:

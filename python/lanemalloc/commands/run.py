@@ -116,7 +116,8 @@ def attend(child: Child, program: list[str]) -> tuple[Recording, End]:
             return recording, end
         watch.look(time.monotonic() - child.started)
         after = next(first, None)
-        due = child.started + after if after is not None else time.monotonic() + watch.interval
+        now = time.monotonic()
+        due = now + watch.interval if after is None else max(child.started + after, now + FIRST_LOOKS[0])
 
 
 def figures_at_exit(folder: Path, pid: int) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:

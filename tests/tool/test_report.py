@@ -18,6 +18,7 @@ from conftest import CLEAN, ROOT, TOOL, tool
 from lanemalloc.recording import Recording
 from lanemalloc.report import chord, differences, sections, write
 from lanemalloc.report.drawing import CELL_COLOURS
+from lanemalloc.report.markup import Plot
 from lanemalloc.report.page import in_script, page, sentences
 from lanemalloc.report.run import Run
 from lanemalloc.report.sections import lane_title
@@ -138,20 +139,27 @@ def test_options_that_run_sets_for_itself_are_not_shown(recordings: tuple[Path, 
     assert options["lanes"] == "shared:1" and "stats_file" not in options
 
 
-def test_names_of_a_program_cannot_become_markup(recordings: tuple[Path, Path]) -> None:
+def hostile(path: Path) -> Recording:
+    """What a program might be called, and have called its pools; with many lanes."""
     bad = "</script><img src=//x onerror=alert(1)>"
-    recording = Recording.load(recordings[0])
+    recording = Recording.load(path)
     recording.command = [bad]
     recording.options = f"lanes={bad}"
     recording.machine = {"kernel": bad}
     owner = {"kind": "pool", "used_bytes": 1, "peak_bytes": 2, "limit_bytes": 3, "slab_bytes": 65536, "live": 1, "contended": 0}
     for sample in recording.samples:
-        sample.snapshot["owners"] = [{**owner, "name": bad}]
+        sample.snapshot["owners"] = [{**owner, "name": bad}, {**owner, "name": "", "kind": "heap", "limit_bytes": None}]
+        one = sample.snapshot["lanes"][0]
+        sample.snapshot["lanes"] = [{**one, "lane": i, "batches_to": [(i * j) % 5 for j in range(64)]} for i in range(3, 63)]
         sample.snapshot["left_out"] = [bad]
         for cell in sample.snapshot["contention"]:
             cell["at"] = bad
     recording.end["contention"] = recording.samples[-1].snapshot["contention"]
-    text = page([Run(recording)])
+    return recording
+
+
+def test_names_of_a_program_cannot_become_markup(recordings: tuple[Path, Path]) -> None:
+    text = page([Run(hostile(recordings[0]))])
     ids = Ids(text)
     assert "img" not in ids.tags
     assert ids.tags.count("script") == 3
@@ -231,6 +239,14 @@ def test_a_class_memory_is_divided_without_rest() -> None:
     parts = class_parts(row)
     assert sum(parts) == row["slab_bytes"]
     assert parts[1] == 1000 * 63 / 2
+
+
+def test_heaps_and_pools_are_shown_with_their_budget(recordings: tuple[Path, Path]) -> None:
+    plot = next(part for part in sections.owners([Run(hostile(recordings[0]))]).parts if isinstance(part, Plot))
+    assert plot.table is not None
+    assert plot.table.rows[0][1:5] == ["1 B", "2 B", "3 B", "67 %"]
+    assert plot.table.rows[1][0] == "heap (no name)" and plot.table.rows[1][3] == "none"
+    assert [trace["name"] for trace in plot.traces] == ["peak", "used at the end"]
 
 
 def test_lanes_are_named_by_who_uses_them() -> None:

@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 from conftest import tool
+from test_report import hostile
 from test_report import recordings as recordings
+
+from lanemalloc.report import write
 
 selenium = pytest.importorskip("selenium", reason="selenium is not there: it drives the browser")
 from selenium import webdriver  # noqa: E402
@@ -107,6 +110,8 @@ def pages(recordings: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactor
     tool("run", "-q", "--record", folder / "none.jsonl", "--", "true")
     for name, files in (("one", recordings[:1]), ("two", recordings), ("none", (folder / "none.jsonl",))):
         assert tool("report", *files, "-o", found[name]).returncode == 0
+    write(hostile(recordings[0]), folder / "odd.html")
+    found["odd"] = folder / "odd.html"
     return found
 
 
@@ -228,6 +233,16 @@ def test_axe_finds_nothing(browser: Browser, pages: dict[str, Path], scheme: str
     told = [(one["id"], one["help"], [node["html"][:160] for node in one["nodes"][:3]]) for one in found["violations"]]
     assert told == []
     assert len(found["passes"]) > 15
+
+
+def test_hostile_names_stay_text_and_many_lanes_are_drawn(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["odd"])
+    assert browser.messages() == [] and browser.requests() == []
+    assert browser.js("return document.querySelectorAll('img, main script').length") == 0
+    assert "onerror" in browser.js("return document.querySelector('h1').textContent")
+    assert browser.js("return document.querySelectorAll('.chord text').length") == 13
+    assert browser.js("return document.querySelectorAll('#owners-plot .bars path').length") == 4
+    assert len(browser.shot("odd")) > 10_000
 
 
 def test_without_scripts_all_figures_are_there_as_tables(browser: Browser, pages: dict[str, Path]) -> None:

@@ -14,6 +14,7 @@ from lanemalloc import units
 
 MOST_GROUPS = 12
 SIZE, OUTER, INNER = 384, 165.0, 152.0
+WIDE = 0.35  # radians
 GAP = 0.03  # of the circle's angle, between groups
 COLOURS = ("blue", "orange", "green", "purple", "ochre", "indigo", "brown", "grey")
 
@@ -107,13 +108,11 @@ def colour(i: int) -> str:
 
 
 def ribbon(flow: Flow, i: int, j: int, begin: tuple[float, float], end: tuple[float, float]) -> str:
-    """Ends a little before the arc of the lane that gets it, which shows the direction."""
+    """Ends a little before the arc of the lane that gets it, and if it is not too wide in a point: that shows the direction."""
     near, far = INNER - 2, INNER - 12
     middle = (end[0] + end[1]) / 2
-    shape = (
-        f"M{point(begin[0], near)}{arc(*begin, near)}Q0,0 {point(end[0], far)}"
-        f"L{point(middle, near)}L{point(end[1], far)}Q0,0 {point(begin[0], near)}Z"
-    )
+    tip = f"L{point(middle, near)}L{point(end[1], far)}" if end[1] - end[0] < WIDE else arc(*end, far)
+    shape = f"M{point(begin[0], near)}{arc(*begin, near)}Q0,0 {point(end[0], far)}{tip}Q0,0 {point(begin[0], near)}Z"
     told = f"{flow.names[i]} freed of {flow.names[j]}: {flow.batches[i][j]:,} batches, about {units.count(flow.objects[i][j])} objects"
     return f'<path class="ribbon" d="{shape}" fill="{colour(i)}" stroke="{colour(i)}"><title>{escape(told)}</title></path>'
 

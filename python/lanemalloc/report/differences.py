@@ -29,13 +29,17 @@ def per(part: str, whole: str) -> Callable[[Run], float]:
     return lambda run: 100 * run.figures.get(part, 0) / max(run.figures.get(whole, 0), 1)
 
 
+def duration(seconds: float) -> str:
+    return units.duration(seconds) if seconds else "0 s"
+
+
 def percent(value: float) -> str:
     return f"{value:.2f} %"
 
 
 FIGURES = (
-    Figure("lasted", "s", lambda run: run.seconds, units.duration),
-    Figure("CPU time", "s", lambda run: float(run.end.get("cpu_seconds", 0)), units.duration),
+    Figure("lasted", "s", lambda run: run.seconds, duration),
+    Figure("CPU time", "s", lambda run: float(run.end.get("cpu_seconds", 0)), duration),
     Figure("peak resident memory", "bytes", lambda run: float(run.peak_resident), units.size),
     Figure("peak live objects", "bytes", lambda run: float(run.peak_live), units.size),
     Figure("live at the end", "bytes", figure_of("live_bytes"), units.size),
@@ -48,12 +52,12 @@ FIGURES = (
     Figure("freed by another lane", "% of frees", per("remote_frees", "frees"), percent),
     Figure("failed tries", "", lambda run: float(run.failures), units.count),
     Figure("waits", "", lambda run: float(run.waits), units.count),
-    Figure("waited, all threads", "s", lambda run: run.waited, units.duration),
+    Figure("waited, all threads", "s", lambda run: run.waited, duration),
     Figure(
         "waited for a million allocations",
         "s",
         lambda run: run.waited * 1e6 / max(run.figures.get("allocations", 0), 1),
-        units.duration,
+        duration,
     ),
 )
 

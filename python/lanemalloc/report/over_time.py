@@ -115,7 +115,11 @@ def contention(runs: list[Run]) -> Section:
     share = 1 / len(rows)
     for row, (title, _, _, _) in enumerate(rows):
         top = 1 - row * share - 0.05
-        layout[f"yaxis{row + 1 if row else ''}"] = {"domain": [max(top - share * 0.72, 0), top], "rangemode": "tozero", "nticks": 5}
+        layout[f"yaxis{row + 1 if row else ''}"] = {
+            "domain": [top - share * 0.72 if row + 1 < len(rows) else 0, top],
+            "rangemode": "tozero",
+            "nticks": 5,
+        }
         layout["annotations"].append(row_title(title, top))
     layout["xaxis"] = {**TIME_AXIS, "anchor": f"y{len(rows)}" if len(rows) > 1 else "y"}
     text = " ".join(run.name(busiest_moment(run)) for run in runs)

@@ -120,7 +120,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     )
     started = datetime.fromtimestamp(r.started, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC") if r.started else "not known"
     return [
-        ("Command", run.command),
+        *([] if run.letter else [("Command", run.command)]),
         ("Ended", f"{ended}, after {units.duration(run.seconds)}"),
         ("Library", f"lanemalloc {r.library or 'of unknown version'}, entered {run.entry}"),
         ("Machine", on or "not known"),

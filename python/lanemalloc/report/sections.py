@@ -31,7 +31,7 @@ def sections(runs: list[Run]) -> list[Section]:
 
 
 def comparison(a: Run, b: Run) -> Section:
-    lead = f"A is the first recording ({a.command}; {a.entry}), B the second ({b.command}; {b.entry}). Curves of B are dotted."
+    lead = f"A is the first recording (lanes entered {a.entry}), B the second ({b.entry}). Curves of B are dotted."
     if a.recording.machine != b.recording.machine:
         lead += "\nThe two were recorded on machines that differ, so that times and rates may differ for that alone."
     if a.recording.command != b.recording.command:
@@ -45,7 +45,7 @@ def comparison(a: Run, b: Run) -> Section:
 def remote(runs: list[Run]) -> Section:
     lead = (
         "An object that a thread of another lane frees goes back to the lane that had allocated it, in batches. A ribbon has the colour of "
-        "the lane that frees, and points to the lane whose memory it was."
+        "the lane that frees, and ends a little before the lane whose memory it was."
     )
     parts: list[Plot | Table | str] = []
     for run in runs:

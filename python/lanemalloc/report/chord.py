@@ -14,6 +14,7 @@ from lanemalloc import units
 
 MOST_GROUPS = 12
 SIZE, OUTER, INNER = 384, 165.0, 152.0
+SIDE = 70  # for names
 WIDE = 0.35  # radians
 GAP = 0.03  # of the circle's angle, between groups
 COLOURS = ("blue", "orange", "green", "purple", "ochre", "indigo", "brown", "grey")
@@ -95,7 +96,7 @@ def svg(flow: Flow, label: str) -> str:
     drawn = [ribbon(flow, i, j, ends[i, j, "from"], ends[i, j, "to"]) for i, j in pairs]
     drawn += [group(flow, i, begins[i], begins[i] + weights[i] * scale) for i in range(n) if weights[i]]
     half = SIZE / 2
-    box = f"{-half - 30:.0f} {-half:.0f} {SIZE + 60} {SIZE}"
+    box = f"{-half - SIDE:.0f} {-half:.0f} {SIZE + 2 * SIDE} {SIZE}"
     return f'<svg class="chord" viewBox="{box}" role="img" aria-label="{escape(label)}">{"".join(drawn)}</svg>'
 
 

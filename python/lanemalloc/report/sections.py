@@ -59,7 +59,7 @@ def remote(runs: list[Run]) -> Section:
         largest = max(((value, i, j) for i, row in enumerate(flow.batches) for j, value in enumerate(row)), key=lambda one: one[0])
         text = run.name(
             f"{units.count(flow.total)} batches with about {units.count(sum(map(sum, flow.objects)))} objects; most of them, "
-            f"{units.percent(largest[0], flow.total)}, were {flow.names[largest[2]]}'s, freed by {flow.names[largest[1]]}."
+            f"{units.percent(largest[0], flow.total)}, were of {flow.names[largest[2]]}, freed by {flow.names[largest[1]]}."
         )
         if flow.grouped:
             text += f" {flow.grouped} less busy lanes are one group."

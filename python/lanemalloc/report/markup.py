@@ -69,7 +69,7 @@ class Plot:
 def figure(title: str, drawn: str, text: str, table: Table | None) -> str:
     text = text[:1].upper() + text[1:]
     figures = f"<details><summary>The same as a table</summary>{table.html()}</details>" if table else ""
-    return f"<figure><h3>{escape(title)}</h3>{drawn}<figcaption>{prose(text)}</figcaption>{figures}</figure>"
+    return f"<figure><h3>{prose(title)}</h3>{drawn}<figcaption>{prose(text)}</figcaption>{figures}</figure>"
 
 
 @dataclass

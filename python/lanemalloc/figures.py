@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from lanemalloc.snapshot import CellFigures, Difference, OwnerFigures, Snapshot
+from lanemalloc.snapshot import ENTRIES, CellFigures, Difference, OwnerFigures, Snapshot
 
+NO_NUMBER = (1 << 32) - 1  # of a lane: it is one for those who find their own closed
 MOST_LANES = 256  # in JSON: those with most allocations
 
 
@@ -75,7 +76,12 @@ def of_cells(snapshot: Snapshot) -> dict[str, int]:
 
 
 def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
-    """Everything of a snapshot that is not zero."""
+    """Everything of a snapshot that is not zero.
+
+    Of a class, `below` is the size that is the next smaller class', so that an object was asked for with more than that; `by_fill` are
+    its slabs by how full they are, from empty by eighths to full. Of a lane, `number` is that of its CPU, or among the shared
+    ones; null of one for overflow.
+    """
     s = snapshot
     return {
         "version": 1,
@@ -112,7 +118,7 @@ def cell_json(cell: CellFigures) -> dict[str, Any]:
     }
 
 
-def classes_json(snapshot: Snapshot) -> list[dict[str, int]]:
+def classes_json(snapshot: Snapshot) -> list[dict[str, Any]]:
     c = snapshot.classes
     rows = np.flatnonzero((c.allocations > 0) | (c.slabs > 0))
     return [
@@ -125,6 +131,8 @@ def classes_json(snapshot: Snapshot) -> list[dict[str, int]]:
             "waiting": int(c.waiting[i]),
             "slabs": int(c.slabs[i]),
             "slab_bytes": int(c.slab_bytes[i]),
+            "below": int(c.size[i - 1]) if i > 0 else 0,
+            "by_fill": c.by_fill[i].tolist(),
         }
         for i in rows
     ]
@@ -137,6 +145,8 @@ def lanes_json(snapshot: Snapshot) -> list[dict[str, Any]]:
         {
             "lane": int(lanes.owner[i]),
             "thread": int(lanes.thread[i]),
+            "entered": ENTRIES[lanes.how[i]] if 0 <= lanes.how[i] < len(ENTRIES) else "?",
+            "number": int(lanes.number[i]) if lanes.number[i] < NO_NUMBER else None,
             "allocations": int(lanes.allocations[i]),
             "misses": int(lanes.misses[i]),
             "remote_frees": int(lanes.remote_frees[i]),

@@ -39,6 +39,7 @@ from lanemalloc.memory import Addresses, Gone, Memory, ProcessMemory, Unreadable
 from lanemalloc.slabs import DEPOT, Bins, Slabs, read_bins, read_slabs
 from lanemalloc.snapshot import (
     ENTRIES,
+    FILLS,
     KINDS_OF_OWNERS,
     CellFigures,
     Classes,
@@ -393,7 +394,19 @@ def add_up_classes(layout: Layout, world: np.void, lanes: dict[str, Numbers], sl
         slab_bytes=counted(index, slabs.blocks[of_malloc], n, share) << shift,
         used=used,
         carved=counted(index, slabs.carved[of_malloc], n, share),
+        by_fill=by_fill(layout, slabs, of_malloc),
     )
+
+
+def by_fill(layout: Layout, slabs: Slabs, chosen: npt.NDArray[np.bool_]) -> Numbers:
+    """How many slabs of each class are how full: bounded, however many slabs there are."""
+    n = len(layout.class_sizes)
+    index, used = slabs.size_class[chosen], slabs.used[chosen]
+    capacity = (slabs.blocks[chosen] << layout.number("block_shift")) // np.maximum(layout.class_sizes[index], 1)
+    steps = FILLS - 2
+    fill = np.clip(-(-used * steps // np.maximum(capacity, 1)), 0, steps)
+    fill = np.where((used > 0) & (used >= capacity), FILLS - 1, fill)
+    return counted(index * FILLS + fill, None, n * FILLS, slabs.share).reshape(n, FILLS)
 
 
 def lanes_of(layout: Layout, table: LaneTable, slabs: Slabs, waiting: Numbers, cells: list[tuple[Cell, Records]]) -> Lanes:

@@ -14,6 +14,7 @@ Rates = npt.NDArray[np.float64]
 
 ENTRIES = ("owned", "shared", "percpu")
 KINDS_OF_OWNERS = ("heap", "pool")
+FILLS = 10  # how full a slab is: empty, up to an eighth, ..., up to eight eighths but not full, full
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Classes:
     slab_bytes: Numbers
     used: Numbers  # as slabs count: live, waiting and in flight
     carved: Numbers  # ever handed out
+    by_fill: Numbers  # classes x FILLS: slabs by the share of their objects that is used
 
     @property
     def live_bytes(self) -> Numbers:

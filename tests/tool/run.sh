@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests the command `lanemalloc`: the reader over memory made by hand and over real processes, and each subcommand as people use it: in a
-# terminal, with bad process ids, dying targets, very many threads, as another user; the exporter with Prometheus; the wheel.
+# terminal, with bad process ids, dying targets, very many threads, as another user; the exporter with Prometheus; reports in a browser;
+# the wheel.
 # Called by: tests/run.sh, and by hand.
 #   run.sh [--lib PATH] [--fast] [PYTEST ARGUMENTS...]
 # --fast leaves the wheel out.
@@ -17,7 +18,7 @@ while (($# > 0)); do
     *) arguments+=("$1"); shift ;;
   esac
 done
-tools/install-packages gcc libc6-dev git tmux less procps util-linux prometheus pipx python3 python3-venv
+tools/install-packages gcc libc6-dev git tmux less procps util-linux prometheus pipx python3 python3-venv chromium chromium-driver
 [[ -e $library ]] || tools/build release >&2
 python=$(tools/python-env)
 

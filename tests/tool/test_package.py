@@ -49,7 +49,7 @@ def test_the_wheel_carries_the_libraries_and_no_more(wheel: Path) -> None:
     assert {"liblanemalloc.so", "liblanemalloc-dynamic-tls.so"} <= native
     assert {"liblanemalloc-trace.so", "lanemalloc-collect", "lanemalloc-replay"} <= native
     assert not [name for name in names if name.endswith((".h", ".a", ".pc", ".7"))]
-    assert "lanemalloc/commands/top.py" in names
+    assert {"lanemalloc/commands/top.py", "lanemalloc/report/page.css", "lanemalloc/report/page.js"} <= set(names)
 
 
 def use(command: Path) -> None:
@@ -57,6 +57,8 @@ def use(command: Path) -> None:
     assert "exit status 0" in run("sh", "-c", f"cd / && {command} run -- ls / 2>&1")
     assert "site-packages" in run(command, "doctor", cwd=Path("/"))
     assert "0.1.0" in run(command, "--version", cwd=Path("/"))
+    made = run("sh", "-c", f"cd {command.parent} && {command} run -q --report ./run.html -- sleep 1; grep -c Content-Security run.html")
+    assert made.strip() == "1"
     assert "lanemalloc_processes" in run(command, "exporter", "--once", cwd=Path("/"))
 
 

@@ -16,6 +16,7 @@ from synthetic import (
     Synthetic,
 )
 
+from lanemalloc.figures import snapshot_json
 from lanemalloc.memory import Gone
 from lanemalloc.reader import EXACT, Wanted
 from lanemalloc.slabs import CLEAN, DIRTY, read_free_runs, spread
@@ -41,6 +42,21 @@ def test_live_objects_are_those_in_use_less_those_that_wait_or_are_on_their_way(
     assert snapshot.frees == 90 - 45
     assert snapshot.live_bytes == 45 * 16
     assert snapshot.left_out == []
+
+
+def test_slabs_are_counted_by_how_full_they_are() -> None:
+    memory = Synthetic()
+    lane = memory.add_lane()
+    holds = BLOCK // 1024
+    for used in (0, 1, holds // 8, holds // 8 + 1, holds - 1, holds):
+        memory.add_slab(lane, 3, used=used, carved=holds)
+    memory.add_slab(lane, 4, used=1, carved=1)
+    snapshot = memory.reader().read()
+    assert snapshot.classes.by_fill[3].tolist() == [1, 2, 1, 0, 0, 0, 0, 0, 1, 1]
+    assert snapshot.classes.by_fill[4].tolist() == [0] * 9 + [1]
+    assert (snapshot.classes.by_fill.sum(axis=1) == snapshot.classes.slabs).all()
+    rows = {row["size"]: row for row in snapshot_json(snapshot)["classes"]}
+    assert (rows[1024]["below"], sum(rows[1024]["by_fill"])) == (32, rows[1024]["slabs"])
 
 
 def test_without_bins_what_waits_counts_as_live_and_that_is_said() -> None:

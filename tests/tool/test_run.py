@@ -185,8 +185,11 @@ def test_a_recording_can_be_read_again_and_a_cut_one_too(situations: Path, tmp_p
     assert recording.end["signal"] == signal.SIGTERM
     assert recording.peak_live == recording.end["peak_live_bytes"]
     text = path.read_text()
+    assert recording.machine["cpus"] >= 1 and recording.unread == 0
     path.write_text(text[: len(text) * 2 // 3])
-    assert len(Recording.load(path).samples) >= 1
+    cut = Recording.load(path)
+    assert len(cut.samples) >= 1
+    assert (cut.unread, cut.end) == (1, {})
     path.write_text("nothing\n")
     with pytest.raises(Problem, match="no recording"):
         Recording.load(path)
@@ -205,6 +208,19 @@ def test_a_recording_stays_small_however_long_it_is() -> None:
     assert recording.samples[0].at == 0
     gaps = [b.at - a.at for a, b in zip(recording.samples, recording.samples[1:])]
     assert max(gaps) < 2.5 * min(gaps)
+
+
+def test_thinning_a_recording_keeps_the_moment_with_most_live_bytes() -> None:
+    from synthetic import Synthetic
+
+    memory = Synthetic()
+    memory.add_lane()
+    recording = Recording(["x"])
+    for i in range(3 * MOST):
+        memory.world(large_bytes=1 << 30 if i == 333 else 1000)
+        recording.add(memory.reader().read(), i * 0.1)
+    assert max(sample.snapshot["figures"]["live_bytes"] for sample in recording.samples) == 1 << 30
+    assert len(recording.samples) <= MOST
 
 
 # --- At a terminal.

@@ -37,7 +37,8 @@ class Watch:
         self.trouble: Exception | None = None
 
     def look(self, at: float) -> None:
-        """`at`: seconds since the start."""
+        """`at`: seconds since the start; finding the allocator for the first time takes a while, so that what is seen is of later."""
+        started = time.monotonic() - at
         from lanemalloc import process
         from lanemalloc.reader import Reader
 
@@ -46,7 +47,8 @@ class Watch:
             if self.reader is None:
                 self.reader = Reader.open(self.pid)
                 self.recording.pid = self.pid
-            self.recording.add(self.reader.read_paced(), at)
+            snapshot = self.reader.read_paced()
+            self.recording.add(snapshot, snapshot.at_ns / 1e9 - started)
         except Problem:
             self.reader = None  # of an exec, the next look finds the new program
         except Exception as error:  # the program is not to suffer from a fault in here
@@ -114,7 +116,8 @@ def attend(child: Child, program: list[str]) -> tuple[Recording, End]:
             return recording, end
         watch.look(time.monotonic() - child.started)
         after = next(first, None)
-        due = child.started + after if after is not None else time.monotonic() + watch.interval
+        now = time.monotonic()
+        due = now + watch.interval if after is None else max(child.started + after, now + FIRST_LOOKS[0])
 
 
 def figures_at_exit(folder: Path, pid: int) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:

@@ -27,6 +27,8 @@ extern "C" {
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern const char etext[] __attribute__((visibility("hidden")));
 extern const char lanemalloc_is_library[] __attribute__((weak, visibility("hidden")));
+extern const char _DYNAMIC[]
+    __attribute__((weak, visibility("hidden")));  // null: a static program at a fixed address
 }
 
 namespace lanemalloc {
@@ -99,6 +101,8 @@ __attribute__((no_sanitize("address", "thread"))) unsigned walk_frames(Address a
 }
 
 }  // namespace
+
+bool may_prepare_early() { return _DYNAMIC != nullptr; }
 
 Unwinding prepare_unwinding(Unwinding how) {
   if (!kHasFrames) how = Unwinding::kTables;

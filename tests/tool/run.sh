@@ -17,7 +17,9 @@ while (($# > 0)); do
     *) arguments+=("$1"); shift ;;
   esac
 done
-tools/install-packages gcc g++ libc6-dev git tmux less procps util-linux prometheus pipx python3 python3-venv
+packages=(gcc g++ binutils libc6-dev git tmux less procps util-linux prometheus pipx python3 python3-venv)
+command -v go >/dev/null || [[ -x /usr/local/go/bin/go ]] || packages+=(golang-go)
+tools/install-packages "${packages[@]}"
 [[ -e $library && -e $(dirname "$library")/lanemalloc-sim ]] || tools/build release >&2
 python=$(tools/python-env)
 

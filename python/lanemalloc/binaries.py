@@ -1,6 +1,6 @@
-"""What trace needs to know of programs and libraries: whether a program can be preloaded into, and build ids.
+"""What trace and profile need to know of programs and libraries: whether a program can be preloaded into, and build ids.
 
-Used by: recorder, allocators.
+Used by: recorder, allocators, sampled, symbols.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ def build_id(path: str) -> str:
                 if kind != PT_NOTE or size > 1 << 20:
                     continue
                 file.seek(offset)
-                if found := _build_id_of(file.read(size)):
+                if found := build_id_of(file.read(size)):
                     return found
     except OSError:
         pass
     return ""
 
 
-def _build_id_of(notes: bytes) -> str:
+def build_id_of(notes: bytes) -> str:
+    """Of a segment of notes; empty if none of them is one."""
     at = 0
     while at + 12 <= len(notes):
         name_size, size, kind = struct.unpack_from("<III", notes, at)

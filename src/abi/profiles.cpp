@@ -13,6 +13,7 @@ namespace lanemalloc {
 namespace {
 
 constinit Relaxed<uint64_t> sampling_since = 0;  // 0: never
+constinit Relaxed<bool> has_constructed = false;
 
 Sampler<Linux>& sampler() { return process_engine.world().sampler; }
 
@@ -53,11 +54,18 @@ void write_at_end(StackKind kind, const char* name) {
   if (process_options().seeing.sample.bytes != 0) start_sampling();
 }
 
+// Without a priority, so behind the one that registers a static program's tables.
+[[gnu::constructor]] void constructors_run() {
+  has_constructed = true;
+  if (sampling_since == 0 && process_options().seeing.sample.bytes != 0 && start_process()) start_sampling();
+}
+
 }  // namespace
 
 void start_sampling() {
   const SeeingOptions& o = process_options().seeing;
   const bool is_on = o.sample.bytes != 0;
+  if (is_on && !has_constructed && !may_prepare_early()) return;
   if (is_on) {
     prepare_unwinding(o.unwind_by_frames ? Unwinding::kFrames : Unwinding::kTables);
     if (!sampler().start(capture_stack)) {

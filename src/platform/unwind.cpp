@@ -30,6 +30,8 @@ extern "C" {
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern const char etext[] __attribute__((visibility("hidden")));
 extern const char lanemalloc_is_library[] __attribute__((weak, visibility("hidden")));
+extern const char _DYNAMIC[]
+    __attribute__((weak, visibility("hidden")));  // null: a static program at a fixed address
 }
 
 // libgcc's, if it is linked in: the table's entry for a place in code, or null.
@@ -51,7 +53,9 @@ constexpr bool kHasFrames = false;
 #endif
 
 constexpr unsigned kMostFrames = 64;
-constexpr unsigned kMostOwn = 24;  // of the allocator's, before the first of the program's
+// Of the allocator's, before the first of the program's. It has 4 to 6; where there are more, the outermost of a deep stack are lost.
+// Each frame that is walked costs about 900 instructions, and stacks deeper than kMostFrames are walked so much further.
+constexpr unsigned kMostOwn = 8;
 
 NOINLINE bool has_tables() {
   struct {
@@ -112,6 +116,8 @@ __attribute__((no_sanitize("address", "thread"))) unsigned walk_frames(Address a
 }
 
 }  // namespace
+
+bool may_prepare_early() { return _DYNAMIC != nullptr; }
 
 Unwinding prepare_unwinding(Unwinding how) {
   if (!kHasFrames) how = Unwinding::kTables;

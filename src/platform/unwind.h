@@ -17,6 +17,10 @@ enum class Unwinding : uint8_t {
 // no captures until this is called again.
 Unwinding prepare_unwinding(Unwinding how);
 
+// Whether that may be done before the program's constructors have run. A static program has no header that leads to its tables: one of
+// its first constructors registers them, and without them the C library's way ends the process.
+bool may_prepare_early();
+
 // Writes at most `most` return addresses, the innermost first, and returns how many. The allocator's own functions are left out,
 // where it is a library of its own; where it is linked into a program they are there, but for this one. None before
 // prepare_unwinding(). Async-signal-safe; keeps errno.

@@ -162,7 +162,8 @@ class Sampler {
   }
   static void add(Stack& stack, StackCounter which, uint64_t n) { count<P>(stack.counters[which], n); }
 
-  NOINLINE Stack* find_stack(StackKind kind) {
+  // No frame of its own, since each costs to be walked.
+  FAST Stack* find_stack(StackKind kind) {
     Address frames[Stacks<P>::kMostFrames];
     const Unwind unwind = unwind_.load(std::memory_order_relaxed);
     const unsigned depth = unwind != nullptr ? unwind(frames, Stacks<P>::kMostFrames) : 0;

@@ -149,5 +149,11 @@ for way in tables frames; do
     check_leaks "$title" "$work/$program"
   done
 done
+
+# A static program's tables are registered by one of its constructors: sampling begins behind that.
+g++ -O2 -g -std=c++20 -pthread -static tests/tool/sampled.cpp build/release/liblanemalloc.a -o "$work/static"
+check 'static: it is sampled from its start' env "LANEMALLOC_OPTIONS=sample=64k,profile=exit,profile_file=$work/static.%k.pb" "$work/static" heap
+check 'static: what it keeps is there' grep -qE ' keep_small$' <(top static.heap.pb inuse_space B)
+
 echo "$passed passed, $failed failed, 0 skipped"
 [[ $failed -eq 0 ]]

@@ -2,8 +2,8 @@
 """Simulates the shipped engine on many cores and counts the cache lines that go from one core to another.
 
 Called by run.sh; by bench/ as `run.py --json FILE`; and by hand. How it works: simulator.cpp and workloads.cpp, compiled with
-a copy of src/ by -fsanitize=thread and linked without ThreadSanitizer. The figures are held against bars, and against the
-golden ones of figures.tsv (tests/golden/table.py), which --update writes.
+src/ by -fsanitize=thread and linked without ThreadSanitizer; CMakeLists.txt here builds them, for `lanemalloc sim` too. The figures
+are held against bars, and against the golden ones of figures.tsv (tests/golden/table.py), which --update writes.
 
 What is counted, in transfers an operation (a malloc or a free), for lines of 64 bytes and for pairs of lines:
   metadata  of lines outside the objects: lanes, slab states, the page map, the root, the threads' slots
@@ -30,7 +30,6 @@ from table import Table, Tolerance
 
 SOURCE = Path(os.environ.get("LANEMALLOC_SIMULATOR_SOURCE", HERE.parent.parent / "src"))
 CXX = os.environ.get("CXX", "g++")
-COMPILE = [CXX, "-std=c++20", "-O2", "-g", "-w"]
 WATCHDOG = 900  # seconds; no bound on speed
 
 ENTRIES = ("owned", "shared", "percpu")
@@ -93,26 +92,19 @@ def execute(command: list[str]) -> str:
     return done.stdout
 
 
-def precompile(place: Path) -> Path:
-    """Compiles what does not depend on src/."""
-    runtime = place / "runtime.o"
-    execute([*COMPILE, "-c", str(HERE / "simulator.cpp"), "-o", str(runtime)])
-    return runtime
-
-
-def build(place: Path, runtime: Path, edits: tuple[tuple[str, str, str], ...] = ()) -> Path:
+def build(place: Path, edits: tuple[tuple[str, str, str], ...] = ()) -> Path:
     """Compiles the simulator over a copy of src/ with the edits. Returns the executable."""
-    tree, program, executable = (place / name for name in ("src", "program.o", "simulator"))
+    tree = place / "src"
     shutil.copytree(SOURCE, tree)
     for file, text, replacement in edits:
         content = (tree / file).read_text()
         if content.count(text) != 1:
             raise Broken(f"{file} has {content.count(text)} times: {text}")
         (tree / file).write_text(content.replace(text, replacement))
-    execute([*COMPILE, "-fsanitize=thread", f"-I{HERE / 'shim'}", f"-I{tree}", f"-I{HERE.parents[1] / 'include'}",
-             "-c", str(HERE / "workloads.cpp"), "-o", str(program)])
-    execute([CXX, "-no-pie", str(runtime), str(program), "-o", str(executable)])
-    return executable
+    execute(["cmake", "-G", "Ninja", "-S", str(HERE), "-B", str(place / "build"), f"-DCMAKE_CXX_COMPILER={CXX}",
+             f"-DLANEMALLOC_SIMULATOR_SOURCE={tree}"])
+    execute(["cmake", "--build", str(place / "build"), "-j", "1"])
+    return place / "build" / "lanemalloc-sim"
 
 
 def simulate(executable: Path, allocator: str, workload: str, cores: int) -> Figures:
@@ -187,11 +179,11 @@ def check_model(executable: Path, model: str) -> list[tuple[bool, str]]:
     return [(sum_of(many) > max(1.0, sum_of(few)), text)]
 
 
-def check_mutant(mutant: Mutant, runtime: Path) -> list[tuple[bool, str]]:
+def check_mutant(mutant: Mutant) -> list[tuple[bool, str]]:
     title = f"mutant '{mutant.name}'"
     with tempfile.TemporaryDirectory() as place:
         try:
-            executable = build(Path(place), runtime, mutant.edits)
+            executable = build(Path(place), mutant.edits)
             figures = simulate(executable, mutant.allocator, mutant.workload, CORES[-1] if mutant.is_golden else MUTANT_CORES)
             judged = judge(figures)
             if mutant.is_golden:
@@ -213,12 +205,11 @@ def test() -> int:
             passed, failed = passed + good, failed + (not good)
 
     with tempfile.TemporaryDirectory() as place, concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        runtime = precompile(Path(place))
-        executable = build(Path(place), runtime)
+        executable = build(Path(place))
         entries = [pool.submit(check_entry, executable, e, w) for e in ENTRIES for w in WORKLOADS]
         others = [pool.submit(check_model, executable, m) for m in MODELS]
         can_judge = golden_table().made_elsewhere() is None
-        others += [pool.submit(check_mutant, m, runtime) for m in MUTANTS if can_judge or not m.is_golden]
+        others += [pool.submit(check_mutant, m) for m in MUTANTS if can_judge or not m.is_golden]
         for entry in entries:
             judged, figures = entry.result()
             count(judged)
@@ -235,7 +226,7 @@ def update() -> int:
     """Writes the golden figures, unless a bar is missed."""
     measured: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place, concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        executable = build(Path(place), precompile(Path(place)))
+        executable = build(Path(place))
         runs = [pool.submit(check_entry, executable, e, w) for e in ENTRIES for w in WORKLOADS]
         for run in runs:
             judged, figures = run.result()
@@ -250,7 +241,7 @@ def update() -> int:
 def write_figures(file: Path) -> int:
     """All figures, one record an allocator, workload and number of cores."""
     with tempfile.TemporaryDirectory() as place, concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
-        executable = build(Path(place), precompile(Path(place)))
+        executable = build(Path(place))
         # To the models all sizes are alike, or nearly.
         runs = [(e, w) for e in ENTRIES for w in WORKLOADS] + [(m, w) for m in MODELS for w in WORKLOADS[:2]]
         plans = [(allocator, workload, cores) for allocator, workload in runs for cores in CORES]
@@ -266,7 +257,7 @@ def write_figures(file: Path) -> int:
 def print_places(allocator: str, workload: str, cores: str) -> int:
     """Which lines of the sources made the transfers."""
     with tempfile.TemporaryDirectory() as place:
-        executable = build(Path(place), precompile(Path(place)))
+        executable = build(Path(place))
         output = execute([str(executable), allocator, workload, cores, str(SEED), "where"]).splitlines()
         print(output[0])
         print("metadata   (pairs)   objects   (pairs)  place")

@@ -4,5 +4,5 @@
 # Called by: tests/run.sh, and by hand: run.sh [--update] [--json FILE] [--where ALLOCATOR WORKLOAD CORES]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-"$here/../../tools/install-packages" g++ binutils python3 >&2
+"$here/../../tools/install-packages" g++ binutils cmake ninja-build python3 >&2
 exec python3 "$here/run.py" "$@"

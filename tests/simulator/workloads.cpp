@@ -1,5 +1,5 @@
 // The programs that are simulated: an allocator under a workload. The shipped engine is compiled in here, with -fsanitize=thread.
-// Called by: run.py, as `simulator ALLOCATOR WORKLOAD CORES SEED [where]`; prints one line of JSON, and with
+// Called by: run.py and `lanemalloc sim`, as `simulator ALLOCATOR WORKLOAD CORES SEED [where]`; prints one line of JSON, and with
 // `where` a line for each place in the program that made transfers. Without arguments: the allocators.
 //
 // A workload runs twice: what the first run touches for the first time is not counted, what the second does is.

@@ -18,14 +18,16 @@ while (($# > 0)); do
     *) arguments+=("$1"); shift ;;
   esac
 done
-tools/install-packages gcc libc6-dev git tmux less procps util-linux prometheus pipx python3 python3-venv chromium chromium-driver
-[[ -e $library ]] || tools/build release >&2
+packages=(gcc g++ binutils libc6-dev git tmux less procps util-linux prometheus pipx python3 python3-venv chromium chromium-driver)
+command -v go >/dev/null || [[ -x /usr/local/go/bin/go ]] || packages+=(golang-go)
+tools/install-packages "${packages[@]}"
+[[ -e $library && -e $(dirname "$library")/lanemalloc-sim ]] || tools/build release >&2
 python=$(tools/python-env)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Copies, so that a build meanwhile does not change them under running programs.
-cp "$(dirname "$library")"/liblanemalloc* "$work"
+cp "$(dirname "$library")"/{liblanemalloc*,lanemalloc-sim} "$work"
 export LANEMALLOC_NATIVE=$work LANEMALLOC_TEST_PROGRAMS=$work/programs
 unset LANEMALLOC_OPTIONS LD_PRELOAD
 ulimit -c 0

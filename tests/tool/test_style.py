@@ -30,6 +30,6 @@ def test_run_and_help_start_without_numpy() -> None:
 
 
 def test_help_of_every_subcommand_that_is_there() -> None:
-    for name in ("run", "top", "explain", "doctor", "exporter", "report"):
+    for name in ("run", "top", "explain", "doctor", "exporter", "report", "profile", "sim", "trace", "replay", "tune"):
         done = subprocess.run([str(TOOL), name, "--help"], capture_output=True, text=True, check=False)
         assert done.returncode == 0 and "Usage:" in done.stdout

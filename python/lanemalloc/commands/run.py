@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lanemalloc.preload import environment
+from lanemalloc.profiling import DEFAULT_FOR_LEAKS, collect, no_profile, with_sampling
 from lanemalloc.supervise import Child, End
 from lanemalloc.ui import Problem
 
 if TYPE_CHECKING:
     from lanemalloc.reader import Reader
     from lanemalloc.recording import Recording
+    from lanemalloc.sampled import Look
 
+LEAKING = 1
 FIRST_LOOKS = (0.1, 0.2, 0.35)  # seconds after the start: short programs are seen too
 SHARE = 0.01  # of a CPU that looking may take
 EVERY = 0.5
@@ -29,18 +32,21 @@ EVERY = 0.5
 class Watch:
     """Looks at the program now and then. It may not have the library, exec another program, or end at any moment."""
 
-    def __init__(self, pid: int, recording: Recording) -> None:
+    def __init__(self, pid: int, recording: Recording, samples: bool) -> None:
         self.pid = pid
         self.recording = recording
         self.reader: Reader | None = None
         self.interval = EVERY
         self.trouble: Exception | None = None
+        self.samples = samples  # whether they are looked at too
+        self.last: Look | None = None
 
     def look(self, at: float) -> None:
         """`at`: seconds since the start; finding the allocator for the first time takes a while, so that what is seen is of later."""
         started = time.monotonic() - at
         from lanemalloc import process
         from lanemalloc.reader import Reader
+        from lanemalloc.sampled import Samples
 
         begin = time.thread_time()
         try:
@@ -49,6 +55,8 @@ class Watch:
                 self.recording.pid = self.pid
             snapshot = self.reader.read_paced()
             self.recording.add(snapshot, snapshot.at_ns / 1e9 - started)
+            if self.samples:
+                self.last = Samples(self.reader).look()
         except Problem:
             self.reader = None  # of an exec, the next look finds the new program
         except Exception as error:  # the program is not to suffer from a fault in here
@@ -62,6 +70,8 @@ class Watch:
 @click.option("--options", multiple=True, metavar="K=V,...", help="Options of the library, over those of LANEMALLOC_OPTIONS.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a report of the whole run there, as HTML.")
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write what was seen there, for `lanemalloc report`.")
+@click.option("--leaks", is_flag=True, help="Write too what was not freed at the end, by call stack; samples once in 64 KiB.")
+@click.option("--fail-on-leaks", is_flag=True, help="The same, and exit with 1 if there is any.")
 @click.option("--json", "as_json", is_flag=True, help="Write the summary as one line of JSON.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the summary there, not on standard error.")
 @click.option("-q", "--quiet", is_flag=True, help="Write no summary.")
@@ -71,6 +81,8 @@ def run(
     options: tuple[str, ...],
     report: Path | None,
     record: Path | None,
+    leaks: bool,
+    fail_on_leaks: bool,
     as_json: bool,
     output: Path | None,
     quiet: bool,
@@ -85,27 +97,34 @@ def run(
     lanemalloc run -- ./server --port 80
     lanemalloc run --lanes percpu --options decay_ms=10000 -- ./server
     lanemalloc run --report run.html -- python3 job.py
+    lanemalloc run --fail-on-leaks -- ./unit_tests
     """
     with tempfile.TemporaryDirectory(prefix="lanemalloc-") as folder:
         defaults = {"stats": "exit", "stats_format": "json", "stats_file": f"{folder}/%p.json"}
+        leaks = leaks or fail_on_leaks
+        if leaks:
+            options = with_sampling(Path(folder), None, options, DEFAULT_FOR_LEAKS)
         child = Child(list(program), environment(lanes, options, defaults))
-        recording, end = attend(child, list(program))
+        recording, end, last = attend(child, list(program), leaks)
         figures, others = figures_at_exit(Path(folder), child.pid)
         finish(recording, end, figures, others)
+        left = look_for_leaks(Path(folder), child.pid, last, end, recording) if leaks else []
         if not quiet:
-            write_summary(recording, end, as_json, output)
+            write_summary(recording, end, as_json, output, left)
         write_files(recording, record, report)
     sys.stdout.flush()
     sys.stderr.flush()
+    if fail_on_leaks and end.status == 0 and (recording.end["leaks"] or {}).get("bytes"):
+        os._exit(LEAKING)
     child.leave_like(end)
 
 
-def attend(child: Child, program: list[str]) -> tuple[Recording, End]:
+def attend(child: Child, program: list[str], samples: bool) -> tuple[Recording, End, Look | None]:
     """Until the program ends. Looks at it now and then."""
     from lanemalloc.recording import Recording  # not before the program has begun
 
     recording = Recording(program)
-    watch = Watch(child.pid, recording)
+    watch = Watch(child.pid, recording, samples)
     first = iter(FIRST_LOOKS)
     due = child.started + next(first)
     while True:
@@ -113,7 +132,7 @@ def attend(child: Child, program: list[str]) -> tuple[Recording, End]:
         if end is not None:
             if watch.trouble is not None:
                 sys.stderr.write(f"lanemalloc: the program could not be read ({watch.trouble!r}); please report this\n")
-            return recording, end
+            return recording, end, watch.last
         watch.look(time.monotonic() - child.started)
         after = next(first, None)
         now = time.monotonic()
@@ -145,11 +164,34 @@ def finish(recording: Recording, end: End, figures: dict[str, Any] | None, other
     recording.end = end_json(recording, end, figures, others)
 
 
-def write_summary(recording: Recording, end: End, as_json: bool, output: Path | None) -> None:
+def look_for_leaks(folder: Path, pid: int, last: Look | None, end: End, recording: Recording) -> list[str]:
+    """The program's end is passed on whatever happens here."""
+    recording.end["leaks"] = None
+    try:
+        return find_leaks(folder, pid, last, end, recording)
+    except Exception as error:
+        return [f"lanemalloc: leaks: {error.message if isinstance(error, Problem) else repr(error)}"]
+
+
+def find_leaks(folder: Path, pid: int, last: Look | None, end: End, recording: Recording) -> list[str]:
+    """Into recording.end["leaks"] (None: not known), and as lines of text."""
+    from lanemalloc import leaks, symbols
+
+    own, _, _ = collect(folder, "heap", pid, last)
+    if own is None:
+        return no_profile(recording.command[0], end)
+    symbols.look_up(own.profile)
+    own.profile.prune()
+    found = leaks.find(own.profile)
+    recording.end["leaks"] = leaks.as_json(own.profile, found)
+    return leaks.lines(own.profile, found, own.at_exit)
+
+
+def write_summary(recording: Recording, end: End, as_json: bool, output: Path | None, more: list[str]) -> None:
     from lanemalloc import summary
 
     line = {"command": recording.command, **recording.end}
-    text = json.dumps(line) + "\n" if as_json else summary.text(recording, end, recording.end)
+    text = json.dumps(line) + "\n" if as_json else summary.text(recording, end, recording.end) + "".join(f"{one}\n" for one in more)
     if output is None:
         sys.stderr.write(text)
         return

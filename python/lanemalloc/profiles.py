@@ -1,0 +1,171 @@
+"""What was sampled, by call stack: added up by function, compared with another moment.
+
+    profile   stacks (addresses, innermost first) with a value of each type; what is mapped where; the names of addresses, once
+              symbols.py has looked them up
+
+Addresses are of the call, not of where it returns to. Used by: pprof, symbols, sampled, the commands profile and run.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+UNKNOWN_STACK = "[stack not known]"
+
+
+@dataclass(frozen=True)
+class ValueType:
+    """As pprof names them: inuse_space, bytes."""
+
+    type: str
+    unit: str
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """Code of a file, as it lies in memory."""
+
+    begin: int
+    end: int
+    offset: int
+    path: str
+    build_id: str = ""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A function at an address; of several, the ones behind the first are those that it was inlined into."""
+
+    name: str
+    linkage_name: str = ""  # as the linker knows it, if that is another
+    file: str = ""
+    line: int = 0
+
+
+Stack = tuple[tuple[int, ...], list[int]]
+
+HEAP = (
+    ValueType("alloc_objects", "count"),
+    ValueType("alloc_space", "bytes"),
+    ValueType("inuse_objects", "count"),
+    ValueType("inuse_space", "bytes"),
+)
+CONTENTION = (ValueType("contentions", "count"), ValueType("delay", "nanoseconds"))
+# What --kind shows: of which of the library's profiles, and which of its values.
+KINDS = {"heap": ("heap", "inuse_space"), "allocation": ("heap", "alloc_space"), "contention": ("contention", "delay")}
+# The allocator's own functions, where they are linked into the program, and so cannot be told from it by their place.
+OURS = (
+    r"lanemalloc::.*|(lane_)?(malloc|calloc|realloc|reallocarray|memalign|aligned_alloc|posix_memalign|valloc|pvalloc)|"
+    r"operator new(\[\])?|lane_(heap|pool|arena)_[a-z_]*"
+)
+
+
+@dataclass
+class Row:
+    """A function: what was allocated by it itself, and by all that it called."""
+
+    name: str
+    flat: int = 0
+    cumulative: int = 0
+
+
+@dataclass
+class Profile:
+    types: list[ValueType]
+    default: str
+    period_type: ValueType
+    period: int
+    time_ns: int
+    duration_ns: int
+    mappings: list[Mapping]
+    stacks: list[Stack]
+    drop: str = OURS
+    frames: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._sorted = sorted(self.mappings, key=lambda one: one.begin)
+        self._begins = [one.begin for one in self._sorted]
+
+    def index(self, kind: str) -> int:
+        """Of a type's value."""
+        return [one.type for one in self.types].index(kind)
+
+    def total(self, kind: str) -> int:
+        index = self.index(kind)
+        return sum(values[index] for _, values in self.stacks)
+
+    def addresses(self) -> set[int]:
+        return {address for addresses, _ in self.stacks for address in addresses}
+
+    def mapping_of(self, address: int) -> Mapping | None:
+        at = bisect_right(self._begins, address) - 1
+        return self._sorted[at] if at >= 0 and address < self._sorted[at].end else None
+
+    def names_of(self, address: int) -> tuple[str, ...]:
+        """Of the functions there, the inlined ones first. Of code without names the file's, as pprof has it."""
+        frames = self.frames.get(address)
+        if frames:
+            return tuple(frame.name for frame in frames)
+        mapping = self.mapping_of(address)
+        return (f"[{mapping.path.rsplit('/', 1)[-1].strip('[]')}]" if mapping else "<unknown>",)
+
+    def stack_names(self, addresses: tuple[int, ...]) -> list[str]:
+        """Innermost first."""
+        return [name for address in addresses for name in self.names_of(address)] or [UNKNOWN_STACK]
+
+    def prune(self) -> None:
+        """Leaves the allocator's own functions out, and what they called; as pprof does with drop_frames. Needs names."""
+        pattern = re.compile(rf"(?:{self.drop})\Z") if self.drop else None
+        own = {a for a in self.addresses() if pattern and any(pattern.match(frame.name) for frame in self.frames.get(a, ()))}
+        self.stacks = merge((pruned(addresses, own), values) for addresses, values in self.stacks)
+
+    def rows(self, kind: str) -> list[Row]:
+        """The largest first, as `go tool pprof -top` has them."""
+        index = self.index(kind)
+        rows: dict[str, Row] = {}
+        for addresses, values in self.stacks:
+            value = values[index]
+            names = self.stack_names(addresses) if value else []
+            for name in set(names):
+                rows.setdefault(name, Row(name)).cumulative += value
+            if names:
+                rows[names[0]].flat += value
+        return sorted(rows.values(), key=lambda row: (-abs(row.flat), -abs(row.cumulative), row.name))
+
+    def since(self, before: Profile) -> Profile:
+        """What has come to it. Of what is in use, by how much it has grown; that may be below 0."""
+        was = dict(merged(before.stacks))
+        stacks = []
+        for addresses, values in merge(self.stacks):
+            old = was.get(addresses, [0] * len(values))
+            left = [a - b for a, b in zip(values, old)]
+            if any(left):
+                stacks.append((addresses, left))
+        return replace(self, stacks=stacks, duration_ns=self.time_ns - before.time_ns)
+
+
+def pruned(addresses: tuple[int, ...], own: set[int]) -> tuple[int, ...]:
+    """Without the outermost own one and all inside of it; own ones that nobody else has called stay."""
+    found_user = False
+    for i in range(len(addresses) - 1, -1, -1):
+        if addresses[i] not in own:
+            found_user = True
+        elif found_user:
+            return addresses[i + 1 :]
+    return addresses
+
+
+def merged(stacks: Iterable[Stack]) -> dict[tuple[int, ...], list[int]]:
+    found: dict[tuple[int, ...], list[int]] = {}
+    for addresses, values in stacks:
+        one = found.get(addresses)
+        found[addresses] = [a + b for a, b in zip(one, values)] if one else values
+    return found
+
+
+def merge(stacks: Iterable[Stack]) -> list[Stack]:
+    """Those that are the same as one."""
+    return list(merged(stacks).items())

@@ -25,6 +25,8 @@ ENGINE = '#include <lanemalloc/lanemalloc.h>\nint main(void) { lane_free(lane_ma
 PARSER = '#include <lanemalloc/arena.h>\nint main(void) { struct lane_arena a = {0}; return lane_arena_alloc(&a, 1) == NULL; }\n'
 # Builds, tests and what installs into the system are only looked up; the rest runs.
 MAKE = f'make() {{ command make --dry-run --directory={ROOT} "$@" >/dev/null; }}\n'
+# tests/tool/test_package.py does it.
+PIP = 'pip() { test -f "${!#}/pyproject.toml"; }\npipx() { test "$1" = install; }\n'
 
 
 @dataclass
@@ -63,7 +65,9 @@ def install(folder: Path) -> dict[str, str]:
     missing = [name for name in sorted(wanted) if not (prefix / name).exists()]
     if missing:
         sys.exit(f"FAILED install: has no {', '.join(missing)}")
-    return {**os.environ, "PKG_CONFIG_PATH": str(library / "pkgconfig"), "LD_LIBRARY_PATH": str(library)}
+    python = subprocess.run([ROOT / "tools" / "python-env"], check=True, capture_output=True, text=True).stdout.strip()
+    path = f"{Path(python).parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PKG_CONFIG_PATH": str(library / "pkgconfig"), "LD_LIBRARY_PATH": str(library)}
 
 
 def shell(script: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -91,14 +95,14 @@ def run(program: Program, folder: Path, environment: dict[str, str]) -> str:
 
 
 def run_commands(commands: str, folder: Path, environment: dict[str, str]) -> str:
-    """A block of README's, beside the programs that it speaks of, and with this tree's build/ and include/."""
+    """A block of README's, beside the programs that it speaks of, and with this tree's build/, include/ and python/."""
     (folder / "server.c").write_text(SERVER)
     (folder / "engine.c").write_text(ENGINE)
     (folder / "parser.c").write_text(PARSER)
-    for name in ("build", "include"):
+    for name in ("build", "include", "python"):
         if not (folder / name).exists():
             (folder / name).symlink_to(ROOT / name)
-    done = shell("cc server.c -o server\n" + MAKE + commands, folder, environment)
+    done = shell("cc server.c -o server\n" + MAKE + PIP + commands, folder, environment)
     return "" if done.returncode == 0 else f"status {done.returncode}: {done.stderr}\n{commands}"
 
 
@@ -107,7 +111,7 @@ def self_test(folder: Path, environment: dict[str, str]) -> str:
     bodies = ("int main(void) { return x; }", "int main(void) { return 1; }", "int main(void) { return 0; }")
     chapter = "".join(f"```c\n{body}\n```\nprints\n```sh\ncc\n```\n```text\nsomething\n```\n" for body in bodies)
     found = programs("self-test.md", chapter)
-    commands = ("./nobody", "make nosuchtarget", "cc server.c -o server -lnosuchlibrary")
+    commands = ("./nobody", "make nosuchtarget", "cc server.c -o server -lnosuchlibrary", "pip wheel nowhere/")
     missed = [program.text for program in found if not run(program, folder, environment)]
     missed += [command for command in commands if not run_commands(command + "\n", folder, environment)]
     return f"not found: {missed}" if missed or len(found) != len(bodies) else ""

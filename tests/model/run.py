@@ -202,8 +202,8 @@ MUTANTS = [
     change("protocols", "a waiter's acquire relaxed", "lock", LOCK,
            f"exchange(kHeldAndAwaited, {ACQUIRE})", f"exchange(kHeldAndAwaited, {RELAXED})"),
     change("protocols", "wanted_ cleared after the pass", "scavenger", SCAVENGER,
-           "      wanted_.store(false, std::memory_order_seq_cst);\n      if (pass_(context_)) wanted_.store(true, ",
-           "      const bool more = pass_(context_);\n      wanted_.store(false, std::memory_order_seq_cst);\n"
+           "      wanted_.store(false, std::memory_order_seq_cst);\n      if (period != 0 && pass_(context_)) wanted_.store(true, ",
+           "      const bool more = period != 0 && pass_(context_);\n      wanted_.store(false, std::memory_order_seq_cst);\n"
            "      if (more) wanted_.store(true, "),
     change("protocols", "no last look at wanted_", "scavenger", SCAVENGER,
            "if (!wanted_.load(std::memory_order_seq_cst)) return;", "return;"),
@@ -276,8 +276,8 @@ MUTANTS += [
            f"if (s == kHeldAndAwaited || state_.compare_exchange_strong(s, kHeldAndAwaited, {ACQUIRE})) "
            "P::wait(state_, kHeldAndAwaited);"),
     change("explorer", "wanted_ cleared after the pass", "scavenger", SCAVENGER,
-           "      wanted_.store(false, std::memory_order_seq_cst);\n      if (pass_(context_)) wanted_.store(true, ",
-           "      const bool more = pass_(context_);\n      wanted_.store(false, std::memory_order_seq_cst);\n"
+           "      wanted_.store(false, std::memory_order_seq_cst);\n      if (period != 0 && pass_(context_)) wanted_.store(true, ",
+           "      const bool more = period != 0 && pass_(context_);\n      wanted_.store(false, std::memory_order_seq_cst);\n"
            "      if (more) wanted_.store(true, "),
     change("explorer", "idle and wanted_ not in one order", "scavenger", SCAVENGER,
            "state_.store(State::kIdle, std::memory_order_seq_cst)", f"state_.store(State::kIdle, {RELEASE})"),

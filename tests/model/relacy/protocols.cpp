@@ -149,6 +149,10 @@ struct DeferredTest : rl::test_suite<DeferredTest, 3> {
   Blocks region_;
   RunState runs_[3];
   model::atomic<BlockIndex> deferred_{0};
+  struct {
+    void failed() {}
+    void done() {}
+  } deferred_tries_;
 
   RunState& run(BlockIndex at) { return runs_[at]; }
   void mark_used(BlockIndex at, BlockCount) { run(at).contents.work(); }

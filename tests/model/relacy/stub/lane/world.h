@@ -42,6 +42,7 @@ class Lane : public Gate {
   void close_gate();
   bool is_closed() const;
   bool is_being_revoked() const { return revoking_.load(std::memory_order_acquire); }
+  void set_owner(Slot* slot) { owner_slot_.store(slot, std::memory_order_relaxed); }
   Slot* owner_slot() const { return owner_slot_.load(std::memory_order_relaxed); }
 
   model::Contents contents;  // everything else in a lane

@@ -242,8 +242,8 @@ MUTANTS = [
     change("entry", "disown does not wait", "disown", OWNED,
            "  if (!lock_or_wait(visit))\n"
            "    return;  // waits for a revoker: afterwards nobody looks at the slot, which may go away\n"
-           "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();\n  unlock(visit);",
-           "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();"),
+           "  set_owner(nullptr);\n  close_gate();\n  unlock(visit);",
+           "  set_owner(nullptr);\n  close_gate();"),
 ]
 
 # The explorer's copies of some, on the real lanes, and its own.
@@ -319,8 +319,8 @@ MUTANTS += [
     change("explorer", "disown does not wait", "exit", OWNED,
            "  if (!lock_or_wait(visit))\n"
            "    return;  // waits for a revoker: afterwards nobody looks at the slot, which may go away\n"
-           "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();\n  unlock(visit);",
-           "  owner_slot_.store(nullptr, std::memory_order_relaxed);\n  close_gate();"),
+           "  set_owner(nullptr);\n  close_gate();\n  unlock(visit);",
+           "  set_owner(nullptr);\n  close_gate();"),
     change("explorer", "the child takes over busy lanes", "fork fork-3", ENGINE_SLOW,
            f"if (is_orphan && owner->load({ACQUIRE}) != &lane) return lane.set_aside();", ""),
 ]

@@ -21,11 +21,14 @@ mod heap;
 mod malloc;
 mod pool;
 mod safepoint;
+mod stats;
 
 pub use core::ffi::c_void;
 
 /// C's `int`.
 pub type c_int = i32;
+/// C's `long`.
+pub type c_long = i64;
 /// C's `unsigned int`, which enumerations are.
 pub type c_uint = u32;
 /// C's `char`; `core::ffi` has these types from Rust 1.64 on.
@@ -40,3 +43,4 @@ pub use heap::*;
 pub use malloc::*;
 pub use pool::*;
 pub use safepoint::*;
+pub use stats::*;

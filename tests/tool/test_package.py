@@ -46,7 +46,7 @@ def test_the_wheel_carries_the_libraries_and_no_more(wheel: Path) -> None:
     assert wheel.name.startswith("lanemalloc-0.1.0-py3-none-linux_")
     names = zipfile.ZipFile(wheel).namelist()
     native = {name.removeprefix("lanemalloc/native/") for name in names if name.startswith("lanemalloc/native/")}
-    assert {"liblanemalloc.so", "liblanemalloc-dynamic-tls.so"} <= native
+    assert {"liblanemalloc.so", "liblanemalloc-dynamic-tls.so", "lanemalloc-sim", "lanemalloc-collect", "lanemalloc-replay"} <= native
     assert not [name for name in names if name.endswith((".h", ".a", ".pc", ".7"))]
     assert "lanemalloc/commands/top.py" in names
 
@@ -57,6 +57,8 @@ def use(command: Path) -> None:
     assert "site-packages" in run(command, "doctor", cwd=Path("/"))
     assert "0.1.0" in run(command, "--version", cwd=Path("/"))
     assert "lanemalloc_processes" in run(command, "exporter", "--once", cwd=Path("/"))
+    assert "owned" in run(command, "sim", "--cores", "2", "--against", "none", cwd=Path("/"))
+    assert "by function" in run("sh", "-c", f"cd / && {command} profile -- ls / 2>&1")
 
 
 def test_it_works_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:

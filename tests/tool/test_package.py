@@ -46,7 +46,7 @@ def test_the_wheel_carries_the_libraries_and_no_more(wheel: Path) -> None:
     assert wheel.name.startswith("lanemalloc-0.1.0-py3-none-linux_")
     names = zipfile.ZipFile(wheel).namelist()
     native = {name.removeprefix("lanemalloc/native/") for name in names if name.startswith("lanemalloc/native/")}
-    assert {"liblanemalloc.so", "liblanemalloc-dynamic-tls.so"} <= native
+    assert {"liblanemalloc.so", "liblanemalloc-dynamic-tls.so", "lanemalloc-sim"} <= native
     assert {"liblanemalloc-trace.so", "lanemalloc-collect", "lanemalloc-replay"} <= native
     assert not [name for name in names if name.endswith((".h", ".a", ".pc", ".7"))]
     assert {"lanemalloc/commands/top.py", "lanemalloc/report/page.css", "lanemalloc/report/page.js"} <= set(names)
@@ -60,6 +60,8 @@ def use(command: Path) -> None:
     made = run("sh", "-c", f"cd {command.parent} && {command} run -q --report ./run.html -- sleep 1; grep -c Content-Security run.html")
     assert made.strip() == "1"
     assert "lanemalloc_processes" in run(command, "exporter", "--once", cwd=Path("/"))
+    assert "owned" in run(command, "sim", "--cores", "2", "--against", "none", cwd=Path("/"))
+    assert "by function" in run("sh", "-c", f"cd / && {command} profile -- ls / 2>&1")
 
 
 def test_it_works_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-// The malloc symbols (what they tell of memory in use: stats.cpp), with the C library's rules for errno, alignment and size 0. Each is safe in signal handlers, in
-// threads, in fork children and in late destructors. Public declarations: include/lanemalloc/lanemalloc.h; malloc.h.
+// The malloc symbols, with the C library's rules for errno, alignment and size 0; those that tell of memory in use are in stats.cpp. Each
+// is safe in signal handlers, in threads, in fork children and in late destructors. Public declarations: include/lanemalloc/lanemalloc.h;
+// malloc.h.
 //
 // malloc and free contain the hit path only; what follows is a jump to a function out of line.
 #include <errno.h>

@@ -17,7 +17,7 @@ constinit Relaxed<bool> has_constructed = false;
 
 Sampler<Linux>& sampler() { return process_engine.world().sampler; }
 
-const void* witness(uint64_t ns) { return process_engine.contended(ns); }
+const void* witness(const void* who, uint64_t ns) { return process_engine.contended(who, ns); }
 
 int write_profile_of(StackKind kind, const char* name, const char* path) {
   if (sampling_since == 0) return ENOTSUP;

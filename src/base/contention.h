@@ -56,8 +56,8 @@ struct Contention : Tries<> {
   }
 };
 
-// Told of every wait for a lock, by who has it now; returns the stack that the thread came by, or null. Null while nobody asks.
-using ContentionWitness = const void* (*)(uint64_t waited_ns);
+// Told of every wait for a lock, by who has it now (`who`: as Visit has it); returns the stack that the thread came by, or null. Null while nobody asks.
+using ContentionWitness = const void* (*)(const void* who, uint64_t waited_ns);
 inline constinit std::atomic<ContentionWitness> contention_witness{nullptr};
 
 }  // namespace lanemalloc

@@ -33,7 +33,6 @@ struct Visit {
   bool may_drain = true;  // other lanes' inboxes; not while draining one
   bool in_bulk =
       false;  // many objects are being freed: their slabs are kept, for each would take a lock to give back
-  bool has_stack = true;  // that can be walked; not so the allocator's own thread
   uint8_t ranks_held = 0;
 
   Visit(const void* thread, bool block) : who(thread), may_block(block) {}
@@ -116,9 +115,9 @@ class Lock {
     const uint64_t since = P::now_ns();
     take_turn(visit);
     const uint64_t ns = P::now_ns() - since;
-    const auto witness = visit.has_stack ? contention_witness.load(std::memory_order_relaxed) : nullptr;
+    const ContentionWitness witness = contention_witness.load(std::memory_order_relaxed);
     PROBE3(wait, rank_, reinterpret_cast<uintptr_t>(this), ns);
-    contention_.waited(ns, UNLIKELY(witness != nullptr) ? witness(ns) : nullptr);
+    contention_.waited(ns, UNLIKELY(witness != nullptr) ? witness(visit.who, ns) : nullptr);
   }
 
   void take_turn(Visit& visit) {

@@ -261,8 +261,9 @@ class Engine {
   // How threads enter lanes from now on, as the settings say; a thread follows at its next miss. False, and nothing changed,
   // where the system cannot do that. One caller at a time.
   bool choose_entry(const Settings& settings);
-  // Counts a wait for a lock to the stack of the caller, if it is sampled; that stack, or null.
-  const Stack* contended(uint64_t ns);
+  // Counts a wait for a lock to the stack of the caller, if it is sampled; that stack, or null. Not those of
+  // the scavenger, whose stack has no end that a walk would know.
+  const Stack* contended(const void* who, uint64_t ns);
   // Takes over what may change while the process runs, but for the entry.
   void adjust(const Settings& settings);
   Entry entry() const { return world_.lanes.entry(); }

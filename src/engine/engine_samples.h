@@ -12,7 +12,8 @@ uint64_t Engine<P>::sample_seed() {
 }
 
 template <class P>
-const Stack* Engine<P>::contended(uint64_t ns) {
+const Stack* Engine<P>::contended(const void* who, uint64_t ns) {
+  if (who == &world_.scavenger) return nullptr;
   uint64_t random = sample_seed();
   return world_.sampler.contended(ns, random);
 }

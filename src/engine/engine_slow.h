@@ -694,7 +694,6 @@ bool Engine<P>::pass(void* engine) {
 template <class P>
 bool Engine<P>::pass() {
   Visit visit(&world_.scavenger, true);
-  visit.has_stack = false;
   world_.runs.advance_epoch();
   bool more = false;
   world_.lanes.for_each([&](Lane<P>& lane) { more |= tend(lane, visit); });

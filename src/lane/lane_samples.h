@@ -12,7 +12,7 @@ namespace lanemalloc {
 
 // No object of the slab's free list is to be sampled. It counts as taken then.
 template <class P>
-NOINLINE bool Lane<P>::takes_no_sample(Bytes index, const Slab* slab) {
+FAST bool Lane<P>::takes_no_sample(Bytes index, const Slab* slab) {
   const auto bytes = static_cast<int64_t>(slab->free_objects() * size_of(static_cast<SizeClass>(index)));
   if (bytes > sample_left_) return false;
   sample_left_ -= bytes;

@@ -126,24 +126,35 @@ TEST_ALL_CONFIGS(LockWaitTest, WaitersSleepUntilTheHolderLeaves) {
   expect_waiters_sleep_until_the_holder_leaves(lock_);
   expect_waiters_sleep_until_the_holder_leaves(lane_);
 }
-TEST_ALL_CONFIGS(LockWaitTest, AWitnessIsToldOfWaitsWhoseStackCanBeWalked) {
-  static std::atomic<int> told;
-  told = 0;
-  contention_witness = [](uint64_t) -> const void* { return ++told, nullptr; };
-  for (bool has_stack : {true, false}) {
+TEST_ALL_CONFIGS(LockWaitTest, AWitnessIsToldWhoWaitsAndTheLatestStacksAreKept) {
+  static std::atomic<const void*> told;
+  static std::atomic<const void*> stack;
+  contention_witness = [](const void* who, uint64_t) -> const void* { return told = who, stack.load(); };
+  const int stacks[3] = {};
+  // The second wait is not sampled.
+  const void* const sampled[] = {&stacks[0], nullptr, &stacks[1], &stacks[2]};
+  unsigned waits = 0;
+  for (const void* each : sampled) {
+    stack = each;
     ASSERT_TRUE(lock_.acquire(mine_));
+    int me = 0;
     std::thread waiter([&] {
-      int me = 0;
       Visit visit(&me, true);
-      visit.has_stack = has_stack;
       EXPECT_TRUE(lock_.acquire(visit));
       lock_.release(visit);
     });
-    while (lock_.contention().waits != (has_stack ? 1u : 2u)) std::this_thread::yield();
+    ++waits;
+    while (lock_.contention().waits != waits) std::this_thread::yield();
     lock_.release(mine_);
     waiter.join();
-    EXPECT_EQ(told, 1);
+    EXPECT_EQ(told, &me);
+    if (waits == 2) {
+      EXPECT_EQ(lock_.contention().sites[0], &stacks[0]);
+      EXPECT_EQ(lock_.contention().sites[1], nullptr);
+    }
   }
+  EXPECT_EQ(lock_.contention().sites[0], &stacks[2]);
+  EXPECT_EQ(lock_.contention().sites[1], &stacks[1]);
   contention_witness = nullptr;
 }
 TEST_ALL_CONFIGS(LockWaitTest, WithoutABarrierWaitersLookAgain) {

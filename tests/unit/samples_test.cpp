@@ -54,6 +54,14 @@ TEST_ALL_CONFIGS(SamplesTest, NothingIsSampledUntilItIsAskedFor) {
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
+TEST_ALL_CONFIGS(SamplesTest, TheScavengersWaitsAreNotWalked) {
+  Slot& t = thread();
+  sample(1);
+  world().sampler.set_contention_interval(1);
+  EXPECT_NE(engine_->contended(&t, 1000000), nullptr);
+  EXPECT_EQ(engine_->contended(&world().scavenger, 1000000), nullptr);
+}
+
 TEST_ALL_CONFIGS(SamplesTest, LargeObjectsAreCountedAmongTheSamples) {
   Slot& t = thread();
   sample(1);

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Profiles of a program whose stacks and numbers are known (known.cpp): opened by go tool pprof, decoded by protoc, and the
 # report of leaks by addr2line; by both ways to unwind, with the allocator as a library of its own and linked into the program.
+# The walk of stacks beside the C library's, in real programs; and what sampling costs them.
 # Called by: tests/run.sh profile, and by hand. Needs the release build.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-packages=(g++ binutils protobuf-compiler)
+packages=(g++ binutils protobuf-compiler python3 perl git sqlite3 xz-utils nodejs valgrind)
 go=$(command -v go || true)
 if [[ -z $go && -x /usr/local/go/bin/go ]]; then go=/usr/local/go/bin/go; fi
 if [[ -z $go ]]; then packages+=(golang-go) go=go; fi
@@ -39,7 +40,7 @@ build_all() {  # WAY; the program always has frame pointers, the allocator for o
   if [[ $1 == frames ]]; then
     flags+=(-fno-omit-frame-pointer -momit-leaf-frame-pointer -DLANEMALLOC_FRAME_POINTERS=1 -Wno-maybe-uninitialized)
     objects=()
-    for source in linux unwind; do
+    for source in linux unwind unwind_rules; do
       g++ "${flags[@]}" -c "src/platform/$source.cpp" -o "$work/$source.o"
       objects+=("$work/$source.o")
     done
@@ -154,6 +155,42 @@ done
 g++ -O2 -g -std=c++20 -pthread -static tests/tool/sampled.cpp build/release/liblanemalloc.a -o "$work/static"
 check 'static: it is sampled from its start' env "LANEMALLOC_OPTIONS=sample=64k,profile=exit,profile_file=$work/static.%k.pb" "$work/static" heap
 check 'static: what it keeps is there' grep -qE ' keep_small$' <(top static.heap.pb inuse_space B)
+
+# Our walk by tables finds what the C library's finds, in programs that know nothing of it.
+build_walks() {
+  local flags=(-std=gnu++20 -O2 -fPIC -Wall -Wextra -Wshadow -Werror -Isrc -D_GNU_SOURCE) frame
+  g++ "${flags[@]}" -c src/platform/unwind_rules.cpp -o "$work/rules.o"
+  g++ "${flags[@]}" -DWALKS_OF_MALLOC -shared tests/profile/walks.cpp "$work/rules.o" -o "$work/walks.so"
+  g++ "${flags[@]}" tests/profile/walks.cpp tests/profile/reloads.cpp "$work/rules.o" -o "$work/reloads"
+  for frame in 1000 3000 300000; do
+    gcc -O2 -fPIC -shared -Wl,--build-id "-DFRAME=$frame" tests/profile/plugin.c -o "$work/frame-$frame.so"
+    gcc -O2 -fPIC -shared -Wl,--build-id=none "-DFRAME=$frame" tests/profile/plugin.c -o "$work/nameless-$frame.so"
+  done
+}
+# same_walks LEAST COMMAND...: at least LEAST stacks were compared, all were the same, and at most one in ten was left to the C library.
+same_walks() {
+  local least=$1
+  shift
+  rm -f "$work/walks"
+  LD_PRELOAD=$work/walks.so WALKS_FILE=$work/walks "$@" >"$work/output" || return 1
+  awk -v least="$least" '
+    { print; same += $3; left += $5; different += $7 }
+    END { exit !(same >= least && left * 10 <= same && different == 0) }' "$work/walks"
+}
+build_walks
+check 'walks: of a library in the place of another' "$work/reloads" "$work/frame-1000.so" "$work/frame-3000.so"
+check 'walks: of libraries without build ids' "$work/reloads" "$work/nameless-1000.so" "$work/nameless-3000.so"
+check 'walks: a frame that is too large for a rule is left to the C library' grep -q 'left to the C library' <("$work/reloads" "$work/frame-300000.so")
+check 'walks: g++' same_walks 1000 g++ -std=gnu++20 -O2 -Isrc -c src/platform/unwind_rules.cpp -o "$work/again.o"
+check 'walks: python' same_walks 1000 env PYTHONMALLOC=malloc python3 -c 'import json; [json.loads("{\"a\": [1, 2, {}]}") for _ in range(20000)]'
+check 'walks: perl' same_walks 100 perl -e 'for (1..20000) { push @list, { number => $_, text => "x" x 100 } }'
+check 'walks: git' same_walks 10 git grep -c the
+check 'walks: sqlite' same_walks 100 sqlite3 :memory: 'create table t(a); with recursive c(x) as (select 1 union all select x + 1 from c where x < 50000)
+  insert into t select x from c; select count(*) from t where a like "%1%"'
+check 'walks: xz, with threads' same_walks 1 xz --threads=4 --block-size=100KiB -k -c build/release/liblanemalloc.so
+check 'walks: node' same_walks 1000 node -e 'let a = []; for (let i = 0; i < 1e5; i++) a.push({i}); console.log(JSON.stringify(a).length)'
+
+check 'sampling costs real programs at most 1 % of their instructions' python3 bench/sampling.py --instructions --scale 0.05 python sqlite
 
 echo "$passed passed, $failed failed, 0 skipped"
 [[ $failed -eq 0 ]]

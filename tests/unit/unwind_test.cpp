@@ -1,7 +1,9 @@
 // Unwinding: stacks of known depth, by tables and by frame pointers (the tests are compiled with them), from where it is hard.
 #include "platform/unwind.h"
 
+#include <alloca.h>
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/time.h>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "fixture.h"
+#include "platform/unwind_rules.h"
 
 namespace lanemalloc {
 namespace {
@@ -164,6 +167,77 @@ INSTANTIATE_TEST_SUITE_P(All, UnwindTest, testing::Values(Unwinding::kTables, Un
                          [](const auto& test) {
                            return test.param == Unwinding::kTables ? "Tables" : "Frames";
                          });
+
+// The walk that keeps rules, beside the C library's. 0: it has left the stack to that.
+AS_DECLARED unsigned walk_here() {
+  void* expected[kMost + 1];
+  const auto depth = static_cast<unsigned>(backtrace(expected, kMost + 1)) - 1;  // the first is here
+  Address found[kMost];
+  const auto* frame = static_cast<const Address*>(__builtin_frame_address(0));
+  const unsigned n = walk_by_rules({reinterpret_cast<Address>(__builtin_return_address(0)),
+                                    reinterpret_cast<Address>(__builtin_dwarf_cfa()), frame[0]},
+                                   found, kMost);
+  if (n == 0) return 0;
+  EXPECT_EQ(n, depth);
+  for (unsigned i = 0; i < n && i < depth; ++i)
+    EXPECT_EQ(found[i], reinterpret_cast<Address>(expected[i + 1]));
+  return n;
+}
+AS_DECLARED unsigned walk_below(unsigned depth) {
+  const unsigned n = depth > 1 ? walk_below(depth - 1) : walk_here();
+  compiler_fence();
+  return n;
+}
+AS_DECLARED unsigned walk_below_room(Bytes size) {
+  volatile char* room = static_cast<char*>(alloca(size));
+  room[0] = 1;
+  const unsigned n = walk_here();
+  room[size - 1] = 1;
+  return n;
+}
+template <Bytes kSize>
+AS_DECLARED unsigned walk_below_array() {
+  [[maybe_unused]] volatile char room[kSize];
+  room[0] = 1;
+  const unsigned n = walk_here();
+  room[kSize - 1] = 1;
+  return n;
+}
+int compare_walking(const void*, const void*) { return walk_here() != 0 ? 0 : -1; }
+
+class UnwindRulesTest : public testing::Test {
+ protected:
+  void SetUp() override { prepare_unwinding(Unwinding::kTables); }
+};
+
+TEST_F(UnwindRulesTest, FramesAreThoseThatTheCLibraryFinds) {
+  for (unsigned depth : {1u, 3u, 20u, 500u}) {
+    for (int again = 0; again < 2; ++again) EXPECT_GE(walk_below(depth), depth < kMost ? depth : kMost);
+  }
+  for (Bytes size : {1, 100, 10000, 1000000}) EXPECT_NE(walk_below_room(size), 0u);
+  EXPECT_NE(walk_below_array<40>(), 0u);
+  EXPECT_NE(walk_below_array<100000>(), 0u);
+  std::thread([] { EXPECT_GE(walk_below(3), 3u); }).join();
+  int numbers[] = {1, 2};
+  qsort(numbers, 2, sizeof *numbers, compare_walking);  // through the C library's frames
+  EXPECT_EQ(numbers[0], 1);
+}
+
+TEST_F(UnwindRulesTest, WhatItDoesNotKnowIsLeft) {
+  static unsigned in_handler;
+  in_handler = 1;
+  struct sigaction action = {}, old = {};
+  action.sa_handler = [](int) { in_handler = walk_here(); };
+  sigaction(SIGUSR1, &action, &old);
+  raise(SIGUSR1);
+  sigaction(SIGUSR1, &old, nullptr);
+  EXPECT_EQ(in_handler, 0u);
+  Address found[kMost];
+  char nowhere[64] = {};
+  const auto stack = reinterpret_cast<Address>(nowhere);
+  EXPECT_EQ(walk_by_rules({stack, stack, stack}, found, kMost), 0u);  // no code
+  EXPECT_EQ(walk_by_rules({16, stack, stack}, found, kMost), 0u);
+}
 
 TEST(UnwindEarlyTest, NothingIsCapturedBeforeItIsPrepared) { EXPECT_EQ(captured_early.depth, 0u); }
 

@@ -81,6 +81,7 @@ class CellFigures:
     waits: int
     waited_ns: int
     histogram: Numbers  # waits; bucket i: shorter than 2^i microseconds, the last one all others
+    sites: tuple[int, ...] = ()  # addresses of the stacks of its latest sampled waits, of each cell the newest first
 
 
 @dataclass

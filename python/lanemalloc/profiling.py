@@ -25,7 +25,7 @@ from lanemalloc.supervise import Child, End
 from lanemalloc.ui import Problem
 
 if TYPE_CHECKING:
-    from lanemalloc.profiles import Profile
+    from lanemalloc.profiles import Mapping, Profile
     from lanemalloc.sampled import Look, Samples
 
 DEFAULT, DEFAULT_FOR_LEAKS = "512k", "64k"
@@ -100,8 +100,13 @@ class Found:
     @property
     def program(self) -> str:
         """The file that it ran."""
-        paths = [one.path for one in self.profile.mappings if one.path.startswith("/")]
-        return paths[0] if paths else "?"
+        mapping = program_at(self.profile.mappings)
+        return mapping.path if mapping else "?"
+
+
+def program_at(mappings: list[Mapping]) -> Mapping | None:
+    """The code of the file that a process runs."""
+    return next((one for one in mappings if one.path.startswith("/")), None)
 
 
 def collect(folder: Path, kind: str, of: int, last: Look | None) -> tuple[Found | None, list[Found], list[str]]:
@@ -127,6 +132,8 @@ def collect(folder: Path, kind: str, of: int, last: Look | None) -> tuple[Found 
             others.append(Found(pid, profile, True))
     if own is None and last is not None:
         own = Found(of, last.profile(kind), False)
+    elif own is not None and last is not None and kind == "contention" and program_at(own.profile.mappings) == program_at(last.mappings):
+        own.profile.places = last.places()  # the file has none
     others.sort(key=lambda one: -one.profile.total(default))
     return own, others, notes
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lanemalloc.preload import OPTIONS, parse_options
-from lanemalloc.supervise import Child, End
+from lanemalloc.supervise import EVERY, SHARE, End
 from lanemalloc.ui import Problem
 
 if TYPE_CHECKING:
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from lanemalloc.sampled import Look, Samples
 
 DEFAULT, DEFAULT_FOR_LEAKS = "512k", "64k"
-FIRST_LOOKS = (0.1, 0.2, 0.35)  # seconds after the start: short programs are seen too
-EVERY, SHARE = 0.5, 0.01  # at most so often, and that much of a CPU
 
 
 def check_interval(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -57,7 +53,7 @@ class Watch:
         self.trouble: Exception | None = None
         self._samples: Samples | None = None
 
-    def look(self) -> None:
+    def look(self, at: float) -> None:
         from lanemalloc.reader import Reader
         from lanemalloc.sampled import Samples
 
@@ -71,22 +67,6 @@ class Watch:
         except Exception as error:  # the program is not to suffer from a fault in here
             self._samples, self.trouble = None, error
         self.interval = max(EVERY, (time.thread_time() - begin) / SHARE)
-
-
-def attend(child: Child, watch: Watch, told: Callable[[], None] = lambda: None) -> End:
-    """Until the program ends."""
-    first = iter(FIRST_LOOKS)
-    due = child.started + next(first)
-    while True:
-        end = child.attend(due)
-        if end is not None:
-            if watch.trouble is not None:
-                sys.stderr.write(f"lanemalloc: the program could not be read ({watch.trouble!r}); please report this\n")
-            return end
-        watch.look()
-        told()
-        after = next(first, None)
-        due = child.started + after if after is not None else time.monotonic() + watch.interval
 
 
 @dataclass

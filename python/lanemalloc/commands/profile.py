@@ -14,8 +14,8 @@ import click
 
 from lanemalloc import units
 from lanemalloc.preload import environment
-from lanemalloc.profiling import DEFAULT, DEFAULT_FOR_LEAKS, Found, Watch, attend, check_interval, collect, no_profile, with_sampling
-from lanemalloc.supervise import Child, End
+from lanemalloc.profiling import DEFAULT, DEFAULT_FOR_LEAKS, Found, Watch, check_interval, collect, no_profile, with_sampling
+from lanemalloc.supervise import Child, End, attend
 from lanemalloc.ui import Problem
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ Numbers = npt.NDArray[np.int64]
 Rates = npt.NDArray[np.float64]
 
 ENTRIES = ("owned", "shared", "percpu")
+NO_NUMBER = (1 << 32) - 1  # of a lane: it is one for those who find their own closed
 KINDS_OF_OWNERS = ("heap", "pool")
 FILLS = 10  # how full a slab is: empty, up to an eighth, ..., up to eight eighths but not full, full
 

@@ -17,6 +17,7 @@ from synthetic import (
 )
 
 from lanemalloc.figures import snapshot_json
+from lanemalloc.live.model import Session
 from lanemalloc.memory import Gone
 from lanemalloc.reader import EXACT, MOST_SITES, Wanted
 from lanemalloc.slabs import CLEAN, DIRTY, read_free_runs, spread
@@ -195,6 +196,16 @@ def test_lanes_that_are_not_made_are_left_out_and_later_ones_found() -> None:
     lanes = memory.reader().read().lanes
     assert lanes.thread.tolist() == [5, 7]
     assert lanes.owner.tolist() == [3, 5]
+
+
+def test_a_shared_lane_without_a_number_is_one_for_overflow() -> None:
+    memory = Synthetic()
+    memory.add_lane(how=1, number=0xFFFF)
+    memory.add_lane(how=1, number=0xFFFF_FFFF)
+    snapshot = memory.reader().read()
+    session = Session(1, snapshot=snapshot)
+    assert [session.lane_name(i) for i in (0, 1)] == ["shared 65535", "overflow"]
+    assert [lane["number"] for lane in snapshot_json(snapshot)["lanes"]] == [65535, None]
 
 
 def test_five_thousand_lanes() -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,8 @@ from conftest import CLEAN, LIBRARY, PROGRAMS, ROOT, TOOL, tool
 
 from lanemalloc import leaks, pprof, symbols, waits
 from lanemalloc.layout import Field
-from lanemalloc.profiles import HEAP, Frame, Mapping, Place, Profile, ValueType, pruned
+from lanemalloc.profiles import CONTENTION, HEAP, Frame, Mapping, Place, Profile, ValueType, pruned
+from lanemalloc.profiling import collect
 from lanemalloc.sampled import Look
 from lanemalloc.snapshot import CellFigures
 from lanemalloc.ui import Problem
@@ -512,23 +514,41 @@ def test_the_difference_of_two_moments() -> None:
     assert found.duration_ns == 1_000_000
 
 
+STACK = {
+    "bytes": Field(0, 1, 4, 0),
+    "kind": Field(4, 1, 1, 0),
+    "depth": Field(8, 1, 4, 0),
+    "counters": Field(16, 4, 8, 0),
+    "frames": Field(48, 1, 8, 0),
+}
+
+
 def stack_in_table(kind: int, *frames: int, counters: tuple[int, ...] = (1, 100, 0, 0)) -> bytes:
     return struct.pack(f"<IIII4Q{len(frames)}Q", 48 + 8 * len(frames), kind, len(frames), 0, *counters, *frames)
 
 
 def test_a_stack_is_found_by_its_address() -> None:
-    fields = {"bytes": (0, 4), "kind": (4, 1), "depth": (8, 4), "counters": (16, 8), "frames": (48, 8)}
     table = stack_in_table(0) + stack_in_table(1) + stack_in_table(1, 0x1002, 0x9003) + stack_in_table(0, 0x1007)
-    layout = {name: Field(offset, 1, size, 0) for name, (offset, size) in fields.items()}
     waits = CellFigures("lane", True, False, 9, 5, 3, 2000, np.zeros(16, np.int64), (0x7060, 0x7030))
     calm = CellFigures("depot", False, False, 9, 0, 0, 0, np.zeros(16, np.int64))
-    look = Look(np.frombuffer(table, np.uint8), 0x7000, layout, [calm, waits], 1024, 1, 5, 5, [])
+    look = Look(np.frombuffer(table, np.uint8), 0x7000, STACK, [calm, waits], 1024, 1, 5, 5, [])
     assert (look.stack_at(0x7060), look.stack_at(0x7030)) == ((0x1001, 0x9002), ())
     # Of the other kind; inside of one; outside of the table; behind its last one.
     assert [look.stack_at(at) for at in (0x7000, 0x7061, 0x6FF8, 0x7000 + len(table), 0x7000 + len(table) - 8, 0)] == [None] * 6
     assert look.profile("contention").places == [Place("lane", 9, 5, 3, 2000, [(0x1001, 0x9002), ()])]
     assert look.profile("heap").places == []
     assert dict(look.profile("contention").stacks) == {(): [1, 100], (0x1001, 0x9002): [1, 100]}
+
+
+def test_the_latest_waits_of_another_program_in_its_place_are_not_told(tmp_path: Path) -> None:
+    written = made([])
+    written.types, written.default = list(CONTENTION), "delay"
+    pprof.write(written, tmp_path / "7.contention.pb")
+    waits = CellFigures("lane", True, False, 9, 5, 3, 2000, np.zeros(16, np.int64))
+    for mappings, told in ((written.mappings, 1), ([replace(written.mappings[0], begin=0x1800), written.mappings[1]], 0), ([], 0)):
+        last = Look(np.zeros(0, np.uint8), 0x7000, STACK, [waits], 1024, 1, 5, 5, mappings)
+        own, _, _ = collect(tmp_path, "contention", 7, last)
+        assert own is not None and len(own.profile.places) == told
 
 
 def test_places_of_waits_since_a_moment() -> None:

@@ -203,7 +203,7 @@ def test_the_latest_waits_at_a_lock_have_their_calls(running: Running) -> None:
     while True:
         found = facts(tool("profile", process.pid, "--kind", "contention", "--json"))
         latest = latest_names(found, "lane")
-        if len(latest) >= 2:
+        if latest:
             break
         assert time.monotonic() < deadline, found
     # By malloc, which touched() calls, or by free.
@@ -211,13 +211,13 @@ def test_the_latest_waits_at_a_lock_have_their_calls(running: Running) -> None:
         assert names[:2] == ["touched", "meet"] or names[0] == "meet", latest
     lane = next(place for place in found["contention"] if place["at"] == "lane")
     assert lane["count"] >= lane["failures"] > 0 and lane["waits"] > 0 and lane["waited_ns"] > 0
-    text = tool("profile", process.pid, "--kind", "contention", "--seconds", "0.5").stdout
-    assert re.search(r"latest sampled waits, by lock\n  lane: [0-9,]+ entries, .*\n      (touched <- )?meet <- ", text), text
+    text = tool("profile", process.pid, "--kind", "contention", "--seconds", "1").stdout
+    assert re.search(r"latest sampled waits, by lock\n(  .*\n)*  lane: [0-9,]+ entries, .*\n      (touched <- )?meet <- ", text), text
 
 
 def test_a_program_that_is_started_has_the_latest_waits_too() -> None:
     done = tool("profile", "--kind", "contention", "--lanes", "shared:1", "--options", "sample_wait_ns=1", "--", built(), "meet", 20)
-    assert re.search(r"latest sampled waits \(when last seen\), by lock\n  lane: .*\n      (touched <- )?meet <- ", done.stderr), (
+    assert re.search(r"latest sampled waits \(when last seen\), by lock\n(  .*\n)*  lane: .*\n      (touched <- )?meet <- ", done.stderr), (
         done.stderr
     )
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from lanemalloc.snapshot import ENTRIES, CellFigures, Difference, OwnerFigures, Snapshot
+from lanemalloc.snapshot import ENTRIES, NO_NUMBER, CellFigures, Difference, OwnerFigures, Snapshot
 
-NO_NUMBER = (1 << 32) - 1  # of a lane: it is one for those who find their own closed
 MOST_LANES = 256  # in JSON: those with most allocations
 
 

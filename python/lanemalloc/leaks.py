@@ -32,11 +32,11 @@ def find(profile: Profile) -> list[Leak]:
     return sorted(found, key=lambda leak: (-leak.bytes, leak.addresses))
 
 
-def frames_of(profile: Profile, leak: Leak) -> list[Frame]:
+def frames_of(profile: Profile, addresses: tuple[int, ...]) -> list[Frame]:
     """Innermost first; of code without names the file's."""
-    if not leak.addresses:
+    if not addresses:
         return [Frame(UNKNOWN_STACK)]
-    return [frame for a in leak.addresses for frame in profile.frames.get(a) or (Frame(place_of(profile, a)),)]
+    return [frame for a in addresses for frame in profile.frames.get(a) or (Frame(place_of(profile, a)),)]
 
 
 def place_of(profile: Profile, address: int) -> str:
@@ -59,7 +59,7 @@ def lines(profile: Profile, found: list[Leak], at_exit: bool) -> list[str]:
     ]
     for leak in found[:MOST_SHOWN]:
         said.append(f"  {about(leak.bytes, leak.objects)}, allocated in")
-        frames = frames_of(profile, leak)
+        frames = frames_of(profile, leak.addresses)
         said += [
             f"      {frame.name}{f'  {frame.file}:{frame.line}' if frame.file and frame.line else ''}" for frame in frames[:MOST_FRAMES]
         ]
@@ -85,7 +85,7 @@ def as_json(profile: Profile, found: list[Leak]) -> dict[str, Any]:
             {
                 "bytes": leak.bytes,
                 "objects": leak.objects,
-                "frames": [{"name": one.name, "file": one.file, "line": one.line} for one in frames_of(profile, leak)],
+                "frames": [{"name": one.name, "file": one.file, "line": one.line} for one in frames_of(profile, leak.addresses)],
             }
             for leak in found
         ],

@@ -73,6 +73,18 @@ class Row:
 
 
 @dataclass
+class Place:
+    """Where threads met: a lock, or all of one name; and the stacks of the latest waits that were sampled, the newest first."""
+
+    name: str
+    count: int = 0
+    failures: int = 0
+    waits: int = 0
+    waited_ns: int = 0
+    stacks: list[tuple[int, ...]] = field(default_factory=list)
+
+
+@dataclass
 class Profile:
     types: list[ValueType]
     default: str
@@ -84,6 +96,7 @@ class Profile:
     stacks: list[Stack]
     drop: str = OURS
     frames: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+    places: list[Place] = field(default_factory=list)  # of waits; not in the file
 
     def __post_init__(self) -> None:
         self._sorted = sorted(self.mappings, key=lambda one: one.begin)
@@ -98,7 +111,8 @@ class Profile:
         return sum(values[index] for _, values in self.stacks)
 
     def addresses(self) -> set[int]:
-        return {address for addresses, _ in self.stacks for address in addresses}
+        latest = [addresses for place in self.places for addresses in place.stacks]
+        return {address for addresses in [*(one for one, _ in self.stacks), *latest] for address in addresses}
 
     def mapping_of(self, address: int) -> Mapping | None:
         at = bisect_right(self._begins, address) - 1
@@ -121,6 +135,7 @@ class Profile:
         pattern = re.compile(rf"(?:{self.drop})\Z") if self.drop else None
         own = {a for a in self.addresses() if pattern and any(pattern.match(frame.name) for frame in self.frames.get(a, ()))}
         self.stacks = merge((pruned(addresses, own), values) for addresses, values in self.stacks)
+        self.places = [replace(one, stacks=[pruned(addresses, own) for addresses in one.stacks]) for one in self.places]
 
     def rows(self, kind: str) -> list[Row]:
         """The largest first, as `go tool pprof -top` has them."""
@@ -144,7 +159,18 @@ class Profile:
             left = [a - b for a, b in zip(values, old)]
             if any(left):
                 stacks.append((addresses, left))
-        return replace(self, stacks=stacks, duration_ns=self.time_ns - before.time_ns)
+        return replace(self, stacks=stacks, places=self.places_since(before), duration_ns=self.time_ns - before.time_ns)
+
+    def places_since(self, before: Profile) -> list[Place]:
+        """Those where somebody has waited since."""
+        was = {one.name: one for one in before.places}
+        found = []
+        for one in self.places:
+            old = was.get(one.name, Place(one.name))
+            if one.waited_ns > old.waited_ns:
+                counts = (one.count - old.count, one.failures - old.failures, one.waits - old.waits, one.waited_ns - old.waited_ns)
+                found.append(Place(one.name, *counts, one.stacks))
+        return sorted(found, key=lambda place: -place.waited_ns)
 
 
 def pruned(addresses: tuple[int, ...], own: set[int]) -> tuple[int, ...]:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,16 +19,14 @@ from typing import TYPE_CHECKING
 import click
 
 from lanemalloc.preload import OPTIONS, parse_options
-from lanemalloc.supervise import Child, End
+from lanemalloc.supervise import EVERY, SHARE, End
 from lanemalloc.ui import Problem
 
 if TYPE_CHECKING:
-    from lanemalloc.profiles import Profile
+    from lanemalloc.profiles import Mapping, Profile
     from lanemalloc.sampled import Look, Samples
 
 DEFAULT, DEFAULT_FOR_LEAKS = "512k", "64k"
-FIRST_LOOKS = (0.1, 0.2, 0.35)  # seconds after the start: short programs are seen too
-EVERY, SHARE = 0.5, 0.01  # at most so often, and that much of a CPU
 
 
 def check_interval(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -57,7 +53,7 @@ class Watch:
         self.trouble: Exception | None = None
         self._samples: Samples | None = None
 
-    def look(self) -> None:
+    def look(self, at: float) -> None:
         from lanemalloc.reader import Reader
         from lanemalloc.sampled import Samples
 
@@ -73,22 +69,6 @@ class Watch:
         self.interval = max(EVERY, (time.thread_time() - begin) / SHARE)
 
 
-def attend(child: Child, watch: Watch, told: Callable[[], None] = lambda: None) -> End:
-    """Until the program ends."""
-    first = iter(FIRST_LOOKS)
-    due = child.started + next(first)
-    while True:
-        end = child.attend(due)
-        if end is not None:
-            if watch.trouble is not None:
-                sys.stderr.write(f"lanemalloc: the program could not be read ({watch.trouble!r}); please report this\n")
-            return end
-        watch.look()
-        told()
-        after = next(first, None)
-        due = child.started + after if after is not None else time.monotonic() + watch.interval
-
-
 @dataclass
 class Found:
     """A process' profile."""
@@ -100,8 +80,13 @@ class Found:
     @property
     def program(self) -> str:
         """The file that it ran."""
-        paths = [one.path for one in self.profile.mappings if one.path.startswith("/")]
-        return paths[0] if paths else "?"
+        mapping = program_at(self.profile.mappings)
+        return mapping.path if mapping else "?"
+
+
+def program_at(mappings: list[Mapping]) -> Mapping | None:
+    """The code of the file that a process runs."""
+    return next((one for one in mappings if one.path.startswith("/")), None)
 
 
 def collect(folder: Path, kind: str, of: int, last: Look | None) -> tuple[Found | None, list[Found], list[str]]:
@@ -127,6 +112,8 @@ def collect(folder: Path, kind: str, of: int, last: Look | None) -> tuple[Found 
             others.append(Found(pid, profile, True))
     if own is None and last is not None:
         own = Found(of, last.profile(kind), False)
+    elif own is not None and last is not None and kind == "contention" and program_at(own.profile.mappings) == program_at(last.mappings):
+        own.profile.places = last.places()  # the file has none
     others.sort(key=lambda one: -one.profile.total(default))
     return own, others, notes
 

@@ -61,11 +61,12 @@ WORLD_FIELDS = (
 OWNER_FIELDS = ("next", "type", "name", "kinds", "contention")
 KIND_FIELDS = ("next", "size", "slabs", "contended", "budget")
 BUDGET_FIELDS = ("used", "peak", "limit", "parent")
-CELL_FIELDS = ("count", "failures", "waits", "waited_ns", "waits_by_time")
+CELL_FIELDS = ("count", "failures", "waits", "waited_ns", "waits_by_time", "sites")
 LOOP_FIELDS = ("count", "failures")
 
 MOST_LANES = 1 << 16
 MOST_OWNERS, MOST_KINDS = 512, 4096
+MOST_SITES = 16  # of the cells of one name
 NO_LIMIT = 1 << 62
 
 
@@ -104,6 +105,7 @@ class Plans:
     kind: Plan
     budget: Plan
     cells: list[tuple[Cell, Plan]] = field(default_factory=list)
+    pool_cell: Plan | None = None
 
 
 class Reader:
@@ -175,6 +177,20 @@ class Reader:
         except (Problem, Unreadable):
             return False
         return True
+
+    def cells(self) -> list[CellFigures]:
+        """Nothing but these, which takes little; those of pools' locks too, as one. Raises Gone, Unreadable."""
+        self._facts()
+        world, own = self._read_world()
+        numbers = numbers_of(world)
+        at = self._lane_addresses(numbers, [])
+        of_lanes = [records for records, _ in gather_plans(self.memory, [(plan, at) for cell, plan in self._plans.cells if cell.in_lanes])]
+        found = [figures_of_cell(cell, (of_lanes if cell.in_lanes else own).pop(0)) for cell, _ in self._plans.cells]
+        locks = [lock for _, owner in self._owner_chain(numbers)[0] if (lock := numbers_of(owner).get("contention", 0))]
+        if self._plans.pool_cell is not None and locks:
+            records, _ = self._plans.pool_cell.gather(self.memory, np.array(locks, np.uint64))
+            found.append(figures_of_cell(Cell("pools", False, False, 0), records))
+        return found
 
     def read(self, wanted: Wanted | None = None) -> Snapshot:
         """Raises Gone. What cannot be read for another reason is left out, and said in `left_out`."""
@@ -287,13 +303,17 @@ class Reader:
         elif self._bins.torn or self._bins.skipped:
             left_out.append(f"bins: {self._bins.torn} changed while they were followed, {self._bins.skipped} left out for time")
 
-    def _read_owners(self, world: dict[str, int], left_out: list[str]) -> list[OwnerFigures]:
+    def _owner_chain(self, world: dict[str, int]) -> tuple[list[tuple[int, np.void]], bool]:
         """The list is read at once where it was as at the last time, else from one to the next."""
         first = world.get("first_owner", 0)
         if not first or not self.layout.has("owner", "next"):
-            return []
+            return [], True
         chain, whole = read_chain(self.memory, self._plans.owner, first, self._owners, MOST_OWNERS)
         self._owners = [at for at, _ in chain]
+        return chain, whole
+
+    def _read_owners(self, world: dict[str, int], left_out: list[str]) -> list[OwnerFigures]:
+        chain, whole = self._owner_chain(world)
         if not whole:
             left_out.append(f"heaps and pools behind the first {len(chain)}")
         slabs = self._slabs
@@ -303,17 +323,7 @@ class Reader:
 
 def make_plans(layout: Layout) -> Plans:
     root = plan_of({"magic": Field(0, 8, 1, 3), "world": Field(56, 1, 8, 0)}, ROOT.itemsize)
-    cells = []
-    for cell in layout.cells:
-        known = layout.fields.get("cell", {})
-        names = LOOP_FIELDS if cell.is_loop else CELL_FIELDS
-        moved = {
-            name: Field(known[name].offset + cell.offset, known[name].count, known[name].bytes, known[name].type)
-            for name in names
-            if name in known
-        }
-        if moved:
-            cells.append((cell, plan_of(moved, 256)))
+    plans = [(cell, plan_of_cell(layout, cell)) for cell in layout.cells]
     return Plans(
         root=root,
         world=layout.plan("world", WORLD_FIELDS, gap=4096),
@@ -321,8 +331,20 @@ def make_plans(layout: Layout) -> Plans:
         owner=layout.plan("owner", OWNER_FIELDS),
         kind=layout.plan("kind", KIND_FIELDS),
         budget=layout.plan("budget", BUDGET_FIELDS),
-        cells=cells,
+        cells=[(cell, plan) for cell, plan in plans if plan is not None],
+        pool_cell=plan_of_cell(layout, Cell("pools", False, False, 0)),
     )
+
+
+def plan_of_cell(layout: Layout, cell: Cell) -> Plan | None:
+    """None: the library tells nothing of it."""
+    known = layout.fields.get("cell", {})
+    moved = {
+        name: Field(known[name].offset + cell.offset, known[name].count, known[name].bytes, known[name].type)
+        for name in (LOOP_FIELDS if cell.is_loop else CELL_FIELDS)
+        if name in known
+    }
+    return plan_of(moved, 256) if moved else None
 
 
 def numbers_of(record: np.void) -> dict[str, int]:
@@ -460,7 +482,17 @@ def figures_of_cell(cell: Cell, records: Records) -> CellFigures:
         total("waits"),
         total("waited_ns"),
         histogram.sum(axis=0) if histogram.ndim == 2 else np.zeros(16, np.int64),
+        sites_of(records),
     )
+
+
+def sites_of(records: Records) -> tuple[int, ...]:
+    """Of each cell the newest, those first where most was waited, then those before them; each once."""
+    sites = column(records, "sites")
+    if sites.ndim != 2:
+        return ()
+    most_first = sites[np.argsort(-column(records, "waited_ns"), kind="stable")]
+    return tuple(dict.fromkeys(int(one) for one in most_first.T.ravel() if one))[:MOST_SITES]
 
 
 def read_chain(memory: Memory, plan: Plan, first: int, last_time: list[int], most: int) -> tuple[list[tuple[int, np.void]], bool]:

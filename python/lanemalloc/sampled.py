@@ -6,19 +6,18 @@ same stacks, and the difference is what happened between them.
 
 from __future__ import annotations
 
+import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
 
 from lanemalloc import elf
 from lanemalloc.binaries import PT_NOTE, build_id_of, program_headers
 from lanemalloc.layout import Field
 from lanemalloc.memory import Buffer, Gone, Memory, Unreadable, not_allowed, read
-from lanemalloc.profiles import CONTENTION, HEAP, KINDS, Mapping, Profile, Stack, ValueType
+from lanemalloc.profiles import CONTENTION, HEAP, KINDS, Mapping, Place, Profile, Stack, ValueType
 from lanemalloc.reader import Reader
+from lanemalloc.snapshot import CellFigures
 from lanemalloc.ui import Problem
 
 SAMPLER_FIELDS = ("interval", "contention_interval", "stacks_at", "stacks_bytes")
@@ -36,7 +35,9 @@ class Look:
     """The sampler at one moment, as it was copied; what it says is worked out when it is asked for."""
 
     table: Buffer
+    table_at: int  # its address
     stack: dict[str, Field]
+    cells: list[CellFigures]
     interval: int
     contention_interval: int
     time_ns: int
@@ -56,7 +57,23 @@ class Look:
             duration_ns=self.duration_ns,
             mappings=self.mappings,
             stacks=stacks_of(self.table, self.stack, ALLOCATION if is_heap else WAIT),
+            places=[] if is_heap else self.places(),
         )
+
+    def places(self) -> list[Place]:
+        """Those where threads have waited, where most was waited first."""
+        found = []
+        for cell in self.cells:
+            stacks = [stack for site in cell.sites if (stack := self.stack_at(site)) is not None]
+            if cell.waits:
+                found.append(Place(cell.name, cell.count, cell.failures, cell.waits, cell.waited_ns, stacks))
+        return sorted(found, key=lambda place: -place.waited_ns)
+
+    def stack_at(self, address: int) -> tuple[int, ...] | None:
+        """The calls of the stack of waits there, innermost first; empty if they are not known, None if there is no such stack."""
+        at, data = address - self.table_at, self.table.data
+        size = size_at(data, self.stack, at) if at >= 0 and at % 8 == 0 else 0
+        return calls_at(data, self.stack, at, size) if size and data[at + self.stack["kind"].offset] == WAIT else None
 
 
 class Samples:
@@ -83,15 +100,16 @@ class Samples:
     def look(self) -> Look:
         """Raises Gone when the process has ended, NotSampling."""
         try:
-            if not self.reader.is_there():
-                raise Gone(f"process {self.pid} has ended, or runs another program now")
+            cells = self.reader.cells()  # first: the stacks that they name are in the table then
             sampler = self._plan.read(self.reader.memory, self.reader.layout.number("sampler"))
             table = self._read_table(int(sampler["stacks_at"]), int(sampler["stacks_bytes"]))
         except Unreadable:
             raise Gone(f"process {self.pid} has ended, or runs another program now") from None
         return Look(
             table,
+            int(sampler["stacks_at"]),
             self.reader.layout.fields["stack"],
+            cells,
             int(sampler["interval"]),
             int(sampler["contention_interval"]),
             time.time_ns(),
@@ -124,28 +142,34 @@ class Samples:
 
 def stacks_of(table: Buffer, fields: dict[str, Field], kind: int) -> list[Stack]:
     """Of one kind, of those with something counted."""
-    at_bytes, at_kind, at_depth, at_counters, at_frames = (fields[name].offset for name in STACK_FIELDS)
     data = table.tobytes()
-    words: npt.NDArray[np.uint64] = table[: len(table) // 8 * 8].view("<u8")
     found: list[Stack] = []
     at = 0
-    while at + at_frames <= len(data):
-        size = int.from_bytes(data[at + at_bytes : at + at_bytes + 4], "little")
-        if size < at_frames or size % 8 or at + size > len(data):
-            break  # one that was just being made
-        counters = [int(one) for one in words[(at + at_counters) // 8 : (at + at_counters) // 8 + 4]]
-        if data[at + at_kind] == kind and counters[0]:
-            depth = int.from_bytes(data[at + at_depth : at + at_depth + 4], "little")
-            depth = depth if at_frames + 8 * depth <= size else 0
-            frames = words[(at + at_frames) // 8 : (at + at_frames) // 8 + depth]
-            # The byte before where it returns to belongs to the call.
-            addresses = tuple(int(one) - 1 for one in frames)
-            objects, amount, freed, freed_bytes = counters
+    while size := size_at(data, fields, at):
+        objects, amount, freed, freed_bytes = struct.unpack_from("<4Q", data, at + fields["counters"].offset)
+        if data[at + fields["kind"].offset] == kind and objects:
             # They were not read at one moment.
             values = [objects, amount] if kind == WAIT else [objects, amount, max(0, objects - freed), max(0, amount - freed_bytes)]
-            found.append((addresses, values))
+            found.append((calls_at(data, fields, at, size), values))
         at += size
     return found
+
+
+def size_at(data: bytes | memoryview, fields: dict[str, Field], at: int) -> int:
+    """Of the stack there; 0: there is none, or it is just being made."""
+    if at + fields["frames"].offset > len(data):
+        return 0
+    size: int = struct.unpack_from("<I", data, at + fields["bytes"].offset)[0]
+    return size if size >= fields["frames"].offset and size % 8 == 0 and at + size <= len(data) else 0
+
+
+def calls_at(data: bytes | memoryview, fields: dict[str, Field], at: int, size: int) -> tuple[int, ...]:
+    """Of the stack there, innermost first."""
+    depth: int = struct.unpack_from("<I", data, at + fields["depth"].offset)[0]
+    if fields["frames"].offset + 8 * depth > size:
+        return ()
+    # The byte before where it returns to belongs to the call.
+    return tuple(one - 1 for one in struct.unpack_from(f"<{depth}Q", data, at + fields["frames"].offset))
 
 
 def mappings_of(text: str, memory: Memory) -> list[Mapping]:

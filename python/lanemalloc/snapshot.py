@@ -13,6 +13,7 @@ Numbers = npt.NDArray[np.int64]
 Rates = npt.NDArray[np.float64]
 
 ENTRIES = ("owned", "shared", "percpu")
+NO_NUMBER = (1 << 32) - 1  # of a lane: it is one for those who find their own closed
 KINDS_OF_OWNERS = ("heap", "pool")
 FILLS = 10  # how full a slab is: empty, up to an eighth, ..., up to eight eighths but not full, full
 
@@ -81,6 +82,7 @@ class CellFigures:
     waits: int
     waited_ns: int
     histogram: Numbers  # waits; bucket i: shorter than 2^i microseconds, the last one all others
+    sites: tuple[int, ...] = ()  # addresses of the stacks of its latest sampled waits, of each cell the newest first
 
 
 @dataclass

@@ -15,15 +15,19 @@ import errno
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from lanemalloc.ui import Problem
 
 SI_KERNEL = 0x80
 # Those that are not for passing on: they are this process' own, or cannot be blocked.
 OWN = {signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP, signal.SIGTTIN, signal.SIGTTOU}
+FIRST_LOOKS = (0.1, 0.2, 0.35)  # seconds after the start: short programs are seen too
+EVERY, SHARE = 0.5, 0.01  # later at most so often, and that much of a CPU
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGSYS}
 
 
@@ -124,6 +128,32 @@ class Child:
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
         os.kill(self._ours, end.signal)
         os._exit(128 + end.signal)
+
+
+class Watch(Protocol):
+    """What looks at a program now and then."""
+
+    interval: float  # seconds from one look to the next, once the first ones are done
+    trouble: Exception | None
+
+    def look(self, at: float) -> None:
+        """`at`: seconds since the start. Raises nothing."""
+
+
+def attend(child: Child, watch: Watch) -> End:
+    """Until the program ends."""
+    first = iter(FIRST_LOOKS)
+    due = child.started + next(first)
+    while True:
+        end = child.attend(due)
+        if end is not None:
+            if watch.trouble is not None:
+                sys.stderr.write(f"lanemalloc: the program could not be read ({watch.trouble!r}); please report this\n")
+            return end
+        watch.look(time.monotonic() - child.started)
+        after = next(first, None)
+        now = time.monotonic()
+        due = now + watch.interval if after is None else max(child.started + after, now + FIRST_LOOKS[0])
 
 
 class NotFound(Problem):

@@ -8,17 +8,24 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import CLEAN, LIBRARY, PROGRAMS, ROOT, TOOL, tool
 
-from lanemalloc import leaks, pprof, symbols
-from lanemalloc.profiles import HEAP, Frame, Mapping, Profile, ValueType, pruned
+from lanemalloc import leaks, pprof, symbols, waits
+from lanemalloc.layout import Field
+from lanemalloc.profiles import CONTENTION, HEAP, Frame, Mapping, Place, Profile, ValueType, pruned
+from lanemalloc.profiling import collect
+from lanemalloc.sampled import Look
+from lanemalloc.snapshot import CellFigures
 from lanemalloc.ui import Problem
 
 GO = shutil.which("go") or "/usr/local/go/bin/go"
@@ -183,6 +190,43 @@ def test_a_process_that_runs_is_read_and_goes_on(running: Running, how: str, tmp
     assert facts(tool("profile", process.pid, "--json"))["total"] == found["total"]
     process.terminate()
     assert process.wait(20) == 0
+
+
+def latest_names(found: dict, at: str) -> list[list[str]]:
+    """The functions of each of the latest waits at a lock, the innermost first."""
+    return [[frame["name"] for frame in stack] for place in found["contention"] if place["at"] == at for stack in place["latest"]]
+
+
+def test_the_latest_waits_at_a_lock_have_their_calls(running: Running) -> None:
+    process = running("meet", 600, options="lanes=shared:1,sample=64k,sample_wait_ns=1")
+    deadline = time.monotonic() + 20
+    while True:
+        found = facts(tool("profile", process.pid, "--kind", "contention", "--json"))
+        latest = latest_names(found, "lane")
+        if latest:
+            break
+        assert time.monotonic() < deadline, found
+    # By malloc, which touched() calls, or by free.
+    for names in latest:
+        assert names[:2] == ["touched", "meet"] or names[0] == "meet", latest
+    lane = next(place for place in found["contention"] if place["at"] == "lane")
+    assert lane["count"] >= lane["failures"] > 0 and lane["waits"] > 0 and lane["waited_ns"] > 0
+    text = tool("profile", process.pid, "--kind", "contention", "--seconds", "1").stdout
+    assert re.search(r"latest sampled waits, by lock\n(  .*\n)*  lane: [0-9,]+ entries, .*\n      (touched <- )?meet <- ", text), text
+
+
+def test_a_program_that_is_started_has_the_latest_waits_too() -> None:
+    done = tool("profile", "--kind", "contention", "--lanes", "shared:1", "--options", "sample_wait_ns=1", "--", built(), "meet", 20)
+    assert re.search(r"latest sampled waits \(when last seen\), by lock\n(  .*\n)*  lane: .*\n      (touched <- )?meet <- ", done.stderr), (
+        done.stderr
+    )
+
+
+def test_without_waits_and_of_the_heap_none_are_told(running: Running) -> None:
+    process = running("stay")
+    assert facts(tool("profile", process.pid, "--kind", "contention", "--json"))["contention"] == []
+    assert "latest" not in tool("profile", process.pid, "--kind", "contention").stdout
+    assert "contention" not in facts(tool("profile", process.pid, "--json"))
 
 
 def test_from_outside_it_is_what_the_library_writes(running: Running, tmp_path: Path) -> None:
@@ -470,6 +514,57 @@ def test_the_difference_of_two_moments() -> None:
     assert found.duration_ns == 1_000_000
 
 
+STACK = {
+    "bytes": Field(0, 1, 4, 0),
+    "kind": Field(4, 1, 1, 0),
+    "depth": Field(8, 1, 4, 0),
+    "counters": Field(16, 4, 8, 0),
+    "frames": Field(48, 1, 8, 0),
+}
+
+
+def stack_in_table(kind: int, *frames: int, counters: tuple[int, ...] = (1, 100, 0, 0)) -> bytes:
+    return struct.pack(f"<IIII4Q{len(frames)}Q", 48 + 8 * len(frames), kind, len(frames), 0, *counters, *frames)
+
+
+def test_a_stack_is_found_by_its_address() -> None:
+    table = stack_in_table(0) + stack_in_table(1) + stack_in_table(1, 0x1002, 0x9003) + stack_in_table(0, 0x1007)
+    waits = CellFigures("lane", True, False, 9, 5, 3, 2000, np.zeros(16, np.int64), (0x7060, 0x7030))
+    calm = CellFigures("depot", False, False, 9, 0, 0, 0, np.zeros(16, np.int64))
+    look = Look(np.frombuffer(table, np.uint8), 0x7000, STACK, [calm, waits], 1024, 1, 5, 5, [])
+    assert (look.stack_at(0x7060), look.stack_at(0x7030)) == ((0x1001, 0x9002), ())
+    # Of the other kind; inside of one; outside of the table; behind its last one.
+    assert [look.stack_at(at) for at in (0x7000, 0x7061, 0x6FF8, 0x7000 + len(table), 0x7000 + len(table) - 8, 0)] == [None] * 6
+    assert look.profile("contention").places == [Place("lane", 9, 5, 3, 2000, [(0x1001, 0x9002), ()])]
+    assert look.profile("heap").places == []
+    assert dict(look.profile("contention").stacks) == {(): [1, 100], (0x1001, 0x9002): [1, 100]}
+
+
+def test_the_latest_waits_of_another_program_in_its_place_are_not_told(tmp_path: Path) -> None:
+    written = made([])
+    written.types, written.default = list(CONTENTION), "delay"
+    pprof.write(written, tmp_path / "7.contention.pb")
+    waits = CellFigures("lane", True, False, 9, 5, 3, 2000, np.zeros(16, np.int64))
+    for mappings, told in ((written.mappings, 1), ([replace(written.mappings[0], begin=0x1800), written.mappings[1]], 0), ([], 0)):
+        last = Look(np.zeros(0, np.uint8), 0x7000, STACK, [waits], 1024, 1, 5, 5, mappings)
+        own, _, _ = collect(tmp_path, "contention", 7, last)
+        assert own is not None and len(own.profile.places) == told
+
+
+def test_places_of_waits_since_a_moment() -> None:
+    before, after = made([]), made([])
+    before.places = [Place("lane", 10, 5, 3, 3000), Place("depot", 4, 1, 1, 100)]
+    after.places = [Place("lane", 30, 7, 4, 5000, [(0x1001,)]), Place("runs", 2, 1, 1, 9000), Place("depot", 5, 1, 1, 100)]
+    assert after.since(before).places == [Place("runs", 2, 1, 1, 9000), Place("lane", 20, 2, 1, 2000, [(0x1001,)])]
+    after.frames = {0x1001: tuple(Frame(name) for name in "abcdefg")}
+    assert waits.lines(after, "") == [
+        "latest sampled waits, by lock",
+        "  lane: 30 entries, 7 failed tries, 4 waits, 5.00 µs",
+        "      a <- b <- c <- d <- e <- 2 more",
+    ]
+    assert waits.lines(before, "") == []
+
+
 def test_the_allocators_own_functions_are_left_out() -> None:
     assert pruned((1, 2, 3, 4), {2}) == (3, 4)
     assert pruned((1, 2, 3, 4), {1, 3}) == (4,)
@@ -479,6 +574,9 @@ def test_the_allocators_own_functions_are_left_out() -> None:
     one.frames = {0x1001: (Frame("malloc"),), 0x1002: (Frame("main"),), 0x1003: (Frame("malloc_table"),)}
     one.prune()
     assert dict(one.stacks) == {(0x1002,): [1, 1, 1, 1], (0x1003, 0x1002): [1, 1, 1, 1]}
+    one.places = [Place("lane", stacks=[(0x1001, 0x1002)])]
+    one.prune()
+    assert one.places == [Place("lane", stacks=[(0x1002,)])]
 
 
 def test_a_function_that_calls_itself_counts_once() -> None:

@@ -17,8 +17,9 @@ from synthetic import (
 )
 
 from lanemalloc.figures import snapshot_json
+from lanemalloc.live.model import Session
 from lanemalloc.memory import Gone
-from lanemalloc.reader import EXACT, Wanted
+from lanemalloc.reader import EXACT, MOST_SITES, Wanted
 from lanemalloc.slabs import CLEAN, DIRTY, read_free_runs, spread
 from lanemalloc.ui import Problem
 
@@ -135,6 +136,32 @@ def test_slabs_of_several_blocks_and_their_owners_bytes() -> None:
     assert snapshot.classes.slabs.tolist() == [0, 2, 0, 0, 1]
 
 
+def test_sites_are_those_of_the_newest_waits_first_where_most_was_waited() -> None:
+    memory = busy()
+    memory.set("cell", LANES + 512, waited_ns=100, sites=[0x70, 0x71])
+    memory.set("cell", LANES + 1024 + 512, waited_ns=300, sites=[0x80, 0x70])
+    memory.set("cell", WORLD + 1024, sites=[0x90, 0])
+    reader = memory.reader()
+    for lane, depot, fresh in (reader.read().cells, reader.cells()):
+        assert (lane.sites, depot.sites, fresh.sites) == ((0x80, 0x70, 0x71), (0x90,), ())
+    for _ in range(20):
+        memory.add_lane()
+        memory.set("cell", LANES + (memory.lanes - 1) * 1024 + 512, sites=[0x100 + memory.lanes, 0])
+    assert memory.reader().read().cells[0].sites[:2] == (0x80, 0x70)
+    assert len(memory.reader().read().cells[0].sites) == MOST_SITES
+
+
+def test_of_cells_alone_those_of_pools_are_read_too() -> None:
+    memory = busy()
+    memory.write(OWNERS, bytes(4096))
+    for i in (0, 1):
+        memory.set("owner", OWNERS + i * 256, next=OWNERS + 256 if i == 0 else 0, contention=OWNERS + i * 256 + 64)
+        memory.set("cell", OWNERS + i * 256 + 64, count=5, waits=i + 1, waited_ns=10, sites=[0x60 + i, 0])
+    memory.world(first_owner=OWNERS)
+    pools = memory.reader().cells()[-1]
+    assert (pools.name, pools.count, pools.waits, pools.waited_ns, pools.sites) == ("pools", 10, 3, 20, (0x60, 0x61))
+
+
 def test_cells_of_lanes_are_added_up_and_loops_have_no_waits() -> None:
     memory = busy()
     for i in (0, 1):
@@ -169,6 +196,16 @@ def test_lanes_that_are_not_made_are_left_out_and_later_ones_found() -> None:
     lanes = memory.reader().read().lanes
     assert lanes.thread.tolist() == [5, 7]
     assert lanes.owner.tolist() == [3, 5]
+
+
+def test_a_shared_lane_without_a_number_is_one_for_overflow() -> None:
+    memory = Synthetic()
+    memory.add_lane(how=1, number=0xFFFF)
+    memory.add_lane(how=1, number=0xFFFF_FFFF)
+    snapshot = memory.reader().read()
+    session = Session(1, snapshot=snapshot)
+    assert [session.lane_name(i) for i in (0, 1)] == ["shared 65535", "overflow"]
+    assert [lane["number"] for lane in snapshot_json(snapshot)["lanes"]] == [65535, None]
 
 
 def test_five_thousand_lanes() -> None:
@@ -228,6 +265,7 @@ def test_a_field_that_is_needed_and_missing_is_named(name: str) -> None:
         "lane.heads",
         "owner.next",
         "cell.waits",
+        "cell.sites",
     ],
 )
 def test_other_fields_may_be_missing(name: str) -> None:
@@ -243,6 +281,7 @@ def test_other_fields_may_be_missing(name: str) -> None:
     drop_field(fewer, name)
     snapshot = fewer.reader().read(EXACT)
     assert snapshot.classes.used[1] == 60
+    assert [cell.name for cell in fewer.reader().cells()] == ["lane", "depot", "fresh blocks"]
 
 
 def drop_field(memory: Synthetic, name: str) -> None:

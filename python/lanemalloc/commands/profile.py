@@ -14,8 +14,8 @@ import click
 
 from lanemalloc import units
 from lanemalloc.preload import environment
-from lanemalloc.profiling import DEFAULT, DEFAULT_FOR_LEAKS, Found, Watch, attend, check_interval, collect, no_profile, with_sampling
-from lanemalloc.supervise import Child, End
+from lanemalloc.profiling import DEFAULT, DEFAULT_FOR_LEAKS, Found, Watch, check_interval, collect, no_profile, with_sampling
+from lanemalloc.supervise import Child, End, attend
 from lanemalloc.ui import Problem
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def profile(pid: int | None, **given: Any) -> None:
 
 
 def profile_process(pid: int, given: dict[str, Any]) -> None:
+    from lanemalloc import waits
     from lanemalloc.reader import Reader
     from lanemalloc.sampled import Samples
 
@@ -128,7 +129,8 @@ def profile_process(pid: int, given: dict[str, Any]) -> None:
     if given["as_json"]:
         click.echo(json.dumps(facts))
         return
-    click.echo("\n".join([*table(result, given["top"], given["cum"], f"process {pid}"), *said(notes, written)]))
+    shown = [*table(result, given["top"], given["cum"], f"process {pid}"), *waits.lines(result, "")]
+    click.echo("\n".join([*shown, *said(notes, written)]))
 
 
 def wait_for(look: Any, seconds: float, notes: list[str]) -> Look:
@@ -177,7 +179,7 @@ def profile_program(program: list[str], given: dict[str, Any]) -> None:
 
 def report(program: list[str], own: Found | None, others: list[Found], notes: list[str], end: End, given: dict[str, Any]) -> bool:
     """Writes everything that is to be written. Whether there are leaks."""
-    from lanemalloc import leaks
+    from lanemalloc import leaks, waits
 
     if own is None:
         facts: dict[str, Any] = {"command": program, "status": end.status, "signal": end.signal, "profile": None}
@@ -201,6 +203,7 @@ def report(program: list[str], own: Found | None, others: list[Found], notes: li
         shown = leaks.lines(own.profile, found, own.at_exit)
     else:
         shown = table(own.profile, given["top"], given["cum"], f"lanemalloc: {program[0]}")
+        shown += waits.lines(own.profile, " (when last seen)")
     sys.stderr.write("\n".join([*shown, *said(notes, written), *other_lines(others, files)]) + "\n")
     return bool(found)
 
@@ -260,6 +263,8 @@ def write(result: Profile, file: Path | None) -> tuple[Path, int] | None:
 
 
 def facts_of(result: Profile, given: dict[str, Any], written: tuple[Path, int] | None) -> dict[str, Any]:
+    from lanemalloc import waits
+
     rows = result.rows(result.default)
     return {
         "kind": given["kind"],
@@ -271,6 +276,7 @@ def facts_of(result: Profile, given: dict[str, Any], written: tuple[Path, int] |
         "stacks": len(result.stacks),
         "file": str(written[0]) if written else None,
         "functions": [{"name": row.name, "flat": row.flat, "cum": row.cumulative} for row in rows],
+        **({"contention": waits.as_json(result)} if given["kind"] == "contention" else {}),
     }
 
 

@@ -15,7 +15,7 @@ import click
 
 from lanemalloc.preload import environment
 from lanemalloc.profiling import DEFAULT_FOR_LEAKS, collect, no_profile, with_sampling
-from lanemalloc.supervise import Child, End
+from lanemalloc.supervise import EVERY, SHARE, Child, End, attend
 from lanemalloc.ui import Problem
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from lanemalloc.sampled import Look
 
 LEAKING = 1
-FIRST_LOOKS = (0.1, 0.2, 0.35)  # seconds after the start: short programs are seen too
-SHARE = 0.01  # of a CPU that looking may take
-EVERY = 0.5
 
 
 class Watch:
@@ -105,10 +102,14 @@ def run(
         if leaks:
             options = with_sampling(Path(folder), None, options, DEFAULT_FOR_LEAKS)
         child = Child(list(program), environment(lanes, options, defaults))
-        recording, end, last = attend(child, list(program), leaks)
+        from lanemalloc.recording import Recording  # not before the program has begun
+
+        recording = Recording(list(program))
+        watch = Watch(child.pid, recording, leaks)
+        end = attend(child, watch)
         figures, others = figures_at_exit(Path(folder), child.pid)
         finish(recording, end, figures, others)
-        left = look_for_leaks(Path(folder), child.pid, last, end, recording) if leaks else []
+        left = look_for_leaks(Path(folder), child.pid, watch.last, end, recording) if leaks else []
         if not quiet:
             write_summary(recording, end, as_json, output, left)
         write_files(recording, record, report)
@@ -117,26 +118,6 @@ def run(
     if fail_on_leaks and end.status == 0 and (recording.end["leaks"] or {}).get("bytes"):
         os._exit(LEAKING)
     child.leave_like(end)
-
-
-def attend(child: Child, program: list[str], samples: bool) -> tuple[Recording, End, Look | None]:
-    """Until the program ends. Looks at it now and then."""
-    from lanemalloc.recording import Recording  # not before the program has begun
-
-    recording = Recording(program)
-    watch = Watch(child.pid, recording, samples)
-    first = iter(FIRST_LOOKS)
-    due = child.started + next(first)
-    while True:
-        end = child.attend(due)
-        if end is not None:
-            if watch.trouble is not None:
-                sys.stderr.write(f"lanemalloc: the program could not be read ({watch.trouble!r}); please report this\n")
-            return recording, end, watch.last
-        watch.look(time.monotonic() - child.started)
-        after = next(first, None)
-        now = time.monotonic()
-        due = now + watch.interval if after is None else max(child.started + after, now + FIRST_LOOKS[0])
 
 
 def figures_at_exit(folder: Path, pid: int) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:

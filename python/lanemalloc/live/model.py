@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from lanemalloc import process
 from lanemalloc.memory import Gone, NotAllowed
 from lanemalloc.reader import Reader, Wanted
-from lanemalloc.snapshot import Difference, Snapshot
+from lanemalloc.snapshot import NO_NUMBER, Difference, Snapshot
 from lanemalloc.ui import Problem
 
 HISTORY = 240
 NAMES_LAST = 5.0  # seconds, for which a thread's name is believed
 SHARE = 0.0015  # of a CPU, for slabs and for bins each
 OF_CPU = 2  # index of snapshot.ENTRIES
-NO_NUMBER = 0xFFFF
 
 
 @dataclass

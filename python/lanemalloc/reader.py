@@ -60,7 +60,7 @@ WORLD_FIELDS = (
 )  # fmt: skip
 OWNER_FIELDS = ("next", "type", "name", "kinds", "contention")
 KIND_FIELDS = ("next", "size", "slabs", "contended", "budget")
-BUDGET_FIELDS = ("used", "peak", "limit", "parent")
+BUDGET_FIELDS = ("used", "peak", "limit", "parent", "count", "failures")
 CELL_FIELDS = ("count", "failures", "waits", "waited_ns", "waits_by_time", "sites")
 LOOP_FIELDS = ("count", "failures")
 
@@ -186,11 +186,7 @@ class Reader:
         at = self._lane_addresses(numbers, [])
         of_lanes = [records for records, _ in gather_plans(self.memory, [(plan, at) for cell, plan in self._plans.cells if cell.in_lanes])]
         found = [figures_of_cell(cell, (of_lanes if cell.in_lanes else own).pop(0)) for cell, _ in self._plans.cells]
-        locks = [lock for _, owner in self._owner_chain(numbers)[0] if (lock := numbers_of(owner).get("contention", 0))]
-        if self._plans.pool_cell is not None and locks:
-            records, _ = self._plans.pool_cell.gather(self.memory, np.array(locks, np.uint64))
-            found.append(figures_of_cell(Cell("pools", False, False, 0), records))
-        return found
+        return found + self._pool_cell([numbers_of(owner).get("contention", 0) for _, owner in self._owner_chain(numbers)[0]])
 
     def read(self, wanted: Wanted | None = None) -> Snapshot:
         """Raises Gone. What cannot be read for another reason is left out, and said in `left_out`."""
@@ -241,7 +237,9 @@ class Reader:
             probes=array_of(world, "probes"),
             classes=add_up_classes(self.layout, world, self._lanes.totals, self._slabs, waiting),
             lanes=lanes_of(self.layout, self._lanes, self._slabs, waiting, all_cells),
-            cells=[figures_of_cell(cell, records) for cell, records in all_cells],
+            cells=[figures_of_cell(cell, records) for cell, records in all_cells]
+            + self._pool_cell([one.lock for one in owners])
+            + budget_cell(owners),
             owners=owners,
             batches=self._lanes.arrays["batches_to"][made],
             kind_bytes=int(self._slabs.blocks[self._slabs.private].sum()) << self.layout.number("block_shift"),
@@ -319,6 +317,11 @@ class Reader:
         slabs = self._slabs
         assert slabs is not None
         return [owner_figures(self.memory, self._plans, at, record, slabs, self.layout) for at, record in chain]
+
+    def _pool_cell(self, locks: list[int]) -> list[CellFigures]:
+        """All pools' locks as one cell, if there are any."""
+        plan, at = self._plans.pool_cell, np.array([lock for lock in locks if lock], np.uint64)
+        return [figures_of_cell(Cell("pools", False, False, 0), plan.gather(self.memory, at)[0])] if plan is not None and len(at) else []
 
 
 def make_plans(layout: Layout) -> Plans:
@@ -537,7 +540,16 @@ def owner_figures(memory: Memory, plans: Plans, at: int, record: np.void, slabs:
         contended=sum(numbers_of(one).get("contended", 0) for _, one in kinds),
         sizes=len(kinds),
         parent=budget.get("parent", 0),
+        lock=numbers.get("contention", 0),
+        budget_loops=budget.get("count", 0),
+        budget_failures=budget.get("failures", 0),
     )
+
+
+def budget_cell(owners: list[OwnerFigures]) -> list[CellFigures]:
+    """The loops of all budgets as one cell, if there are any."""
+    loops, failures = sum(one.budget_loops for one in owners), sum(one.budget_failures for one in owners)
+    return [CellFigures("budgets", False, True, loops, failures, 0, 0, np.zeros(16, np.int64))] if owners else []
 
 
 def read_budget(memory: Memory, plan: Plan, kinds: list[tuple[int, np.void]]) -> dict[str, int]:

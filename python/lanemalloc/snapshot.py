@@ -101,6 +101,9 @@ class OwnerFigures:
     contended: int
     sizes: int  # kinds of objects
     parent: int = 0  # the budget above, by its address
+    lock: int = 0  # the address of a pool's; 0: it has none
+    budget_loops: int = 0
+    budget_failures: int = 0
 
 
 @dataclass

@@ -89,6 +89,8 @@ PARTS: dict[str, tuple[int, int, int, int]] = {
     "budget.used": (0, 1, 8, 0),
     "budget.peak": (8, 1, 8, 0),
     "budget.limit": (16, 1, 8, 0),
+    "budget.count": (24, 1, 8, 0),
+    "budget.failures": (32, 1, 8, 0),
 }
 CELL_PLACES = (("lane", 1, 512), ("depot", 0, 1024), ("fresh blocks", 0x100, 1280))
 

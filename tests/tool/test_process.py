@@ -86,7 +86,8 @@ def test_a_refresh_takes_few_system_calls(start) -> None:
 def test_heaps_and_pools(start) -> None:
     program = build("pools", f"-L{LIBRARY.parent}", "-llanemalloc", f"-Wl,-rpath,{LIBRARY.parent}")
     process = start(program=program, preload=False)
-    owners = {owner.kind: owner for owner in Reader.open(process.pid).read(EXACT).owners}
+    snapshot = Reader.open(process.pid).read(EXACT)
+    owners = {owner.kind: owner for owner in snapshot.owners}
     heap, pool = owners["heap"], owners["pool"]
     assert (heap.name, heap.limit) == ('tenant "one"\n', 10 << 20)
     assert 9_800 * 1000 <= heap.used <= 10 << 20
@@ -94,6 +95,10 @@ def test_heaps_and_pools(start) -> None:
     assert (pool.name, pool.limit) == ("sessions", None)
     assert pool.live >= 500
     assert pool.used >= 500 * 200
+    cells = {cell.name: cell for cell in snapshot.cells}
+    assert not cells["pools"].is_loop
+    assert cells["budgets"].count > 0
+    assert cells["budgets"].is_loop
 
 
 def test_a_statically_linked_program(start) -> None:

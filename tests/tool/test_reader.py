@@ -151,15 +151,21 @@ def test_sites_are_those_of_the_newest_waits_first_where_most_was_waited() -> No
     assert len(memory.reader().read().cells[0].sites) == MOST_SITES
 
 
-def test_of_cells_alone_those_of_pools_are_read_too() -> None:
+def test_cells_of_all_pools_and_budgets_are_one_each() -> None:
     memory = busy()
+    assert [cell.name for cell in memory.reader().read().cells] == ["lane", "depot", "fresh blocks"]
     memory.write(OWNERS, bytes(4096))
     for i in (0, 1):
         memory.set("owner", OWNERS + i * 256, next=OWNERS + 256 if i == 0 else 0, contention=OWNERS + i * 256 + 64)
         memory.set("cell", OWNERS + i * 256 + 64, count=5, waits=i + 1, waited_ns=10, sites=[0x60 + i, 0])
+        memory.set("owner", OWNERS + i * 256, kinds=OWNERS + 1024 + i * 256)
+        memory.set("kind", OWNERS + 1024 + i * 256, budget=OWNERS + 2048 + i * 256)
+        memory.set("budget", OWNERS + 2048 + i * 256, count=7, failures=i)
     memory.world(first_owner=OWNERS)
-    pools = memory.reader().cells()[-1]
-    assert (pools.name, pools.count, pools.waits, pools.waited_ns, pools.sites) == ("pools", 10, 3, 20, (0x60, 0x61))
+    *_, pools, budgets = memory.reader().read().cells
+    assert (budgets.name, budgets.is_loop, budgets.count, budgets.failures) == ("budgets", True, 14, 1)
+    for cell in (pools, memory.reader().cells()[-1]):
+        assert (cell.name, cell.count, cell.waits, cell.waited_ns, cell.sites) == ("pools", 10, 3, 20, (0x60, 0x61))
 
 
 def test_cells_of_lanes_are_added_up_and_loops_have_no_waits() -> None:

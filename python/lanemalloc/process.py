@@ -135,6 +135,14 @@ def cgroup_memory(pid: int) -> CgroupMemory | None:
     return best or own
 
 
+def memory_available() -> int:
+    """Bytes that this process may still have: of the machine's memory, and of its control group's. 0: not known."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        available = next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), 0)
+    group = cgroup_memory(os.getpid())
+    return min(available, max(0, group.limit - group.used)) if group is not None and group.limit is not None else available
+
+
 def read_cgroup(path: str) -> CgroupMemory | None:
     second = Path("/sys/fs/cgroup" + path)
     first = Path("/sys/fs/cgroup/memory" + path)

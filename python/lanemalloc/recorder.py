@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 
 from lanemalloc import binaries, tracefile
 from lanemalloc.allocators import Allocator
+from lanemalloc.process import memory_available
 from lanemalloc.ui import Problem, native
 
 CHUNK = 16 << 10
@@ -38,6 +39,7 @@ HELLO, ROWS, END = 1, 2, 3
 ROW_GROUP = 1 << 19
 YIELDING = 5  # niceness: where CPUs are short, the program comes first, as long as the buffer has room
 NULLABLE = ("size", "alignment", "object", "old_object")
+LEAST_BUFFER, MOST_BUFFER = 16 << 20, 512 << 20  # unless another is asked for
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGCONT)
 
 # Entered when the program has ended, and what it did is still being written.
@@ -54,6 +56,12 @@ class Recording:
     total_seconds: float = 0.0
     bytes: int = 0
     about: dict[str, Any] = field(default_factory=dict)
+
+
+def usual_buffer() -> int:
+    """Bytes: what a program can do in half a second or more before it has to wait, where so much memory can be spared."""
+    most = min(memory_available() // 8, shutil.disk_usage("/dev/shm").free // 4 if os.path.isdir("/dev/shm") else MOST_BUFFER)
+    return min(max(most, LEAST_BUFFER), MOST_BUFFER) // CHUNK * CHUNK
 
 
 def session_folder(need: int) -> Path:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lanemalloc import tracefile
 from lanemalloc.allocators import Allocator
+from lanemalloc.process import memory_available
 from lanemalloc.tracefile import Trace
 from lanemalloc.ui import Problem, native
 
@@ -96,8 +97,7 @@ class Results:
 def check_memory(process: dict[str, Any], how: How, next_step: str) -> None:
     """Writing to all that was live at once must not take more memory than there is."""
     live = int(process["peak_live_bytes"])
-    with open("/proc/meminfo", encoding="ascii") as file:
-        available = next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), 0)
+    available = memory_available()
     if how.touch and 0 < available < live + (live >> 2):
         raise Problem(f"the trace has {live >> 20:,} MiB live at once; {available >> 20:,} MiB of memory are available", next_step)
 

@@ -19,9 +19,10 @@ import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import duckdb
-from lanemalloc import replays
+from lanemalloc import recorder, replays
 from lanemalloc.allocators import Allocator
 from lanemalloc.commands.tune import FINAL_ROUNDS, Outcome
 from lanemalloc.replays import How, Results
@@ -180,6 +181,19 @@ def test_more_threads_than_chunks_wait() -> None:
     build_known()
     trace, said = record(KNOWN, "threads", "40", "5000", options=("--buffer", "1"))  # 64 chunks
     same_as_said(trace, said)
+
+
+def test_the_buffer_is_as_large_as_memory_allows() -> None:
+    with mock.patch.object(recorder, "memory_available", return_value=1 << 50):
+        assert 16 << 20 <= recorder.usual_buffer() <= 512 << 20
+        with mock.patch.object(shutil, "disk_usage", return_value=mock.Mock(free=1 << 40)):
+            assert recorder.usual_buffer() == 512 << 20
+        with mock.patch.object(shutil, "disk_usage", return_value=mock.Mock(free=256 << 20)):
+            assert recorder.usual_buffer() == 64 << 20
+    with mock.patch.object(recorder, "memory_available", return_value=1 << 30):
+        assert recorder.usual_buffer() <= 128 << 20
+    with mock.patch.object(recorder, "memory_available", return_value=0):
+        assert recorder.usual_buffer() == 16 << 20
 
 
 def test_handler_that_allocates() -> None:

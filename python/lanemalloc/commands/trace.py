@@ -17,7 +17,7 @@ from rich.table import Table
 
 from lanemalloc import allocators
 from lanemalloc.progressing import output as output_console
-from lanemalloc.recorder import Recording, record
+from lanemalloc.recorder import Recording, record, usual_buffer
 
 
 @click.command(
@@ -50,14 +50,12 @@ Examples:
 @click.option(
     "--buffer",
     type=click.IntRange(1, 1 << 20),
-    default=128,
-    show_default=True,
     metavar="MIB",
-    help="Shared memory between the program and the tool; 64 threads take 1 MiB.",
+    help="Shared memory between the program and the tool; 64 threads take 1 MiB.  [default: 512, less where memory is short]",
 )
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON, on standard error.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def trace(output: Path, allocator: str, options: str, buffer: int, as_json: bool, command: tuple[str, ...]) -> None:
+def trace(output: Path, allocator: str, options: str, buffer: int | None, as_json: bool, command: tuple[str, ...]) -> None:
     """Record every allocation call of PROGRAM and its children.
 
     The file has a row a call, in the order of time, of all processes; docs/trace.md describes the columns. PROGRAM's standard input,
@@ -65,7 +63,7 @@ def trace(output: Path, allocator: str, options: str, buffer: int, as_json: bool
     """
     console = output_console(stderr=True)
     chosen = allocators.parse(allocator, options)
-    recording = record(list(command), output, chosen, buffer << 20, lambda: finishing(console))
+    recording = record(list(command), output, chosen, usual_buffer() if buffer is None else buffer << 20, lambda: finishing(console))
     if as_json:
         print(json.dumps(summary(output, recording)), file=sys.stderr)
     else:

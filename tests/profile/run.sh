@@ -183,6 +183,7 @@ check 'walks: of libraries without build ids' "$work/reloads" "$work/nameless-10
 check 'walks: a frame that is too large for a rule is left to the C library' grep -q 'left to the C library' <("$work/reloads" "$work/frame-300000.so")
 check 'walks: g++' same_walks 1000 g++ -std=gnu++20 -O2 -Isrc -c src/platform/unwind_rules.cpp -o "$work/again.o"
 check 'walks: python' same_walks 1000 env PYTHONMALLOC=malloc python3 -c 'import json; [json.loads("{\"a\": [1, 2, {}]}") for _ in range(20000)]'
+# shellcheck disable=SC2016  # perl's, not the shell's
 check 'walks: perl' same_walks 100 perl -e 'for (1..20000) { push @list, { number => $_, text => "x" x 100 } }'
 check 'walks: git' same_walks 10 git grep -c the
 check 'walks: sqlite' same_walks 100 sqlite3 :memory: 'create table t(a); with recursive c(x) as (select 1 union all select x + 1 from c where x < 50000)

@@ -51,6 +51,7 @@ self_test() {
   return "$wrong"
 }
 # With a fault that a variable puts in, the case must fail, and begin by saying so in words that match.
+# shellcheck disable=SC2317  # called by those below
 sees_fault() {  # VARIABLE PROGRAM CASE PATTERN [SCALE]
   local status=0
   build_program "$2"

@@ -133,3 +133,20 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
     yield go
     for one in opened:
         one.close()
+
+
+def record(program: Path, path: Path, lanes: str, seconds: float = 2.5) -> Path:
+    """Of threads that hand objects to each other."""
+    command = [str(TOOL), "run", "-q", "--lanes", lanes, "--record", str(path), "--", str(program), "busy", "5"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=CLEAN)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(seconds)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    return path
+
+
+@pytest.fixture(scope="session")
+def recordings(situations: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("recordings")
+    return record(situations, folder / "shared.jsonl", "shared:1"), record(situations, folder / "percpu.jsonl", "percpu")

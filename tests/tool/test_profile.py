@@ -33,7 +33,7 @@ SAMPLE = 64 << 10
 # Function: what is in use, what was allocated, the objects' size.
 SMALL, CHURN, SHELF = (20_000_000, 20_000_000, 1000), (0, 40_000_000, 2000), (30_000_000, 30_000_000, 5000)
 NAMES = {"keep_small": SMALL, "churn": CHURN, "shop::Shelf::fill": SHELF}
-FLAGS = {
+FLAGS: dict[str, list[str]] = {
     "dynamic": [],
     "static": ["-static", str(LIBRARY.parent / "liblanemalloc.a")],
     "no-pie": ["-no-pie", "-fno-pie"],
@@ -83,11 +83,12 @@ def pprof_rows(file: Path, kind: str, unit: str) -> dict[str, tuple[float, float
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert f"Type: {kind}" in lines
-    rows = {}
+    rows: dict[str, tuple[float, float]] = {}
     for line in lines[[i for i, line in enumerate(lines) if "flat%" in line][0] + 1 :]:
         flat, _, _, cumulative, _, name = line.split(None, 5)
         name = re.sub(r" \((partial-)?inline\)$", "", name)
-        rows[name] = tuple(float(re.sub(r"[A-Za-z]+$", "", one)) for one in (flat, cumulative))
+        of_itself, in_all = (float(re.sub(r"[A-Za-z]+$", "", one)) for one in (flat, cumulative))
+        rows[name] = (of_itself, in_all)
     return rows
 
 
@@ -332,7 +333,8 @@ def tools(folder: Path, *names: str) -> str:
         found = shutil.which(name)
         if found is None:
             pytest.skip(f"{name} is not there")
-        (folder / name).symlink_to(found)
+        else:
+            (folder / name).symlink_to(found)
     return str(folder)
 
 

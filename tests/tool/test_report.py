@@ -5,15 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import re
-import signal
-import subprocess
 import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import CLEAN, ROOT, TOOL, tool
+from conftest import ROOT, tool
 
 from lanemalloc.recording import Recording
 from lanemalloc.report import chord, differences, sections, write
@@ -26,23 +25,6 @@ from lanemalloc.report.slabs import class_parts
 from lanemalloc.report.waiting import bucket_names
 
 SECTIONS = ("summary", "memory", "contention", "waits", "remote", "slabs", "classes", "lanes", "heaps", "figures")
-
-
-def record(program: Path, path: Path, lanes: str, seconds: float = 2.5) -> Path:
-    """Of threads that hand objects to each other."""
-    command = [str(TOOL), "run", "-q", "--lanes", lanes, "--record", str(path), "--", str(program), "busy", "5"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=CLEAN)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    time.sleep(seconds)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
-    return path
-
-
-@pytest.fixture(scope="session")
-def recordings(situations: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("recordings")
-    return record(situations, folder / "shared.jsonl", "shared:1"), record(situations, folder / "percpu.jsonl", "percpu")
 
 
 class Ids(HTMLParser):
@@ -146,7 +128,8 @@ def hostile(path: Path) -> Recording:
     recording.command = [bad]
     recording.options = f"lanes={bad}"
     recording.machine = {"kernel": bad}
-    owner = {"kind": "pool", "used_bytes": 1, "peak_bytes": 2, "limit_bytes": 3, "slab_bytes": 65536, "live": 1, "contended": 0}
+    owner: dict[str, Any] = {"kind": "pool", "used_bytes": 1, "peak_bytes": 2, "limit_bytes": 3, "slab_bytes": 65536, "live": 1}
+    owner["contended"] = 0
     for sample in recording.samples:
         sample.snapshot["owners"] = [{**owner, "name": bad}, {**owner, "name": "", "kind": "heap", "limit_bytes": None}]
         one = sample.snapshot["lanes"][0]
@@ -207,7 +190,7 @@ def test_json_goes_to_standard_output_and_no_page_is_written(recordings: tuple[P
 # --- What is worked out.
 
 
-def lane(number: int, batches: list[int], freed: int = 0) -> dict[str, object]:
+def lane(number: int, batches: list[int], freed: int = 0) -> dict[str, Any]:
     return {"lane": number, "batches_to": batches, "remote_frees": freed}
 
 

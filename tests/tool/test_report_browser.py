@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from conftest import tool
 from test_report import hostile
-from test_report import recordings as recordings
 
 from lanemalloc.report import write
 
@@ -217,9 +216,10 @@ def axe_script() -> Path:
     if chosen := os.environ.get("LANEMALLOC_TEST_AXE"):  # another version of axe.min.js
         return Path(chosen)
     spec = importlib.util.find_spec("axe_core_python")
-    if spec is None or not spec.submodule_search_locations:
+    places = (spec.submodule_search_locations if spec is not None else None) or []
+    if not places:
         pytest.skip("axe-core-python is not there: it carries axe-core, and needs Python 3.10")
-    return Path(spec.submodule_search_locations[0]) / "axe.min.js"
+    return Path(places[0]) / "axe.min.js"
 
 
 @pytest.mark.parametrize(("page", "scheme"), [("one", "light"), ("two", "dark"), ("none", "light")])

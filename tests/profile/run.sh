@@ -185,7 +185,7 @@ check 'walks: g++' same_walks 1000 g++ -std=gnu++20 -O2 -Isrc -c src/platform/un
 check 'walks: python' same_walks 1000 env PYTHONMALLOC=malloc python3 -c 'import json; [json.loads("{\"a\": [1, 2, {}]}") for _ in range(20000)]'
 # shellcheck disable=SC2016  # perl's, not the shell's
 check 'walks: perl' same_walks 100 perl -e 'for (1..20000) { push @list, { number => $_, text => "x" x 100 } }'
-check 'walks: git' same_walks 10 git grep -c the
+check 'walks: git' same_walks 3 git grep --no-index -c the -- docs src
 check 'walks: sqlite' same_walks 100 sqlite3 :memory: 'create table t(a); with recursive c(x) as (select 1 union all select x + 1 from c where x < 50000)
   insert into t select x from c; select count(*) from t where a like "%1%"'
 check 'walks: xz, with threads' same_walks 1 xz --threads=4 --block-size=100KiB -k -c build/release/liblanemalloc.so

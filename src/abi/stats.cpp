@@ -17,7 +17,7 @@ namespace {
 // As many threads at once, and handlers one above the other. What nobody has asked for costs no memory.
 struct Place {
   std::atomic<bool> taken{false};
-  Statistics statistics;
+  Statistics statistics{};
 };
 constexpr unsigned kPlaces = 8;
 constinit Place places[kPlaces];

@@ -25,12 +25,15 @@ class Relaxed {
     if (std::is_constant_evaluated()) {
       value_ = value;
     } else {
-      __atomic_store_n(&value_, value, __ATOMIC_RELAXED);
+      __atomic_store(&value_, &value, __ATOMIC_RELAXED);
     }
     return *this;
   }
   constexpr operator T() const {
-    return std::is_constant_evaluated() ? value_ : __atomic_load_n(&value_, __ATOMIC_RELAXED);
+    if (std::is_constant_evaluated()) return value_;
+    T value;
+    __atomic_load(&value_, &value, __ATOMIC_RELAXED);
+    return value;
   }
 
  private:

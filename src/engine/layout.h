@@ -30,9 +30,9 @@ struct Layout {
   struct Element<std::atomic<T>> : Element<T> {};
   template <class T>
   struct Element<Relaxed<T>> : Element<T> {};
-  template <class T, size_t n>
-  struct Element<T[n]> : Element<T> {
-    static constexpr uint32_t kCount = n;
+  template <class T, size_t kElements>
+  struct Element<T[kElements]> : Element<T> {
+    static constexpr uint32_t kCount = kElements;
   };
 
   template <class T, size_t kLength>

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 readonly kParts=(layers format unit tool trace rust golden semantics seeing profile cpp docs examples stress model simulator bounds preload bench aarch64)
 # These leave CPUs idle and bear company: those that are neighbours here run at the same time.
-readonly kTogether=(tool trace rust preload bench aarch64)
+readonly kTogether=(tool trace rust semantics seeing profile preload bench aarch64)
 readonly kUnitPresets=(dev asan-ubsan tsan)
 readonly kLogs=$PWD/build/test-logs
 export LANEMALLOC_TEST_SCALE=${LANEMALLOC_TEST_SCALE:-1}

@@ -8,7 +8,7 @@
 // A word is all there is to a rule, so threads and handlers that write and read the same place need no order: a reader finds a word that
 // somebody has stored, whole, and it is of this hash or not. 54 bits of the hash must agree, 14 by its place.
 //
-//   rule word:   63 .. 24 hash | 23 .. 10 frame's size / 8 | 9 .. 2 saved frame pointer, below its end / 8; 0: not saved | 1 .. 0 kind
+//   rule word:   63 .. 24 hash | 23 .. 10 frame's size / 8 | 9 .. 2 saved frame pointer, see there, / 8 | 1 .. 0 kind
 #include "platform/unwind_rules.h"
 
 #include <dlfcn.h>
@@ -36,8 +36,10 @@ enum class Kind : uint64_t { kUnknown, kOutermost, kFromStackPointer, kFromFrame
 
 struct Rule {
   Kind kind;
-  Address size;   // of what lies between that register and the end of the frame
-  Address saved;  // the caller's frame pointer lies so far below that end; 0: it is still in the register
+  Address size;  // of what lies between that register and the end of the frame
+  // The caller's frame pointer lies so far below that end; 0: it is still in the register. On aarch64: so far above that register, always, and
+  // the return address behind it.
+  Address saved;
 };
 
 // --- A program or library.
@@ -266,10 +268,11 @@ Rule rule_of(const Row& row) {
   // The CPU or the usual prologue puts it there.
 #if defined(__aarch64__)
   const bool is_usual = is_saved && row.return_address == row.frame_pointer + static_cast<int64_t>(kWord);
+  const Address saved = row.size + static_cast<Address>(row.frame_pointer);
 #else
   const bool is_usual = row.return_address == -static_cast<int64_t>(kWord);
-#endif
   const Address saved = is_saved ? static_cast<Address>(-row.frame_pointer) : 0;
+#endif
   if (!is_usual || row.size % kWord != 0 || row.size / kWord >= 1u << 14 || saved % kWord != 0 ||
       saved / kWord >= 1u << 8)
     return kNone;
@@ -384,16 +387,17 @@ unsigned walk_by_rules(Caller at, Address* found, unsigned most) {
     const Rule rule = rule_at(at.code, object);
     if (rule.kind == Kind::kOutermost) break;
     if (rule.kind == Kind::kUnknown) return 0;
-    const Address end =
-        (rule.kind == Kind::kFromStackPointer ? at.stack_pointer : at.frame_pointer) + rule.size;
+    const Address from = rule.kind == Kind::kFromStackPointer ? at.stack_pointer : at.frame_pointer;
+    const Address end = from + rule.size;
     // A frame that does not lie above the one before it is none of a sound stack.
     if (end <= at.stack_pointer || end % kWord != 0) return 0;
 #if defined(__aarch64__)
-    at.code = word_at(end - rule.saved + kWord) & ((Address{1} << 48) - 1);  // without a signature
+    at.frame_pointer = word_at(from + rule.saved);
+    at.code = word_at(from + rule.saved + kWord) & ((Address{1} << 48) - 1);  // without a signature
 #else
+    if (rule.saved != 0) at.frame_pointer = word_at(end - rule.saved);
     at.code = word_at(end - kWord);
 #endif
-    if (rule.saved != 0) at.frame_pointer = word_at(end - rule.saved);
     at.stack_pointer = end;
     if (at.code == 0) break;
   }

@@ -78,7 +78,8 @@ struct Object {
         const auto* each = reinterpret_cast<const ElfW(Nhdr)*>(note);
         const Address id = note + round_up(sizeof *each + each->n_namesz, align);
         uint64_t words[2];
-        if (each->n_type == NT_GNU_BUILD_ID && each->n_descsz >= sizeof words) {
+        const bool is_gnu = each->n_namesz == 4 && memcmp(each + 1, "GNU", 4) == 0;
+        if (is_gnu && each->n_type == NT_GNU_BUILD_ID && each->n_descsz >= sizeof words) {
           memcpy(words, reinterpret_cast<const void*>(id), sizeof words);
           return words[0] ^ words[1];
         }

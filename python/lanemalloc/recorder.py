@@ -197,17 +197,31 @@ class Session:
 
 
 @contextmanager
-def passing_signals(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """The terminal's signals reach the program by themselves; those sent to this process are passed on."""
+def passing_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """The terminal's signals reach the program by themselves; those sent to this process are passed on, from before it starts: to whom is
+    told by calling what this gives."""
+    program: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
     def forward(number: int, _: FrameType | None) -> None:
-        if program.poll() is None:
+        if program is None:
+            early.append(number)
+        elif program.poll() is None:
             program.send_signal(number)
 
+    def stay(_number: int, _frame: FrameType | None) -> None:
+        """Not SIG_IGN, which the program would inherit."""
+
+    def begin(started: subprocess.Popen[bytes]) -> None:
+        nonlocal program
+        program = started
+        for number in early:
+            forward(number, None)
+
     before = {number: signal.signal(number, forward) for number in FORWARDED}
-    before |= {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
+    before |= {number: signal.signal(number, stay) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:
-        yield
+        yield begin
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -225,12 +239,13 @@ def record(command: list[str], path: Path, allocator: Allocator, buffer: int, fi
     try:
         environment = allocator.environment(before=(native("liblanemalloc-trace.so"),))
         environment["LANEMALLOC_TRACE"] = str(session.folder / "ring")
-        try:
-            program = subprocess.Popen(command, env=environment, close_fds=False)
-        except OSError as error:
-            raise Problem(f"{command[0]}: {error.strerror}", "give a program that can be run") from None
-        program_began = time.monotonic()
-        with passing_signals(program):
+        with passing_signals() as begin:
+            try:
+                program = subprocess.Popen(command, env=environment, close_fds=False)
+            except OSError as error:
+                raise Problem(f"{command[0]}: {error.strerror}", "give a program that can be run") from None
+            begin(program)
+            program_began = time.monotonic()
             recording.status = program.wait()
             recording.seconds = time.monotonic() - program_began
             with finishing():

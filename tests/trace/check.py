@@ -310,6 +310,32 @@ def test_status_and_signals_pass_through() -> None:
     assert started.returncode == 9, started.returncode
 
 
+# The tool, in which who starts the program gets SIGTERM before it knows that it has: the program is as quick as that.
+EARLY = """
+import os, signal, subprocess, sys, time
+from lanemalloc import cli
+
+class Early(subprocess.Popen):
+    def __init__(self, command, *rest, **how):
+        super().__init__(command, *rest, **how)
+        if command[0] == "sh":
+            while not os.path.exists(sys.argv[-1]):
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+subprocess.Popen = Early
+cli.main()
+"""
+
+
+def test_signals_while_the_program_starts_reach_it() -> None:
+    up = WORK / "up"
+    script = f"trap 'exit 9' TERM; : >{up}; n=0; while [ $n -lt 2000 ]; do n=$((n + 1)); sleep 0.01; done"
+    command = [sys.executable, "-c", EARLY, "trace", "-o", str(WORK / "early.parquet"), "--", "sh", "-c", script, str(up)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert ran.returncode == 9, ran
+
+
 def test_program_goes_on_when_the_tool_dies() -> None:
     build_known()
     done = WORK / "went-on"

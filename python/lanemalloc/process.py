@@ -135,12 +135,14 @@ def cgroup_memory(pid: int) -> CgroupMemory | None:
     return best or own
 
 
-def memory_available() -> int:
-    """Bytes that this process may still have: of the machine's memory, and of its control group's. 0: not known."""
+def memory_available() -> int | None:
+    """Bytes that this process may still have: of the machine's memory, and of its control group's, whose file cache makes room. None: not known."""
     with open("/proc/meminfo", encoding="ascii") as file:
-        available = next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), 0)
+        known = [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
     group = cgroup_memory(os.getpid())
-    return min(available, max(0, group.limit - group.used)) if group is not None and group.limit is not None else available
+    if group is not None and group.limit is not None:
+        known.append(max(0, group.limit - group.used + group.parts.get("file", 0)))
+    return min(known, default=None)
 
 
 def read_cgroup(path: str) -> CgroupMemory | None:

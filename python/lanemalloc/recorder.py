@@ -60,7 +60,7 @@ class Recording:
 
 def usual_buffer() -> int:
     """Bytes: what a program can do in half a second or more before it has to wait, where so much memory can be spared."""
-    most = min(memory_available() // 8, shutil.disk_usage("/dev/shm").free // 4 if os.path.isdir("/dev/shm") else MOST_BUFFER)
+    most = min((memory_available() or 0) // 8, shutil.disk_usage("/dev/shm").free // 4 if os.path.isdir("/dev/shm") else MOST_BUFFER)
     return min(max(most, LEAST_BUFFER), MOST_BUFFER) // CHUNK * CHUNK
 
 

@@ -157,39 +157,57 @@ check 'static: it is sampled from its start' env "LANEMALLOC_OPTIONS=sample=64k,
 check 'static: what it keeps is there' grep -qE ' keep_small$' <(top static.heap.pb inuse_space B)
 
 # Our walk by tables finds what the C library's finds, in programs that know nothing of it.
-build_walks() {
-  local flags=(-std=gnu++20 -O2 -fPIC -Wall -Wextra -Wshadow -Werror -Isrc -D_GNU_SOURCE) frame
-  g++ "${flags[@]}" -c src/platform/unwind_rules.cpp -o "$work/rules.o"
-  g++ "${flags[@]}" -DWALKS_OF_MALLOC -shared tests/profile/walks.cpp "$work/rules.o" -o "$work/walks.so"
-  g++ "${flags[@]}" tests/profile/walks.cpp tests/profile/reloads.cpp "$work/rules.o" -o "$work/reloads"
-  for frame in 1000 3000 300000; do
-    gcc -O2 -fPIC -shared -Wl,--build-id "-DFRAME=$frame" tests/profile/plugin.c -o "$work/frame-$frame.so"
-    gcc -O2 -fPIC -shared -Wl,--build-id=none "-DFRAME=$frame" tests/profile/plugin.c -o "$work/nameless-$frame.so"
-  done
+build_walks() {  # SOURCE FOLDER
+  local flags=(-std=gnu++20 -O2 -fPIC -Wall -Wextra -Wshadow -Werror -Isrc -D_GNU_SOURCE)
+  g++ "${flags[@]}" -c "$1" -o "$2/rules.o"
+  g++ "${flags[@]}" -DWALKS_OF_MALLOC -shared tests/profile/walks.cpp "$2/rules.o" -o "$2/walks.so"
+  g++ "${flags[@]}" tests/profile/walks.cpp tests/profile/reloads.cpp "$2/rules.o" -o "$2/reloads"
 }
-# same_walks LEAST COMMAND...: at least LEAST stacks were compared, all were the same, and at most one in ten was left to the C library.
+# same_walks LEAST FOLDER COMMAND...: by that folder's library at least LEAST stacks were compared, all were the same, and at most one in ten was left to the C library.
 same_walks() {
-  local least=$1
-  shift
+  local least=$1 folder=$2
+  shift 2
   rm -f "$work/walks"
-  LD_PRELOAD=$work/walks.so WALKS_FILE=$work/walks "$@" >"$work/output" || return 1
+  LD_PRELOAD=$folder/walks.so WALKS_FILE=$work/walks "$@" >"$work/output" || return 1
   awk -v least="$least" '
     { print; same += $3; left += $5; different += $7 }
     END { exit !(same >= least && left * 10 <= same && different == 0) }' "$work/walks"
 }
-build_walks
+# fails_if_wrong TEXT REPLACEMENT COMMAND...: with that fault in the walk, the command fails.
+fails_if_wrong() {
+  local text=$1 replacement=$2
+  shift 2
+  mkdir -p "$work/wrong"
+  awk -v text="$text" -v replacement="$replacement" '
+    (at = index($0, text)) { $0 = substr($0, 1, at - 1) replacement substr($0, at + length(text)); found++ }
+    { print }
+    END { exit found != 1 }' src/platform/unwind_rules.cpp >"$work/wrong/unwind_rules.cpp" || return 1
+  build_walks "$work/wrong/unwind_rules.cpp" "$work/wrong"
+  ! "$@"
+}
+build_walks src/platform/unwind_rules.cpp "$work"
+for frame in 1000 3000 300000; do
+  gcc -O2 -fPIC -shared -Wl,--build-id "-DFRAME=$frame" tests/profile/plugin.c -o "$work/frame-$frame.so"
+  gcc -O2 -fPIC -shared -Wl,--build-id=none "-DFRAME=$frame" tests/profile/plugin.c -o "$work/nameless-$frame.so"
+done
 check 'walks: of a library in the place of another' "$work/reloads" "$work/frame-1000.so" "$work/frame-3000.so"
 check 'walks: of libraries without build ids' "$work/reloads" "$work/nameless-1000.so" "$work/nameless-3000.so"
+check 'walks: the check catches rules that outlive their library' fails_if_wrong \
+  'build = at.dlfo_link_map == _r_debug.r_map ? 1 : build_id(at.dlfo_link_map->l_addr)' 'build = 1' "$work/wrong/reloads" "$work/frame-1000.so" "$work/frame-3000.so"
+check 'walks: the check catches rules that are kept of a library without a build id' fails_if_wrong \
+  'if (object.build == 0) return look_up' 'if (false) return look_up' "$work/wrong/reloads" "$work/nameless-1000.so" "$work/nameless-3000.so"
+check 'walks: the check catches a frame pointer that is not taken back' fails_if_wrong \
+  'if (rule.saved != 0) at.frame_pointer' 'if (false) at.frame_pointer' same_walks 1000 "$work/wrong" g++ -O2 -Isrc -std=gnu++20 -c src/platform/unwind_rules.cpp -o "$work/again.o"
 check 'walks: a frame that is too large for a rule is left to the C library' grep -q 'left to the C library' <("$work/reloads" "$work/frame-300000.so")
-check 'walks: g++' same_walks 1000 g++ -std=gnu++20 -O2 -Isrc -c src/platform/unwind_rules.cpp -o "$work/again.o"
-check 'walks: python' same_walks 1000 env PYTHONMALLOC=malloc python3 -c 'import json; [json.loads("{\"a\": [1, 2, {}]}") for _ in range(20000)]'
+check 'walks: g++' same_walks 1000 "$work" g++ -std=gnu++20 -O2 -Isrc -c src/platform/unwind_rules.cpp -o "$work/again.o"
+check 'walks: python' same_walks 1000 "$work" env PYTHONMALLOC=malloc python3 -c 'import json; [json.loads("{\"a\": [1, 2, {}]}") for _ in range(20000)]'
 # shellcheck disable=SC2016  # perl's, not the shell's
-check 'walks: perl' same_walks 100 perl -e 'for (1..20000) { push @list, { number => $_, text => "x" x 100 } }'
-check 'walks: git' same_walks 3 git grep --no-index -c the -- docs src
-check 'walks: sqlite' same_walks 100 sqlite3 :memory: 'create table t(a); with recursive c(x) as (select 1 union all select x + 1 from c where x < 50000)
+check 'walks: perl' same_walks 100 "$work" perl -e 'for (1..20000) { push @list, { number => $_, text => "x" x 100 } }'
+check 'walks: git' same_walks 3 "$work" git grep --no-index -c the -- docs src
+check 'walks: sqlite' same_walks 100 "$work" sqlite3 :memory: 'create table t(a); with recursive c(x) as (select 1 union all select x + 1 from c where x < 50000)
   insert into t select x from c; select count(*) from t where a like "%1%"'
-check 'walks: xz, with threads' same_walks 1 xz --threads=4 --block-size=100KiB -k -c build/release/liblanemalloc.so
-check 'walks: node' same_walks 1000 node -e 'let a = []; for (let i = 0; i < 1e5; i++) a.push({i}); console.log(JSON.stringify(a).length)'
+check 'walks: xz, with threads' same_walks 1 "$work" xz --threads=4 --block-size=100KiB -k -c build/release/liblanemalloc.so
+check 'walks: node' same_walks 1000 "$work" node -e 'let a = []; for (let i = 0; i < 1e5; i++) a.push({i}); console.log(JSON.stringify(a).length)'
 
 check 'sampling costs real programs at most 1 % of their instructions' python3 bench/sampling.py --instructions --scale 0.05 python sqlite
 

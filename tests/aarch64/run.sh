@@ -108,7 +108,7 @@ waiting_in_qemu() {
       [[ $call == 202 && "$word $rest" == '0x80 0x2 '* ]] || continue
       awk -v address="${address#0x}" '
         function whole(text) { return substr("0000000000000000" text, length(text) + 1) }
-        { split($1, range, "-"); ours = /qemu-aarch64-static/ || (before && NF == 5); before = ours
+        { split($1, range, "-"); ours = /qemu-aarch64-static/ || (NF == 5 && range[1] == end); if (ours) end = range[2]
           if (ours && whole(range[1]) <= whole(address) && whole(address) < whole(range[2])) found = 1 }
         END { exit !found }' "/proc/$process/maps" 2>/dev/null && echo "$task $address"
     done

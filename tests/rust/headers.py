@@ -3,9 +3,10 @@
 
 Generates a Rust program that does not compile where a function's type differs, and that compares, when it runs, sizes,
 alignments and offsets of structures and the values of constants; and compares the names on both sides. Then does so again
-with declarations that were changed, which must fail. Called by: tests/rust/run.sh, which says where cargo builds. Usage: headers.py DIRECTORY (to work in)
+with declarations that were changed, which must fail. Called by: tests/rust/run.sh, which says where cargo builds.
 """
 
+import argparse
 import os
 import re
 import subprocess
@@ -114,7 +115,9 @@ def mutants(functions: str, types: str) -> list[tuple[str, str, str]]:
 
 
 def main() -> int:
-    directory = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path, help="where the generated declarations and the program that compares them go")
+    directory = parser.parse_args().directory
     directory.mkdir(parents=True, exist_ok=True)
     header = directory / "all.h"
     header.write_text("".join(f"#include <lanemalloc/{h.name}>\n" for h in HEADERS))

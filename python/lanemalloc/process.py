@@ -136,7 +136,7 @@ def cgroup_memory(pid: int) -> CgroupMemory | None:
 
 
 def memory_available() -> int | None:
-    """Bytes that this process may still have: of the machine's memory, and of its control group's, whose file cache makes room. None: not known."""
+    """Bytes that this process may still have: of the machine's and its control group's, whose file cache makes room. None: not known."""
     with open("/proc/meminfo", encoding="ascii") as file:
         known = [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
     group = cgroup_memory(os.getpid())

@@ -236,10 +236,6 @@ class Lane : public Gate {
     return n;
   }
   void check_invariants() const;
-  template <class Visitor>
-  void for_each_bin(Visitor visitor) const {
-    for (const Bin* bin = bins_; bin != nullptr; bin = bin->next) visitor(*bin);
-  }
 
  private:
   SHOWN_BY_LAYOUT;

@@ -31,16 +31,20 @@ class LaneTable {
     most_ = static_cast<uint32_t>(bytes / kStride);
   }
 
-  Lane<P>& at(Owner id) { return *reinterpret_cast<Lane<P>*>(lanes_ + number(id) * kStride); }
+  // Of a lane that has been made: whoever knows its number sees that. acquire: for a checker that does not follow fences.
+  Lane<P>& at(Owner id) {
+    DCHECK(made(number(id)).load(std::memory_order_acquire));
+    return *reinterpret_cast<Lane<P>*>(lanes_ + number(id) * kStride);
+  }
 
   // Calls visit(lane) for every lane there is.
   template <class Visitor>
   void for_each(Visitor visit) {
     const uint32_t n = count_.load(std::memory_order_acquire);
     for (uint32_t i = 0; i < n && i < most_; ++i) {
-      Lane<P>& lane = at(static_cast<Owner>(i + static_cast<uint32_t>(Owner::kFirstLane)));
       // acquire: sees the lane whole. One that is just being made is not ready to be visited.
-      if (made(i).load(std::memory_order_acquire)) visit(lane);
+      if (made(i).load(std::memory_order_acquire))
+        visit(at(static_cast<Owner>(i + static_cast<uint32_t>(Owner::kFirstLane))));
     }
   }
 

@@ -167,7 +167,6 @@ class Region {
   BlockCount frontier() const { return frontier_.load(std::memory_order_relaxed); }
 
   Address lanes() const { return lanes_; }
-  bool has_object_bits() const { return bits_ != 0; }
   // The word of object bits that holds the granule at this distance from the base.
   std::atomic<uint64_t>& object_bits(Bytes distance) const {
     return reinterpret_cast<std::atomic<uint64_t>*>(bits_)[distance / kGranule / 64];

@@ -153,14 +153,14 @@ def read_cgroup(path: str) -> CgroupMemory | None:
             path,
             read_limit(second / "memory.max"),
             read_number(second / "memory.current"),
-            read_table(second / "memory.stat", {"anon": "anon", "file": "file", "kernel": "kernel", "sock": "sock"}),
+            read_parts(second / "memory.stat", {"anon": "anon", "file": "file", "shmem": "shared", "kernel": "kernel", "sock": "sock"}),
         )
     if (first / "memory.usage_in_bytes").exists():
         return CgroupMemory(
             path,
             read_limit(first / "memory.limit_in_bytes"),
             read_number(first / "memory.usage_in_bytes"),
-            read_table(first / "memory.stat", {"total_rss": "anon", "total_cache": "file"}),
+            read_parts(first / "memory.stat", {"total_rss": "anon", "total_cache": "file", "total_shmem": "shared"}),
         )
     return None
 
@@ -178,7 +178,8 @@ def read_limit(path: Path) -> int | None:
     return number if 0 < number < 1 << 60 else None
 
 
-def read_table(path: Path, names: dict[str, str]) -> dict[str, int]:
+def read_parts(path: Path, names: dict[str, str]) -> dict[str, int]:
+    """The file cache without shared memory and files in memory, which the kernel counts there too and cannot drop."""
     found: dict[str, int] = {}
     try:
         for line in path.read_text().splitlines():
@@ -187,4 +188,6 @@ def read_table(path: Path, names: dict[str, str]) -> dict[str, int]:
                 found[names[key]] = int(value)
     except (OSError, ValueError):
         pass
+    if "file" in found:
+        found["file"] = max(0, found["file"] - found.get("shared", 0))
     return found

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import CLEAN, LIBRARY, ROOT, TOOL, build, ended, tool
 
+from lanemalloc import process as process_module
 from lanemalloc.figures import classes_json, figures, snapshot_json
 from lanemalloc.memory import Gone
 from lanemalloc.reader import EXACT, Reader, Wanted
@@ -49,6 +50,18 @@ def test_at_rest_the_figures_are_exactly_those_of_the_library(start, tmp_path: P
     for cell in snapshot_json(snapshot)["contention"]:
         assert cell["failures"] == cells[cell["at"]]["failures"], cell["at"]
     assert snapshot.left_out == []
+
+
+def test_memory_that_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.stat").write_text("anon 100\nfile 5000\nkernel 7\nshmem 2000\nfile_mapped 9\n")
+    parts = process_module.read_parts(tmp_path / "memory.stat", {"anon": "anon", "file": "file", "shmem": "shared"})
+    assert parts == {"anon": 100, "file": 3000, "shared": 2000}
+    for limit, used, expected in ((10_000, 8_000, 5_000), (10_000, 14_000, 0), (1 << 59, 0, None), (None, 0, None)):
+        group = process_module.CgroupMemory("/", limit, used, parts)
+        monkeypatch.setattr(process_module, "cgroup_memory", lambda _, group=group: group)
+        found = process_module.memory_available()
+        assert found is not None
+        assert found == expected if expected is not None else found > 1 << 20
 
 
 def test_lanes_say_whose_they_are(start) -> None:

@@ -21,7 +21,7 @@ while (($#)); do
     --lib) library=$2 && shift 2 ;;
     --only) only=$2 && shift 2 ;;
     --list) list=1 && shift ;;
-    --keep) work=$2 && shift 2 ;;
+    --keep) work=$2 && mkdir -p "$2" && shift 2 ;;
     --options) options=$2 && shift 2 ;;
     *) echo "usage: $0 [--lib PATH] [--only NAME] [--list] [--keep DIRECTORY] [--options OPTIONS]" >&2 && exit 2 ;;
   esac

@@ -98,12 +98,15 @@ run_unit_tests() {
   fi
 }
 
-# Threads of PROGRAM that wait for a lock in qemu's own data, each with the lock's address.
+# Threads of PROGRAM that wait for a lock in qemu's own data, each with the lock's address; of processes that do nothing else, where
+# nobody is left to give it back.
 waiting_in_qemu() {
   local process task call address word rest
   for process in $(pgrep -f -- "$1"); do
+    # A system call's number, or "running".
+    ! grep -qsv '^202 ' "/proc/$process/task/"*/syscall || continue
     for task in "/proc/$process/task/"*; do
-      # A system call's number and arguments: 202 is futex, 0x80 with 0x2 glibc's wait for a lock that is taken.
+      # The number and arguments: 202 is futex, 0x80 with 0x2 glibc's wait for a lock that is taken.
       read -r call address word rest 2>/dev/null <"$task/syscall" || continue
       [[ $call == 202 && "$word $rest" == '0x80 0x2 '* ]] || continue
       awk -v address="${address#0x}" '
@@ -120,7 +123,7 @@ waiting_in_qemu() {
 end_if_stuck_in_qemu() {  # PROGRAM
   local before='' now
   while sleep 10; do
-    now=$(waiting_in_qemu "$1")
+    now=$(waiting_in_qemu "$1" || true)
     if comm -12 <(sort <<<"$before") <(sort <<<"$now") | grep -q .; then
       echo "$now" >"$work/stuck"
       pkill -9 -f -- "$1"

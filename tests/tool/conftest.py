@@ -89,8 +89,8 @@ class Terminal:
     def __init__(self, width: int, height: int, command: str, **environment: str) -> None:
         self.name = f"lanemalloc-test-{os.getpid()}-{time.monotonic_ns()}"
         settings = [word for key, value in environment.items() for word in ("-e", f"{key}={value}")]
-        self.tmux("new-session", "-d", "-x", str(width), "-y", str(height), *settings, command)
-        self.tmux("set-option", "-g", "remain-on-exit", "on")
+        new = ["new-session", "-d", "-x", str(width), "-y", str(height), *settings, command]
+        self.tmux("set-option", "-g", "remain-on-exit", "on", ";", *new)
 
     def tmux(self, *argv: str) -> str:
         command = ["tmux", "-L", self.name, "-f", "/dev/null", *argv]
@@ -102,14 +102,29 @@ class Terminal:
     def screen(self) -> str:
         return self.tmux("capture-pane", "-p")
 
-    def wait(self, pattern: str, seconds: float = 15) -> str:
-        """Until the screen has it; the screen."""
+    def wait(self, *patterns: str, without: str = "", seconds: float = 15) -> str:
+        """Until one look at the screen has all of them, and not the text `without`; the screen. Whoever looks may see half of a picture, with
+        the old one below it: what must be there at the same time is asked for in one call."""
         deadline = time.monotonic() + seconds
         while True:
             screen = self.screen()
-            if re.search(pattern, screen, re.S):
+            missing = [pattern for pattern in patterns if not re.search(pattern, screen, re.S)]
+            if not missing and not (without and without in screen):
                 return screen
-            assert time.monotonic() < deadline, f"no {pattern!r} in:\n{screen}"
+            assert time.monotonic() < deadline, f"without {missing}, or with {without!r}:\n{screen}"
+            time.sleep(0.1)
+
+    def without_clock(self) -> str:
+        return re.sub(r"\d\d:\d\d:\d\d", "", self.screen())
+
+    def status(self, seconds: float = 15) -> int:
+        """Exit status of what was started in it, once it has ended."""
+        deadline = time.monotonic() + seconds
+        while True:
+            dead, status = self.tmux("display-message", "-p", "#{pane_dead}|#{pane_dead_status}").strip().split("|")
+            if dead == "1" and status:
+                return int(status)
+            assert time.monotonic() < deadline, f"has not ended:\n{self.screen()}"
             time.sleep(0.1)
 
     def resize(self, width: int, height: int) -> None:

@@ -140,7 +140,6 @@ def test_no_such_process() -> None:
 
 def test_a_process_without_lanemalloc_is_told_how_to_get_it() -> None:
     process = subprocess.Popen(["sleep", "60"])
-    time.sleep(0.1)
     with pytest.raises(Problem, match="(?s)does not run with lanemalloc.*lanemalloc run"):
         Reader.open(process.pid)
     process.kill()
@@ -149,7 +148,7 @@ def test_a_process_without_lanemalloc_is_told_how_to_get_it() -> None:
 
 def test_kernel_threads_and_zombies_are_no_trouble() -> None:
     zombie = subprocess.Popen(["true"])
-    time.sleep(0.2)
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
     with pytest.raises(Problem):
         Reader.open(zombie.pid)
     zombie.wait()
@@ -211,15 +210,16 @@ def test_a_process_that_dies_while_it_is_read(start) -> None:
 
 def test_a_process_that_runs_another_program(start) -> None:
     process = subprocess.Popen(
-        ["sh", "-c", "read x; exec sleep 60"], stdin=subprocess.PIPE, env={**CLEAN, "LD_PRELOAD": str(LIBRARY)}, text=True
-    )
-    time.sleep(0.5)
+        ["sh", "-c", "echo up; read x; exec sh -c 'echo another; exec sleep 60'"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**CLEAN, "LD_PRELOAD": str(LIBRARY)}, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None and process.stdout.readline() == "up\n"
     reader = Reader.open(process.pid)
     reader.read(EXACT)
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
-    time.sleep(0.5)
+    assert process.stdout.readline() == "another\n"
     with pytest.raises(Gone):
         reader.read(EXACT)
     process.kill()

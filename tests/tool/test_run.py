@@ -242,7 +242,7 @@ def test_interrupt_stop_and_continue_at_a_terminal(terminal, situations: Path) -
     screen.keys("again", "Enter")
     screen.wait("again\nagain")
     screen.keys("C-d")
-    assert "exit status 0" in screen.wait("threads met")
+    screen.wait("exit status 0", "threads met")
     screen.keys("clear", "Enter")
     screen.keys(f"{TOOL} run -- {situations} live 10", "Enter")
     screen.wait("ready")

@@ -117,16 +117,6 @@ class Terminal:
     def without_clock(self) -> str:
         return re.sub(r"\d\d:\d\d:\d\d", "", self.screen())
 
-    def status(self, seconds: float = 15) -> int:
-        """Exit status of what was started in it, once it has ended."""
-        deadline = time.monotonic() + seconds
-        while True:
-            dead, status = self.tmux("display-message", "-p", "#{pane_dead}|#{pane_dead_status}").strip().split("|")
-            if dead == "1" and status:
-                return int(status)
-            assert time.monotonic() < deadline, f"has not ended:\n{self.screen()}"
-            time.sleep(0.1)
-
     def resize(self, width: int, height: int) -> None:
         self.tmux("resize-window", "-x", str(width), "-y", str(height))
 

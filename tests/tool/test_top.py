@@ -116,7 +116,7 @@ def test_pause_and_pace(terminal, start) -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 12), (20, 5), (250, 70)])
 def test_sizes_of_terminals(terminal, start, width: int, height: int) -> None:
     process = start("busy", 3)
-    screen: Terminal = terminal(width, height, f"{TOOL} top {process.pid}")
+    screen: Terminal = terminal(width, height, f"{TOOL} top {process.pid}; echo status $?; read x")
     screen.wait("situations|F1Help")
     for key in "123456h":
         screen.keys(key)
@@ -125,7 +125,7 @@ def test_sizes_of_terminals(terminal, start, width: int, height: int) -> None:
         assert len(lines) <= height
         assert max(map(len, lines)) <= width
     screen.keys("q", "q")  # the help, and the whole
-    assert screen.status() == 0
+    screen.wait("^status 0")
 
 
 def test_it_survives_being_resized(terminal, start) -> None:

@@ -39,12 +39,13 @@ fn nothing_is_dropped_while_it_is_read_and_all_is_dropped_once() {
     let drops = Arc::new(AtomicUsize::new(0));
     let value = Deferred::new(Watched::new(&drops));
     let over = AtomicBool::new(false);
+    let all_read = Barrier::new(5); // two writers, and the readers after their first round
     thread::scope(|scope| {
         for n in 0..3 {
-            let (value, over) = (&value, &over);
+            let (value, over, all_read) = (&value, &over, &all_read);
             scope.spawn(move || {
                 let mut reader = Reader::register("tester").unwrap();
-                let mut reads = 0;
+                let (mut reads, mut rounds) = (0, 0);
                 while !over.load(SeqCst) {
                     if n == 0 {
                         let mut online = reader.online();
@@ -62,13 +63,18 @@ fn nothing_is_dropped_while_it_is_read_and_all_is_dropped_once() {
                             assert_eq!(seen.whole, WHOLE);
                         }
                     }
+                    rounds += 1;
+                    if rounds == 1 {
+                        all_read.wait();
+                    }
                 }
-                assert!(reads > 0 && reads % 100 == 0);
+                assert_eq!(reads, rounds * 100);
             });
         }
-        let (value, drops) = (&value, &drops);
+        let (value, drops, all_read) = (&value, &drops, &all_read);
         let writers = [0, 1].map(|_| {
             scope.spawn(move || {
+                all_read.wait();
                 for _ in 0..VALUES / 2 {
                     value.replace(Watched::new(drops)).unwrap();
                 }

@@ -103,8 +103,10 @@ class Terminal:
         return self.tmux("capture-pane", "-p")
 
     def wait(self, *patterns: str, without: str = "", seconds: float = 15) -> str:
-        """Until one look at the screen has all of them, and not the text `without`; the screen. Whoever looks may see half of a picture, with
-        the old one below it: what must be there at the same time is asked for in one call."""
+        """Until one look at the screen has all of them, and not the text `without`; the screen.
+
+        Whoever looks may see half of a picture, with the old one below it: what must be there at the same time is asked for in one call.
+        """
         deadline = time.monotonic() + seconds
         while True:
             screen = self.screen()

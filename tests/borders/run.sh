@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# What the process does at its borders: threads and processes that end, fork, other users and name spaces, limits, system calls
+# that are refused. Builds each program here and runs each of its cases in a process of its own, once for each entry.
+# A case passes under the C library too, unless its name begins with lanemalloc_: it asks for more.
+# Called by tests/run.sh and by hand. The cases' harness is that of tests/semantics (check.h, child.h).
+# Usage: tests/borders/run.sh [--lib PATH|glibc] [--only PROGRAM[/CASE]] [--list]
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+library=$root/build/release/liblanemalloc.so
+only=
+list=
+while (($#)); do
+  case $1 in
+    --lib) library=$2 && shift 2 ;;
+    --only) only=$2 && shift 2 ;;
+    --list) list=1 && shift ;;
+    *) echo "usage: $0 [--lib PATH|glibc] [--only PROGRAM[/CASE]] [--list]" >&2 && exit 2 ;;
+  esac
+done
+readonly kSeconds=60 # a case that hangs is ended; this is no bound on speed
+readonly kLanes=("" lanes=owned lanes=percpu lanes=shared:2 checked=1)
+
+"$root/tools/install-packages" gcc libc6-dev
+[[ -e $library || $library != "$root"/build/release/* ]] || make -C "$root" build
+[[ $library == glibc ]] || library=$(realpath -e "$library")
+archive=${library%.so}.a
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work" # some cases go on as nobody
+unset LANEMALLOC_OPTIONS LD_PRELOAD MALLOC_CONF
+export CHECK_LIBRARY=$library CHECK_WORK=$work
+
+flags=(-std=gnu11 -O1 -g -Wall -Wextra -Werror -Wno-use-after-free -fno-builtin -fno-allocation-dce -pthread -D_GNU_SOURCE
+  -I"$root/tests/semantics" -I"$root/include")
+passed=0 failed=0 skipped=0
+programs=() # name, and how it runs: preload or plain
+
+# program NAME MODE SOURCE [ARGUMENT...]: built in the background, two at a time.
+program() {
+  local name=$1 mode=$2
+  shift 2
+  [[ -z $only || ${only%%/*} == "$name" ]] || return 0
+  programs+=("$name $mode")
+  while (($(jobs -rp | wc -l) >= 2)); do wait -n || true; done
+  "${CC:-gcc}" "${flags[@]}" -o "$work/$name" "$@" 2>"$work/$name.log" &
+}
+
+for source in "$here"/*.c; do
+  name=$(basename "${source%.c}")
+  # What a library beside ours does is a library of its own.
+  [[ $name != *_plugin ]] || continue
+  arguments=()
+  if [[ -e $here/${name}_plugin.c ]]; then
+    "${CC:-gcc}" "${flags[@]}" -shared -fPIC -o "$work/lib${name}_plugin.so" "$here/${name}_plugin.c"
+    arguments=("$work/lib${name}_plugin.so" "-Wl,-rpath,$work")
+  fi
+  program "$name" preload "$source" "${arguments[@]}"
+  [[ ! -e $archive ]] || ! grep -q '^// Also linked with the static library\.' "$source" ||
+    program "${name}_static" plain "$source" "${arguments[@]}" "$archive"
+done
+wait
+
+# The last line that a case prints is ok, FAILED or skipped; here it gets the name.
+run_case() {  # NAME MODE CASE OPTIONS
+  local name=$1 mode=$2 case=$3 status=0 variables=() label=${4:+ [$4]}
+  [[ -z $4 ]] || variables=("LANEMALLOC_OPTIONS=$4")
+  [[ $mode == plain || $library == glibc ]] || variables+=("LD_PRELOAD=$library")
+  # The shell's own word about a signal goes to nobody.
+  { timeout -s KILL "$kSeconds" env "${variables[@]}" "$work/$name" "$case" >"$work/out" 2>&1 </dev/null || status=$?; } 2>/dev/null
+  case $status in
+    0) echo "ok $name/$case$label" && passed=$((passed + 1)) ;;
+    77) echo "skipped $name/$case$label: $(sed -n 's/^skipped //p' "$work/out" | tail -1)" && skipped=$((skipped + 1)) ;;
+    *)
+      head -c 4000 "$work/out" | grep -av "^FAILED $case$" | sed 's/^/  /' || true
+      echo "FAILED $name/$case$label (status $status)" && failed=$((failed + 1))
+      ;;
+  esac
+}
+
+for entry in "${programs[@]}"; do
+  read -r name mode <<<"$entry"
+  if ! cases=$([[ -x $work/$name ]] && "$work/$name" --list 2>/dev/null); then
+    head -40 "$work/$name.log"
+    echo "FAILED $name (does not build)" && failed=$((failed + 1))
+    continue
+  fi
+  for case in $cases; do
+    [[ $only != */* || $case == "${only#*/}"* ]] || continue
+    [[ -z $list ]] || { echo "$name/$case" && continue; }
+    if [[ $library == glibc ]]; then
+      [[ $case == lanemalloc_* ]] || run_case "$name" "$mode" "$case" ""
+    else
+      for options in "${kLanes[@]}"; do run_case "$name" "$mode" "$case" "$options"; done
+    fi
+  done
+done
+
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0))

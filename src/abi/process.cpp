@@ -1,4 +1,4 @@
-// Start and end of the allocator in a process: options, fork handlers, thread exit, the figures at exit.
+// Start and end of the allocator in a process: options, fork handlers, the figures at exit.
 // Locking: the first caller starts the engine with all signals blocked; others wait for it, which takes microseconds.
 #include "abi/process.h"
 
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "abi/figures.h"
+#include "abi/threads.h"
 #include "base/arch_note.h"
 #include "engine/layout.h"
 
@@ -53,16 +54,6 @@ enum class Stage : uint32_t { kNew, kStarting, kStarted };
 
 constinit std::atomic<Stage> stage{Stage::kNew};
 constinit Options options;
-pthread_key_t exit_key;
-constinit std::atomic<bool> has_exit_key{false};
-
-void thread_ends(void* slot) { process_engine.thread_exits(*static_cast<Slot*>(slot)); }
-
-// The key's destructor runs after the destructors of C++ thread_local objects; what other keys' destructors free or
-// allocate later goes to the overflow lanes.
-bool watch_exit(Slot& slot) {
-  return has_exit_key.load(std::memory_order_acquire) && pthread_setspecific(exit_key, &slot) == 0;
-}
 
 const char* find_in_environment(const char* name, char** environment) {
   for (char** entry = environment; entry != nullptr && *entry != nullptr; ++entry) {
@@ -105,6 +96,7 @@ void before_fork() { process_engine.before_fork(thread_slot); }
 void after_fork_in_parent() { process_engine.after_fork_in_parent(thread_slot); }
 void after_fork_in_child() {
   process_engine.after_fork_in_child(thread_slot);
+  forget_other_threads();
   Figures::forget_in_child();
 }
 
@@ -112,6 +104,7 @@ void after_fork_in_child() {
   if (start_process()) {
     watch_signal(options.seeing.stats.signal);
     if (options.seeing.sample.bytes != 0) start_sampling();
+    watch_end_of_thread();
   }
   if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) != 0) {
     static constexpr char kLine[] =
@@ -146,11 +139,8 @@ bool start_process_slowly() {
         return false;
       }
       if (good) tell_entry();
-      // From here on the engine serves; making the key may allocate.
-      if (pthread_key_create(&exit_key, thread_ends) == 0) {
-        process_engine.set_exit_watch(watch_exit);
-        has_exit_key.store(true, std::memory_order_release);
-      }
+      // From here on the engine serves; making keys may allocate.
+      if (make_thread_keys()) process_engine.set_exit_watch(watch_end);
       break;
     }
     Linux::pause();

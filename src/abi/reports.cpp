@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "abi/figures.h"
+#include "abi/threads.h"
 #include "abi/file.h"
 
 namespace lanemalloc {
@@ -48,6 +49,7 @@ int set_process_option(const char* key, const char* value) {
   if (strcmp(key, "lanes") == 0 && !process_engine.choose_entry(wanted.settings)) return ENOTSUP;
   if (strcmp(key, "stats") == 0 && !watch_signal(wanted.seeing.stats.signal)) return ENOTSUP;
   process_engine.adjust(wanted.settings);
+  look_after_scavenger();
   process_options() = wanted;
   write_options();
   if (strcmp(key, "sample") == 0 || strcmp(key, "sample_wait_ns") == 0 || strcmp(key, "unwind") == 0)

@@ -1,5 +1,4 @@
-// The only assembly for aarch64: system calls that leave errno and thread-local storage alone, and the start of a
-// thread that has no thread-local storage of its own. Called by: platform/linux.*, base/arch.h.
+// The only assembly for aarch64: system calls that leave errno and thread-local storage alone, counters. Called by: platform/linux.*, base/arch.h.
 #pragma once
 
 #include <sys/syscall.h>
@@ -31,33 +30,6 @@ template <class T>
 FAST T kept(T value) {
   __asm__("" : "+r"(value));
   return value;
-}
-
-// clone(2): the child starts on `stack` (top, 16-byte aligned), calls run(argument) and exits by exit(2).
-// Returns the child's thread id or -errno in the parent.
-inline long clone_thread(unsigned long flags, void* stack, int* tid, void (*run)(void*), void* argument) {
-  register long x8 __asm__("x8") = SYS_clone;
-  register long x0 __asm__("x0") = static_cast<long>(flags);
-  register void* x1 __asm__("x1") = stack;
-  register int* x2 __asm__("x2") = tid;
-  register long x3 __asm__("x3") = 0;
-  register int* x4 __asm__("x4") = tid;  // cleared and woken by the kernel when the thread is gone
-  register void (*x9)(void*) __asm__("x9") = run;
-  register void* x10 __asm__("x10") = argument;
-  __asm__ volatile(
-      "svc #0\n\t"
-      "cbnz x0, 1f\n\t"
-      "mov x29, xzr\n\t"
-      "mov x0, x10\n\t"
-      "blr x9\n\t"
-      "mov x8, %[exit]\n\t"
-      "mov x0, xzr\n\t"
-      "svc #0\n"
-      "1:"
-      : "+r"(x0)
-      : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x9), "r"(x10), [exit] "i"(SYS_exit)
-      : "memory", "cc");
-  return x0;
 }
 
 // counter += by, not locked: for counters with one writer.

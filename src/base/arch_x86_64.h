@@ -1,5 +1,4 @@
-// The only assembly for x86-64: system calls that leave errno and thread-local storage alone, and the start of a
-// thread that has no thread-local storage of its own. Called by: platform/linux.*, base/arch.h.
+// The only assembly for x86-64: system calls that leave errno and thread-local storage alone, counters. Called by: platform/linux.*, base/arch.h.
 #pragma once
 
 #include <sys/syscall.h>
@@ -28,32 +27,6 @@ template <class T>
 FAST T kept(T value) {
   __asm__("" : "+r"(value));
   return value;
-}
-
-// clone(2): the child starts on `stack` (top, 16-byte aligned), calls run(argument) and exits by exit(2).
-// Returns the child's thread id or -errno in the parent.
-inline long clone_thread(unsigned long flags, void* stack, int* tid, void (*run)(void*), void* argument) {
-  long result;
-  register int* r10 __asm__("r10") = tid;  // cleared and woken by the kernel when the thread is gone
-  register void (*r12)(void*) __asm__("r12") = run;
-  register void* r13 __asm__("r13") = argument;
-  __asm__ volatile(
-      "syscall\n\t"
-      "test %%rax, %%rax\n\t"
-      "jnz 1f\n\t"
-      "xor %%ebp, %%ebp\n\t"
-      "mov %%r13, %%rdi\n\t"
-      "call *%%r12\n\t"
-      "mov %[exit], %%eax\n\t"
-      "xor %%edi, %%edi\n\t"
-      "syscall\n\t"
-      "hlt\n"
-      "1:"
-      : "=a"(result)
-      : "a"(static_cast<long>(SYS_clone)), "D"(flags), "S"(stack), "d"(tid), "r"(r10), "r"(r12),
-        "r"(r13), [exit] "i"(SYS_exit)
-      : "rcx", "r11", "memory");
-  return result;
 }
 
 // counter += by, in one instruction, not locked: for counters with one writer.

@@ -269,6 +269,16 @@ class Engine {
   Entry entry() const { return world_.lanes.entry(); }
   // Gives back what can be given back now. True if anything was.
   bool trim(Slot& slot);
+  // The thread that returns memory while the program is idle (abi/threads.cpp): it is about to start; what it does, until stop; it is
+  // gone. While there is none, frees give memory back, past a limit.
+  void scavenger_begins();
+  void scavenge();
+  void stop_scavenger() { world_.scavenger.stop(); }
+  void scavenger_is_gone();
+  bool has_scavenger() const { return world_.scavenger.is_running(); }
+  // Between two passes; 0: none is wanted.
+  uint64_t scavenger_period_ms() const { return world_.scavenger.period_ms(); }
+  // From now on it works in overflow lanes. Called in the thread; nothing of it goes on below the caller.
   void thread_exits(Slot& slot);
   void before_fork(Slot& slot);
   void after_fork_in_parent(Slot& slot);
@@ -315,6 +325,11 @@ class Engine {
   FAST void* allocate_in_turn(Bytes size, Slot& slot, Gate* gate);
   FAST bool free_in_turn(void* p, Slot& slot, Gate* gate);
   void give_up_lane(Lane<P>& lane, Visit& visit);
+  void rest_lane(Lane<P>& lane, Visit& visit);
+  Lane<P>* find_own_lane(const Slot& slot);
+  bool reclaim(Lane<P>& lane, Visit& visit);
+  void abandon_lanes(Slot& slot, Lane<P>* inside);
+  void sweep(Visit& visit);
   bool can_enter_by_cpu();
   void set_entry(Entry entry, uint32_t shared_lanes);
   void count_owner();
@@ -393,6 +408,7 @@ class Engine {
     std::atomic<uint64_t> helped{0}, waited_ns{0}, stops{0};
   } reclaim_counters_;
   std::atomic<uint32_t> many_threads_{~uint32_t{0}};
+  uint64_t swept_at_ms_ = 0;  // the scavenger's
   bool (*watch_exit_)(Slot& slot) = nullptr;
   Fork forks_[kForks];
   Tries<> fork_tries_;

@@ -71,7 +71,7 @@ class Engine<P>::Stay : public Inside {
       return;
     }
     if (UNLIKELY(lane != nullptr && lane->how == Entry::kOwned)) {
-      engine_.give_up_lane(*lane, visit_);
+      engine_.rest_lane(*lane, visit_);
       gate_ = &no_lane_gate;
     }
     if (entry == Entry::kShared) {
@@ -88,7 +88,8 @@ class Engine<P>::Stay : public Inside {
   }
 
   NOINLINE Lane<P>* adopt() {
-    Lane<P>* lane = world().lanes.pop_idle_or_make();
+    Lane<P>* lane = UNLIKELY(world().lanes.has_changed()) ? engine_.find_own_lane(slot_) : nullptr;
+    if (lane == nullptr) lane = world().lanes.pop_idle_or_make();
     if (lane == nullptr || !lane->adopt_by(slot_, visit_)) return nullptr;
     gate_ = lane;
     if (engine_.watch_exit_ == nullptr || engine_.watch_exit_(slot_)) {
@@ -234,7 +235,7 @@ void Engine<P>::adjust(const Settings& settings) {
   world_.settings.decay_ms = settings.decay_ms;
   world_.runs.set_decay(settings.decay_ms);
   world_.scavenger.set_decay(settings.decay_ms);
-  world_.scavenger.poke(Visit(&world_, true));  // there may be what was kept for good
+  world_.scavenger.poke();  // there may be what was kept for good
 }
 
 // --- Choosing how lanes are entered.
@@ -390,7 +391,7 @@ void Engine<P>::publish_large(BlockIndex at, bool moved) {
 template <class P>
 Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
   if (p == nullptr) {
-    Owned::leave(slot, gate);
+    Owned::leave_as_found(slot, gate);
     return Verdict::kGood;
   }
   if (free_in_turn(p, slot, gate)) return Verdict::kGood;
@@ -402,9 +403,9 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
     if (LIKELY(is_start(p, entry))) {
       Inside inside(slot, gate);
       free_large(p, inside.visit());
-    } else {
-      verdict = Verdict::kNotAStart;
+      return Verdict::kGood;
     }
+    verdict = Verdict::kNotAStart;
   } else {
     if (UNLIKELY(world_.settings.checked)) {
       if (!is_start(p, entry)) {
@@ -425,8 +426,8 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
       return verdict;
     }
   }
-  Owned::leave(slot, gate);
-  if (UNLIKELY(verdict != Verdict::kGood)) count<P>(world_.counters.bad_pointers);
+  Owned::leave_as_found(slot, gate);
+  count<P>(world_.counters.bad_pointers);
   return verdict;
 }
 
@@ -514,7 +515,7 @@ void Engine<P>::free_large(void* p, Visit& visit) {
   } else {
     world_.runs.free(at, blocks, visit);
   }
-  world_.scavenger.poke(visit);
+  world_.scavenger.poke();
 }
 
 // --- Pointers that come from outside.
@@ -635,7 +636,7 @@ bool Engine<P>::resize_large(void* p, BlockCount blocks, Visit& visit) {
     return false;
   count<P>(world_.counters.large_bytes, bytes_of(blocks) - bytes_of(old_blocks));
   resample_large(large_state(world_.region, at).sample, at, bytes_of(blocks));
-  world_.scavenger.poke(visit);
+  world_.scavenger.poke();
   return true;
 }
 
@@ -693,12 +694,19 @@ bool Engine<P>::pass(void* engine) {
 // The scavenger's: what has decayed goes back to the system, lanes at rest give away what they do not need.
 template <class P>
 bool Engine<P>::pass() {
+  constexpr BlockCount kPiece = 256;  // between two looks whether to stop
   Visit visit(&world_.scavenger, true);
   world_.runs.advance_epoch();
   bool more = false;
-  world_.lanes.for_each([&](Lane<P>& lane) { more |= tend(lane, visit); });
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (!world_.scavenger.must_stop()) more |= tend(lane, visit);
+  });
   const uint32_t now = world_.runs.epoch();
-  if (now > Scavenger<P>::kPassesToDecay) world_.runs.purge(now - Scavenger<P>::kPassesToDecay, visit);
+  if (now > Scavenger<P>::kPassesToDecay) {
+    const uint32_t before = now - Scavenger<P>::kPassesToDecay;
+    while (world_.runs.purge(before, visit, kPiece) >= bytes_of(kPiece) && !world_.scavenger.must_stop()) {
+    }
+  }
   return more || world_.runs.has_dirty();
 }
 
@@ -714,6 +722,7 @@ bool Engine<P>::tend(Lane<P>& lane, Visit& visit) {
   }
   if (rest.cleaned && !lane.inbox().has_mail()) return false;
   if (++rest.passes < Scavenger<P>::kPassesToDecay) return true;
+  if (reclaim(lane, visit)) return true;
   bool whole = false;
   const bool held = world_.with_idle_lane(lane, visit, [&](Lane<P>& l) {
     l.clean(visit);
@@ -724,31 +733,141 @@ bool Engine<P>::tend(Lane<P>& lane, Visit& visit) {
   return true;
 }
 
+template <class P>
+void Engine<P>::scavenger_begins() {
+  world_.runs.set_scavenged(true);
+  world_.scavenger.begin();
+}
+
+template <class P>
+void Engine<P>::scavenge() {
+  world_.scavenger.run();
+  Visit visit(&world_.scavenger, true);
+  world_.runs.set_scavenged(false);
+  sweep(visit);
+}
+
+template <class P>
+void Engine<P>::scavenger_is_gone() {
+  world_.runs.set_scavenged(false);
+  world_.scavenger.end();
+}
+
+// The process is about to be alone: what would have decayed goes back now. A program that starts one thread after another does not pay
+// for that each time: within the decay time only what is beyond the limit goes.
+template <class P>
+void Engine<P>::sweep(Visit& visit) {
+  const uint64_t period = world_.scavenger.period_ms();
+  if (period == 0) return;
+  const uint64_t now = P::now_ms();
+  if (now - swept_at_ms_ < period * Scavenger<P>::kPassesToDecay) return world_.runs.keep_limit(visit);
+  swept_at_ms_ = now;
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    reclaim(lane, visit);
+    world_.with_idle_lane(lane, visit, [&](Lane<P>& held) { held.clean(visit); });
+  });
+  world_.runs.purge(Runs<P>::kAll, visit);
+}
+
 // --- Threads and processes that end and begin.
 
 template <class P>
 void Engine<P>::thread_exits(Slot& slot) {
-  Gate* gate = Owned::current(slot, Owned::enter(slot));
-  if (is_busy(gate) || gate == &no_lane_gate || gate == &exited_gate) return Owned::leave(slot, gate);
-  Lane<P>* lane = static_cast<Lane<P>*>(gate);
-  Visit visit(&slot, true);
-  if (lane->how == Entry::kOwned) {
+  Gate* gate = Owned::enter(slot);
+  // Busy: a handler has left us by a long jump, or ends the thread. What it interrupted will never go on.
+  const bool is_torn = is_busy(gate);
+  gate = is_torn ? reinterpret_cast<Gate*>(reinterpret_cast<uintptr_t>(gate) - kBusyByte)
+                 : Owned::current(slot, gate);
+  Lane<P>* lane = gate == &no_lane_gate || gate == &exited_gate ? nullptr : static_cast<Lane<P>*>(gate);
+  Visit visit(&slot, !is_torn);
+  if (UNLIKELY(is_torn)) {
+    abandon_lanes(slot, lane);
+  } else if (lane != nullptr && lane->how == Entry::kOwned) {
     give_up_lane(*lane, visit);
-    gate = &exited_gate;
   }
-  Owned::leave(slot, gate);
+  if (UNLIKELY(world_.lanes.has_changed())) {
+    while (Lane<P>* other = find_own_lane(slot)) give_up_lane(*other, visit);
+  }
+  Owned::leave(slot, &exited_gate);
 }
 
 // The thread's own lane goes to the idle ones, with its contents.
 template <class P>
 void Engine<P>::give_up_lane(Lane<P>& lane, Visit& visit) {
+  const bool rested = lane.rests();
   lane.disown(visit);
   if (!lane.lock_or_wait(visit)) return;  // set aside: after a fork
   lane.flush_all(visit);
   lane.leave_full(true);
   lane.unlock(visit);
-  world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
+  if (!rested) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
   world_.lanes.push_idle(lane);
+}
+
+// The thread goes over to another entry. Its lane is nobody else's while it lives (entry/owned.h), but what lies in it may be had.
+template <class P>
+void Engine<P>::rest_lane(Lane<P>& lane, Visit& visit) {
+  if (!lane.lock_or_wait(visit)) return;  // set aside: after a fork
+  lane.rest_closed();
+  lane.flush_all(visit);
+  lane.leave_full(true);
+  lane.unlock(visit);
+  world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
+}
+
+// One that the thread has though its slot does not name it, or null.
+template <class P>
+Lane<P>* Engine<P>::find_own_lane(const Slot& slot) {
+  Lane<P>* own = nullptr;
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (lane.owner_slot() == &slot && lane.how == Entry::kOwned && !lane.is_set_aside()) own = &lane;
+  });
+  return own;
+}
+
+// Takes a lane back whose thread has ended without a word. False: it has no owner, or one that lives, or it cannot be told.
+template <class P>
+bool Engine<P>::reclaim(Lane<P>& lane, Visit& visit) {
+  const uint32_t thread = lane.owner_thread();
+  if (thread == 0 || lane.how != Entry::kOwned || !P::thread_is_gone(thread) || !lane.try_lock(visit))
+    return false;
+  const Slot* slot = lane.owner_slot();
+  const bool is_its = slot != nullptr && lane.owner_thread() == thread;
+  if (is_its) {
+    const bool rested = lane.rests();
+    // Outside when it ended; where its slot does not tell that any more, it may have been inside.
+    const bool is_whole = rested || lane.is_named_by(slot);
+    lane.forget_owner();
+    if (!is_whole) lane.salvage(visit);
+    lane.flush_all(visit);
+    lane.leave_full(true);
+    if (!rested) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
+  }
+  lane.unlock(visit);
+  if (is_its) world_.lanes.push_idle(lane);
+  return is_its;
+}
+
+// What the thread was inside when it was torn off comes back. It must not wait: it may have a lock itself, further down its stack.
+template <class P>
+void Engine<P>::abandon_lanes(Slot& slot, Lane<P>* inside) {
+  Visit visit(&slot, false);
+  if (inside != nullptr && inside->how == Entry::kOwned && inside->owner_slot() == &slot) {
+    if (inside->lock().holder() == &slot || inside->try_lock(visit)) {
+      inside->forget_owner();
+      inside->salvage(visit);
+      inside->leave_full(true);
+      inside->unlock(visit);
+      world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
+      world_.lanes.push_idle(*inside);
+    }
+    // Else a revoker has it now, and gives it up at once: the scavenger takes it back when the thread is gone.
+  }
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (lane.lock().holder() != &slot) return;
+    lane.salvage(visit);
+    lane.unlock(visit);
+  });
 }
 
 template <class P>
@@ -804,7 +923,7 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   Fork* fork = fork_of(&slot);
   if (fork == nullptr) return;
   Visit visit(&slot, false);
-  world_.scavenger.forget_thread();
+  scavenger_is_gone();
   if (fork->readers) {
     epochs_.lock().release(visit);
   } else if (epochs_.lock().holder() != &slot) {
@@ -850,9 +969,10 @@ void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate) {
   const Slot* owner = lane.owner_slot();
   const bool is_orphan = owner != nullptr && owner != &slot;
   if (owner == &slot) lane.set_owner(&slot);  // the thread has another number here
-  if (is_orphan) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
+  if (is_orphan && !lane.rests()) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
   // Somebody who is not here worked in it, or was about to; or this thread had only just got the lock.
   const bool held_by_other = lane.lock().is_held() && lane.lock().holder() != &slot;
+  const bool rests = lane.rests();
   // Whoever is inside: if it was this thread, further down its stack, it will finish and leave.
   const bool taken = lane.is_taken_here();
   if (held_by_other || taken) world_.lanes.forget_number(lane);
@@ -862,11 +982,10 @@ void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate) {
   }
   if (taken && !is_busy(gate)) return lane.set_aside();
   if (taken) lane.doubt();
-  if (is_orphan && owner->load(std::memory_order_acquire) != &lane) return lane.set_aside();
+  if (is_orphan && !rests && !lane.is_named_by(owner)) return lane.set_aside();
   lane.inbox().forget_givers();
   if (!is_orphan) return;
-  lane.close_gate();
-  lane.set_owner(nullptr);
+  lane.forget_owner();
   world_.lanes.push_idle(lane);
 }
 

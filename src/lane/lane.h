@@ -189,6 +189,17 @@ class Lane : public Gate {
   // --- The owner's side of the entry (entry/owned.h).
   bool adopt_by(Slot& slot, Visit& visit);  // false: it was set aside
   void disown(Visit& visit);
+  void forget_owner();  // the same, while the lock is held
+  // The owner changes over to another entry: the lane is closed, and nobody else's while the thread lives. The lock is held.
+  void rest_closed();
+  bool rests() const { return rests_; }
+  // Whether the slot, whose thread may be gone and its memory too, holds this lane: its thread is outside.
+  bool is_named_by(const Slot* slot) const;
+  // The owner's number with the system; 0 if there is none.
+  uint32_t owner_thread() const { return thread_.load(std::memory_order_relaxed); }
+  // Whoever was inside is gone, and stopped at some instruction: puts everything together again, from what the page map says. What was
+  // just between two places is lost. Whoever calls has the lane to itself.
+  void salvage(Visit& visit);
   // acquire: sees what the revoker did before it let go. Pairs with [revoking.release].
   bool is_being_revoked() const { return revoking_.load(std::memory_order_acquire); }
   void open_gate();
@@ -245,7 +256,7 @@ class Lane : public Gate {
   static constexpr unsigned kSomeBatches = 4;
   static constexpr uint32_t kBatchBytes = 16 << 10;
   static constexpr uint32_t kBatchObjects = 64;
-  static constexpr BlockCount kMostAlone = 512;  // empty blocks, in a process without a scavenger
+  static constexpr BlockCount kMostAlone = 512;  // empty blocks, while no scavenger runs
   static constexpr uint32_t kPassesToKeep = 4;   // passes of the scavenger that a slab stays empty
 
   // Of an object in a batch. It takes its size, and at least its share of the count, out of the batch's room: one
@@ -331,8 +342,9 @@ class Lane : public Gate {
   bool take_from_owner(bool ask);
   void give_to_owner();
   bool take_from_cpu();
+  void salvage_slab(Slab* slab, SlabList& partial, SlabList* full, Object* chain);
   void drop_damaged_list(Slab* slab, Verdict why);
-  void stir(Visit& visit);
+  void stir();
   Slabs<P> slabs() const;
 
   // The owner's words.
@@ -369,6 +381,7 @@ class Lane : public Gate {
   std::atomic<bool> revoking_{false};
   bool set_aside_ = false;
   bool is_doubtful_ = false;
+  bool rests_ = false;  // closed, though it has an owner; under the lock
   std::atomic<bool> mail_waits_{false};  // much of it
   std::atomic<bool> left_full_{false};
   std::atomic<bool> asked_{false};   // where the system has no barrier: clean yourself when you can

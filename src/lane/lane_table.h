@@ -60,10 +60,13 @@ class LaneTable {
 
   // How threads enter lanes from now on. One caller at a time; a thread follows at its next miss.
   void set_entry(Entry entry, uint32_t shared_lanes) {
+    if (entry_.load(std::memory_order_relaxed) != entry) has_changed_.store(true, std::memory_order_relaxed);
     if (shared_lanes != orders_.lanes()) orders_.set(shared_lanes);
     entry_.store(entry, std::memory_order_relaxed);
   }
   Entry entry() const { return entry_.load(std::memory_order_relaxed); }
+  // It was another once: a thread may have a lane that its slot does not name.
+  bool has_changed() const { return has_changed_.load(std::memory_order_relaxed); }
   const ProbeOrders& orders() const { return orders_; }
 
   // Null: no memory, or another thread is just making it.
@@ -173,6 +176,7 @@ class LaneTable {
   Address lanes_ = 0;
   uint32_t most_ = 0;
   std::atomic<Entry> entry_{Entry::kOwned};
+  std::atomic<bool> has_changed_{false};
   ProbeOrders orders_;
   std::atomic<uint16_t> shared_[kMostShared]{};
   std::atomic<uint16_t> here_[kMostNumbers]{};

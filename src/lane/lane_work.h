@@ -64,9 +64,9 @@ unsigned Lane<P>::index_at(const Object* object) const {
 }
 
 template <class P>
-void Lane<P>::stir(Visit& visit) {
+void Lane<P>::stir() {
   bump(activity_);
-  world_.scavenger.poke(visit);
+  world_.scavenger.poke();
 }
 
 // --- Allocating.
@@ -134,7 +134,7 @@ void* Lane<P>::refill_plain(SizeClass c, Visit& visit) {
 template <class P>
 template <class AnyBin>
 FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
-  world_.scavenger.poke(visit);
+  world_.scavenger.poke();
   bump(counters_.misses);
   if (UNLIKELY(empty_blocks() != 0 && epoch_ != world_.runs.epoch())) age(visit);
   // Not only when it is short of this class: what others send must not pile up.
@@ -233,7 +233,7 @@ void Lane<P>::free_here(Object* object, MapEntry entry, Visit& visit) {
 
 template <class P>
 void Lane<P>::look_at(Slab* slab, Visit& visit) {
-  stir(visit);
+  stir();
   if (UNLIKELY(slab->has_too_many_frees())) {
     if (slab->place == Slab::Place::kEmpty) forget_empty(slab);
     return drop_damaged_list(slab, Verdict::kFreedAlready);
@@ -265,7 +265,7 @@ void Lane<P>::keep(Slab* slab, Visit& visit) {
   const bool only_one = slab->next == nullptr && slab->previous == nullptr;
   const bool is_needed = only_one && (current == nullptr || !current->has_room());
   if (blocks > 1 && !is_needed && !visit.in_bulk && take_away(slab)) return slabs().destroy(slab, visit);
-  if (empty_blocks() > kMostAlone && P::single_threaded()) give_back_empties(kMostAlone / 2, visit);
+  if (empty_blocks() > kMostAlone && !world_.scavenger.is_running()) give_back_empties(kMostAlone / 2, visit);
 }
 
 template <class P>
@@ -362,7 +362,7 @@ void Lane<P>::claim(Remote& remote, Owner owner, Visit& visit) {
   remote.owner = owner;
   claimed_ |= uint64_t{1} << (&remote - remotes_);
   remote.room = kBatchBytes;
-  stir(visit);
+  stir();
 }
 
 // Owners whose batches have one place take turns: each has its turn once, and all of its objects in it, however many. What is not
@@ -411,7 +411,7 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
   PROBE2(flush, id_, public_of(remote.owner));
   bump(counters_.remote_batches);
   bump(counters_.batches_to[static_cast<unsigned>(public_of(remote.owner)) % LaneCounters::kOwners]);
-  stir(visit);
+  stir();
   Kind* const kind = is_private(remote.owner) ? kind_of(batch) : nullptr;
   if (public_of(remote.owner) == Owner::kDepot) {
     const bool done = world_.depot.free(
@@ -597,4 +597,5 @@ void Lane<P>::check_invariants() const {
 }  // namespace lanemalloc
 
 #include "lane/lane_kinds.h"
+#include "lane/lane_salvage.h"
 #include "lane/lane_samples.h"

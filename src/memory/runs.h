@@ -51,6 +51,8 @@ class Runs {
     set_decay(decay_ms);
   }
   void set_decay(int64_t decay_ms) { decay_ms_ = decay_ms; }
+  // Whether somebody purges what has decayed. Else those who free do, past a limit.
+  void set_scavenged(bool yes) { scavenged_ = yes; }
 
   // Takes n blocks (more than 0), the first at a multiple of align_blocks (a power of two). at is kNone without memory.
   Run allocate(BlockCount n, BlockCount align_blocks, Visit& visit) {
@@ -129,7 +131,7 @@ class Runs {
     if (!lock_.acquire(visit)) return false;
     mark_used(at, wanted);
     put(at + wanted, n - wanted, BlockKind::kDirty);
-    keep_single_limit();
+    keep_limit();
     lock_.release(visit);
     return true;
   }
@@ -177,6 +179,13 @@ class Runs {
       given += bytes_of(n);
     }
     return given;
+  }
+
+  // Gives back what is beyond the limit of a process without a scavenger.
+  void keep_limit(Visit& visit) {
+    if (!lock_.acquire(visit)) return;
+    keep_limit();
+    lock_.release(visit);
   }
 
   bool has_dirty() const {
@@ -459,7 +468,7 @@ class Runs {
     }
     take_back_deferred();
     put(at, n, kind);
-    if (kind == BlockKind::kDirty) keep_single_limit();
+    if (kind == BlockKind::kDirty) keep_limit();
     lock_.release(visit);
   }
 
@@ -518,9 +527,9 @@ class Runs {
     return decay_ms_ == 0 ? 0 : live / 4 > kCacheLimit ? live / 4 : kCacheLimit;
   }
 
-  // A process with one thread has no scavenger: past a limit its own frees give memory back.
-  void keep_single_limit() {
-    if (decay_ms_ < 0 || (decay_ms_ > 0 && !P::single_threaded())) return;
+  // Where no scavenger runs, as in a process with one thread, frees give memory back, past a limit.
+  void keep_limit() {
+    if (decay_ms_ < 0 || (decay_ms_ > 0 && scavenged_)) return;
     const uint64_t limit = cache_limit();
     if (dirty() <= limit) return;
     while (dirty() > limit / 2) {
@@ -583,6 +592,7 @@ class Runs {
   Region<P>& region_;
   bool unmap_ = false;
   Relaxed<int64_t> decay_ms_ = 0;
+  Relaxed<bool> scavenged_ = false;
   alignas(kNoSharing) Lock<P> growth_{Rank::kGrowth};
   alignas(kNoSharing) Lock<P> lock_{Rank::kRuns};
   Bins sets_[kSets];

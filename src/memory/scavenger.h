@@ -1,11 +1,16 @@
-// Scavenger: the thread that returns memory while the program is idle. It exists only while there is something to return,
-// and only in a process that already has threads. It has no thread-local storage, blocks all signals, and does one pass a
-// quarter of the decay time; a pass is the engine's (purge what has decayed, clean lanes at rest).
-// Called by: lanes, at slow paths (poke); engine (fork). Locking: none of its own.
+// Scavenger: what returns memory while the program is idle. One thread of the C library's runs it (abi/threads.cpp), while the process
+// has other threads; a pass is the engine's (purge what has decayed, clean lanes at rest), one each quarter of the decay time.
+// Called by: lanes, at slow paths (poke); engine. Locking: none of its own.
 //
-// No wake-up is lost: poke() sets wanted_ and then looks at the state; the thread sets the state to idle and then looks at
-// wanted_. Both are sequentially consistent, so at least one of them sees the other. A poke that finds wanted_ set already is
-// cheaper and weaker: a pass that begins at this instant may miss that caller's last few stores; the next poke makes up for it.
+//   kWanted   there may be work. Also while no thread runs it: then a poke costs one load.
+//   kIdle     the thread sleeps until somebody pokes it.
+//   kChanged  as kWanted; the decay time is another now.
+//   kStopped  the thread is to end.
+//
+// No wake-up is lost: poke() changes the very word that the thread sleeps on, so either the kernel finds it changed and does not let
+// the thread sleep, or the thread is woken. The thread sets kIdle before its pass, so a poke during the pass is kept. A poke that
+// finds kWanted is cheaper and weaker: a pass that begins at this instant may miss that caller's last few stores; the next poke
+// makes up for it.
 #pragma once
 
 #include "base/lock.h"
@@ -30,65 +35,93 @@ class Scavenger {
   void set_decay(int64_t decay_ms) {
     const uint64_t period = static_cast<uint64_t>(decay_ms) / kPassesToDecay;
     period_ms_ = decay_ms < 0 ? 0 : period < kShortestPeriod ? kShortestPeriod : period;
+    uint32_t word = word_.load(std::memory_order_relaxed);
+    while (running_ && word != kStopped &&
+           !word_.compare_exchange_weak(word, kChanged, std::memory_order_relaxed)) {
+    }
+    P::wake(word_, 1);
+  }
+  // Milliseconds; 0: never.
+  uint64_t period_ms() const { return period_ms_; }
+
+  // There may be work. Cheap when it is known already; never waits. Async-signal-safe, and harmless in a child by vfork, which wakes
+  // its parent's thread.
+  void poke() {
+    if (LIKELY(word_.load(std::memory_order_relaxed) != kIdle)) return;
+    uint32_t idle = kIdle;
+    // release: what is to be done is seen by the pass [poke.release]. Pairs with [pass.acquire].
+    if (word_.compare_exchange_strong(idle, kWanted, std::memory_order_release, std::memory_order_relaxed))
+      P::wake(word_, 1);
   }
 
-  // There may be work. Cheap when it is known already.
-  void poke(const Visit& visit) {
-    if (LIKELY(wanted_.load(std::memory_order_relaxed)) || P::single_threaded() || !visit.may_block) return;
-    wake();
+  // A thread is about to run it, or has ended. One caller at a time.
+  void begin() {
+    word_.store(kWanted, std::memory_order_relaxed);
+    running_ = true;
   }
-
-  // In a fork child: the thread stayed with the parent.
-  void forget_thread() {
-    thread_.alive.store(0, std::memory_order_relaxed);
-    state_.store(State::kIdle, std::memory_order_relaxed);
-    wanted_.store(false, std::memory_order_relaxed);
+  void end() {
+    running_ = false;
+    word_.store(kWanted, std::memory_order_relaxed);
   }
+  bool is_running() const { return running_; }
 
-  bool is_running() const { return state_.load(std::memory_order_relaxed) == State::kRunning; }
-  uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
-
- private:
-  enum class State : uint32_t { kIdle, kRunning };
-  static constexpr uint64_t kShortestPeriod = 10;
-  static constexpr uint64_t kLongestSleep = 1000;  // until it looks whether the period has changed
-
-  NOINLINE void wake() {
-    if (period_ms_ == 0) return;
-    wanted_.store(true, std::memory_order_seq_cst);
-    State idle = State::kIdle;
-    if (!state_.compare_exchange_strong(idle, State::kRunning, std::memory_order_seq_cst)) return;
-    // The last one may still be on its way out, on the stack that the next one needs.
-    while (thread_.alive.load(std::memory_order_acquire) != 0) P::pause();
-    if (P::start_thread(thread_, &Scavenger::run, this)) return;
-    refused_.fetch_add(1, std::memory_order_relaxed);
-    state_.store(State::kIdle,
-                 std::memory_order_relaxed);  // wanted_ stays: no new attempt at every slow path
+  // Has run() return soon.
+  void stop() {
+    word_.store(kStopped, std::memory_order_relaxed);
+    P::wake(word_, 1);
   }
+  // A pass that lasts looks at this.
+  bool must_stop() const { return word_.load(std::memory_order_relaxed) == kStopped; }
 
-  static void run(void* argument) { static_cast<Scavenger*>(argument)->run(); }
+  // The thread, until stop().
   void run() {
     for (;;) {
-      uint64_t period = period_ms_;
-      for (uint64_t slept = 0; slept < period; slept += kLongestSleep, period = period_ms_)
-        P::sleep_ms(period - slept < kLongestSleep ? period - slept : kLongestSleep);
-      wanted_.store(false, std::memory_order_seq_cst);
-      if (period != 0 && pass_(context_)) wanted_.store(true, std::memory_order_relaxed);
-      if (wanted_.load(std::memory_order_relaxed)) continue;
-      state_.store(State::kIdle, std::memory_order_seq_cst);
-      if (!wanted_.load(std::memory_order_seq_cst)) return;
-      State idle = State::kIdle;
-      if (!state_.compare_exchange_strong(idle, State::kRunning, std::memory_order_seq_cst)) return;
+      uint32_t word = word_.load(std::memory_order_relaxed);
+      if (word == kStopped) return;
+      if (word == kIdle) {
+        P::wait(word_, kIdle);
+      } else if (word == kChanged) {
+        word_.compare_exchange_strong(word, kWanted, std::memory_order_relaxed);
+      } else if (const uint64_t period = period_ms_; period == 0) {
+        P::wait(word_, kWanted);
+      } else if (sleep(period)) {
+        work();
+      }
     }
+  }
+
+ private:
+  static constexpr uint32_t kIdle = 0;
+  static constexpr uint32_t kWanted = 1;
+  static constexpr uint32_t kChanged = 2;
+  static constexpr uint32_t kStopped = 3;
+  static constexpr uint64_t kShortestPeriod = 10;
+
+  // False: the word changed meanwhile.
+  bool sleep(uint64_t period) {
+    const uint64_t since = P::now_ms();
+    for (uint64_t slept = 0; slept < period; slept = P::now_ms() - since) {
+      P::wait(word_, kWanted, period - slept);
+      if (word_.load(std::memory_order_relaxed) != kWanted) return false;
+    }
+    return true;
+  }
+
+  void work() {
+    uint32_t wanted = kWanted;
+    // acquire: sees what it was poked for [pass.acquire]. Pairs with [poke.release].
+    if (!word_.compare_exchange_strong(wanted, kIdle, std::memory_order_acquire, std::memory_order_relaxed))
+      return;
+    if (!pass_(context_)) return;
+    uint32_t idle = kIdle;
+    word_.compare_exchange_strong(idle, kWanted, std::memory_order_relaxed);
   }
 
   Pass pass_ = nullptr;
   void* context_ = nullptr;
   Relaxed<uint64_t> period_ms_ = 0;  // 0: never
-  alignas(kNoSharing) std::atomic<bool> wanted_{false};
-  alignas(kNoSharing) std::atomic<State> state_{State::kIdle};
-  std::atomic<uint64_t> refused_{0};
-  BareThread thread_;
+  Relaxed<bool> running_ = false;
+  alignas(kNoSharing) std::atomic<uint32_t> word_{kWanted};
 };
 
 }  // namespace lanemalloc

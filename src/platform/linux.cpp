@@ -37,8 +37,6 @@ using arch::system_call;
 // The kernel's signal set, whatever the C library makes of it.
 constexpr long kSignalSetSize = 8;
 
-constexpr Bytes kStackSize = 64 << 10;
-
 long as_long(Address a) { return static_cast<long>(a); }
 long as_long(const void* p) { return reinterpret_cast<long>(p); }
 bool failed(long result) { return result < 0 && result > -4096; }
@@ -318,35 +316,44 @@ bool Linux::barrier() noexcept {
   return false;
 }
 
-void Linux::wait(std::atomic<uint32_t>& word, uint32_t value) noexcept {
-  system_call(SYS_futex, as_long(&word), FUTEX_WAIT_PRIVATE, value, 0);
+void Linux::wait(std::atomic<uint32_t>& word, uint32_t value, uint64_t most_ms) noexcept {
+  const struct timespec time = {static_cast<time_t>(most_ms / 1000), static_cast<long>(most_ms % 1000 * 1000000)};
+  system_call(SYS_futex, as_long(&word), FUTEX_WAIT_PRIVATE, value, most_ms != kForever ? as_long(&time) : 0);
 }
 
 void Linux::wake(std::atomic<uint32_t>& word, int count) noexcept {
   system_call(SYS_futex, as_long(&word), FUTEX_WAKE_PRIVATE, count);
 }
 
+// Not nanosleep(): a filter may know only what the C library calls for itself.
 void Linux::sleep_ms(uint64_t ms) noexcept {
-  const struct timespec time = {static_cast<time_t>(ms / 1000), static_cast<long>(ms % 1000 * 1000000)};
-  system_call(SYS_nanosleep, as_long(&time), 0);
+  std::atomic<uint32_t> nobody_wakes{0};
+  wait(nobody_wakes, 0, ms);
 }
 
-bool Linux::start_thread(BareThread& thread, void (*run)(void*), void* argument) noexcept {
-  if (thread.stack == 0) {
-    thread.stack = map(0, kStackSize, PROT_READ | PROT_WRITE, MAP_STACK);
-    if (thread.stack == 0) return false;
+// The kernel reads on our behalf, so that memory which is gone is an answer and no fault. It compares four bytes a call; the halves are
+// read one after the other, which the caller must allow for.
+bool Linux::reads_as(const void* at, uint64_t value) noexcept {
+  static std::atomic<uint32_t> nobody_waits{0};
+  for (int half = 0; half < 2; ++half) {
+    const long word = as_long(at) + half * 4;
+    const auto wanted = static_cast<uint32_t>(value >> half * 32);
+    // Wakes none and moves none: what is left is the comparison.
+    long result =
+        system_call(SYS_futex, word, FUTEX_CMP_REQUEUE_PRIVATE, 0, 0, as_long(&nobody_waits), wanted);
+    if (failed(result) && result != -EAGAIN && result != -EFAULT) {  // a filter, or an emulator
+      const struct timespec now = {0, 0};
+      result = system_call(SYS_futex, word, FUTEX_WAIT_PRIVATE, wanted, as_long(&now));
+      if (result == -ETIMEDOUT) result = 0;
+    }
+    if (result != 0) return false;
   }
-  // A thread keeps its creator's signal mask; this one must never run a handler of the program.
-  const uint64_t mask = block_signals();
-  thread.alive.store(1, std::memory_order_relaxed);
-  constexpr unsigned long kFlags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD |
-                                   CLONE_SYSVSEM | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
-  const long tid = arch::clone_thread(kFlags, reinterpret_cast<void*>(thread.stack + kStackSize),
-                                      reinterpret_cast<int*>(&thread.alive), run, argument);
-  restore_signals(mask);
-  if (!failed(tid)) return true;
-  thread.alive.store(0, std::memory_order_relaxed);
-  return false;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return true;
+}
+
+bool Linux::thread_is_gone(uint32_t id) noexcept {
+  return system_call(SYS_tgkill, system_call(SYS_getpid), id, 0) == -ESRCH;
 }
 
 void Linux::say(const char* text, Bytes n) noexcept {

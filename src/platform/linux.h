@@ -43,11 +43,12 @@ struct Linux {
            (__libc_single_threaded || still_single_threaded());
   }
   static bool barrier() noexcept;
-  static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept;
+  static void wait(std::atomic<uint32_t>& word, uint32_t value, uint64_t most_ms = kForever) noexcept;
   static void wake(std::atomic<uint32_t>& word, int count) noexcept;
   static void sleep_ms(uint64_t ms) noexcept;
   static void pause() noexcept { arch::pause(); }
-  static bool start_thread(BareThread& thread, void (*run)(void*), void* argument) noexcept;
+  static bool reads_as(const void* at, uint64_t value) noexcept;
+  static bool thread_is_gone(uint32_t id) noexcept;
   static void say(const char* text, Bytes n) noexcept;
 
   // The C library's registration of restartable sequences: where it lies, from the thread pointer. Its fields that number
@@ -56,7 +57,7 @@ struct Linux {
   static constexpr int kCpuAt = 4;
   static constinit ptrdiff_t rseq_area __attribute__((visibility("hidden")));
 
-  // One way: the C library may turn its flag back when all other threads are gone, but a bare thread may still run.
+  // One way: the C library may turn its flag back when all other threads are gone, but what was begun with locks ends with them.
   static inline std::atomic<bool> had_threads{false};
   static bool still_single_threaded() noexcept;
 

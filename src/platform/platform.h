@@ -35,11 +35,11 @@
 //   interruptions()        how many of these steps were interrupted so far, of all threads.
 //   numbers_for_hits()     false if hit_*_here() may not be called.
 //   restart_here()         whoever is in the middle of one of these three starts again; and a barrier(). False: not to be had.
-//   wait(word, value)      sleeps while *word == value; may wake early. wake(word, n) wakes at most n sleepers.
+//   wait(word, value, n)   sleeps while *word == value, at most n milliseconds; may wake early. wake(word, n) wakes at most n sleepers.
 //   sleep_ms(n)            sleeps that long; may wake early.
 //   pause()                a hint for a spinning CPU.
-//   start_thread(t, run, argument)  starts a thread without thread-local storage, all signals blocked. t.alive is
-//                          non-zero until it is gone. False if the system refused.
+//   reads_as(at, value)    whether the eight bytes at `at` hold the value, with acquire order; false where there is no memory any more.
+//   thread_is_gone(id)     no thread of the process has this thread_id(). False where the system does not tell.
 //   say(text, n)           writes to standard error.
 #pragma once
 
@@ -62,16 +62,12 @@ enum class Claim {
   kNoMemory,  // a limit was reached
 };
 
-// A thread without thread-local storage. Its stack is part of it.
-struct BareThread {
-  std::atomic<int> alive{0};
-  Address stack = 0;
-};
+inline constexpr uint64_t kForever = ~uint64_t{0};
 
 template <class P>
 concept Platform =
     requires(Address a, Bytes n, std::atomic<uint32_t>& word, std::atomic<uint64_t>& who, uint32_t number,
-             uint64_t seen, void* object, BareThread& thread, const char* text) {
+             uint64_t seen, void* object, const char* text) {
       { P::page_size() } noexcept -> std::same_as<Bytes>;
       { P::physical_memory() } noexcept -> std::same_as<Bytes>;
       { P::address_limit() } noexcept -> std::same_as<Bytes>;
@@ -97,12 +93,12 @@ concept Platform =
       { P::single_threaded() } noexcept -> std::same_as<bool>;
       { P::barrier() } noexcept -> std::same_as<bool>;
       { P::wait(word, uint32_t{}) } noexcept;
+      { P::wait(word, uint32_t{}, uint64_t{}) } noexcept;
       { P::wake(word, 1) } noexcept;
       { P::sleep_ms(uint64_t{}) } noexcept;
       { P::pause() } noexcept;
-      {
-        P::start_thread(thread, static_cast<void (*)(void*)>(nullptr), static_cast<void*>(nullptr))
-      } noexcept -> std::same_as<bool>;
+      { P::reads_as(object, seen) } noexcept -> std::same_as<bool>;
+      { P::thread_is_gone(number) } noexcept -> std::same_as<bool>;
       { P::say(text, n) } noexcept;
     };
 

@@ -48,6 +48,12 @@ class Batch {
     first_ = nullptr;
     return first;
   }
+  // Whoever was adding an object is gone: what may not have been written down yet is left out.
+  void mend() {
+    if (first_ == nullptr || place_ < others(first_) || place_ > others(first_) + kCountMask)
+      place_ = first_ != nullptr ? others(first_) : nullptr;
+    end_ = place_;
+  }
   // What take() returned.
   void put_back(Object* first) {
     first_ = first;

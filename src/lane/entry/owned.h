@@ -29,6 +29,16 @@
 // are half done.
 //
 // Where the system has no such barrier a lane with an owner cannot be taken; the owner is asked instead (Lane::asked_).
+//
+// Threads that are gone. The slot lies in its thread's memory, and a thread may end without a word: by the raw system call, or after
+// its last key destructor. So nobody but the thread itself reads a slot as memory: [peek] has the kernel read it (P::reads_as), and no
+// memory is an answer like any other. Memory that is another's by now cannot mislead: it reads as this lane only if its thread has
+// adopted this lane. A slot that does not read as the lane looks busy for good; the scavenger asks whether the thread is gone, and
+// takes the lane back (Engine::reclaim).
+//
+// Lanes at rest. A thread that changes over to another entry keeps its lane, closed, until it ends: it may be doing so in a handler
+// that has interrupted it between [enter]'s load and its store, with this very gate in a register. If the lane were another thread's
+// by then, and open, the first would work in it too. While it rests the lock is enough to take it.
 #pragma once
 
 #include "lane/world.h"
@@ -44,7 +54,7 @@ struct Owned {
     return gate;
   }
   // Off the hit path: the gate that enter() has found, or what a handler has put into the slot between its two steps: a thread's first
-  // lane, which would be lost. Hits cannot be had by: they find a gate closed that the slot has left meanwhile.
+  // lane, which would be lost. This cannot affect a hit: if the slot has changed, its old gate is closed.
   FAST static Gate* current(const Slot& slot, Gate* gate) {
     const auto marked = reinterpret_cast<uintptr_t>(slot.load(std::memory_order_relaxed));
     return is_busy(gate) ? gate : reinterpret_cast<Gate*>(marked - kBusyByte);
@@ -114,7 +124,7 @@ bool Lane<P>::is_closed() const {
 template <class P>
 bool Lane<P>::take_from_owner(bool ask) {
   Slot* slot = owner_slot();
-  if (slot == nullptr) return true;
+  if (slot == nullptr || rests_) return true;
   revoking_.store(true, std::memory_order_relaxed);
   for (int round = 0; round < 2; ++round) {
     close_gate();
@@ -123,7 +133,7 @@ bool Lane<P>::take_from_owner(bool ask) {
       break;
     }
     // acquire at [peek]: sees what the owner did before it left.
-    if (slot->load(std::memory_order_acquire) != this) break;
+    if (!is_named_by(slot)) break;
     if (is_closed()) return true;
     // The owner was inside when we began, had read revoking == false already, opened its gate and left. It cannot do
     // that again: close the gate once more.
@@ -144,6 +154,7 @@ template <class P>
 bool Lane<P>::adopt_by(Slot& slot, Visit& visit) {
   if (!lock_or_wait(visit)) return false;
   leave_full(false);
+  rests_ = false;
   set_owner(&slot);
   open_gate();
   unlock(visit);
@@ -153,10 +164,29 @@ bool Lane<P>::adopt_by(Slot& slot, Visit& visit) {
 template <class P>
 void Lane<P>::disown(Visit& visit) {
   if (!lock_or_wait(visit))
-    return;  // waits for a revoker: afterwards nobody looks at the slot, which may go away
+    return;  // waits for a revoker: afterwards nobody looks at the slot
+  forget_owner();
+  unlock(visit);
+}
+
+template <class P>
+void Lane<P>::forget_owner() {
+  rests_ = false;
   set_owner(nullptr);
   close_gate();
-  unlock(visit);
+}
+
+// --- Of a thread that works elsewhere from now on, or is gone. The lock is held.
+
+template <class P>
+void Lane<P>::rest_closed() {
+  close_gate();
+  rests_ = true;
+}
+
+template <class P>
+bool Lane<P>::is_named_by(const Slot* slot) const {
+  return P::reads_as(slot, reinterpret_cast<Address>(static_cast<const Gate*>(this)));
 }
 
 }  // namespace lanemalloc

@@ -1,0 +1,106 @@
+// What comes back of a lane whose thread was torn off inside it: by a long jump out of a signal handler, or by an end without a word.
+// It may have stopped at any instruction, so no list of the lane is trusted, and what a register held is lost: at most what that one
+// call was about. Included by lane_work.h only. Locking: the caller has the lane to itself.
+//
+//   the page map          says which slabs are the lane's
+//   a slab's free list    is kept as far as it leads through objects of the slab, each once; so is what its bin holds
+//   the rest of the slab  counts as in use
+//   batches, inbox        objects of other lanes, and those that others have sent, go on their way
+#pragma once
+
+namespace lanemalloc {
+
+// The objects of a slab that were found free.
+class FreeObjects {
+ public:
+  static constexpr uint32_t kMost = 8192;
+
+  // begin: of the slab's first object, as links lead there; step: from one to the next; n: that there are.
+  FreeObjects(Address begin, Bytes step, uint32_t n) : begin_(begin), step_(step), n_(n) {}
+
+  // Once each: true the first time.
+  bool add(const Object* object) {
+    const Bytes into = reinterpret_cast<Address>(object) - begin_;
+    if (into >= n_ * step_ || into % step_ != 0) return false;
+    const Bytes i = into / step_;
+    if ((found_[i / 64] >> (i % 64) & 1) != 0) return false;
+    found_[i / 64] |= uint64_t{1} << (i % 64);
+    ++count_;
+    return true;
+  }
+  uint32_t count() const { return count_; }
+
+ private:
+  const Address begin_;
+  const Bytes step_;
+  const uint32_t n_;
+  uint32_t count_ = 0;
+  uint64_t found_[kMost / 64]{};
+};
+
+// chain: what the bin of the slab's class or kind held, which may lie in another slab.
+template <class P>
+void Lane<P>::salvage_slab(Slab* slab, SlabList& partial, SlabList* full, Object* chain) {
+  slabs().give_to(slab, id_);  // of several blocks: perhaps only some were written
+  const uint32_t link = slab->is_of_kind() ? slab->its_kind().link : 0;
+  Object* list = slab->free_list;
+  slab->give_up_free_list();
+  if (LIKELY(slab->carved <= FreeObjects::kMost)) {
+    FreeObjects found(slabs().begin(slab) + link, slab->size(), slab->carved);
+    const auto keep = [&](Object* object) {
+      while (object != nullptr && found.add(object)) {
+        Object* next = object->next;
+        object->next = slab->free_list;
+        slab->free_list = object;
+        object = next;
+      }
+    };
+    keep(list);
+    keep(chain);
+    slab->countdown -= static_cast<int32_t>(found.count());
+  }
+  slab->settle(Slab::Place::kPartial);
+  if (slab->has_room()) return partial.push(slab);
+  slab->wait_for_frees(slab->capacity());
+  if (full != nullptr) full->push(slab);
+}
+
+template <class P>
+void Lane<P>::salvage(Visit& visit) {
+  Object* chains[kClassCount];
+  for (unsigned c = 0; c < kClassCount; ++c) {
+    chains[c] = heads[c];
+    heads[c] = nullptr;
+    current_[c] = nullptr;
+    partial_[c] = SlabList();
+  }
+  for (Bin* bin = bins_; bin != nullptr; bin = bin->next) {
+    bin->partial = bin->full = SlabList();
+    bin->current = nullptr;
+    bin->end.store(0, std::memory_order_relaxed);
+  }
+  empties_ = EmptySlabs();
+  empty_blocks_.store(0, std::memory_order_relaxed);
+  for (Remote& remote : remotes_) {
+    remote.mend();
+    if (!remote.is_empty()) claimed_ |= uint64_t{1} << (&remote - remotes_);
+  }
+
+  const BlockIndex end = world_.region.opened();
+  for (BlockIndex b = 0; b < end; ++b) {
+    const MapEntry entry = world_.region.entry(b);
+    if (public_of(entry.owner()) != id_ || entry.state() != &world_.region.state(b)) continue;
+    Slab* slab = slabs().at(entry);
+    if (!slab->is_of_kind()) {
+      salvage_slab(slab, partial_[index_of(slab->size_class)], nullptr, chains[index_of(slab->size_class)]);
+    } else if (Bin* bin = bin_of(slab->its_kind()); bin != nullptr) {
+      slab->bin = bin;
+      salvage_slab(slab, bin->partial, &bin->full, bin->head);
+    }
+  }
+  for (Bin* bin = bins_; bin != nullptr; bin = bin->next)
+    if (bin->kind.load(std::memory_order_relaxed)->capacity != 0) bin->head = nullptr;
+  clean(visit);
+}
+
+}  // namespace lanemalloc

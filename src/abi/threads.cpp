@@ -60,6 +60,7 @@ constinit std::atomic<uint32_t> scavenger_id{0};  // with the system
 // Milliseconds: when the process came to have other threads, and when it was alone again.
 constinit uint64_t others_since = 0;
 constinit uint64_t alone_since = 0;
+constinit uint32_t short_times = 0;  // in a row that it had others for less than a period of the scavenger's
 
 void* scavenge(void*) {
   // What the C library frees for it at its end is no reason for a lane of its own.
@@ -108,11 +109,11 @@ void end_scavenger() {
   process_engine.scavenger_is_gone();
 }
 
-// A thread that follows on one that was soon gone is likely to be soon gone too: a program that starts one after the other would pay for
-// one of ours each time.
+// A program that starts one thread after the other, each soon gone, would pay for one of ours each time. After some of them the next is
+// taken to be another one: until it is not alone, or the next one starts, frees give memory back.
 bool is_worth_while(uint64_t now) {
-  const uint64_t soon = process_engine.scavenger_period_ms();
-  return others != 1 || alone_since - others_since >= soon || now - alone_since >= soon;
+  constexpr uint32_t kSome = 8;
+  return others != 1 || short_times < kSome || now - alone_since >= process_engine.scavenger_period_ms();
 }
 
 // By so many there are more or fewer other threads.
@@ -127,7 +128,10 @@ void count_others(int more) {
   if (others != 0 && !is_there && process_engine.scavenger_period_ms() != 0 && is_worth_while(now))
     start_scavenger();
   if (others == 0 && is_there) end_scavenger();
-  if (others == 0) alone_since = now;
+  if (others == 0 && more < 0) {
+    short_times = now - others_since < process_engine.scavenger_period_ms() ? short_times + 1 : 0;
+    alone_since = now;
+  }
   if (others == 1 && more > 0) others_since = now;
   pthread_mutex_unlock(&others_lock);
   pthread_setcancelstate(state, nullptr);

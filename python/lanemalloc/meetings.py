@@ -41,7 +41,6 @@ PLACES = {
     "used end": Place("the end of the blocks that were ever used moves up", ""),
     "runs put aside": Place("freed runs of those who may not wait, such as signal handlers", ""),
     "kinds": Place("a heap that serves a size for the first time", "make heaps before threads begin"),
-    "forks": Place("fork", ""),
     "fresh blocks": Place("taking blocks that nobody has used", "nothing: it ends when memory stops growing"),
 }
 UNKNOWN = Place("a lock or loop of the allocator", "")

@@ -93,7 +93,7 @@ void tell_entry() {
 void report_late(Verdict why, const void* pointer) { report_bad_pointer("free", pointer, why); }
 
 void before_fork() { process_engine.before_fork(thread_slot); }
-void after_fork_in_parent() { process_engine.after_fork_in_parent(thread_slot); }
+void after_fork_in_parent() { process_engine.after_fork_in_parent(); }
 void after_fork_in_child() {
   process_engine.after_fork_in_child(thread_slot);
   forget_other_threads();

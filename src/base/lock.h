@@ -13,8 +13,19 @@
 // the barrier. Where there is no barrier, waiters look again every millisecond.
 //
 // A lock is only ever taken by code that has marked its thread's lane slot busy, so a signal handler that interrupts
-// a holder knows that it is nested and only tries (Visit::may_block is false): it can never wait for its own thread.
+// a holder knows that it is nested and only tries (Visit::may_block is false): it can never wait for its own thread. Nor can
+// a thread wait for what it holds itself: it waits for a lock only while it holds none of that rank or a later one.
+//
+// Nobody waits for a fork. A fork does not hold a lock, it closes it: it adds itself to the forks that the lock counts, and waits
+// for the holder, so that the child finds what the lock guards whole. While a lock is closed, acquire() fails at once, also for
+// those who slept in it, and the caller goes the way of a handler. So a fork waits for holders only, a holder never waits for
+// a fork, and forks do not wait for each other: whatever locks of others a thread holds, and whatever handlers of others run
+// between the two ends of a fork, no circle of waiting goes through here.
+//   Who finds no memory otherwise insists: it gives the fork some milliseconds, and then takes the closed lock if that is free. The
+// child may find it held by a thread that is not there, and then gives up what it guards: free memory.
 #pragma once
+
+#include <limits.h>
 
 #include <atomic>
 
@@ -33,9 +44,19 @@ struct Visit {
   bool may_drain = true;  // other lanes' inboxes; not while draining one
   bool in_bulk =
       false;  // many objects are being freed: their slabs are kept, for each would take a lock to give back
-  uint8_t ranks_held = 0;
+  bool insists = false;     // takes also locks that a fork has closed
+  uint8_t patience = 0;     // milliseconds that it may sleep before, in all
+  uint32_t locks_held = 0;  // how many of each rank, kBitsOfRank bits each
 
   Visit(const void* thread, bool block) : who(thread), may_block(block) {}
+
+  static constexpr unsigned kBitsOfRank = 5;
+  static constexpr uint32_t one_of(Rank rank) { return 1u << (kBitsOfRank * static_cast<unsigned>(rank)); }
+  static_assert(kBitsOfRank * (static_cast<unsigned>(Rank::kLast) + 1) <= 32);
+  // Holds a lock of this rank or a later one.
+  bool holds_from(Rank rank) const {
+    return (locks_held >> (kBitsOfRank * static_cast<unsigned>(rank))) != 0;
+  }
 };
 
 template <class P>
@@ -61,17 +82,11 @@ class Lock {
     return true;
   }
 
-  // Waits only where the visit may; else like try_acquire.
-  bool acquire(Visit& visit) {
-    if (LIKELY(try_acquire(visit))) return true;
-    if (!visit.may_block) return false;
-    DCHECK((visit.ranks_held >> static_cast<unsigned>(rank_)) == 0);
-    wait(visit);
-    return true;
-  }
+  // Waits only where the visit may, and only for a holder, not for a fork; else like try_acquire.
+  bool acquire(Visit& visit) { return LIKELY(try_acquire(visit)) || acquire_slowly(visit); }
 
   void release(Visit& visit) {
-    visit.ranks_held &= static_cast<uint8_t>(~(1u << static_cast<unsigned>(rank_)));
+    visit.locks_held -= Visit::one_of(rank_);
     holder_.store(nullptr, std::memory_order_relaxed);
     if (P::single_threaded()) {
       state_.store(kFree, std::memory_order_relaxed);
@@ -82,13 +97,46 @@ class Lock {
       state_.store(kFree, std::memory_order_release);  // [give]
       compiler_fence();
       if (UNLIKELY(sleepers_.load(std::memory_order_relaxed) != 0)) P::wake(state_, 1);  // [look]
-    } else if (state_.exchange(kFree, std::memory_order_release) == kHeldAndAwaited) {
-      P::wake(state_, 1);
+    } else if (uint32_t held = kHeld; UNLIKELY(!state_.compare_exchange_strong(
+                   held, kFree, std::memory_order_release, std::memory_order_relaxed))) {
+      held = state_.fetch_and(~kHolding, std::memory_order_release);
+      P::wake(state_, is_closed(held) ? kEverybody : 1);  // a closed one: forks wait for it too
     }
   }
 
+  // --- Fork. In a process with one thread there is nothing to do.
+  // Closes the lock, and waits for its holder if the visit may.
+  void close(Visit& visit) {
+    if (P::single_threaded()) return;
+    // acquire, both: the child finds what the last holder wrote. Pairs with [unlock.release].
+    uint32_t seen = state_.fetch_add(kFork, std::memory_order_acquire) + kFork;
+    // Also those who slept in it, and one who has just been woken, and leaves without waking the next.
+    P::wake(state_, kEverybody);
+    while (visit.may_block && is_held(seen)) {
+      P::wait(state_, seen);
+      seen = state_.load(std::memory_order_acquire);
+    }
+  }
+  // In the parent. One that nobody has closed stays as it is: a child that was made by a handler of the fork has opened it.
+  void open() {
+    uint32_t seen = state_.load(std::memory_order_relaxed);
+    while (is_closed(seen) && !state_.compare_exchange_weak(seen, seen - kFork, std::memory_order_relaxed)) {
+    }
+  }
+  // In the child, where nobody is but `me`. False: another thread was inside, and what the lock guards may be half done.
+  bool open_in_child(const void* me) {
+    const bool held = is_held();
+    if (held && holder() == me) {
+      state_.store(kHeld, std::memory_order_relaxed);  // it goes on, further down its stack
+      return true;
+    }
+    forget_holder();
+    return !held;
+  }
+
   const void* holder() const { return holder_.load(std::memory_order_relaxed); }
-  bool is_held() const { return state_.load(std::memory_order_relaxed) != kFree; }
+  bool is_held() const { return is_held(state_.load(std::memory_order_relaxed)); }
+  bool is_closed() const { return is_closed(state_.load(std::memory_order_relaxed)); }
 
   // In a fork child: the holder does not exist here.
   void forget_holder() {
@@ -102,34 +150,71 @@ class Lock {
   static constexpr uint32_t kFree = 0;
   static constexpr uint32_t kHeld = 1;
   static constexpr uint32_t kHeldAndAwaited = 2;
+  static constexpr uint32_t kHolding = 3;  // bits of the above
+  static constexpr uint32_t kFork = 4;     // beside them, for each fork that has closed the lock
+  static constexpr int kEverybody = INT_MAX;
   static constexpr int kSpins = 64;
+
+  static bool is_held(uint32_t state) { return (state & kHolding) != kFree; }
+  static bool is_closed(uint32_t state) { return state >= kFork; }
 
   void entered(Visit& visit) {
     holder_.store(visit.who, std::memory_order_relaxed);
-    visit.ranks_held |= static_cast<uint8_t>(1u << static_cast<unsigned>(rank_));
+    visit.locks_held += Visit::one_of(rank_);
     bump(contention_.count);
   }
 
-  NOINLINE void wait(Visit& visit) {
+  NOINLINE bool acquire_slowly(Visit& visit) {
+    const bool may_wait = visit.may_block && !visit.holds_from(rank_);
+    if (is_closed()) {
+      if (!visit.insists) return false;
+      for (; may_wait && visit.patience > 0 && is_closed(); --visit.patience) P::sleep_ms(1);
+      if (is_closed() ? try_closed(visit) : try_acquire(visit)) return true;
+    }
+    if (!may_wait) return false;
     contention_.waits.fetch_add(1, std::memory_order_relaxed);
     const uint64_t since = P::now_ns();
-    take_turn(visit);
+    if (!take_turn(visit)) return false;
     const uint64_t ns = P::now_ns() - since;
     const ContentionWitness witness = contention_witness.load(std::memory_order_relaxed);
     PROBE3(wait, rank_, reinterpret_cast<uintptr_t>(this), ns);
     contention_.waited(ns, UNLIKELY(witness != nullptr) ? witness(visit.who, ns) : nullptr);
+    return true;
   }
 
-  void take_turn(Visit& visit) {
+  // Of a visit that insists.
+  bool try_closed(Visit& visit) {
+    uint32_t seen = state_.load(std::memory_order_relaxed);
+    // acquire: as in try_acquire().
+    if (is_held(seen) || !state_.compare_exchange_strong(seen, seen + kHeld, std::memory_order_acquire,
+                                                         std::memory_order_relaxed))
+      return false;
+    entered(visit);
+    return true;
+  }
+
+  // False: a fork has closed the lock.
+  bool take_turn(Visit& visit) {
     for (int spin = 0; spin < kSpins; ++spin) {
       P::pause();
-      if (state_.load(std::memory_order_relaxed) == kFree && try_acquire(visit)) return;
+      if (state_.load(std::memory_order_relaxed) == kFree && try_acquire(visit)) return true;
     }
-    if (rank_ == Rank::kLane) return sleep_for_lane(visit);
-    // acquire: as in try_acquire. Whoever slept takes the lock as awaited, since others may still sleep.
-    while (state_.exchange(kHeldAndAwaited, std::memory_order_acquire) != kFree)
-      P::wait(state_, kHeldAndAwaited);
-    entered(visit);
+    if (rank_ == Rank::kLane) return sleep_for_lane(visit), true;
+    uint32_t seen = state_.load(std::memory_order_relaxed);
+    for (;;) {
+      if (is_closed(seen) && !visit.insists) return false;
+      if (!is_held(seen)) {
+        // acquire: as in try_acquire. Whoever slept takes the lock as awaited, since others may still sleep.
+        if (state_.compare_exchange_weak(seen, seen + kHeldAndAwaited, std::memory_order_acquire,
+                                         std::memory_order_relaxed))
+          return entered(visit), true;
+      } else if ((seen & kHolding) == kHeldAndAwaited ||
+                 state_.compare_exchange_weak(seen, seen + (kHeldAndAwaited - kHeld),
+                                              std::memory_order_relaxed)) {
+        P::wait(state_, seen - (seen & kHolding) + kHeldAndAwaited);
+        seen = state_.load(std::memory_order_relaxed);
+      }
+    }
   }
 
   void sleep_for_lane(Visit& visit) {

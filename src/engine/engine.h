@@ -141,6 +141,7 @@ class Engine {
   template <class Run>
   bool locked(Slot& slot, Run run) {
     Inside inside(slot, Owned::enter(slot));
+    inside.visit().insists = true;
     if (!world_.depot.lock().acquire(inside.visit())) return false;
     run();
     world_.depot.lock().release(inside.visit());
@@ -281,7 +282,7 @@ class Engine {
   // From now on it works in overflow lanes. Called in the thread; nothing of it goes on below the caller.
   void thread_exits(Slot& slot);
   void before_fork(Slot& slot);
-  void after_fork_in_parent(Slot& slot);
+  void after_fork_in_parent();
   void after_fork_in_child(Slot& slot);
   void statistics(Statistics& s) {
     Collection<P>(world_, s);
@@ -297,17 +298,6 @@ class Engine {
   class Inside;
   // One stay of a thread in a lane; see engine_slow.h.
   class Stay;
-
-  // What a thread that forks took, and must put back on both sides.
-  struct Fork {
-    std::atomic<Slot*> who{nullptr};
-    Gate* gate = nullptr;
-    bool depot = false;
-    bool growth = false;
-    bool runs = false;
-    bool readers = false;
-  };
-  static constexpr unsigned kForks = 16;
 
   template <class Miss, class Look>
   FAST void free_here(void* p, Bytes distance, Slot& slot, Gate* gate, Miss miss, Look look) {
@@ -340,6 +330,7 @@ class Engine {
   template <class Work>
   bool in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work);
 
+  bool wait_for_holders(Slot& slot);
   bool collect_empties(Need need, Gate* gate, Visit& visit);
   void free_large(void* p, Visit& visit);
   bool resize_large(void* p, BlockCount blocks, Visit& visit);
@@ -366,7 +357,6 @@ class Engine {
   static bool pass(void* engine);
   bool pass();
   bool tend(Lane<P>& lane, Visit& visit);
-  Fork* fork_of(const Slot* who);
   void sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate);
 
   // The rest of engine_safepoint.h.
@@ -410,8 +400,6 @@ class Engine {
   std::atomic<uint32_t> many_threads_{~uint32_t{0}};
   uint64_t swept_at_ms_ = 0;  // the scavenger's
   bool (*watch_exit_)(Slot& slot) = nullptr;
-  Fork forks_[kForks];
-  Tries<> fork_tries_;
   alignas(kNoSharing) std::atomic<Slot*> searcher_{nullptr};  // the thread that looks into all lanes
   std::atomic<uint32_t> searches_{0};                         // that are over
 };

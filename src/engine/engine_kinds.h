@@ -82,11 +82,16 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
     {
       Stay stay(*this, slot, Owned::enter(slot), true);
       if (stay.lane() == nullptr) return nullptr;
+      stay.visit().insists = attempt == 1;
       if (Object* object = stay.lane()->allocate(kind, stay.visit())) return object;
     }
     if (attempt == 1) return nullptr;
     // At the limit: what others have cut and do not use will do. Else there is no memory, or somebody has just given some back.
-    if (!kind.budget->may_take(kind.size)) gather(*kind.owner, slot, true);
+    if (!kind.budget->may_take(kind.size)) {
+      gather(*kind.owner, slot, true);
+    } else {
+      wait_for_holders(slot);
+    }
   }
 }
 
@@ -295,6 +300,7 @@ bool Engine<P>::in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work) {
     if (lane.is_set_aside()) return true;  // what it has is lost already
     {
       Stay stay(*this, slot, Owned::enter(slot), true);
+      stay.visit().insists = wait;
       if (stay.lane() == &lane) return work(lane, stay.visit()), true;
       if (world_.with_idle_lane(lane, stay.visit(), [&](Lane<P>& held) { work(held, stay.visit()); }))
         return true;
@@ -459,6 +465,7 @@ bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
   }
   {
     Inside inside(slot, Owned::enter(slot));
+    inside.visit().insists = true;
     for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
       world_.depot.take_out(*kind, true, 0, slabs, inside.visit());
   }

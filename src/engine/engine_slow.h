@@ -297,18 +297,37 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
   }
   if (void* p = allocate_in_turn(size, slot, gate)) return p;
   const SizeClass c = class_of(size == 0 ? 1 : size);
-  void* p = nullptr;
-  SizeClass due{0};
-  {
-    Stay stay(*this, slot, gate);
-    if (LIKELY(stay.lane() != nullptr)) p = stay.lane()->pop(index_of(c));
-    if (p == nullptr && stay.lane() != nullptr) {
-      p = stay.lane()->refill(c, stay.visit());
-      due = stay.lane()->take_sample_due();
+  for (bool again = false;; again = true) {
+    void* p = nullptr;
+    SizeClass due{0};
+    {
+      Stay stay(*this, slot, gate);
+      if (LIKELY(stay.lane() != nullptr)) p = stay.lane()->pop(index_of(c));
+      if (p == nullptr && stay.lane() != nullptr) {
+        p = stay.lane()->refill(c, stay.visit());
+        due = stay.lane()->take_sample_due();
+      }
+      if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
     }
-    if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
+    if (UNLIKELY(due != SizeClass{0})) return allocate_sampled(due, slot, Owned::enter(slot));
+    if (LIKELY(p != nullptr) || again || !wait_for_holders(slot)) return p;
+    gate = Owned::enter(slot);
   }
-  return UNLIKELY(due != SizeClass{0}) ? allocate_sampled(due, slot, Owned::enter(slot)) : p;
+}
+
+// There is no memory: whoever holds a lane from outside may be just giving back what is wanted. In no lane, so that nobody who waits
+// likewise waits for this thread. True if there was anybody.
+template <class P>
+bool Engine<P>::wait_for_holders(Slot& slot) {
+  if (is_busy(slot.load(std::memory_order_relaxed))) return false;
+  Inside inside(slot, Owned::enter(slot));
+  bool any = false;
+  world_.lanes.for_each([&](Lane<P>& lane) {
+    if (!lane.lock().is_held() || !lane.lock_or_wait(inside.visit())) return;
+    lane.unlock(inside.visit());
+    any = true;
+  });
+  return any;
 }
 
 template <class P>
@@ -334,23 +353,26 @@ void* Engine<P>::allocate_aligned(Bytes size, Bytes alignment, Slot& slot) {
 
 template <class P>
 void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed) {
-  Inside inside(slot, gate);
-  void* p = nullptr;
-  if (size < world_.region.bytes() && alignment < world_.region.bytes()) {
-    const BlockCount blocks = blocks_for(size);
-    const BlockCount align_blocks =
-        alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
-    const Run run = take_run(blocks, align_blocks, gate, inside.visit());
-    if (run.at != Runs<P>::kNone) {
-      publish_large(run.at, false);
-      count<P>(world_.counters.large_allocations);
-      count<P>(world_.counters.large_bytes, bytes_of(blocks));
-      if (UNLIKELY(world_.sampler.on())) sample_large(run.at, size);
-      zeroed = run.zeroed;
-      p = world_.region.pointer_to(run.at);
+  for (bool again = false;; again = true) {
+    {
+      Inside inside(slot, gate);
+      if (size >= world_.region.bytes() || alignment >= world_.region.bytes()) return nullptr;
+      const BlockCount blocks = blocks_for(size);
+      const BlockCount align_blocks =
+          alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
+      const Run run = take_run(blocks, align_blocks, gate, inside.visit());
+      if (LIKELY(run.at != Runs<P>::kNone)) {
+        publish_large(run.at, false);
+        count<P>(world_.counters.large_allocations);
+        count<P>(world_.counters.large_bytes, bytes_of(blocks));
+        if (UNLIKELY(world_.sampler.on())) sample_large(run.at, size);
+        zeroed = run.zeroed;
+        return world_.region.pointer_to(run.at);
+      }
     }
+    if (again || !wait_for_holders(slot)) return nullptr;
+    gate = Owned::enter(slot);
   }
-  return p;
 }
 
 template <class P>
@@ -631,9 +653,11 @@ bool Engine<P>::resize_large(void* p, BlockCount blocks, Visit& visit) {
   const BlockCount old_blocks = world_.region.state(at).length;
   if (blocks == old_blocks) return true;
   if (large_state(world_.region, at).moved) return false;  // its mapping is one whole
-  if (blocks > old_blocks ? !world_.runs.extend(at, old_blocks, blocks, visit)
-                          : !world_.runs.shrink(at, old_blocks, blocks, visit))
+  if (blocks < old_blocks) {
+    world_.runs.shrink(at, old_blocks, blocks, visit);
+  } else if (!world_.runs.extend(at, old_blocks, blocks, visit)) {
     return false;
+  }
   count<P>(world_.counters.large_bytes, bytes_of(blocks) - bytes_of(old_blocks));
   resample_large(large_state(world_.region, at).sample, at, bytes_of(blocks));
   world_.scavenger.poke();
@@ -870,49 +894,22 @@ void Engine<P>::abandon_lanes(Slot& slot, Lane<P>* inside) {
   });
 }
 
-template <class P>
-typename Engine<P>::Fork* Engine<P>::fork_of(const Slot* who) {
-  for (Fork& fork : forks_)
-    if (fork.who.load(std::memory_order_relaxed) == who) return &fork;
-  return nullptr;
-}
-
-// Takes the global locks in rank order, so that the child finds what they guard whole. One that this very thread holds
-// further down its stack (fork in a signal handler) stays as it is; one that another thread holds while this one may not
-// wait is given up in the child, with what it guards.
+// Closes what guards memory between lanes, so that the child finds it whole (base/lock.h). The thread stays outside: it, and the handlers
+// of other libraries that it runs, allocate and free as ever, and nobody has to wait for it. A fork in a signal handler that has
+// interrupted the allocator does not wait for holders.
 template <class P>
 void Engine<P>::before_fork(Slot& slot) {
-  Gate* gate = Owned::current(slot, Owned::enter(slot));
-  Visit visit(&slot, !is_busy(gate));
-  // As many threads may fork at once as there are records; one more waits for one of them to be done.
-  Fork* fork = &forks_[0];
-  for (Slot* nobody = nullptr; !fork->who.compare_exchange_weak(nobody, &slot, std::memory_order_acquire);
-       nobody = nullptr) {
-    if (++fork == forks_ + kForks) fork = &forks_[0];
-    fork_tries_.failed();
-    P::pause();
-  }
-  fork_tries_.done();
-  fork->gate = gate;
-  fork->depot = world_.depot.lock().acquire(visit);
-  fork->growth = world_.runs.growth_lock().acquire(visit);
-  fork->runs = world_.runs.lock().acquire(visit);
-  fork->readers = epochs_.lock().acquire(visit);
+  Visit visit(&slot, !is_busy(slot.load(std::memory_order_relaxed)));
+  world_.depot.lock().close(visit);
+  world_.runs.growth_lock().close(visit);
+  world_.runs.lock().close(visit);
 }
 
 template <class P>
-void Engine<P>::after_fork_in_parent(Slot& slot) {
-  Fork* fork = fork_of(&slot);
-  if (fork == nullptr) return;
-  Visit visit(&slot, false);
-  if (fork->readers) epochs_.lock().release(visit);
-  if (fork->runs) world_.runs.lock().release(visit);
-  if (fork->growth) world_.runs.growth_lock().release(visit);
-  if (fork->depot) world_.depot.lock().release(visit);
-  Gate* gate = fork->gate;
-  // release: the slot of the table may be taken by another thread. Pairs with the acquire in before_fork().
-  fork->who.store(nullptr, std::memory_order_release);
-  Owned::leave(slot, gate);
+void Engine<P>::after_fork_in_parent() {
+  world_.runs.lock().open();
+  world_.runs.growth_lock().open();
+  world_.depot.lock().open();
 }
 
 // The child has one thread. Lanes that were not busy are whole and become idle ones; busy ones are set aside for good.
@@ -920,30 +917,15 @@ void Engine<P>::after_fork_in_parent(Slot& slot) {
 // fork takes on each page give; see docs/design/0005-fork.md.)
 template <class P>
 void Engine<P>::after_fork_in_child(Slot& slot) {
-  Fork* fork = fork_of(&slot);
-  if (fork == nullptr) return;
-  Visit visit(&slot, false);
+  Gate* gate = Owned::enter(slot);
   scavenger_is_gone();
-  if (fork->readers) {
-    epochs_.lock().release(visit);
-  } else if (epochs_.lock().holder() != &slot) {
-    epochs_.lock().forget_holder();
-  }
+  epochs_.lock().open_in_child(&slot);  // the list of readers is whole at every instant
   epochs_.keep_readers_of(lane_reader_this_thread());
   forget_callers(slot);
-  if (fork->growth) {
-    world_.runs.growth_lock().release(visit);
-  } else if (world_.runs.growth_lock().holder() != &slot) {
-    world_.runs.growth_lock().forget_holder();  // the blocks that it had just taken are nobody's
-  }
-  if (fork->runs) {
-    world_.runs.lock().release(visit);
-  } else if (world_.runs.lock().is_held() && world_.runs.lock().holder() != &slot) {
-    world_.runs.abandon();
-  }
-  if (fork->depot) {
-    world_.depot.lock().release(visit);
-  } else if (world_.depot.lock().is_held() && world_.depot.lock().holder() != &slot) {
+  world_.runs.growth_lock().open_in_child(
+      &slot);  // the blocks that another thread had just taken are nobody's
+  if (!world_.runs.lock().open_in_child(&slot)) world_.runs.abandon();
+  if (!world_.depot.lock().open_in_child(&slot)) {
     world_.depot.abandon();
     world_.kinds.for_each([](KindOwner& owner) {
       for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next) {
@@ -952,14 +934,12 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
       }
     });
   }
-  Gate* gate = fork->gate;
   world_.lanes.for_each([&](Lane<P>& lane) { sort_out_lane(lane, slot, gate); });
   world_.lanes.forget_makers();
   if (searcher_.load(std::memory_order_relaxed) != &slot) searcher_.store(nullptr, std::memory_order_relaxed);
   world_.kinds.for_each([&](KindOwner& owner) {
     if (owner.forget_threads != nullptr) owner.forget_threads(owner, &slot);
   });
-  for (Fork& other : forks_) other.who.store(nullptr, std::memory_order_relaxed);
   Owned::leave(slot, gate);
 }
 

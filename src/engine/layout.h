@@ -204,7 +204,6 @@ struct Layout {
       cell("used end", kOfWorld, kRuns + offsetof(Runs<P>, used_end_tries_), CellPlace::kNeverWaits),
       cell("runs put aside", kOfWorld, kRuns + offsetof(Runs<P>, deferred_tries_), CellPlace::kNeverWaits),
       cell("kinds", kOfWorld, kKinds + offsetof(KindTable, kind_tries), CellPlace::kNeverWaits),
-      cell("forks", kOfWorld, offsetof(E, fork_tries_), CellPlace::kNeverWaits),
   };
   static constexpr unsigned kCellCount = sizeof kCells / sizeof *kCells;
 

@@ -94,19 +94,14 @@ struct World {
   }
 
   // Has lanes give empty slabs back, but `except`; and lanes whose threads have exited, everything that is not in use. Before fresh
-  // memory is taken: where it is much, and of one exited thread, so that nobody pays for many. When there is no memory: all, and
-  // who has such a lane now is waited for, since that one may be giving back what is wanted. True if any did. Cheap where none does.
+  // memory is taken: where it is much, and of one exited thread, so that nobody pays for many. When there is no memory: all. True if
+  // any did. Cheap where none does. Never waits for a lane: the caller may be in one.
   bool collect_empties(Need need, const Lane<P>* except, Visit& visit) {
     if (!visit.may_drain) return false;
     const BlockCount least = need == Need::kSome ? Lane<P>::kMuch : 1;
     bool any = false;
     bool may_clean = true;
-    const bool may_wait = need == Need::kAll && visit.may_block && visit.ranks_held == 0;
     lanes.for_each([&](Lane<P>& lane) {
-      if (may_wait && lane.lock().is_held() && lane.lock_or_wait(visit)) {
-        lane.unlock(visit);
-        any = true;
-      }
       if (&lane == except || !((may_clean && lane.was_left_full()) || lane.empty_blocks() >= least)) return;
       with_idle_lane(lane, visit, [&](Lane<P>& held) {
         if (may_clean && held.was_left_full()) {  // it may have been adopted meanwhile

@@ -1,6 +1,6 @@
 // Runs: which runs of blocks are free, and in what condition. Slabs and large allocations come from here.
-// Called by: lane (slabs), engine (large allocations), scavenger. Locking: rank kRuns; who may not wait for it takes
-// fresh blocks from the region instead, and leaves what it frees on a lock-free stack for the next holder. Rank kGrowth: one
+// Called by: lane (slabs), engine (large allocations), scavenger. Locking: rank kRuns; who may not wait for it leaves what it frees
+// on a lock-free stack for the next holder, and takes what lies there, or fresh blocks from the region. Rank kGrowth: one
 // thread at a time has the system add memory, which may last, and only those who need memory too wait for it.
 //
 // A free run is dirty (old data), clean (zeros, no memory behind it) or absent (not even claimed). Only runs in the same
@@ -62,14 +62,10 @@ class Runs {
       lock_.release(visit);
       if (run.at == kNone) run = grow(n, align_blocks, visit);
     } else {
-      run.at = take_fresh_aligned(n, align_blocks);
+      run = take_deferred(n, align_blocks);
+      if (run.at == kNone) run = {take_fresh_aligned(n, align_blocks), true};
     }
-    if (UNLIKELY(run.at == kNone) && lock_.acquire(visit)) {
-      const bool any = give_back_everything();
-      if (any) run = take(n, align_blocks);
-      lock_.release(visit);
-      if (any && run.at == kNone) run = grow(n, align_blocks, visit);
-    }
+    if (UNLIKELY(run.at == kNone)) run = allocate_the_last(n, align_blocks, visit);
     if (run.at == kNone) return run;
     raise_used_end(run.at + n);
     const bool swap = run.zeroed && decay_ms_ >= 0 && dirty() > cache_limit();
@@ -126,14 +122,10 @@ class Runs {
     return done;
   }
 
-  // Gives back the end of a run; false if that cannot be done now.
-  bool shrink(BlockIndex at, BlockCount n, BlockCount wanted, Visit& visit) {
-    if (!lock_.acquire(visit)) return false;
+  // Gives back the end of a run.
+  void shrink(BlockIndex at, BlockCount n, BlockCount wanted, Visit& visit) {
     mark_used(at, wanted);
-    put(at + wanted, n - wanted, BlockKind::kDirty);
-    keep_limit();
-    lock_.release(visit);
-    return true;
+    give(at + wanted, n - wanted, BlockKind::kDirty, visit);
   }
 
   // Has the kernel move the pages of `from` (n blocks) to the start of `to`, a run in use of at least n blocks; `from` is
@@ -201,7 +193,8 @@ class Runs {
 
   Lock<P>& growth_lock() { return growth_; }
   Lock<P>& lock() { return lock_; }
-  // In a fork child whose parent's lock holder is gone: what was free is left alone for good; nothing is shared with it.
+  // In a fork child where a thread that is not here was changing the lists: what was free is left alone for good; nothing is shared
+  // with it.
   void abandon() {
     const BlockCount known = region_.frontier() < region_.opened() ? region_.frontier() : region_.opened();
     for (BlockIndex b = 0; b < known; ++b)
@@ -212,7 +205,6 @@ class Runs {
     dirty_blocks_.store(0, std::memory_order_relaxed);
     clean_blocks_.store(0, std::memory_order_relaxed);
     deferred_.store(0, std::memory_order_relaxed);
-    lock_.forget_holder();
   }
 
   RunStatistics statistics() const {
@@ -258,6 +250,7 @@ class Runs {
   static constexpr unsigned kBins = kExactBins + 4 * 21;  // up to 2^26 blocks
   static constexpr unsigned kSets = 3;                    // dirty, clean, absent
   static constexpr int kScan = 16;
+  static constexpr uint8_t kPatience = 50;  // milliseconds; most forks last less
   static constexpr uint64_t kCacheLimit = (Bytes{32} << 20) >> kBlockShift;
 
   struct Bins {
@@ -413,6 +406,19 @@ class Runs {
     insert(at, n, kind);
   }
 
+  // There is no memory: what a fork has closed is opened, and all that is free goes back to the system first.
+  NOINLINE Run allocate_the_last(BlockCount n, BlockCount align_blocks, Visit& visit) {
+    Run run = {kNone, true};
+    if (!visit.insists) visit.patience = kPatience;
+    visit.insists = true;
+    if (!lock_.acquire(visit)) return run;
+    run = take(n, align_blocks);
+    const bool any = run.at == kNone && give_back_everything();
+    if (any) run = take(n, align_blocks);
+    lock_.release(visit);
+    return any && run.at == kNone ? grow(n, align_blocks, visit) : run;
+  }
+
   // Nothing is free. One thread at a time takes more than it needs. Whoever comes here meanwhile takes just what it needs, and
   // only if it cannot have that waits for what the other may leave over.
   Run grow(BlockCount n, BlockCount align_blocks, Visit& visit) {
@@ -461,11 +467,8 @@ class Runs {
   }
 
   void give(BlockIndex at, BlockCount n, BlockKind kind, Visit& visit) {
-    if (!lock_.acquire(visit)) {
-      if (kind != BlockKind::kAbsent) return defer(at, n);
-      claimed(-uint64_t{n});  // its addresses are lost, and no memory
-      return;
-    }
+    if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
+    if (!lock_.acquire(visit)) return defer(at, n, kind);
     take_back_deferred();
     put(at, n, kind);
     if (kind == BlockKind::kDirty) keep_limit();
@@ -475,7 +478,6 @@ class Runs {
   // Inserts a run and merges it with its neighbours. A merged dirty run counts as old as its oldest part, so that a run
   // that is always in use at one end still decays.
   void put(BlockIndex at, BlockCount n, BlockKind kind) {
-    if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
     uint32_t freed_at = epoch();
     if (at > 0) {
       const BlockState& before = region_.state(at - 1);
@@ -537,6 +539,7 @@ class Runs {
       const BlockCount n = region_.state(at).length;
       remove(at);
       const BlockKind kind = give_to_system(at, n);
+      if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
       put(at, n, kind);
       if (kind == BlockKind::kDirty) return;
     }
@@ -553,6 +556,7 @@ class Runs {
           remove(at);
           P::release(region_.address_of(at), bytes_of(n));
           if (set == 0) count<P>(purged_, uint64_t{n});
+          claimed(-uint64_t{n});
           put(at, n, BlockKind::kAbsent);
           any = true;
         }
@@ -562,10 +566,12 @@ class Runs {
   }
 
   // Freed runs whose freer could not have the lock: a stack that is pushed one by one and taken as a whole, so a run can
-  // never be popped and pushed again between another's look and exchange (no ABA). Head: block index + 1.
-  void defer(BlockIndex at, BlockCount n) {
+  // never be popped and pushed again between another's look and exchange (no ABA). Head: block index + 1. Its condition waits
+  // where its age will be.
+  void defer(BlockIndex at, BlockCount n, BlockKind kind) {
     mark_used(at, n);
     raise_used_end(at + n);
+    run(at).freed_at = static_cast<uint32_t>(kind);
     BlockIndex head = deferred_.load(std::memory_order_relaxed);
     for (;; deferred_tries_.failed()) {
       run(at).next = head;
@@ -574,6 +580,41 @@ class Runs {
         return deferred_tries_.done();
     }
   }
+  // Without the lock: the beginning of one of the runs that lie there. Who takes has the whole stack for a moment; a child that is forked
+  // then goes without it.
+  Run take_deferred(BlockCount n, BlockCount align_blocks) {
+    Run taken = {kNone, false};
+    if (deferred_.load(std::memory_order_relaxed) == 0) return taken;
+    // acquire: as in take_back_deferred().
+    BlockIndex head = deferred_.exchange(0, std::memory_order_acquire);
+    BlockIndex* link = &head;
+    for (int scanned = 0; *link != 0 && scanned < kScan; ++scanned, link = &run(*link - 1).next) {
+      const BlockIndex at = *link - 1;
+      const BlockCount length = region_.state(at).length;
+      const auto kind = static_cast<BlockKind>(run(at).freed_at);
+      if (length < n || kind == BlockKind::kAbsent || aligned_in(at, align_blocks) != at) continue;
+      *link = run(at).next;
+      taken = {at, kind == BlockKind::kClean};
+      mark_used(at, n);
+      if (length > n) defer(at + n, length - n, kind);
+      break;
+    }
+    // Back, behind those that have come meanwhile: they are few.
+    while (head != 0) {
+      BlockIndex newer = 0;
+      // release: as in defer().
+      if (deferred_.compare_exchange_strong(newer, head, std::memory_order_release,
+                                            std::memory_order_relaxed))
+        break;
+      newer = deferred_.exchange(0, std::memory_order_acquire);
+      if (newer == 0) continue;
+      BlockIndex last = newer;
+      while (run(last - 1).next != 0) last = run(last - 1).next;
+      run(last - 1).next = head;
+      head = newer;
+    }
+    return taken;
+  }
   void take_back_deferred() {
     if (LIKELY(deferred_.load(std::memory_order_relaxed) == 0)) return;
     // acquire: pairs with the release in defer() [deferred.take].
@@ -581,7 +622,7 @@ class Runs {
     while (head != 0) {
       const BlockIndex at = head - 1;
       head = run(at).next;
-      put(at, region_.state(at).length, BlockKind::kDirty);
+      put(at, region_.state(at).length, static_cast<BlockKind>(run(at).freed_at));
     }
   }
 

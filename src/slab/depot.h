@@ -104,12 +104,11 @@ class Depot {
 
   Lock<P>& lock() { return lock_; }
   const Lock<P>& lock() const { return lock_; }
-  // In a fork child whose parent's lock holder is gone: what lies here is left alone for good.
+  // In a fork child where a thread that is not here was at work: what lies here is left alone for good.
   void abandon() {
     for (SlabList& list : lists_) list = SlabList();
     for (auto& count : counts_) count.store(0, std::memory_order_relaxed);
     ++life_;  // slabs of the life before are in no list: what is freed into them stays there
-    lock_.forget_holder();
   }
 
   // Objects of a class that were freed here; single writer under the lock.

@@ -31,15 +31,71 @@ TEST_ALL_CONFIGS(ForkTest, TheParentGoesOnAsBefore) {
   void* p = take(a, 48);
   take(b, 48);
   engine().before_fork(a);
-  EXPECT_TRUE(is_busy(a.load()));
-  EXPECT_TRUE(world().depot.lock().is_held());
-  EXPECT_TRUE(world().runs.lock().is_held());
-  engine().after_fork_in_parent(a);
-  EXPECT_FALSE(world().depot.lock().is_held());
-  EXPECT_FALSE(world().runs.lock().is_held());
+  for (const Lock<Fake>* lock : {&world().depot.lock(), &world().runs.lock(), &world().runs.growth_lock()}) {
+    EXPECT_FALSE(lock->is_held());
+    EXPECT_EQ(lock->is_closed(), !config().single);
+  }
+  void* large = take(b, 900000);  // nobody waits for a fork
+  give(a, take(b, 5000));
+  give(a, large);
+  engine().after_fork_in_parent();
+  EXPECT_FALSE(world().depot.lock().is_closed());
+  EXPECT_FALSE(world().runs.lock().is_closed());
+  EXPECT_FALSE(world().runs.growth_lock().is_closed());
   EXPECT_EQ(owner_of(p), lane_of(a)->id());
   give(a, p);
   EXPECT_EQ(statistics().live_objects, 1u);
+}
+
+TEST_ALL_CONFIGS(ForkTest, SeveralThreadsForkAtOnceAndOneInAHandlerOfItsOwnFork) {
+  Slot &a = thread(), &b = thread();
+  start_threads();
+  for (Slot* t : {&a, &b, &a}) engine().before_fork(*t);
+  for (int forks = 3; forks > 0; --forks) {
+    EXPECT_TRUE(world().runs.lock().is_closed());
+    give(a, take(b, 900000));
+    engine().after_fork_in_parent();
+  }
+  EXPECT_FALSE(world().runs.lock().is_closed());
+  // In the child of the inner one the outer one goes on, and ends.
+  engine().before_fork(a);
+  fork_in_child(a);
+  EXPECT_FALSE(world().runs.lock().is_closed());
+  engine().after_fork_in_parent();
+  EXPECT_FALSE(world().runs.lock().is_closed());
+  give(a, take(b, 900000));
+  engine().check_invariants();
+}
+
+TEST_ALL_CONFIGS(ForkTest, WhatIsFreedDuringAForkIsUsedAgainAtOnceAndNothingIsLost) {
+  Slot& a = thread();
+  start_threads();
+  give(a, take(a, 900000));
+  engine().before_fork(a);
+  give(a, take(a, 900000));
+  const uint64_t claimed = world().runs.statistics().claimed;
+  for (int i = 0; i < 100; ++i) give(a, take(a, 900000));
+  EXPECT_EQ(world().runs.statistics().claimed, claimed);
+  engine().after_fork_in_parent();
+  give(a, take(a, 900000));
+  engine().trim(a);
+  EXPECT_EQ(world().runs.statistics().dirty, 0u);
+  engine().check_invariants();
+}
+
+TEST_ALL_CONFIGS(ForkTest, WhoFindsNoOtherMemoryTakesWhatAForkHasClosed) {
+  Slot& a = thread();
+  start_threads();
+  void* p = take(a, 900000);
+  give(a, p);
+  engine().before_fork(a);
+  Fake::fail(Fake::Call::kClaim, ~0u);
+  p = engine().allocate(900000, a);
+  EXPECT_NE(p, nullptr);
+  Fake::fail_never();
+  engine().after_fork_in_parent();
+  give(a, p);
+  engine().check_invariants();
 }
 
 TEST_ALL_CONFIGS(ForkTest, TheForkingThreadKeepsItsLane) {

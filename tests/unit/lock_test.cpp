@@ -25,11 +25,11 @@ TEST_ALL_CONFIGS(LockTest, KnowsItsHolder) {
   ASSERT_TRUE(lock_.acquire(mine_));
   EXPECT_TRUE(lock_.is_held());
   EXPECT_EQ(lock_.holder(), &a_);
-  EXPECT_NE(mine_.ranks_held, 0);
+  EXPECT_NE(mine_.locks_held, 0);
   lock_.release(mine_);
   EXPECT_FALSE(lock_.is_held());
   EXPECT_EQ(lock_.holder(), nullptr);
-  EXPECT_EQ(mine_.ranks_held, 0);
+  EXPECT_EQ(mine_.locks_held, 0);
 }
 
 TEST_ALL_CONFIGS(LockTest, WhoMayNotWaitOnlyTries) {
@@ -37,12 +37,64 @@ TEST_ALL_CONFIGS(LockTest, WhoMayNotWaitOnlyTries) {
   EXPECT_FALSE(lock_.try_acquire(other_));
   EXPECT_FALSE(lock_.acquire(handler_));
   EXPECT_EQ(lock_.holder(), &a_);
-  EXPECT_EQ(handler_.ranks_held, 0);
+  EXPECT_EQ(handler_.locks_held, 0);
   lock_.release(mine_);
   EXPECT_TRUE(lock_.acquire(handler_));
   lock_.release(handler_);
   EXPECT_EQ(lock_.contention().waits, 0u);
   EXPECT_EQ(lock_.contention().failures, config().single ? 0u : 2u);
+}
+
+TEST_ALL_CONFIGS(LockTest, CountsWhatAVisitHoldsAndNeverWaitsForIt) {
+  Lock<Fake> one{Rank::kLane}, two{Rank::kLane}, three{Rank::kLane};
+  for (Lock<Fake>* lock : {&one, &two, &three}) ASSERT_TRUE(lock->try_acquire(mine_));
+  two.release(mine_);
+  three.release(mine_);
+  EXPECT_TRUE(mine_.holds_from(Rank::kLane));
+  EXPECT_FALSE(mine_.holds_from(Rank::kDepot));
+  EXPECT_FALSE(one.acquire(mine_));
+  ASSERT_TRUE(two.try_acquire(other_));
+  EXPECT_FALSE(two.acquire(mine_));  // its holder might wait for the first
+  two.release(other_);
+  one.release(mine_);
+  EXPECT_FALSE(mine_.holds_from(Rank::kLane));
+}
+
+TEST_ALL_CONFIGS(LockTest, NobodyWaitsForAFork) {
+  start_threads();
+  lock_.close(mine_);
+  EXPECT_FALSE(lock_.is_held());
+  EXPECT_FALSE(lock_.acquire(other_));
+  EXPECT_FALSE(lock_.acquire(handler_));
+  EXPECT_EQ(lock_.contention().waits, 0u);
+  lock_.close(other_);
+  lock_.open();
+  EXPECT_FALSE(lock_.acquire(other_));
+  lock_.open();
+  EXPECT_TRUE(lock_.acquire(other_));
+  lock_.open();  // of a fork that this process knows nothing of
+  EXPECT_TRUE(lock_.is_held());
+  lock_.release(other_);
+  EXPECT_TRUE(lock_.acquire(mine_));
+  lock_.release(mine_);
+}
+
+TEST_ALL_CONFIGS(LockTest, AChildKnowsWhetherAnotherThreadWasInside) {
+  start_threads();
+  lock_.close(mine_);
+  EXPECT_TRUE(lock_.open_in_child(&a_));
+  EXPECT_FALSE(lock_.is_closed());
+  lock_.close(mine_);
+  other_.insists = true;
+  EXPECT_TRUE(lock_.acquire(other_));
+  EXPECT_FALSE(lock_.open_in_child(&a_));
+  EXPECT_FALSE(lock_.is_held());
+  ASSERT_TRUE(lock_.acquire(mine_));
+  lock_.close(handler_);  // a fork in a handler, further up the holder's stack
+  EXPECT_TRUE(lock_.open_in_child(&a_));
+  EXPECT_EQ(lock_.holder(), &a_);
+  lock_.release(mine_);
+  EXPECT_FALSE(lock_.is_held());
 }
 
 TEST_ALL_CONFIGS(LockTest, ALockTakenWithOneThreadIsGivenBackWithMany) {
@@ -125,6 +177,34 @@ TEST_ALL_CONFIGS(LockWaitTest, OnlyOneThreadIsInsideAndNobodySleepsForEver) {
 TEST_ALL_CONFIGS(LockWaitTest, WaitersSleepUntilTheHolderLeaves) {
   expect_waiters_sleep_until_the_holder_leaves(lock_);
   expect_waiters_sleep_until_the_holder_leaves(lane_);
+}
+TEST_ALL_CONFIGS(LockWaitTest, AForkWaitsForTheHolderAndWhoSleepsGoesAway) {
+  ASSERT_TRUE(lock_.acquire(mine_));
+  std::atomic<int> gone{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i)
+    threads.emplace_back([&] {
+      int me = 0;
+      Visit visit(&me, true);
+      EXPECT_FALSE(lock_.acquire(visit));
+      ++gone;
+    });
+  while (lock_.contention().waits != 2) std::this_thread::yield();
+  std::atomic<bool> closed{false};
+  threads.emplace_back([&] {
+    int me = 0;
+    Visit visit(&me, true);
+    lock_.close(visit);
+    closed = true;
+  });
+  while (gone != 2) std::this_thread::yield();
+  EXPECT_FALSE(closed);
+  lock_.release(mine_);
+  for (std::thread& t : threads) t.join();
+  EXPECT_FALSE(lock_.acquire(mine_));
+  lock_.open();
+  EXPECT_TRUE(lock_.acquire(mine_));
+  lock_.release(mine_);
 }
 TEST_ALL_CONFIGS(LockWaitTest, AWitnessIsToldWhoWaitsAndTheLatestStacksAreKept) {
   static std::atomic<const void*> told;

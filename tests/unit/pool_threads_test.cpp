@@ -206,7 +206,7 @@ class PoolForkTest : public PoolThreadsTest {
       engine().after_fork_in_child(t);
       _exit(child() && !HasFailure() ? 0 : 1);
     }
-    engine().after_fork_in_parent(t);
+    engine().after_fork_in_parent();
     int status = -1;
     waitpid(pid, &status, 0);
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -245,7 +245,7 @@ TEST_ALL_CONFIGS(PoolForkTest, AHandlerMayForkWhileItsThreadServes) {
     engine().before_fork(a);
     pid = fork();
     if (pid == 0) return engine().after_fork_in_child(a);
-    engine().after_fork_in_parent(a);
+    engine().after_fork_in_parent();
   };
   give(pool, a, all[0]);
   if (pid == 0) {

@@ -211,6 +211,116 @@ struct RunsScenario {
   }
 };
 
+// The same, and they need memory again at once.
+struct RunsAgainScenario : RunsScenario {
+  void thread(int i) {
+    Visit visit(&mine[i], i == 0);
+    runs.free(mine[i], 1, visit);
+    mine[i] = runs.allocate(1, 1, visit).at;
+    *static_cast<int*>(region.pointer_to(mine[i])) = i;
+  }
+  void check() {
+    for (int i = 1; i < explorer::kMostThreads; ++i)
+      for (int j = 0; j < i; ++j) explorer::check(mine[i] != mine[j], "a block comes twice");
+    RunsScenario::check();
+  }
+};
+
+// A library's lock, which its fork handler takes between the two ends of the allocator's, and which a thread holds that frees and
+// allocates.
+struct ForkLockScenario {
+  Region<Model> region;
+  Runs<Model> runs{region};
+  Lock<Model> foreign{Rank::kPool};
+  BlockIndex mine[explorer::kMostThreads];
+  ForkLockScenario() {
+    RunsScenario::check_that(region.start(kBlockSize, false));
+    runs.start(false, 1000);
+    Visit visit(this, true);
+    for (BlockIndex& at : mine) at = runs.allocate(1, 1, visit).at;
+  }
+  void use(int i, Visit& visit) {
+    runs.free(mine[i], 1, visit);
+    mine[i] = runs.allocate(1, 1, visit).at;
+    explorer::check(mine[i] != Runs<Model>::kNone, "no memory");
+  }
+  void close(Visit& visit) {
+    runs.growth_lock().close(visit);
+    runs.lock().close(visit);
+  }
+  void open() {
+    runs.lock().open();
+    runs.growth_lock().open();
+  }
+  void thread(int i) {
+    Visit visit(&mine[i], true);
+    if (i == 0) close(visit);
+    Visit other(&mine[i], true);
+    foreign.acquire(other);
+    use(i, visit);
+    foreign.release(other);
+    if (i == 0) open();
+  }
+  void check() {
+    explorer::check(!runs.lock().is_closed() && !runs.lock().is_held(), "a lock stays closed");
+    Visit visit(this, true);
+    for (BlockIndex at : mine) runs.free(at, 1, visit);
+    runs.check_invariants();
+    const RunStatistics s = runs.statistics();
+    explorer::check(s.claimed == s.dirty + s.clean, "blocks are lost");
+  }
+};
+
+// Two sleep in a lock when forks close it.
+struct ForkSleepScenario {
+  Lock<Model> lock{Rank::kRuns};
+  Lock<Model> foreign{Rank::kPool};
+  Plain guarded;
+  void thread(int i) {
+    Visit visit(&lock, true);
+    if (i == 0) {
+      lock.close(visit);
+      foreign.acquire(visit);
+      guarded.read();
+      foreign.release(visit);
+      lock.open();
+      return;
+    }
+    Visit other(&lock, true);
+    if (i == 1) foreign.acquire(other);
+    if (lock.acquire(visit)) {
+      guarded.work();
+      lock.release(visit);
+    }
+    if (i == 1) foreign.release(other);
+  }
+  void check() { explorer::check(!lock.is_held() && !lock.is_closed(), "the lock stays held or closed"); }
+};
+
+// What the child of a fork finds, while another thread allocates and frees. kInsists: that one takes what the fork has closed.
+template <bool kInsists>
+struct ForkRunsScenario : ForkLockScenario {
+  bool in_child = false;
+  void thread(int i) {
+    Visit visit(&mine[i], true);
+    visit.insists = kInsists && i != 0;
+    if (i != 0) return use(i, visit);
+    close(visit);
+    in_child = explorer::fork_here();
+    if (!in_child) return open();
+    runs.growth_lock().open_in_child(&mine[i]);
+    const bool whole = runs.lock().open_in_child(&mine[i]);
+    explorer::check(whole || kInsists, "the child finds a lock held");
+    if (!whole) runs.abandon();
+    runs.check_invariants();
+    use(0, visit);
+    explorer::check(mine[0] != mine[2] && mine[0] != mine[3], "a block comes twice");
+  }
+  void check() {
+    if (!in_child) ForkLockScenario::check();
+  }
+};
+
 // Two need memory at once, and there is just enough for one of them to grow by a step: that does for both. kHandler: one
 // of them may not wait, and gets memory or not.
 template <bool kHandler>
@@ -489,7 +599,7 @@ struct ForkScenario : Threads {
     if (i == 2) return revoke(*target, 2);
     engine.before_fork(slots[1]);
     in_child = explorer::fork_here();
-    if (!in_child) return engine.after_fork_in_parent(slots[1]);
+    if (!in_child) return engine.after_fork_in_parent();
     engine.after_fork_in_child(slots[1]);
     void* p = allocate(1);
     void* q = allocate(3);  // a new thread's, which adopts what is whole
@@ -601,7 +711,7 @@ struct CpuForkScenario : ByCpu {
     if (i == 2) return revoke(*target, 2);
     engine.before_fork(slots[1]);
     in_child = explorer::fork_here();
-    if (!in_child) return engine.after_fork_in_parent(slots[1]);
+    if (!in_child) return engine.after_fork_in_parent();
     engine.after_fork_in_child(slots[1]);
     void* p = allocate(1);
     explorer::run_on(0);  // whose lane may have been taken
@@ -1049,6 +1159,16 @@ const Scenario kScenarios[] = {
                                 {2, 5, 0, false, true}),
     scenario<RunsScenario>("runs", "Runs: what could not be freed at once comes back once", {2, 3}),
     scenario<RunsScenario>("runs-3", "Runs: the same with two deferring threads", {3, 2}),
+    scenario<RunsAgainScenario>("runs-again", "Runs: what could not be freed at once is used again", {2, 3}),
+    scenario<RunsAgainScenario>("runs-again-3", "Runs: the same with two deferring threads", {3, 2}),
+    scenario<ForkLockScenario>("fork-lock", "fork: who holds a lock that its handlers want gets memory",
+                               {2, 4}),
+    scenario<ForkLockScenario>("fork-lock-3", "fork: the same with three threads", {3, 2}),
+    scenario<ForkSleepScenario>("fork-lock-sleep", "fork: nobody sleeps on in a lock that it has closed",
+                                {3, 3}),
+    scenario<ForkSleepScenario>("fork-lock-sleep-4", "fork: the same with two who sleep", {4, 2}),
+    scenario<ForkRunsScenario<false>>("fork-runs", "fork: the child finds the runs whole", {2, 4}),
+    scenario<ForkRunsScenario<true>>("fork-insists", "fork: the same where there is no other memory", {2, 4}),
     scenario<GrowthScenario<false>>("growth", "Runs: two that need more memory take no more than they need",
                                     {2, 3}),
     scenario<GrowthScenario<true>>("growth-handler", "Runs: the same where one may not wait", {2, 3}),

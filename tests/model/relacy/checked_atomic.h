@@ -89,6 +89,10 @@ class atomic {
     return cooked(impl_.fetch_add(static_cast<Raw>(value), order_of(order), at.info));
   }
   template <class Value>
+  T fetch_and(Value value, Order order = kSeqCst, Where at = Where::here()) {
+    return cooked(impl_.fetch_and(static_cast<Raw>(value), order_of(order), at.info));
+  }
+  template <class Value>
   T fetch_sub(Value value, Order order = kSeqCst, Where at = Where::here()) {
     return cooked(impl_.fetch_sub(static_cast<Raw>(value), order_of(order), at.info));
   }

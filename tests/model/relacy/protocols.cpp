@@ -154,21 +154,19 @@ struct DeferredTest : rl::test_suite<DeferredTest, 3> {
     void done() {}
   } deferred_tries_;
 
+  enum class BlockKind : uint8_t { kDirty };
   RunState& run(BlockIndex at) { return runs_[at]; }
   void mark_used(BlockIndex at, BlockCount) { run(at).contents.work(); }
   void raise_used_end(BlockIndex) {}
-  void put(BlockIndex at, BlockCount, int) {
+  void put(BlockIndex at, BlockCount, BlockKind) {
     run(at).contents.work();
     ++run(at).put;
   }
-  struct BlockKind {
-    static constexpr int kDirty = 0;
-  };
 #include "deferred.inc"
 
   void thread(unsigned index) {
-    if (index == 0) defer(0, 1), defer(1, 1);
-    if (index == 1) defer(2, 1);
+    if (index == 0) defer(0, 1, BlockKind::kDirty), defer(1, 1, BlockKind::kDirty);
+    if (index == 1) defer(2, 1, BlockKind::kDirty);
     if (index == 2) take_back_deferred(), take_back_deferred();
   }
   void after() {

@@ -1,0 +1,359 @@
+// Fork, and locks that are not the allocator's: whoever holds one may allocate while another thread forks.
+// Also linked with the static library.
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include "check.h"
+#include "lanemalloc/heap.h"
+#include "lanemalloc/pool.h"
+
+void plugin_lock(void);
+void plugin_unlock(void);
+void plugin_calls(void (*call)(void));
+
+static int stop;
+static void* volatile sink;
+
+static int stopped(void) { return __atomic_load_n(&stop, __ATOMIC_RELAXED); }
+
+// What a child finds is whole: it serves all sizes, and each object is nobody else's.
+static void use_memory(void) {
+  enum { kObjects = 40 };
+  unsigned char* objects[kObjects];
+  for (unsigned i = 0; i < kObjects; i++) {
+    const size_t size = i % 8 == 7 ? 600000 : (size_t)24 << i % 8;
+    objects[i] = malloc(size);
+    REQUIRE(objects[i] != NULL);
+    fill(objects[i], size < 3000 ? size : 3000, i);
+  }
+  for (unsigned i = 0; i < kObjects; i++) {
+    const size_t size = i % 8 == 7 ? 600000 : (size_t)24 << i % 8;
+    CHECK(filled(objects[i], size < 3000 ? size : 3000, i));
+    free(objects[i]);
+  }
+}
+
+static void fork_once(void) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    use_memory();
+    _exit(test_failures != 0);
+  }
+  int status = -1;
+  REQUIRE(pid > 0 && waitpid(pid, &status, 0) == pid);
+  CHECK_MSG(status == 0, "status 0x%x", status);
+}
+
+// --- A lock of another library.
+
+static void* allocates_locked(void* size) {
+  while (!stopped()) {
+    plugin_lock();
+    void* p = malloc((size_t)size);
+    sink = p;
+    free(p);
+    plugin_unlock();
+  }
+  return NULL;
+}
+
+// Of many sizes, so that lanes are refilled, slabs given back, objects grow and shrink.
+static void* does_everything_locked(void* argument) {
+  enum { kObjects = 400 };
+  static __thread void* objects[kObjects];
+  unsigned seed = (unsigned)(uintptr_t)argument;
+  while (!stopped()) {
+    plugin_lock();
+    for (int i = 0; i < kObjects; i++) {
+      seed = seed * 1664525 + 1013904223;
+      void** object = &objects[(seed >> 8) % kObjects];
+      const size_t size = (size_t)1 << (seed >> 20) % 20;
+      switch (seed >> 28) {
+        case 0:
+        case 1:
+        case 2:
+        case 3: {
+          void* grown = realloc(*object, size);
+          CHECK(grown != NULL);
+          *object = grown;
+          break;
+        }
+        case 4:
+          free(*object);
+          *object = calloc(1, size);
+          break;
+        case 5:
+          free(*object);
+          *object = aligned_alloc(256, size < 256 ? 256 : size);
+          break;
+        case 6:
+          malloc_trim(0);
+          break;
+        default:
+          free(*object);
+          *object = malloc(size);
+      }
+    }
+    plugin_unlock();
+  }
+  for (int i = 0; i < kObjects; i++) free(objects[i]);
+  return NULL;
+}
+
+static void fork_beside(void* (*run)(void*), void* argument, int threads, int forks) {
+  pthread_t id[8];
+  for (int i = 0; i < threads; i++) REQUIRE(pthread_create(&id[i], NULL, run, argument) == 0);
+  for (int i = 0; i < forks; i++) fork_once();
+  __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+  for (int i = 0; i < threads; i++) pthread_join(id[i], NULL);
+}
+
+CASE(large_objects_under_a_lock_that_a_fork_handler_takes) {
+  fork_beside(allocates_locked, (void*)(uintptr_t)700000, 2, 300);
+}
+CASE(small_objects_under_a_lock_that_a_fork_handler_takes) {
+  fork_beside(allocates_locked, (void*)(uintptr_t)3000, 2, 200);
+}
+CASE(everything_under_a_lock_that_a_fork_handler_takes) {
+  fork_beside(does_everything_locked, (void*)7, 3, 100);
+}
+
+// --- The C library's locks: a FILE's, and that of the list of FILEs, which fork takes after all handlers.
+
+static void* reads_lines(void* unused) {
+  (void)unused;
+  static char text[20000];
+  memset(text, 'x', sizeof text);
+  FILE* file = fmemopen(text, sizeof text, "r");
+  REQUIRE(file != NULL);
+  while (!stopped()) {
+    rewind(file);
+    char* line = NULL;
+    size_t size = 0;
+    REQUIRE(getline(&line, &size, file) > 0);
+    free(line);
+  }
+  fclose(file);
+  return NULL;
+}
+static void* flushes_all(void* unused) {
+  while (!stopped()) fflush(NULL);
+  return unused;
+}
+
+CASE(getline_and_fflush_while_another_thread_forks) {
+  pthread_t readers[2], flusher;
+  REQUIRE(pthread_create(&flusher, NULL, flushes_all, NULL) == 0);
+  for (int i = 0; i < 2; i++) REQUIRE(pthread_create(&readers[i], NULL, reads_lines, NULL) == 0);
+  for (int i = 0; i < 60; i++) fork_once();
+  __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+  pthread_join(flusher, NULL);
+  for (int i = 0; i < 2; i++) pthread_join(readers[i], NULL);
+}
+
+// --- Handlers of others, before and after ours, that allocate and take locks.
+
+static pthread_mutex_t later = PTHREAD_MUTEX_INITIALIZER;
+static void* later_object;
+static int calls;
+
+static void turn_over_later(void) {
+  free(later_object);
+  later_object = malloc(900000);
+  CHECK(later_object != NULL);
+  use_memory();
+  calls++;
+}
+static void prepare_later(void) {
+  pthread_mutex_lock(&later);
+  turn_over_later();
+}
+static void after_later(void) {
+  turn_over_later();
+  pthread_mutex_unlock(&later);
+}
+static void* allocates_with_the_later_lock(void* unused) {
+  while (!stopped()) {
+    pthread_mutex_lock(&later);
+    void* p = malloc(700000);
+    sink = p;
+    free(p);
+    pthread_mutex_unlock(&later);
+  }
+  return unused;
+}
+
+CASE(handlers_before_and_after_that_allocate) {
+  REQUIRE(pthread_atfork(prepare_later, after_later, after_later) == 0);
+  pthread_t other;
+  REQUIRE(pthread_create(&other, NULL, allocates_with_the_later_lock, NULL) == 0);
+  fork_beside(allocates_locked, (void*)(uintptr_t)700000, 1, 100);
+  pthread_join(other, NULL);
+  CHECK(calls == 200);
+}
+
+// --- Several forks at once, and one within another.
+
+static void* forks(void* unused) {
+  for (int i = 0; i < 8; i++) fork_once();
+  return unused;
+}
+CASE(many_threads_fork_at_once) {
+  pthread_t forkers[20], workers[2];
+  for (int i = 0; i < 2; i++)
+    REQUIRE(pthread_create(&workers[i], NULL, allocates_locked, (void*)(uintptr_t)700000) == 0);
+  for (int i = 0; i < 20; i++) REQUIRE(pthread_create(&forkers[i], NULL, forks, NULL) == 0);
+  for (int i = 0; i < 20; i++) pthread_join(forkers[i], NULL);
+  __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+  for (int i = 0; i < 2; i++) pthread_join(workers[i], NULL);
+}
+
+// Forks while it holds what another fork's handler wants.
+static void* forks_under_a_lock(void* unused) {
+  for (int i = 0; i < 60; i++) {
+    pthread_mutex_lock(&later);
+    void* p = malloc(700000);
+    sink = p;
+    const pid_t pid = fork();
+    if (pid == 0) _exit(0);
+    free(p);
+    pthread_mutex_unlock(&later);
+    int status = -1;
+    REQUIRE(pid > 0 && waitpid(pid, &status, 0) == pid);
+    CHECK(status == 0);
+  }
+  return unused;
+}
+static __thread int forks_itself;
+static void wait_for_the_other(void) {
+  if (!forks_itself) return;
+  pthread_mutex_lock(&later);
+  pthread_mutex_unlock(&later);
+}
+CASE(a_fork_waits_for_a_lock_under_which_another_thread_forks) {
+  pthread_t other;
+  plugin_calls(wait_for_the_other);
+  forks_itself = 1;
+  REQUIRE(pthread_create(&other, NULL, forks_under_a_lock, NULL) == 0);
+  for (int i = 0; i < 100; i++) fork_once();
+  pthread_join(other, NULL);
+}
+
+static int depth;
+static void fork_within(void) {
+  if (depth != 0) return;
+  depth = 1;
+  fork_once();
+  depth = 0;
+}
+CASE(fork_from_a_fork_handler) {
+  plugin_calls(fork_within);
+  // Without the plugin's lock: each fork within another is one more that wants it.
+  fork_beside(allocates_with_the_later_lock, NULL, 2, 50);
+}
+
+// --- Memory that is there must be had while a fork is under way, also where fresh memory is refused.
+
+static void* takes_most(void* unused) {
+  while (!stopped()) {
+    char* objects[40];
+    for (int i = 0; i < 40; i++) {
+      objects[i] = malloc(1000000);
+      CHECK(objects[i] != NULL);
+      if (objects[i] != NULL) objects[i][0] = 1;
+    }
+    for (int i = 0; i < 40; i++) {
+      if (i % 4 == 0) {
+        void* grown = realloc(objects[i], 1200000);
+        CHECK(grown != NULL);
+        if (grown != NULL) objects[i] = grown;
+      }
+      free(objects[i]);
+    }
+  }
+  return unused;
+}
+CASE(memory_at_the_limit_is_not_refused_during_a_fork) {
+  pthread_t id[2];
+  for (int i = 0; i < 2; i++) REQUIRE(pthread_create(&id[i], NULL, takes_most, NULL) == 0);
+  usleep(50000);  // what is needed at once is there; nothing depends on it
+  struct rlimit limit = {status_bytes("VmSize:") + (120u << 20), RLIM_INFINITY};
+  REQUIRE(setrlimit(RLIMIT_AS, &limit) == 0);
+  for (int i = 0; i < 100; i++) fork_once();
+  __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+  for (int i = 0; i < 2; i++) pthread_join(id[i], NULL);
+}
+
+// --- Pools and heaps.
+
+static struct {
+  void* (*pool_create)(const struct lane_pool_options*);
+  void* (*pool_alloc)(void*);
+  void (*pool_free)(void*, void*);
+  int (*pool_destroy)(void*);
+  void* (*heap_create)(const struct lane_heap_options*);
+  void* (*heap_alloc)(void*, size_t);
+  void (*heap_free)(void*, void*, size_t);
+  long (*heap_destroy)(void*);
+} lane;
+static void* pool;
+
+static size_t size_of(int i) { return i == 0 ? 700000 : (size_t)i * 50; }
+static void* makes_heaps_locked(void* unused) {
+  while (!stopped()) {
+    plugin_lock();
+    const struct lane_heap_options options = {.name = "made under a lock"};
+    void* heap = lane.heap_create(&options);
+    CHECK(heap != NULL);
+    void* objects[100];
+    for (int i = 0; heap != NULL && i < 100; i++) {
+      objects[i] = lane.heap_alloc(heap, size_of(i));
+      CHECK(objects[i] != NULL);
+      if (i % 3 == 0) lane.heap_free(heap, objects[i], size_of(i));
+    }
+    if (heap != NULL) lane.heap_destroy(heap);
+    plugin_unlock();
+  }
+  return unused;
+}
+// The pool is at its limit nearly all the time: what others have cut is gathered again and again.
+static void* uses_the_pool_locked(void* unused) {
+  while (!stopped()) {
+    plugin_lock();
+    void* objects[90];
+    for (int i = 0; i < 90; i++) CHECK((objects[i] = lane.pool_alloc(pool)) != NULL);
+    for (int i = 0; i < 90; i++) lane.pool_free(pool, objects[i]);
+    plugin_unlock();
+  }
+  return unused;
+}
+
+CASE(lanemalloc_pools_and_heaps_under_a_lock_that_a_fork_handler_takes) {
+  const struct {
+    void* place;
+    const char* name;
+  } functions[] = {
+      {&lane.pool_create, "lane_pool_create"},
+      {&lane.pool_alloc, "lane_pool_alloc_out_of_line"},
+      {&lane.pool_free, "lane_pool_free_out_of_line"},
+      {&lane.pool_destroy, "lane_pool_destroy"},
+      {&lane.heap_free, "lane_heap_free_sized_out_of_line"},
+      {&lane.heap_destroy, "lane_heap_destroy"},
+      {&lane.heap_create, "lane_heap_create"},
+      {&lane.heap_alloc, "lane_heap_alloc_out_of_line"},
+  };
+  for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+    void* function = dlsym(RTLD_DEFAULT, functions[i].name);
+    if (function == NULL) SKIP("no %s: linked statically", functions[i].name);
+    memcpy(functions[i].place, &function, sizeof function);
+  }
+  const struct lane_pool_options options = {.name = "tight", .object_size = 200, .limit = 100};
+  REQUIRE((pool = lane.pool_create(&options)) != NULL);
+  pthread_t heaps;
+  REQUIRE(pthread_create(&heaps, NULL, makes_heaps_locked, NULL) == 0);
+  fork_beside(uses_the_pool_locked, NULL, 2, 100);
+  pthread_join(heaps, NULL);
+  CHECK(lane.pool_destroy(pool) == 0);
+}

@@ -57,6 +57,11 @@ for source in "$here"/*.c; do
     "${CC:-gcc}" "${flags[@]}" -shared -fPIC -o "$work/lib${name}_plugin.so" "$here/${name}_plugin.c"
     arguments=("$work/lib${name}_plugin.so" "-Wl,-rpath,$work")
   fi
+  # Its cases call lane_*, which no other library has.
+  if grep -q '^// Linked with the library\.' "$source"; then
+    [[ $library == glibc ]] || program "$name" plain "$source" "${arguments[@]}" "$library" "-Wl,-rpath,${library%/*}"
+    continue
+  fi
   program "$name" preload "$source" "${arguments[@]}"
   [[ ! -e $archive ]] || ! grep -q '^// Also linked with the static library\.' "$source" ||
     program "${name}_static" plain "$source" "${arguments[@]}" "$archive"

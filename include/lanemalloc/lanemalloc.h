@@ -48,8 +48,7 @@ void lane_free_aligned_sized(void* object, size_t alignment, size_t size);
 /** As posix_memalign(): returns 0, EINVAL (alignment no power of two, or no multiple of sizeof(void*)) or ENOMEM; errno stays. */
 int lane_posix_memalign(void** result, size_t alignment, size_t size);
 
-/** As glibc's aligned_alloc(): an alignment that is no power of two is rounded up to one; one beyond half the address space is
- * EINVAL. */
+/** As glibc's aligned_alloc(): an alignment that is no power of two is rounded up to one; one beyond 2^63 bytes is EINVAL. */
 void* lane_aligned_alloc(size_t alignment, size_t size) __attribute__((alloc_size(2)));
 
 /** As lane_aligned_alloc(), and glibc's memalign(). */

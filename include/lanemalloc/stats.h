@@ -129,14 +129,18 @@ const char* lane_name(size_t index);
 long lane_get(const char* name, char* value, size_t size);
 
 /** Sets an option ("options.decay_ms", or "decay_ms"). Returns 0; ENOENT: no such name; EINVAL: no value for it, nothing has changed;
- * EPERM: a figure, or an option that is fixed when the process starts; ENOTSUP: the system cannot do that (lanes=percpu). Takes effect at
- * once or at each thread's next miss; a shorter decay_ms within a second. One caller at a time; not in signal handlers. */
+ * EPERM: a figure, or an option that is fixed when the process starts; ENOTSUP: the system cannot do that (lanes=percpu); EBUSY: the
+ * signal of "stats" is ignored, or has a handler already. After an error nothing has changed. "stats" without a signal gives the signal
+ * back as it was before, unless the program has a handler for it now. Takes effect at once or at each thread's next miss; a shorter decay_ms
+ * within a second. One caller at a time; not in signal handlers. */
 int lane_set(const char* name, const char* value);
 
 /** Writes what was sampled so far in pprof's format (`go tool pprof` reads it). kind: "heap" (objects and bytes, allocated and alive, by
  * call stack) or "contention" (waits for locks, and their time). path: %p in it is the process' number, %k the kind; "": standard error.
- * Returns 0; EINVAL: no such kind, or null; ENOTSUP: nothing was ever sampled (option sample); ENOMEM; or why the file could not be
- * written. Not in signal handlers. */
+ * The file is written anew, and with %p it is a new one; what is no regular file is not written, and a link in the path's last place is not
+ * followed. Returns 0; EINVAL: no such kind, or null; ENOTSUP: nothing was ever sampled (option sample); ENOMEM; ELOOP: a link; ENXIO: not a
+ * regular file; EBADF: standard error is not what it was when the process started; or why the file could not be written. Not in signal
+ * handlers. */
 int lane_profile(const char* kind, const char* path);
 
 #ifdef __cplusplus

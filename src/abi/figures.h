@@ -37,8 +37,8 @@ void write_profiles_at_end();
 
 // Writes the figures where the options say, as they say.
 void report_figures();
-// Has a signal do that; of the one before it the system's own action is restored, unless the program has taken it. 0: none. False: the
-// system refused.
-bool watch_signal(uint32_t number);
+// Has a signal do that, in place of the one before; 0: none. Returns 0; EBUSY, and nothing has changed: the signal is ignored, or the
+// program has a handler for it; ENOTSUP: the system refused.
+int watch_signal(uint32_t number);
 
 }  // namespace lanemalloc

@@ -108,9 +108,10 @@ void* reallocate(void* p, Bytes size) {
                             [=] { return process_engine.reallocate(p, found.entry, size, thread_slot); });
 }
 
-// memalign's rule: an alignment that is no power of two is rounded up to one.
+// memalign's rule: an alignment that is no power of two is rounded up to one. EINVAL only where there is none.
 void* allocate_rounded(Bytes alignment, Bytes size) {
-  if (alignment > kMostBytes / 2 + 1) {
+  constexpr Bytes kMostAlignment = SIZE_MAX / 2 + 1;
+  if (alignment > kMostAlignment) {
     errno = EINVAL;
     return nullptr;
   }

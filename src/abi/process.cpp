@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "abi/figures.h"
+#include "abi/file.h"
 #include "abi/threads.h"
 #include "base/arch_note.h"
 #include "engine/layout.h"
@@ -90,6 +91,18 @@ void tell_entry() {
   Linux::say(line.data(), line.size());
 }
 
+// Tells why no figures come by the signal: somebody (nohup) has it ignored, or the program has a handler.
+void tell_signal() {
+  Text line;
+  line << "lanemalloc: stats=";
+  OptionReader::write(options, "stats", line);
+  line << ": the signal is ignored or handled already, and stays so; no figures come by it";
+  line.end();
+  Linux::say(line.data(), line.size());
+  options.seeing.stats.signal = 0;
+  write_options();
+}
+
 void report_late(Verdict why, const void* pointer) { report_bad_pointer("free", pointer, why); }
 
 void before_fork() { process_engine.before_fork(thread_slot); }
@@ -102,7 +115,7 @@ void after_fork_in_child() {
 
 [[gnu::constructor(101)]] void library_starts() {
   if (start_process()) {
-    watch_signal(options.seeing.stats.signal);
+    if (watch_signal(options.seeing.stats.signal) != 0) tell_signal();
     if (options.seeing.sample.bytes != 0) start_sampling();
     watch_end_of_thread();
   }
@@ -127,6 +140,7 @@ bool start_process_slowly() {
   const uint64_t mask = Linux::block_signals();
   while (now != Stage::kStarted) {
     if (now == Stage::kNew && stage.compare_exchange_weak(now, Stage::kStarting, std::memory_order_acquire)) {
+      File::remember_standard_error();
       read_options();
       const bool good = process_engine.start(options.settings, report_late);
       // release: a reader that sees a time finds what the other fields name.

@@ -43,8 +43,7 @@ void write_at_end(StackKind kind, const char* name) {
   if (error == 0) return;
   Text line;
   line << "lanemalloc: profile_file=" << path << ": "
-       << (error == ENOTSUP ? "nothing is sampled; set sample, for example sample=512k"
-                            : strerrordesc_np(error));
+       << (error == ENOTSUP ? "nothing is sampled; set sample, for example sample=512k" : File::why(error));
   line.end();
   Linux::say(line.data(), line.size());
 }

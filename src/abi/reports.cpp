@@ -18,6 +18,30 @@ void on_signal(int) {
 }
 
 constinit Relaxed<uint32_t> watched = 0;
+constinit struct sigaction before_watched{};  // of that signal
+
+bool is_default(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;
+}
+
+void write_figures(const Statistics& figures, SeeingOptions::Format format, File& file) {
+  switch (format) {
+    case SeeingOptions::Format::kText:
+      return write_lines(figures, file.sink());
+    case SeeingOptions::Format::kJson:
+      return write_json(figures, file.sink());
+    case SeeingOptions::Format::kOpenMetrics:
+      return write_openmetrics(figures, file.sink());
+  }
+}
+
+// Gives the signal back, unless the program has taken it.
+void watch_no_signal() {
+  struct sigaction now = {};
+  if (watched != 0 && sigaction(static_cast<int>(watched), nullptr, &now) == 0 && now.sa_handler == on_signal)
+    sigaction(static_cast<int>(watched), &before_watched, nullptr);
+  watched = 0;
+}
 
 }  // namespace
 
@@ -47,7 +71,8 @@ int set_process_option(const char* key, const char* value) {
   OptionReader reader(wanted, [](const char*, Bytes) {});
   if (!reader.set(key, value)) return EINVAL;
   if (strcmp(key, "lanes") == 0 && !process_engine.choose_entry(wanted.settings)) return ENOTSUP;
-  if (strcmp(key, "stats") == 0 && !watch_signal(wanted.seeing.stats.signal)) return ENOTSUP;
+  if (strcmp(key, "stats") == 0)
+    if (const int error = watch_signal(wanted.seeing.stats.signal); error != 0) return error;
   process_engine.adjust(wanted.settings);
   look_after_scavenger();
   process_options() = wanted;
@@ -58,41 +83,37 @@ int set_process_option(const char* key, const char* value) {
 }
 
 void report_figures() {
-  const Options& options = process_options();
+  const SeeingOptions& options = process_options().seeing;
   const Figures figures;
-  File file(options.seeing.stats_file);
-  if (file.error() != 0) {
+  File file(options.stats_file);
+  if (file.error() == 0) return write_figures(*figures, options.stats_format, file);
+  File standard_error("");
+  if (options.stats_file[0] != '\0') {
     Text line;
-    line << "lanemalloc: stats_file=" << options.seeing.stats_file << ": " << strerrordesc_np(file.error())
+    line << "lanemalloc: stats_file=" << options.stats_file << ": " << File::why(file.error())
          << ", using standard error";
     line.end();
-    Linux::say(line.data(), line.size());
+    standard_error.add(line.data(), line.size());
   }
-  switch (SeeingOptions::Format{options.seeing.stats_format}) {
-    case SeeingOptions::Format::kText:
-      return write_lines(*figures, file.sink());
-    case SeeingOptions::Format::kJson:
-      return write_json(*figures, file.sink());
-    case SeeingOptions::Format::kOpenMetrics:
-      return write_openmetrics(*figures, file.sink());
-  }
+  write_figures(*figures, options.stats_format, standard_error);
 }
 
-bool watch_signal(uint32_t number) {
-  if (number == watched) return true;
-  struct sigaction now = {};
-  if (watched != 0 && sigaction(static_cast<int>(watched), nullptr, &now) == 0 &&
-      now.sa_handler == on_signal) {
-    now.sa_handler = SIG_DFL;
-    sigaction(static_cast<int>(watched), &now, nullptr);
+int watch_signal(uint32_t number) {
+  if (number == watched) return 0;
+  struct sigaction before = {};
+  if (number != 0) {
+    struct sigaction action = {};
+    action.sa_handler = on_signal;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    if (sigaction(static_cast<int>(number), nullptr, &before) != 0) return ENOTSUP;
+    if (!is_default(before)) return EBUSY;
+    if (sigaction(static_cast<int>(number), &action, nullptr) != 0) return ENOTSUP;
   }
+  watch_no_signal();
+  before_watched = before;
   watched = number;
-  if (number == 0) return true;
-  struct sigaction action = {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  return sigaction(static_cast<int>(number), &action, nullptr) == 0;
+  return 0;
 }
 
 }  // namespace lanemalloc

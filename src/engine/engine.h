@@ -168,7 +168,8 @@ class Engine {
   const KindOwner* owner_of(const void* p) const;
   // Whether it is the start of one of its kind's objects.
   bool is_start_of(const Kind& kind, const void* p) const;
-  // Large ones of a heap are malloc's until it has them, and before they are freed. resize: in place, or moved by the kernel, or null.
+  // Large ones of a heap are malloc's until it has them, and before they are freed. resize: in place, or moved by the kernel, or null. What
+  // it takes or gives back is charged to the budget or taken from it, growth once the memory is there.
   void* allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot, bool& zeroed);
   template <class Visitor>
   void for_each_large(const KindOwner& owner, Visitor visit);
@@ -176,7 +177,7 @@ class Engine {
     return bytes_of(world_.region.state(world_.region.block_of(p)).length);
   }
   bool is_block_start(const void* p) const { return world_.region.distance(p) % kBlockSize == 0; }
-  void* resize_large_of(void* p, Bytes size, Slot& slot);
+  void* resize_large_of(void* p, Bytes size, Budget& budget, Slot& slot);
   void free_large_of(void* p, Slot& slot);
   // Has lanes give what they have of the owner's kinds and do not use to the depot, or back. wait: also lanes whose threads are
   // just inside, in so far as the caller may wait. True if all could be reached.
@@ -334,7 +335,8 @@ class Engine {
   bool collect_empties(Need need, Gate* gate, Visit& visit);
   void free_large(void* p, Visit& visit);
   bool resize_large(void* p, BlockCount blocks, Visit& visit);
-  void* move_large(void* p, Bytes size, Visit& visit);
+  // budget: charged before the pages move; null: none.
+  void* move_large(void* p, Bytes size, Visit& visit, Budget* budget = nullptr);
   void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
   Run take_run(BlockCount blocks, BlockCount align_blocks, Gate* gate, Visit& visit);
   void publish_large(BlockIndex at, bool moved);

@@ -206,12 +206,24 @@ void* Engine<P>::allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment
 }
 
 template <class P>
-void* Engine<P>::resize_large_of(void* p, Bytes size, Slot& slot) {
+void* Engine<P>::resize_large_of(void* p, Bytes size, Budget& budget, Slot& slot) {
   if (size <= kSlabMax || size >= world_.region.bytes()) return nullptr;
+  Inside inside(slot, Owned::enter(slot));
+  if (!inside.visit().may_block) return nullptr;  // what is charged in vain must go back at once
+  const Bytes before = large_bytes(p);
   KindOwner* const owner = large_state(world_.region, world_.region.block_of(p)).owner;
   give_large_to(nullptr, p);
-  Inside inside(slot, Owned::enter(slot));
-  void* moved = resize_large(p, blocks_for(size), inside.visit()) ? p : move_large(p, size, inside.visit());
+  void* moved = nullptr;
+  if (!resize_large(p, blocks_for(size), inside.visit())) {
+    moved = move_large(p, size, inside.visit(), &budget);
+  } else if (const Bytes after = large_bytes(p); after <= before) {
+    budget.give(before - after);
+    moved = p;
+  } else if (budget.take(after - before, 1) != 0) {
+    moved = p;
+  } else {
+    resize_large(p, blocks_for(before), inside.visit());
+  }
   give_large_to(owner, moved != nullptr ? moved : p);
   return moved;
 }

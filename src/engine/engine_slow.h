@@ -332,10 +332,14 @@ bool Engine<P>::wait_for_holders(Slot& slot) {
 
 template <class P>
 void* Engine<P>::allocate_zeroed(Bytes size, Slot& slot) {
+  const auto rounded = [](Bytes n) {
+    return n > kSlabMax ? bytes_of(blocks_for(n)) : size_of(class_of(n == 0 ? 1 : n));
+  };
   bool zeroed = false;
   void* p = size > kSlabMax ? allocate_large(size, kGranule, slot, Owned::enter(slot), zeroed)
                             : allocate(size, slot);
-  if (p != nullptr && !zeroed) memset(p, 0, size);
+  // To the end of what malloc_usable_size() says. What the system has just given is zero anyway.
+  if (p != nullptr && !zeroed) memset(p, 0, rounded(size));
   return p;
 }
 
@@ -667,7 +671,7 @@ bool Engine<P>::resize_large(void* p, BlockCount blocks, Visit& visit) {
 // Has the kernel move the pages to a longer run, with an eighth to spare, so that growing step by step does not move at
 // every step. Null: copy instead.
 template <class P>
-void* Engine<P>::move_large(void* p, Bytes size, Visit& visit) {
+void* Engine<P>::move_large(void* p, Bytes size, Visit& visit, Budget* budget) {
   constexpr BlockCount kWorthwhile = 16;  // 1 MiB: below, copying is cheaper than two system calls
   const BlockIndex from = world_.region.block_of(p);
   const BlockCount old_blocks = world_.region.state(from).length;
@@ -679,12 +683,18 @@ void* Engine<P>::move_large(void* p, Bytes size, Visit& visit) {
   Run to = world_.runs.allocate(blocks, 1, visit);
   if (to.at == Runs<P>::kNone) to = world_.runs.allocate(blocks = needed, 1, visit);
   if (to.at == Runs<P>::kNone) return nullptr;
+  const Bytes growth = bytes_of(blocks - old_blocks);
+  if (budget != nullptr && budget->take(growth, 1) == 0) {
+    world_.runs.free(to.at, blocks, visit);
+    return nullptr;
+  }
   const Sample sample = large_state(world_.region, from).sample;
   world_.region.set_entries(from, 1, MapEntry());
   if (!world_.runs.move(from, to.at, old_blocks, moved_before, visit)) {
     publish_large(from, moved_before);
     large_state(world_.region, from).sample = sample;
     world_.runs.free(to.at, blocks, visit);
+    if (budget != nullptr) budget->give(growth);
     return nullptr;
   }
   publish_large(to.at, true);

@@ -142,7 +142,7 @@ void Heap<P>::tell_soft_limits() {
 template <class P>
 void* Heap<P>::allocate_zeroed(Bytes size, Slot& slot) {
   void* p = allocate(size, kGranule, slot);
-  if (p != nullptr) memset(p, 0, size);
+  if (p != nullptr) memset(p, 0, usable_size(p));
   return p;
 }
 
@@ -234,14 +234,18 @@ HeapFree Heap<P>::check_signature(const void* p, Bytes size) const {
 
 template <class P>
 void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
+  // Charged once the memory is there: what cannot be had raises no peak, passes no soft limit, and takes no room from other threads.
   const Bytes bytes = bytes_of(blocks_for(size));
-  if (bytes < size || budget_.take(bytes, 1) == 0) return nullptr;
+  if (bytes < size || !budget_.may_take(bytes)) return nullptr;
   larges_.fetch_add(1, std::memory_order_relaxed);
   bool zeroed;
   void* p = engine_.allocate_large_of(owner_, size, alignment, slot, zeroed);
+  if (p != nullptr && budget_.take(bytes, 1) == 0) {
+    engine_.free_large_of(p, slot);
+    p = nullptr;
+  }
   if (p == nullptr) {
     larges_.fetch_sub(1, std::memory_order_relaxed);
-    budget_.give(bytes);
     return nullptr;
   }
   large_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -251,13 +255,10 @@ void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
 template <class P>
 void* Heap<P>::reallocate_large(void* p, Bytes size, Slot& slot) {
   const Bytes before = engine_.large_bytes(p);
-  const Bytes wanted =
-      bytes_of(blocks_for(size)) + bytes_of(blocks_for(size)) / 8;  // as much as the engine may take
-  if (wanted > before && budget_.take(wanted - before, 1) == 0) return nullptr;
-  void* moved = engine_.resize_large_of(p, size, slot);
+  const Bytes wanted = bytes_of(blocks_for(size));
+  if (wanted < size || (wanted > before && !budget_.may_take(wanted - before))) return nullptr;
+  void* moved = engine_.resize_large_of(p, size, budget_, slot);
   const Bytes after = engine_.large_bytes(moved != nullptr ? moved : p);
-  const Bytes charged = wanted > before ? wanted : before;
-  budget_.give(charged - after);
   large_bytes_.fetch_add(after - before, std::memory_order_relaxed);
   return moved;
 }

@@ -33,14 +33,13 @@ class Budget {
     soft_.store(soft, std::memory_order_relaxed);
   }
 
-  // Takes n <= most pieces of `size` bytes, as many as all limits allow; returns n.
+  // Takes n <= most pieces of `size` bytes, as many as all limits allow; returns n. Peaks and soft limits see what was taken only.
   uint32_t take(Bytes size, uint32_t most) {
     for (uint32_t n = most; n > 0;) {
-      Budget* refused = nullptr;
-      for (Budget* b = this; b != nullptr && refused == nullptr; b = b->parent_)
-        if (!b->add(n * size)) refused = b;
-      if (refused == nullptr) return n;
-      for (Budget* b = this; b != refused; b = b->parent_) b->subtract(n * size);
+      const Bytes bytes = n * size;
+      // A look first: what a parent refuses should not take room here from other threads, be it for a moment.
+      const Budget* refused = parent_ != nullptr ? refuser(bytes) : nullptr;
+      if (refused == nullptr && (refused = charge(bytes)) == nullptr) return n;
       const Bytes used = refused->used(), limit = refused->limit();
       const uint64_t left = used < limit ? (limit - used) / size : 0;
       n = left < n - 1 ? static_cast<uint32_t>(left) : n - 1;
@@ -50,11 +49,7 @@ class Budget {
   void give(Bytes bytes) {
     for (Budget* b = this; b != nullptr; b = b->parent_) b->subtract(bytes);
   }
-  bool may_take(Bytes bytes) const {
-    for (const Budget* b = this; b != nullptr; b = b->parent_)
-      if (!has_room(bytes, b->used(), b->limit())) return false;
-    return true;
-  }
+  bool may_take(Bytes bytes) const { return refuser(bytes) == nullptr; }
 
   Budget* parent() const { return parent_; }
   Bytes used() const { return used_.load(std::memory_order_relaxed); }
@@ -72,18 +67,36 @@ class Budget {
   static bool has_room(Bytes bytes, Bytes used, Bytes limit) {
     return bytes <= limit && used <= limit - bytes;
   }
-  bool add(Bytes bytes) {
-    Bytes before = used();
-    do {
-      if (!has_room(bytes, before, limit())) return false;
-    } while (!used_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed) &&
-             tries_.failed());
-    tries_.done();
+  // The budget, of this one and its parents, that has no room; null: all have.
+  const Budget* refuser(Bytes bytes) const {
+    for (const Budget* b = this; b != nullptr; b = b->parent_)
+      if (!has_room(bytes, b->used(), b->limit())) return b;
+    return nullptr;
+  }
+  // Adds the bytes here and to the parents, or nowhere: then returns who has refused.
+  const Budget* charge(Bytes bytes) {
+    Bytes before;
+    if (!add(bytes, before)) return this;
+    if (const Budget* refused = parent_ != nullptr ? parent_->charge(bytes) : nullptr; refused != nullptr) {
+      const Bytes now = used_.fetch_sub(bytes, std::memory_order_relaxed) - bytes;
+      // Another thread has passed the soft limit meanwhile, and took it for passed already.
+      if (before <= soft() && now > soft()) passed_.store(true, std::memory_order_relaxed);
+      return refused;
+    }
     const Bytes after = before + bytes;
     Bytes peak = this->peak();
     while (peak < after && !peak_.compare_exchange_weak(peak, after, std::memory_order_relaxed))
       tries_.failed();
     if (before <= soft() && after > soft()) passed_.store(true, std::memory_order_relaxed);
+    return nullptr;
+  }
+  bool add(Bytes bytes, Bytes& before) {
+    before = used();
+    do {
+      if (!has_room(bytes, before, limit())) return false;
+    } while (!used_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed) &&
+             tries_.failed());
+    tries_.done();
     return true;
   }
   void subtract(Bytes bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }

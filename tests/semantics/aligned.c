@@ -115,8 +115,16 @@ CASE(alignment_that_is_no_power_of_two_is_rounded_up) {
     CHECK_MSG(aligned_alloc(hide_size(too_large[i]), 10) == NULL && errno == EINVAL,
               "aligned_alloc(%#zx, 10)", too_large[i]);
   }
-  errno = 0;
-  CHECK(memalign((size_t)1 << 62, hide_size(10)) == NULL && errno == ENOMEM);
+  const size_t beyond_memory[] = {(size_t)1 << 62, ((size_t)1 << 62) + 1, ((size_t)1 << 63) - 1,
+                                  (size_t)1 << 63};
+  for (size_t i = 0; i < 4; i++) {
+    errno = 0;
+    CHECK_MSG(memalign(hide_size(beyond_memory[i]), 10) == NULL && errno == ENOMEM, "memalign(%#zx, 10)",
+              beyond_memory[i]);
+    errno = 0;
+    CHECK_MSG(aligned_alloc(hide_size(beyond_memory[i]), 10) == NULL && errno == ENOMEM,
+              "aligned_alloc(%#zx, 10)", beyond_memory[i]);
+  }
 }
 
 CASE(valloc_and_pvalloc_give_pages) {

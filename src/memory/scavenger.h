@@ -70,6 +70,8 @@ class Scavenger {
     word_.store(kStopped, std::memory_order_relaxed);
     P::wake(word_, 1);
   }
+  // There may be work, and no poke is needed.
+  bool is_wanted() const { return word_.load(std::memory_order_relaxed) != kIdle; }
   // A pass that lasts looks at this.
   bool must_stop() const { return word_.load(std::memory_order_relaxed) == kStopped; }
 

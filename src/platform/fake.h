@@ -22,7 +22,7 @@ namespace lanemalloc {
 
 struct Fake {
   // --- What a test sets.
-  enum Call { kReserve, kMakeReadable, kOpen, kClaim, kEmpty, kMove, kAnyMemory, kStartThread, kRelease };
+  enum Call { kReserve, kMakeReadable, kOpen, kClaim, kEmpty, kMove, kAnyMemory, kRelease };
 
   // Calls number `from` up to, but not including, `until` fail; the first call after arm() is number 1.
   struct Fault {
@@ -55,6 +55,11 @@ struct Fake {
   static inline std::function<void()> on_pause;    // while a thread spins for a lock
   static inline std::atomic<int> sleepers{0};      // threads in wait()
   static inline void (*on_sleep)() = nullptr;
+  // In place of this thread's waits: false has it wait.
+  static inline thread_local bool (*on_wait)(const void* word, uint64_t most_ms) = nullptr;
+  static inline thread_local uint32_t id = 0;        // of the thread with the system; 0: the machine's
+  static inline std::vector<uint32_t> gone;          // threads with these ids have ended
+  static inline std::vector<const void*> unmapped;  // reads_as() finds no memory there
   static inline std::function<void()> on_barrier;            // runs in the middle of a revocation
   static inline std::function<void()> on_restart;            // the same, of a lane that is entered by its CPU
   static inline thread_local std::function<void()> on_wake;  // before this thread's next, once
@@ -87,9 +92,7 @@ struct Fake {
   static uint64_t most_claimed_blocks() { return most_claimed_.load(std::memory_order_relaxed); }
   // The first breach of the contract by the core; empty if there was none.
   static std::string misuse() { return misused_.load() ? misuse_ : std::string(); }
-  static inline std::string said;                                  // by say(); one thread only
-  static inline std::atomic<void (*)(void*)> thread_run{nullptr};  // what start_thread was asked to run
-  static inline std::atomic<void*> thread_argument{nullptr};
+  static inline std::string said;  // by say(); one thread only
 
   // Gives the region back, as the end of a process does; settings and counters stay, the books are empty again.
   static void release_all() {
@@ -108,6 +111,10 @@ struct Fake {
     on_release = nullptr;
     on_pause = nullptr;
     on_sleep = nullptr;
+    on_wait = nullptr;
+    id = 0;
+    gone.clear();
+    unmapped.clear();
     on_barrier = nullptr;
     on_restart = nullptr;
     on_wake = nullptr;
@@ -121,8 +128,6 @@ struct Fake {
     most_claimed_ = 0;
     misused_ = false;
     said.clear();
-    thread_run = nullptr;
-    thread_argument = nullptr;
   }
 
   // --- The contract.
@@ -216,7 +221,7 @@ struct Fake {
 
   static uint64_t now_ms() noexcept { return clock.load(std::memory_order_relaxed); }
   static uint64_t interruptions() noexcept { return interrupted; }
-  static uint32_t thread_id() noexcept { return Linux::thread_id(); }
+  static uint32_t thread_id() noexcept { return id != 0 ? id : Linux::thread_id(); }
   static uint64_t now_ns() noexcept {
     const uint64_t set = ns.load(std::memory_order_relaxed);
     return set != 0 ? set : Linux::now_ns();
@@ -266,9 +271,10 @@ struct Fake {
     if (on_barrier != nullptr) on_barrier();
     return Linux::barrier();
   }
-  static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept {
+  static void wait(std::atomic<uint32_t>& word, uint32_t value, uint64_t most_ms = kForever) noexcept {
+    if (on_wait != nullptr && on_wait(&word, most_ms)) return;
     ++sleepers;
-    Linux::wait(word, value);
+    Linux::wait(word, value, most_ms);
     --sleepers;
   }
   static void wake(std::atomic<uint32_t>& word, int n) noexcept {
@@ -283,12 +289,12 @@ struct Fake {
     if (on_pause) on_pause();
     Linux::pause();
   }
-  // Only notes what is to be run; a test runs it by hand.
-  static bool start_thread(BareThread&, void (*run)(void*), void* argument) noexcept {
-    if (fails(Call::kStartThread)) return false;
-    thread_argument.store(argument, std::memory_order_relaxed);
-    thread_run.store(run, std::memory_order_release);
-    return true;
+  static bool reads_as(const void* at, uint64_t value) noexcept {
+    if (std::find(unmapped.begin(), unmapped.end(), at) != unmapped.end()) return false;
+    return static_cast<const std::atomic<uint64_t>*>(at)->load(std::memory_order_acquire) == value;
+  }
+  static bool thread_is_gone(uint32_t thread) noexcept {
+    return std::find(gone.begin(), gone.end(), thread) != gone.end();
   }
   static void say(const char* text, Bytes n) noexcept { said.append(text, n); }
 

@@ -103,7 +103,7 @@ PROGRAMS = {
             "entry-defer": "Owned: the same with a deferred free's look",
             "entry-kind": "Owned: the same with the look of a pool's or a heap's hit",
             "entry-miss": "Owned: the same with a miss's look",
-            "disown": "Owned: nobody looks at the slot of a thread that has ended",
+            "disown": "Owned: who has a lane and finds an owner there finds its thread too",
         },
         prepare=("base/lock.h", "lane/entry/owned.h", "lane/gate.h"),
         includes=("relacy/stub",),
@@ -202,15 +202,11 @@ MUTANTS = [
     change("protocols", "try_acquire relaxed", "lock", LOCK, f"kHeld, {ACQUIRE},", f"kHeld, {RELAXED},"),
     change("protocols", "a waiter's acquire relaxed", "lock", LOCK,
            f"seen + kHeldAndAwaited, {ACQUIRE},", f"seen + kHeldAndAwaited, {RELAXED},"),
-    change("protocols", "wanted_ cleared after the pass", "scavenger", SCAVENGER,
-           "      wanted_.store(false, std::memory_order_seq_cst);\n      if (period != 0 && pass_(context_)) wanted_.store(true, ",
-           "      const bool more = period != 0 && pass_(context_);\n      wanted_.store(false, std::memory_order_seq_cst);\n"
-           "      if (more) wanted_.store(true, "),
-    change("protocols", "no last look at wanted_", "scavenger", SCAVENGER,
-           "if (!wanted_.load(std::memory_order_seq_cst)) return;", "return;"),
-    change("protocols", "the state and wanted_ only released and acquired", "scavenger", SCAVENGER,
-           "state_.store(State::kIdle, std::memory_order_seq_cst)", f"state_.store(State::kIdle, {RELEASE})",
-           "wanted_.load(std::memory_order_seq_cst)", f"wanted_.load({ACQUIRE})"),
+    change("protocols", "idle after the pass", "scavenger", SCAVENGER,
+           "uint32_t wanted = kWanted;", "const bool more = pass_(context_);\n    uint32_t wanted = kWanted;",
+           "if (!pass_(context_)) return;", "if (!more) return;"),
+    change("protocols", "a poke wakes nobody", "scavenger", SCAVENGER,
+           "P::wake(word_, 1);\n  }\n\n  // A thread is about to run it", ";\n  }\n\n  // A thread is about to run it"),
     change("protocols", "defer relaxed", "deferred", RUNS, f"at + 1, {RELEASE}, {RELAXED}", f"at + 1, {RELAXED}, {RELAXED}"),
     change("protocols", "taken relaxed", "deferred", RUNS,
            f"BlockIndex head = deferred_.exchange(0, {ACQUIRE}); while", f"BlockIndex head = deferred_.exchange(0, {RELAXED}); while"),
@@ -222,8 +218,7 @@ MUTANTS = [
     change("entry", "the gate is looked at before the busy store", "entry-allocate", OWNED, "compiler_fence();",
            "__atomic_signal_fence(0); if (false) compiler_fence();"),
     change("entry", "leave relaxed", "entry-allocate", OWNED, f"slot.store(gate, {RELEASE})", f"slot.store(gate, {RELAXED})"),
-    change("entry", "the look at the slot relaxed", "entry-allocate", OWNED,
-           f"slot->load({ACQUIRE}) != this", f"slot->load({RELAXED}) != this"),
+    change("entry", "no look at the slot", "entry-allocate", OWNED, "if (!is_named_by(slot)) break;", ""),
     change("entry", "the revocation ended relaxed", "entry-miss", OWNED,
            f"revoking_.store(false, {RELEASE})", f"revoking_.store(false, {RELAXED})"),
     change("entry", "the revoker does not look at the owner again", "entry-free", OWNED,
@@ -241,10 +236,8 @@ MUTANTS = [
     change("entry", "let_go opens the gate itself", "entry-allocate", OWNED, f"  revoking_.store(false, {RELEASE});",
            f"  open_gate();\n  revoking_.store(false, {RELEASE});"),
     change("entry", "disown does not wait", "disown", OWNED,
-           "  if (!lock_or_wait(visit))\n"
-           "    return;  // waits for a revoker: afterwards nobody looks at the slot, which may go away\n"
-           "  set_owner(nullptr);\n  close_gate();\n  unlock(visit);",
-           "  set_owner(nullptr);\n  close_gate();"),
+           "  if (!lock_or_wait(visit))\n    return;  // waits for a revoker: afterwards nobody looks at the slot\n"
+           "  forget_owner();\n  unlock(visit);", "  forget_owner();"),
 ]
 
 # The explorer's copies of some, on the real lanes, and its own.
@@ -284,14 +277,16 @@ MUTANTS += [
     change("explorer", "a fork closes nothing", "fork-runs", LOCK,
            f"fetch_add(kFork, {ACQUIRE}) + kFork", f"load({ACQUIRE})"),
     change("explorer", "a child trusts what a holder who is gone had in hand", "fork-insists", LOCK, "return !held;", "return true;"),
-    change("explorer", "wanted_ cleared after the pass", "scavenger", SCAVENGER,
-           "      wanted_.store(false, std::memory_order_seq_cst);\n      if (period != 0 && pass_(context_)) wanted_.store(true, ",
-           "      const bool more = period != 0 && pass_(context_);\n      wanted_.store(false, std::memory_order_seq_cst);\n"
-           "      if (more) wanted_.store(true, "),
-    change("explorer", "idle and wanted_ not in one order", "scavenger", SCAVENGER,
-           "state_.store(State::kIdle, std::memory_order_seq_cst)", f"state_.store(State::kIdle, {RELEASE})"),
-    change("explorer", "a new scavenger does not wait for the last one", "scavenger", SCAVENGER,
-           f"while (thread_.alive.load({ACQUIRE}) != 0) P::pause();", ""),
+    change("explorer", "idle after the pass", "scavenger", SCAVENGER,
+           "uint32_t wanted = kWanted;", "const bool more = pass_(context_);\n    uint32_t wanted = kWanted;",
+           "if (!pass_(context_)) return;", "if (!more) return;"),
+    change("explorer", "a poke wakes nobody", "scavenger", SCAVENGER,
+           "P::wake(word_, 1);\n  }\n\n  // A thread is about to run it", ";\n  }\n\n  // A thread is about to run it"),
+    change("explorer", "a poke comes after the end", "scavenger", SCAVENGER,
+           f"if (word_.compare_exchange_strong(idle, kWanted, {RELEASE}, {RELAXED}))\n      P::wake(word_, 1);",
+           f"word_.store(kWanted, {RELEASE});\n    P::wake(word_, 1);"),
+    change("explorer", "who stops wakes nobody", "scavenger", SCAVENGER,
+           "P::wake(word_, 1);\n  }\n  // There may be work, and", "}\n  // There may be work, and"),
     change("explorer", "two grow at once", "growth", RUNS,
            "if (!growth_.try_acquire(visit)) {", "if (false) {",
            "    growth_.release(visit);\n", ""),
@@ -325,13 +320,11 @@ MUTANTS += [
     change("explorer", "not marked busy", "handler", OWNED, STORE_BUSY, "",
            "marked - kBusyByte", "marked & ~uintptr_t{kBusyByte}"),
     change("explorer", "a handler waits for locks", "handler", LOCK, "if (!visit.may_block) return false;", ""),
-    change("explorer", "disown does not wait", "exit", OWNED,
-           "  if (!lock_or_wait(visit))\n"
-           "    return;  // waits for a revoker: afterwards nobody looks at the slot, which may go away\n"
-           "  set_owner(nullptr);\n  close_gate();\n  unlock(visit);",
-           "  set_owner(nullptr);\n  close_gate();"),
+    change("explorer", "a revoker reads the slot as memory", "exit", OWNED,
+           "return P::reads_as(slot, reinterpret_cast<Address>(static_cast<const Gate*>(this)));",
+           f"return slot->load({ACQUIRE}) == this;"),
     change("explorer", "the child takes over busy lanes", "fork fork-3", ENGINE_SLOW,
-           f"if (is_orphan && owner->load({ACQUIRE}) != &lane) return lane.set_aside();", ""),
+           "if (is_orphan && !rests && !lane.is_named_by(owner)) return lane.set_aside();", ""),
 ]
 
 

@@ -69,12 +69,17 @@ struct Simulated {
     idle(500);
     return true;
   }
-  static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept { simulator::wait(&word, value); }
+  static void wait(std::atomic<uint32_t>& word, uint32_t value,
+                   uint64_t = lanemalloc::kForever) noexcept {
+    simulator::wait(&word, value);
+  }
   static void wake(std::atomic<uint32_t>& word, int count) noexcept { simulator::wake(&word, count); }
   static void sleep_ms(uint64_t) noexcept {}
   static void pause() noexcept { idle(40); }
-  // A run is over before the scavenger's first pass.
-  static bool start_thread(lanemalloc::BareThread&, void (*)(void*), void*) noexcept { return false; }
+  static bool reads_as(const void* at, uint64_t value) noexcept {
+    return static_cast<const std::atomic<uint64_t>*>(at)->load(std::memory_order_acquire) == value;
+  }
+  static bool thread_is_gone(uint32_t) noexcept { return false; }
   static void say(const char*, lanemalloc::Bytes) noexcept {}
 };
 static_assert(lanemalloc::Platform<Simulated>);

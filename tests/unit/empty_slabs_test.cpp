@@ -275,7 +275,7 @@ TEST_ALL_CONFIGS(EmptySlabsTest, TheyGoBackWhenTheLaneRestsAndWhenItIsTrimmed) {
   engine().trim(t);
   EXPECT_EQ(lane_of(t)->empty_blocks(), 0u);
   EXPECT_EQ(statistics().slab_bytes, 0u);
-  start_scavenger(t);
+  start_threads();
   leave_empty(t, 40);
   all_passes();
   EXPECT_EQ(statistics().slab_bytes, 0u);

@@ -239,7 +239,14 @@ class EngineTest : public FakeTest {
     if (started_) Fake::release_all();
     engine_ = std::make_unique<FakeEngine>();
     started_ = engine_->start(settings, [](Verdict why, const void* p) { reports.push_back({why, p}); });
-    if (started_) engine_->set_exit_watch([](Slot&) { return true; });
+    if (!started_) return;
+    engine_->set_exit_watch([](Slot&) { return true; });
+    if (!Fake::single) engine_->scavenger_begins();
+  }
+  // A second thread starts, and with it the scavenger's: passes() runs it.
+  void start_threads() {
+    FakeTest::start_threads();
+    if (!engine_->has_scavenger()) engine_->scavenger_begins();
   }
 
   static constexpr uint32_t kSharedLanes = 2;
@@ -298,36 +305,27 @@ class EngineTest : public FakeTest {
     EXPECT_EQ(engine_->free(p, slot), Verdict::kGood);
   }
 
-  // Runs the scavenger's loop up to the end of `n` passes, as its thread would. Needs one that was started. False if the
-  // scavenger went to rest before.
-  static bool passes(int n) {
-    void (*const run)(void*) = Fake::thread_run;
-    EXPECT_TRUE(run != nullptr) << "no scavenger was started";
-    if (run == nullptr) return false;
+  // Whether a scavenger runs that has something to do.
+  bool is_scavenger_wanted() {
+    const Scavenger<Fake>& scavenger = world().scavenger;
+    return scavenger.is_running() && scavenger.period_ms() != 0 && scavenger.is_wanted();
+  }
+  // Runs the scavenger's loop up to the end of `n` passes, as its thread would. False if it came to rest or to its end before.
+  bool passes(int n) {
+    if (!world().scavenger.is_running()) return false;
+    scavenger_ = &world().scavenger;
     passes_left_ = n;
-    Fake::on_sleep = [] {
-      if (passes_left_-- == 0) longjmp(after_passes_, 1);
-    };
-    volatile bool rested = false;
-    if (setjmp(after_passes_) == 0) {
-      run(Fake::thread_argument);
-      rested = true;
-    }
-    Fake::on_sleep = nullptr;
-    if (rested) Fake::thread_run = nullptr;
-    return !rested;
+    Fake::on_wait = wait_in_scavenger;
+    const int why = setjmp(after_passes_);
+    if (why == 0) engine().scavenge();
+    Fake::on_wait = nullptr;
+    return why == kPassesDone;
   }
   // Runs the scavenger until it goes to rest.
-  static void all_passes() {
+  void all_passes() {
     for (int i = 0; i < 200; ++i)
       if (!passes(1)) return;
     ADD_FAILURE() << "the scavenger does not come to rest";
-  }
-  // Sees to it that there is a scavenger.
-  void start_scavenger(Slot& slot) {
-    start_threads();
-    give(slot, take(slot, kSlabMax + 1));
-    ASSERT_TRUE(Fake::thread_run != nullptr);
   }
 
   bool started_ = false;
@@ -335,8 +333,22 @@ class EngineTest : public FakeTest {
   std::deque<Slot> slots_;
 
  private:
-  static inline jmp_buf after_passes_;
-  static inline int passes_left_ = 0;
+  static constexpr int kPassesDone = 1;
+  static constexpr int kAtRest = 2;
+
+  // The scavenger sleeps between two passes while the clock moves on, and at rest until somebody pokes it.
+  static bool wait_in_scavenger(const void* word, uint64_t most_ms) {
+    const auto into = reinterpret_cast<Address>(word) - reinterpret_cast<Address>(scavenger_);
+    if (into >= sizeof *scavenger_) return false;  // a lock
+    if (most_ms == kForever) longjmp(after_passes_, kAtRest);
+    if (passes_left_-- == 0) longjmp(after_passes_, kPassesDone);
+    Fake::clock.fetch_add(most_ms, std::memory_order_relaxed);
+    return true;
+  }
+
+  static inline thread_local Scavenger<Fake>* scavenger_ = nullptr;
+  static inline thread_local jmp_buf after_passes_;
+  static inline thread_local int passes_left_ = 0;
 };
 
 }  // namespace lanemalloc

@@ -277,16 +277,20 @@ TEST_ALL_CONFIGS(ForkTest, ABatchWhoseGiverIsGoneIsTakenInTheChild) {
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
 
-TEST_ALL_CONFIGS(ForkTest, TheChildHasNoScavengerAndStartsItsOwn) {
+TEST_ALL_CONFIGS(ForkTest, TheChildHasNoScavengerUntilItStartsAThread) {
   start_threads();
   Slot& a = thread();
-  start_scavenger(a);
-  EXPECT_TRUE(world().scavenger.is_running());
+  all_passes();
   fork_in_child(a);
-  EXPECT_FALSE(world().scavenger.is_running());
-  Fake::thread_run = nullptr;
+  EXPECT_FALSE(engine().has_scavenger());
+  constexpr Bytes kPastTheLimit = Bytes{300} << 20;
+  give(a, take(a, kPastTheLimit));
+  EXPECT_LT(statistics().runs.dirty, kPastTheLimit) << "frees give memory back while it has none";
+  start_threads();
+  EXPECT_TRUE(engine().has_scavenger());
   give(a, take(a, 10 << 20));
-  EXPECT_TRUE(Fake::thread_run != nullptr);
+  all_passes();
+  EXPECT_EQ(statistics().runs.dirty, 0u);
 }
 
 TEST_ALL_CONFIGS(ForkTest, AChildForksAgainAndAgain) {

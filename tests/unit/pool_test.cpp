@@ -81,7 +81,7 @@ TEST_ALL_CONFIGS(PoolTest, FunctionsAreCalledExactlyOnceAtEachUseAndForEachObjec
   EXPECT_EQ(calls.ctors, 1300);
   EXPECT_EQ(calls.finis, 0);
   engine().trim(a);
-  if (!config().single && Fake::thread_run != nullptr) all_passes();
+  if (is_scavenger_wanted()) all_passes();
   EXPECT_EQ(calls.finis, 0) << "memory leaves in reclaim and at the end only";
   EXPECT_GT(reclaim(pool, a), 0u);
   EXPECT_GT(calls.finis, 0);
@@ -252,7 +252,7 @@ TEST_ALL_CONFIGS(PoolTest, PreallocatedObjectsAreInitializedServeAnyThreadAndSta
   reclaim(pool, b);
   EXPECT_GE(cut(pool) - live(pool, b), 2000u);
   engine().trim(b);
-  if (Fake::thread_run != nullptr) all_passes();
+  if (is_scavenger_wanted()) all_passes();
   std::vector<void*> all = take_many(pool, b, 2000);
   EXPECT_LE(calls.inits, inits + 100) << "they were ready, but for what was cut with them";
   EXPECT_EQ(pool.kind().slabs, slabs);

@@ -27,6 +27,7 @@ class RunsTest : public FakeTest {
   void start(bool unmap, int64_t decay_ms) {
     Fake::maps_are_charged = unmap;
     runs_.start(unmap, decay_ms);
+    runs_.set_scavenged(!config().single);
   }
 
   // The core's invariants, and those that a walk over all blocks shows: no two neighbours free in the same condition,

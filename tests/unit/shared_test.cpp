@@ -407,7 +407,7 @@ TEST_SHARED(SharedTest, NoThreadEntersALaneThatIsNoLongerOfThePoolAfterItsNextMi
     EXPECT_TRUE(is_whole(all[i], 100, i / 1000));
     give(*threads[i % 8], all[i]);
   }
-  start_scavenger(*threads[0]);
+  start_threads();
   all_passes();
   EXPECT_EQ(statistics().slab_bytes, 0u);
   EXPECT_EQ(statistics().in_flight_objects, 0u);

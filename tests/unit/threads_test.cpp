@@ -12,11 +12,7 @@ void* lane_memalign(size_t alignment, size_t size);
 void lane_free(void* p);
 size_t lane_malloc_usable_size(void* p);
 int lane_malloc_trim(size_t pad);
-#if defined(__SANITIZE_THREAD__)
-// The scavenger has no thread-local storage of its own, and the thread sanitizer cannot do without.
-extern const char* lane_lanemalloc_options;
-const char* lane_lanemalloc_options = "decay_ms=-1";
-#elif defined(LANEMALLOC_PREFIXED)
+#if defined(LANEMALLOC_PREFIXED)
 extern const char* lane_lanemalloc_options;
 const char* lane_lanemalloc_options = "decay_ms=40";
 #endif
@@ -117,7 +113,7 @@ class ThreadsTest : public EngineTest {
     }
     Slot trimmer{&no_lane_gate};
     while (running > 0) {
-      if (with_scavenger && Fake::thread_run != nullptr) passes(1);
+      if (with_scavenger && is_scavenger_wanted()) passes(1);
       engine().trim(trimmer);
       std::this_thread::yield();
     }

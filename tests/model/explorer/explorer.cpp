@@ -62,7 +62,7 @@ struct Store {
   Clock clock;
 };
 
-enum class Condition { kUnborn, kReady, kWaiting, kPaused, kDone };
+enum class Condition { kReady, kWaiting, kPaused, kDone };
 
 struct Thread {
   Condition condition;
@@ -75,9 +75,6 @@ struct Thread {
   int cpu;
   uint32_t restarts;   // whatever makes a restartable sequence start again
   Clock stepped;       // when its last step with the contents of a lane was done
-  void (*run)(void*);  // of a started thread
-  void* argument;
-  int* alive;
   jmp_buf place;
   ucontext_t start;
   bool fresh = true;  // to be started at the top
@@ -300,8 +297,7 @@ void give_way() {
   if (n > 0) return switch_to(others[choose(n)]);
   if (threads[current].condition == Condition::kReady) return;
   bool done = true;
-  for (int i = 0; i < thread_count; ++i)
-    done &= threads[i].condition == Condition::kDone || threads[i].condition == Condition::kUnborn;
+  for (int i = 0; i < thread_count; ++i) done &= threads[i].condition == Condition::kDone;
   if (!done) fail("nobody can go on: a wake-up was lost, or threads wait for each other");
   if (_setjmp(threads[current].place) != 0) return;
   _longjmp(main_place, 1);
@@ -347,20 +343,9 @@ void point() {
 void thread_main(int i) {
   for (;;) {
     Thread& me = threads[i];
-    if (me.run != nullptr) {
-      me.run(me.argument);
-      if (!me.buffer.empty()) point();
-      drain(me);
-      *me.alive = 0;
-      Cell& cell = cell_of(reinterpret_cast<uintptr_t>(me.alive));
-      cell.released = me.clock;
-      me.run = nullptr;
-      me.condition = Condition::kUnborn;
-    } else {
-      tested->thread(state, i);
-      if (!me.buffer.empty()) point();  // the last stores may come late
-      me.condition = Condition::kDone;
-    }
+    tested->thread(state, i);
+    if (!me.buffer.empty()) point();  // the last stores may come late
+    me.condition = Condition::kDone;
     trace(nullptr, "-- ends");
     drain(me);
     wake_spinners();
@@ -561,7 +546,7 @@ bool run_once() {
   signals_left = tested->handler != nullptr ? tested->bounds.signals : 0;
   for (int i = 0; i < thread_count; ++i) {
     Thread& thread = threads[i];
-    thread.condition = i < tested->bounds.threads ? Condition::kReady : Condition::kUnborn;
+    thread.condition = Condition::kReady;
     thread.buffer.clear();
     thread.clock = {};
     thread.clock[i] = 1;
@@ -571,7 +556,6 @@ bool run_once() {
     thread.cpu = tested->bounds.cpus[i] - '0';
     thread.restarts = 0;
     thread.stepped = {};
-    thread.run = nullptr;
   }
   moves_left = tested->bounds.moves;
   is_alone = false;
@@ -626,7 +610,7 @@ int explore(bool replay) {
     std::printf("the scenario is too large: %zu bytes\n", tested->size);
     return 2;
   }
-  thread_count = tested->bounds.threads + (tested->bounds.spare ? 1 : 0);
+  thread_count = tested->bounds.threads;
   for (int i = 0; i < thread_count; ++i) make_fiber(i);
   tested->construct(state);
   take_image();
@@ -785,6 +769,16 @@ void restart() {
   }
 }
 
+bool reads_as(const void* at, uint64_t value) {
+  const auto a = reinterpret_cast<uintptr_t>(at);
+  if (!running) return *static_cast<const uint64_t*>(at) == value;
+  point();
+  const bool same = peek(a, sizeof value) == value;
+  if (same && is_published(a)) join(threads[current].clock, cell_of(a).released);
+  trace(__builtin_return_address(0), "the kernel reads %s: %s", name_of(a).c_str(), same ? "so it is" : "no");
+  return same;
+}
+
 void wait(const void* word, uint32_t value) {
   if (!running) std::abort();
   point();
@@ -840,26 +834,6 @@ void sleep() {
   }
   const int taken = choose(static_cast<size_t>(n) + 1);
   if (taken > 0) switch_to(others[taken - 1]);
-}
-
-bool start_thread(int* alive, void (*run)(void*), void* argument) {
-  if (!running || !tested->bounds.spare) return false;
-  point();
-  drain(threads[current]);
-  Thread& spare = threads[thread_count - 1];
-  if (spare.condition != Condition::kUnborn || spare.run != nullptr)
-    fail("a thread is started on the stack of one that still runs");
-  trace(nullptr, "starts T%d", thread_count - 1);
-  *alive = 1;
-  spare.run = run;
-  spare.argument = argument;
-  spare.alive = alive;
-  spare.clock = threads[current].clock;
-  spare.clock[static_cast<size_t>(thread_count - 1)] =
-      threads[thread_count - 1].clock[static_cast<size_t>(thread_count - 1)] + 1;
-  ++threads[current].clock[static_cast<size_t>(current)];
-  spare.condition = Condition::kReady;
-  return true;
 }
 
 }  // namespace explorer

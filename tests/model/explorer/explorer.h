@@ -19,7 +19,6 @@ struct Bounds {
   int signals = 0;  // S::handler(0) interrupts thread 0, at most so often
   bool at_plain =
       false;  // handlers also come, and threads are stopped, between plain accesses, not only before atomic ones
-  bool spare = false;         // one more thread, for start_thread()
   const char* cpus = "0123";  // thread i runs on the CPU with the number cpus[i]
   int moves = 0;              // thread 0 is moved to the next CPU, at most so often
 };
@@ -76,11 +75,11 @@ int cpu();
 Step take_here(void* word, uint16_t lower, uint32_t mark, uint32_t& before);
 Step pop_here(const void* word, void** head, void*& object);
 void restart();
+// A look by the kernel, with acquire order: also at what its thread has taken with it, so it is never in a race.
+bool reads_as(const void* at, uint64_t value);
 void wait(const void* word, uint32_t value);
 void wake(const void* word, int count);
 void pause();
 void sleep();
-// False where the scenario has no spare thread. When it ends, *alive becomes 0.
-bool start_thread(int* alive, void (*run)(void*), void* argument);
 
 }  // namespace explorer

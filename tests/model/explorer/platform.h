@@ -11,6 +11,8 @@
 namespace explorer {
 
 struct Model {
+  static inline uint64_t clock = 0;  // milliseconds; moved on by who waits for the time to pass
+
   static lanemalloc::Bytes page_size() noexcept { return 4096; }
   static lanemalloc::Bytes physical_memory() noexcept { return 8 << 20; }
   static lanemalloc::Bytes address_limit() noexcept { return 4 << 20; }  // keeps the region small
@@ -30,7 +32,7 @@ struct Model {
   // What the memory holds is not looked at.
   static bool empty(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
   static bool move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
-  static uint64_t now_ms() noexcept { return 0; }
+  static uint64_t now_ms() noexcept { return clock; }
   // Of a thread always the same, so that schedules can be repeated.
   static uint64_t now_ns() noexcept { return 1 + static_cast<uint64_t>(current_thread()); }
   static uint32_t cpus() noexcept { return 2; }
@@ -64,13 +66,17 @@ struct Model {
     explorer::barrier();
     return true;
   }
-  static void wait(std::atomic<uint32_t>& word, uint32_t value) noexcept { explorer::wait(&word, value); }
+  static void wait(std::atomic<uint32_t>& word, uint32_t value,
+                   uint64_t most_ms = lanemalloc::kForever) noexcept {
+    if (most_ms == lanemalloc::kForever) return explorer::wait(&word, value);
+    explorer::sleep();
+    clock += most_ms;
+  }
   static void wake(std::atomic<uint32_t>& word, int count) noexcept { explorer::wake(&word, count); }
   static void sleep_ms(uint64_t) noexcept { explorer::sleep(); }
   static void pause() noexcept { explorer::pause(); }
-  static bool start_thread(lanemalloc::BareThread& thread, void (*run)(void*), void* argument) noexcept {
-    return explorer::start_thread(reinterpret_cast<int*>(&thread.alive), run, argument);
-  }
+  static bool reads_as(const void* at, uint64_t value) noexcept { return explorer::reads_as(at, value); }
+  static bool thread_is_gone(uint32_t) noexcept { return false; }
   static void say(const char*, lanemalloc::Bytes) noexcept {}
 };
 static_assert(lanemalloc::Platform<Model>);

@@ -30,6 +30,9 @@ struct Platform {
   static void wake(model::atomic<uint32_t>&, int) {}
   static void sleep_ms(uint64_t) { rl::yield(1, $); }
   static uint64_t now_ns() { return 1; }
+  static bool reads_as(const Slot* slot, uint64_t value) {
+    return reinterpret_cast<uint64_t>(slot->load(std::memory_order_acquire)) == value;
+  }
 };
 
 // One way for an owner to make sure that the lane is not being revoked.
@@ -76,8 +79,8 @@ struct EntryTest : rl::test_suite<EntryTest<kLook>, 2> {
   }
 };
 
-// The owner's thread ends, and gives its lane back, while another takes the lane away: the slot is the thread's memory and
-// nobody may look at it any more.
+// The owner's thread ends, and gives its lane back, while another takes the lane away: who has the lane and finds an owner there
+// finds the owner's thread too.
 struct DisownTest : rl::test_suite<DisownTest, 2> {
   World<Platform> world;
   Slot slot{nullptr};

@@ -14,13 +14,10 @@ namespace {
 
 using namespace lanemalloc;
 
-struct ScavengerTest;
-ScavengerTest* scavenger_test;
-
 struct Platform {
   static bool single_threaded() { return false; }
   static void pause() { rl::yield(1, $); }
-  static void wait(model::atomic<uint32_t>&, uint32_t) { rl::yield(1, $); }
+  static void wait(model::atomic<uint32_t>&, uint32_t, uint64_t = kForever) { rl::yield(1, $); }
   static void wake(model::atomic<uint32_t>&, int) {}
   static void sleep_ms(uint64_t) { rl::yield(1, $); }
   static uint64_t now_ns() { return 1; }
@@ -28,7 +25,6 @@ struct Platform {
     model::full_fence();
     return true;
   }
-  static bool start_thread(BareThread& thread, void (*run)(void*), void* argument);
 };
 
 // Three threads take the lock, one of them only by trying, and use what it guards.
@@ -82,55 +78,80 @@ void Sleepers::wake(model::atomic<uint32_t>&, int) {
   test.kernel.unlock($);
 }
 
-// Two threads have work and poke; the third is the scavenger, when it has been started. When everything is at rest, no
-// work may be left.
+struct ScavengerTest;
+ScavengerTest* scavenger_test;
+
+// With a clock, and a futex that the scavenger sleeps on until it is woken.
+struct ScavengerPlatform : Platform {
+  static void wait(model::atomic<uint32_t>& word, uint32_t value, uint64_t most_ms = kForever);
+  static void wake(model::atomic<uint32_t>& word, int count);
+  static uint64_t now_ms();
+};
+
+// Two threads have work and poke; the third is the scavenger. When everything is at rest, no work may be left.
 struct ScavengerTest : rl::test_suite<ScavengerTest, 3> {
-  Scavenger<Platform> scavenger;
+  Scavenger<ScavengerPlatform> scavenger;
   model::atomic<uint32_t> work{0};
-  model::atomic<uint32_t> starts{0}, ends{0}, pokers{2};
-  void (*entry)(void*) = nullptr;
-  BareThread* bare = nullptr;
+  uint64_t clock = 0;  // the scavenger's
+  rl::mutex kernel;
+  rl::condition_variable changed;
+  rl::var<int> pokers, sleepers;
 
   void before() {
     scavenger_test = this;
-    bare = nullptr;
+    clock = 0;
+    pokers($) = 2;
+    sleepers($) = 0;
     scavenger.start([](void* test) { return static_cast<ScavengerTest*>(test)->pass(); }, this, 1000);
+    scavenger.begin();
   }
   bool pass() {
     work.exchange(0, std::memory_order_acq_rel);
     return false;
   }
   void thread(unsigned index) {
-    if (index < 2) {
-      work.fetch_add(1, std::memory_order_acq_rel);  // in the core: a lock is given back
-      scavenger.poke(Visit(this, true));
-      pokers.fetch_add(static_cast<uint32_t>(-1), std::memory_order_acq_rel);
-      return;
+    if (index == 2) return scavenger.run();
+    work.fetch_add(1, std::memory_order_acq_rel);  // in the core: a lock is given back
+    scavenger.poke();
+    kernel.lock($);
+    pokers($) = static_cast<int>(pokers($)) - 1;
+    changed.notify_all($);
+    kernel.unlock($);
+  }
+  // True: nobody will ever wake it.
+  bool sleep(model::atomic<uint32_t>& word, uint32_t value) {
+    bool for_good = false;
+    kernel.lock($);
+    if (word.load(std::memory_order_relaxed) == value) {
+      sleepers($) = 1;
+      while (static_cast<int>(sleepers($)) != 0 && static_cast<int>(pokers($)) != 0) changed.wait(kernel, $);
+      for_good = static_cast<int>(sleepers($)) != 0;
+      sleepers($) = 0;
     }
-    // One thread plays all scavengers, one after the other, as the stack that they share makes them be.
-    for (;;) {
-      const bool last = pokers.load(std::memory_order_acquire) == 0;
-      if (ends.load(std::memory_order_relaxed) != starts.load(std::memory_order_acquire)) {
-        entry(&scavenger);
-        bare->alive.store(0, std::memory_order_release);
-        ends.fetch_add(1, std::memory_order_relaxed);
-      } else if (last) {
-        return;
-      } else {
-        rl::yield(1, $);
-      }
-    }
+    kernel.unlock($);
+    return for_good;
+  }
+  void wake() {
+    kernel.lock($);
+    sleepers($) = 0;
+    changed.notify_all($);
+    kernel.unlock($);
   }
   void after() { RL_ASSERT(work.load(std::memory_order_relaxed) == 0); }
 };
 
-bool Platform::start_thread(BareThread& thread, void (*run)(void*), void*) {
-  thread.alive.store(1, std::memory_order_relaxed);
-  scavenger_test->entry = run;
-  scavenger_test->bare = &thread;
-  scavenger_test->starts.fetch_add(1, std::memory_order_release);
-  return true;
+void ScavengerPlatform::wait(model::atomic<uint32_t>& word, uint32_t value, uint64_t most_ms) {
+  ScavengerTest& test = *scavenger_test;
+  if (most_ms != kForever) {
+    test.clock += most_ms;
+    rl::yield(1, $);
+  } else if (test.sleep(word, value)) {
+    RL_ASSERT(test.work.fetch_add(0, std::memory_order_relaxed) == 0);
+    test.scavenger.stop();
+  }
 }
+void ScavengerPlatform::wake(model::atomic<uint32_t>&, int) { scavenger_test->wake(); }
+uint64_t ScavengerPlatform::now_ms() { return scavenger_test->clock; }
 
 // Freed runs that wait for the next holder of the lock: pushed by two threads, taken twice by a third, and at the end.
 struct DeferredTest : rl::test_suite<DeferredTest, 3> {

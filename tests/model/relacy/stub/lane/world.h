@@ -38,6 +38,9 @@ class Lane : public Gate {
   void unlock(Visit& visit) { lock_.release(visit); }
   bool adopt_by(Slot& slot, Visit& visit);
   void disown(Visit& visit);
+  void forget_owner();
+  void rest_closed();
+  bool is_named_by(const Slot* slot) const;
   void open_gate();
   void close_gate();
   bool is_closed() const;
@@ -60,6 +63,7 @@ class Lane : public Gate {
   model::atomic<Slot*> owner_slot_{nullptr};
   model::atomic<bool> revoking_{false};
   model::atomic<bool> asked_{false};
+  bool rests_ = false;
 };
 
 }  // namespace lanemalloc

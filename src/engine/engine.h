@@ -271,6 +271,10 @@ class Engine {
   // Gives back what can be given back now. True if anything was.
   bool trim(Slot& slot);
   void thread_exits(Slot& slot);
+  // Around a child that works with this thread's slot while the thread is stopped (vfork), or beside it: no hits, and no lane of its own.
+  // Returns what open_slot() is to put back.
+  Gate* close_slot(Slot& slot);
+  void open_slot(Slot& slot, Gate* gate) { Owned::leave(slot, gate); }
   void before_fork(Slot& slot);
   void after_fork_in_parent();
   void after_fork_in_child(Slot& slot);

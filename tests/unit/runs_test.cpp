@@ -358,6 +358,7 @@ TEST_ALL_CONFIGS(RunsTest, WhatWasFreeBeforeAnAbandonIsNeverTouchedAgain) {
   runs_.free(a, 4, visit_);
   runs_.free(c, 4, visit_);
   ASSERT_TRUE(runs_.lock().try_acquire(holder_));  // and its thread is gone after the fork
+  EXPECT_FALSE(runs_.lock().open_in_child(&visit_));
   runs_.abandon();
   EXPECT_EQ(blocks().dirty, 0u);
   runs_.free(b, 4, visit_);  // lies between two runs that are given up

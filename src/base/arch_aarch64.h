@@ -7,6 +7,48 @@
 
 #include "base/compiler.h"
 
+// A function `name` that does what vfork(2) does: begins() returns a word before, and ends(word, result of the system call) returns in the
+// parent. The child uses the parent's stack, so what is needed afterwards stays in registers, which the kernel keeps. The system call is
+// clone(CLONE_VM | CLONE_VFORK | SIGCHLD).
+#define LANEMALLOC_VFORK(name, begins, ends) \
+  __asm__(                                   \
+      ".pushsection .text\n"                 \
+      ".balign 16\n"                         \
+      ".globl " #name                        \
+      "\n"                                   \
+      ".type " #name ",%function\n" #name    \
+      ":\n"                                  \
+      ".cfi_startproc\n"                     \
+      "hint #34\n"                           \
+      "stp x29, x30, [sp, #-16]!\n"          \
+      ".cfi_adjust_cfa_offset 16\n"          \
+      ".cfi_rel_offset x29, 0\n"             \
+      ".cfi_rel_offset x30, 8\n"             \
+      "bl " #begins                          \
+      "\n"                                   \
+      "ldp x29, x30, [sp], #16\n"            \
+      ".cfi_adjust_cfa_offset -16\n"         \
+      ".cfi_restore x29\n"                   \
+      ".cfi_restore x30\n"                   \
+      "mov x9, x0\n"                         \
+      "mov x0, #0x4111\n"                    \
+      "mov x1, #0\n"                         \
+      "mov x2, #0\n"                         \
+      "mov x3, #0\n"                         \
+      "mov x4, #0\n"                         \
+      "mov x8, #220\n"                       \
+      "svc #0\n"                             \
+      "cbz x0, 1f\n"                         \
+      "mov x1, x0\n"                         \
+      "mov x0, x9\n"                         \
+      "b " #ends                             \
+      "\n"                                   \
+      "1: ret\n"                             \
+      ".cfi_endproc\n"                       \
+      ".size " #name ", . - " #name          \
+      "\n"                                   \
+      ".popsection\n")
+
 namespace lanemalloc::arch {
 
 // Returns the kernel's answer: -errno on failure.

@@ -7,6 +7,46 @@
 
 #include "base/compiler.h"
 
+// A function `name` that does what vfork(2) does: begins() returns a word before, and ends(word, result of the system call) returns in the
+// parent. The child uses the parent's stack, so what is needed afterwards stays in registers, which the kernel keeps. The child goes back by a
+// jump: a shadow stack keeps the entry for the parent's return.
+#define LANEMALLOC_VFORK(name, begins, ends) \
+  __asm__(                                   \
+      ".pushsection .text\n"                 \
+      ".balign 16\n"                         \
+      ".globl " #name                        \
+      "\n"                                   \
+      ".type " #name ",@function\n" #name    \
+      ":\n"                                  \
+      ".cfi_startproc\n"                     \
+      "endbr64\n"                            \
+      "subq $8, %rsp\n"                      \
+      ".cfi_adjust_cfa_offset 8\n"           \
+      "call " #begins                        \
+      "\n"                                   \
+      "addq $8, %rsp\n"                      \
+      ".cfi_adjust_cfa_offset -8\n"          \
+      "movq %rax, %rsi\n"                    \
+      "popq %rdi\n"                          \
+      ".cfi_adjust_cfa_offset -8\n"          \
+      ".cfi_register %rip, %rdi\n"           \
+      "movl $58, %eax\n"                     \
+      "syscall\n"                            \
+      "testq %rax, %rax\n"                   \
+      "jnz 1f\n"                             \
+      "jmp *%rdi\n"                          \
+      "1: pushq %rdi\n"                      \
+      ".cfi_adjust_cfa_offset 8\n"           \
+      ".cfi_offset %rip, -8\n"               \
+      "movq %rsi, %rdi\n"                    \
+      "movq %rax, %rsi\n"                    \
+      "jmp " #ends                           \
+      "\n"                                   \
+      ".cfi_endproc\n"                       \
+      ".size " #name ", . - " #name          \
+      "\n"                                   \
+      ".popsection\n")
+
 namespace lanemalloc::arch {
 
 // Returns the kernel's answer: -errno on failure.

@@ -125,7 +125,8 @@ class Lock {
   }
   // In the child, where nobody is but `me`. False: another thread was inside, and what the lock guards may be half done.
   bool open_in_child(const void* me) {
-    const bool held = is_held();
+    // acquire: sees what one who insisted has left. Pairs with [unlock.release].
+    const bool held = is_held(state_.load(std::memory_order_acquire));
     if (held && holder() == me) {
       state_.store(kHeld, std::memory_order_relaxed);  // it goes on, further down its stack
       return true;

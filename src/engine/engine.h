@@ -282,6 +282,10 @@ class Engine {
   uint64_t scavenger_period_ms() const { return world_.scavenger.period_ms(); }
   // From now on it works in overflow lanes. Called in the thread; nothing of it goes on below the caller.
   void thread_exits(Slot& slot);
+  // Around a child that works with this thread's slot while the thread is stopped (vfork), or beside it: no hits, and no lane of its own.
+  // Returns what open_slot() is to put back.
+  Gate* close_slot(Slot& slot);
+  void open_slot(Slot& slot, Gate* gate) { Owned::leave(slot, gate); }
   void before_fork(Slot& slot);
   void after_fork_in_parent();
   void after_fork_in_child(Slot& slot);

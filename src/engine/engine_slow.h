@@ -904,6 +904,18 @@ void Engine<P>::abandon_lanes(Slot& slot, Lane<P>* inside) {
   });
 }
 
+// The kernel knows nothing of the child's restartable sequences, and the number of the CPU that the slot's neighbour shows is the
+// parent's. With this gate whoever uses the slot works in overflow lanes, under their locks. A thread that owns a lane gives it
+// back: nobody could take it away from a slot that does not show it. One that is inside (a handler) has hits for nobody already.
+template <class P>
+Gate* Engine<P>::close_slot(Slot& slot) {
+  Gate* gate = slot.load(std::memory_order_relaxed);
+  if (is_busy(gate)) return gate;
+  thread_exits(slot);
+  Owned::leave(slot, &exited_gate);
+  return gate == &exited_gate || gate->how != Entry::kOwned ? gate : &no_lane_gate;
+}
+
 // Closes what guards memory between lanes, so that the child finds it whole (base/lock.h). The thread stays outside: it, and the handlers
 // of other libraries that it runs, allocate and free as ever, and nobody has to wait for it. A fork in a signal handler that has
 // interrupted the allocator does not wait for holders.

@@ -153,21 +153,29 @@ TEST_OWNED(EmptySlabsTest, OfExitedThreadsOneLaneIsEmptiedAtATimeAndAllWithoutMe
 
 // Two threads are out of memory; one of them has the lane that keeps it.
 TEST_ALL_CONFIGS(EmptySlabsTest, WithoutMemoryWhoGivesBackIsWaitedFor) {
-  Slot &a = thread(), &b = thread();
+  constexpr Bytes kLarge = 600000;
+  Slot &a = thread(), &b = thread(), &c = thread();
   leave_empty(a, 40);
   Lane<Fake>* lane = lane_of(a);
-  Visit other(&b, true), visit(this, true), handler(this, false);
+  Visit other(&b, true);
   ASSERT_TRUE(lane->try_hold(other));
-  EXPECT_FALSE(world().collect_empties(Need::kSome, nullptr, visit));
-  EXPECT_FALSE(world().collect_empties(Need::kAll, nullptr, handler)) << "who may not wait does not";
+  EXPECT_FALSE(world().collect_empties(Need::kAll, nullptr, other)) << "who is in a lane does not wait";
+  Fake::fail(Fake::Call::kClaim, 1);
+  std::vector<void*> all;
+  in_handler(c, [&] {
+    while (void* p = engine().allocate(kLarge, c)) all.push_back(p);  // nor does a handler
+  });
   Fake::on_pause = [&] {
     Fake::on_pause = nullptr;
     lane->give_back_empties(lane->empty_blocks(), other);
     lane->let_go(other);
   };
-  EXPECT_TRUE(world().collect_empties(Need::kAll, nullptr, visit));
-  EXPECT_EQ(lane->empty_blocks(), 0u);
+  void* p = engine().allocate(kLarge, c);
+  EXPECT_NE(p, nullptr);
   EXPECT_EQ(Fake::on_pause, nullptr);
+  Fake::fail_never();
+  give(c, p);
+  give_all(c, all);
 }
 
 TEST_ALL_CONFIGS(EmptySlabsTest, ThoseOfABusyLaneStay) {

@@ -89,7 +89,7 @@ TEST_ALL_CONFIGS(ForkTest, WhoFindsNoOtherMemoryTakesWhatAForkHasClosed) {
   void* p = take(a, 900000);
   give(a, p);
   engine().before_fork(a);
-  Fake::fail(Fake::Call::kClaim, ~0u);
+  Fake::fail(Fake::Call::kClaim, 1);
   p = engine().allocate(900000, a);
   EXPECT_NE(p, nullptr);
   Fake::fail_never();

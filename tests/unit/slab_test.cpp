@@ -299,6 +299,7 @@ TEST_ALL_CONFIGS(SlabTest, WhatLayInAnAbandonedDepotIsLeftAlone) {
   ASSERT_TRUE(depot_.give(second, visit_));
   ASSERT_TRUE(depot_.give(slab, visit_));
   ASSERT_TRUE(depot_.lock().try_acquire(holder_));  // and its thread is gone after the fork
+  EXPECT_FALSE(depot_.lock().open_in_child(&visit_));
   depot_.abandon();
   Object* batch = nullptr;
   for (size_t i = 1; i < all.size(); ++i) all[i]->next = batch, batch = all[i];

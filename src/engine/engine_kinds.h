@@ -202,7 +202,7 @@ void* Engine<P>::allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment
 
 template <class P>
 void* Engine<P>::resize_large_of(void* p, Bytes size, Slot& slot) {
-  if (size <= kSlabMax || size >= world_.region.bytes()) return nullptr;
+  if (size <= kSlabMax || size >= world_.region.most_bytes()) return nullptr;
   KindOwner* const owner = large_state(world_.region, world_.region.block_of(p)).owner;
   give_large_to(nullptr, p);
   Inside inside(slot, Owned::enter(slot));

@@ -126,6 +126,7 @@ class Engine<P>::Stay : public Inside {
           P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before);
       if (LIKELY(result == Restartable::kDone)) {
         if (gate_ != lane && gate_ != &no_lane_gate) count<P>(world().counters.rebinds);
+        lane->see_growth();
         lane_ = lane;
         gate_ = lane;
         how_ = How::kByCpu;
@@ -165,8 +166,10 @@ class Engine<P>::Turn {
     } else if (gate->how == Entry::kPerCpu) {
       uint32_t before;
       if (P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before) ==
-          Restartable::kDone)
+          Restartable::kDone) {
         lane_ = lane;
+        lane->see_growth();
+      }
     }
   }
   Turn(const Turn&) = delete;
@@ -217,11 +220,8 @@ template <class P>
 bool Engine<P>::start(const Settings& settings, void (*report)(Verdict, const void*)) {
   world_.settings = settings;
   world_.report = report;
-  Bytes lanes = LaneTable<P>::kMostLanes * LaneTable<P>::kStride;
-  const Bytes limit = P::address_limit();
-  if (limit / 8 < lanes) lanes = round_up(limit / 8, kBlockSize);
-  if (!world_.region.start(lanes, settings.checked)) return false;
-  world_.lanes.start(world_.region.lanes(), lanes);
+  if (!world_.region.start(LaneTable<P>::kMostLanes * LaneTable<P>::kStride, settings.checked)) return false;
+  world_.lanes.start();
   world_.runs.start(P::charges_by_mapping(), settings.decay_ms);
   world_.scavenger.start(&Engine::pass, this, settings.decay_ms);
   if (!choose_entry(settings)) set_entry(Entry::kShared, 0);
@@ -335,7 +335,7 @@ template <class P>
 void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed) {
   Inside inside(slot, gate);
   void* p = nullptr;
-  if (size < world_.region.bytes() && alignment < world_.region.bytes()) {
+  if (size < world_.region.most_bytes() && alignment < world_.region.most_bytes()) {
     const BlockCount blocks = blocks_for(size);
     const BlockCount align_blocks =
         alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
@@ -555,7 +555,7 @@ bool Engine<P>::is_start(const void* p, MapEntry entry) const {
 // Nobody owns the block: is it outside, inside a large object, or free?
 template <class P>
 Verdict Engine<P>::why_nobody(const void* p) const {
-  if (world_.region.distance(p) >= world_.region.bytes()) return Verdict::kNotOurs;
+  if (world_.region.distance(p) >= world_.region.most_bytes()) return Verdict::kNotOurs;
   const BlockIndex block = world_.region.block_of(p);
   if (block >= world_.runs.used_end()) return Verdict::kNotInUse;
   for (BlockIndex b = block; b-- > 0;) {
@@ -595,7 +595,7 @@ bool Engine<P>::mark_free(const void* p) {
 template <class P>
 void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   const Bytes old_size = usable_size(p, entry);
-  if (old_size > kSlabMax && size > kSlabMax && size < world_.region.bytes()) {
+  if (old_size > kSlabMax && size > kSlabMax && size < world_.region.most_bytes()) {
     const BlockCount blocks = blocks_for(size);
     Inside inside(slot, Owned::enter(slot));
     Visit& visit = inside.visit();
@@ -656,10 +656,9 @@ void* Engine<P>::move_large(void* p, Bytes size, Visit& visit) {
   if (to.at == Runs<P>::kNone) return nullptr;
   const Sample sample = large_state(world_.region, from).sample;
   world_.region.set_entries(from, 1, MapEntry());
-  if (!world_.runs.move(from, to.at, old_blocks, moved_before, visit)) {
+  if (!world_.runs.move(from, old_blocks, to.at, blocks, moved_before, visit)) {
     publish_large(from, moved_before);
     large_state(world_.region, from).sample = sample;
-    world_.runs.free(to.at, blocks, visit);
     return nullptr;
   }
   publish_large(to.at, true);
@@ -699,7 +698,7 @@ bool Engine<P>::pass() {
   world_.lanes.for_each([&](Lane<P>& lane) { more |= tend(lane, visit); });
   const uint32_t now = world_.runs.epoch();
   if (now > Scavenger<P>::kPassesToDecay) world_.runs.purge(now - Scavenger<P>::kPassesToDecay, visit);
-  return more || world_.runs.has_dirty();
+  return more || world_.runs.has_more_to_give();
 }
 
 // True if the lane must be looked at again.
@@ -805,6 +804,7 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   if (fork == nullptr) return;
   Visit visit(&slot, false);
   world_.scavenger.forget_thread();
+  world_.region.forget_grower();
   if (fork->readers) {
     epochs_.lock().release(visit);
   } else if (epochs_.lock().holder() != &slot) {

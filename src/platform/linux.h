@@ -10,16 +10,16 @@ namespace lanemalloc {
 
 struct Linux {
   static Bytes page_size() noexcept;
-  static Bytes physical_memory() noexcept;
   static Bytes address_limit() noexcept;
   static bool charges_by_mapping() noexcept;
-  static Address reserve(Bytes meta, Bytes body) noexcept;
-  static bool make_readable(Address a, Bytes n) noexcept;
-  static bool open(Address a, Bytes n) noexcept;
-  static void release(Address a, Bytes n) noexcept;
+  static Ground ground(unsigned attempt) noexcept;
+  static Claim extend(Address a, Bytes n) noexcept;
   static Claim claim(Address a, Bytes n) noexcept;
+  static Address reserve(Bytes n) noexcept;
+  static bool open(Address a, Bytes n) noexcept;
+  static bool release(Address a, Bytes n) noexcept;
   static bool empty(Address a, Bytes n) noexcept;
-  static bool move(Address from, Address to, Bytes n) noexcept;
+  static Move move(Address from, Address to, Bytes n) noexcept;
   static uint64_t now_ms() noexcept;
   static uint64_t now_ns() noexcept;
   static uint32_t cpus() noexcept;
@@ -47,6 +47,8 @@ struct Linux {
   static void wake(std::atomic<uint32_t>& word, int count) noexcept;
   static void sleep_ms(uint64_t ms) noexcept;
   static void pause() noexcept { arch::pause(); }
+  static uint64_t block_signals() noexcept;
+  static void restore_signals(uint64_t mask) noexcept;
   static bool start_thread(BareThread& thread, void (*run)(void*), void* argument) noexcept;
   static void say(const char* text, Bytes n) noexcept;
 
@@ -62,9 +64,6 @@ struct Linux {
 
   // Beyond the contract, for the abi layer.
   static bool runs_with_raised_privileges() noexcept;  // AT_SECURE
-  // Blocks every signal of this thread and returns the old mask; restore_signals puts it back.
-  static uint64_t block_signals() noexcept;
-  static void restore_signals(uint64_t mask) noexcept;
 };
 static_assert(Platform<Linux>);
 

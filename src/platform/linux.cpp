@@ -175,6 +175,17 @@ void copy_rest(Address from, Address to, Bytes n) {
   unmap(from, n);
 }
 
+// Where no window will do (an emulator with few addresses): what the kernel offers, less and less.
+Ground offered(unsigned attempt) {
+  constexpr Bytes kMost = Bytes{64} << 30;
+  constexpr Bytes kLeast = Bytes{64} << 20;
+  const Bytes bytes = attempt < 64 ? kMost >> attempt : 0;
+  if (bytes < kLeast) return {};
+  const Address at = map(0, bytes + kHugePage, PROT_NONE, MAP_NORESERVE);
+  if (at != 0) unmap(at, bytes + kHugePage);
+  return {at != 0 ? round_up(at, kHugePage) : 0, bytes};
+}
+
 }  // namespace
 
 Bytes Linux::page_size() noexcept {
@@ -195,7 +206,7 @@ bool Linux::charges_by_mapping() noexcept {
 }
 
 Ground Linux::ground(unsigned attempt) noexcept {
-  if (attempt >= std::size(kWindows) * kAttempts) return {};
+  if (attempt >= std::size(kWindows) * kAttempts) return offered(attempt - std::size(kWindows) * kAttempts);
   const Window& window = kWindows[attempt / kAttempts];
   const Address slack = (window.to - window.from - window.ground) / kHugePage;
   const Address at = window.from + random_bits() % (slack + 1) * kHugePage;

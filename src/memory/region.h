@@ -20,6 +20,7 @@
 
 #include <atomic>
 
+#include "base/arch_probes.h"
 #include "base/atomics.h"
 #include "base/check.h"
 #include "base/contention.h"

@@ -37,7 +37,7 @@ TEST_ALL_CONFIGS(RegionTest, AddressesOutsideAreFarAway) {
 }
 
 TEST_ALL_CONFIGS(RegionTest, HitsReachWhatIsOpened) {
-  Fake::limit = Bytes{32} << 30;
+  Fake::limit = bytes_of(static_cast<BlockCount>(Fake::page)) * 6;  // a step is a page of blocks
   ASSERT_TRUE(region_.start(1 << 20, true));
   const BlockCount step = region_.opened();
   EXPECT_EQ(region_.hit_bytes(), region_.bytes());
@@ -55,7 +55,7 @@ TEST_ALL_CONFIGS(RegionTest, HitsReachWhatIsOpened) {
 }
 
 TEST_ALL_CONFIGS(RegionTest, WhereMetadataCannotGrowTheBodyEndsAndNothingIsLost) {
-  Fake::limit = Bytes{32} << 30;
+  Fake::limit = bytes_of(static_cast<BlockCount>(Fake::page)) * 6;  // a step is a page of blocks
   ASSERT_TRUE(region_.start(1 << 20, true));
   const BlockCount step = region_.opened();
   for (uint64_t array = 1; array <= 4; ++array) {
@@ -84,7 +84,7 @@ TEST_ALL_CONFIGS(RegionTest, LanesGrowByPieces) {
 
 // The thread that makes metadata grow is gone in the child, at each of its steps.
 TEST_ALL_CONFIGS(RegionTest, AForkChildTakesBackWhatAGrowerHadMapped) {
-  Fake::limit = Bytes{32} << 30;
+  Fake::limit = bytes_of(static_cast<BlockCount>(Fake::page)) * 6;  // a step is a page of blocks
   static jmp_buf stopped;
   static int left;
   for (int steps = 1; steps <= 5; ++steps) {

@@ -207,7 +207,7 @@ void* Engine<P>::allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment
 
 template <class P>
 void* Engine<P>::resize_large_of(void* p, Bytes size, Budget& budget, Slot& slot) {
-  if (size <= kSlabMax || size >= world_.region.bytes()) return nullptr;
+  if (size <= kSlabMax || size >= world_.region.most_bytes()) return nullptr;
   Inside inside(slot, Owned::enter(slot));
   if (!inside.visit().may_block) return nullptr;  // what is charged in vain must go back at once
   const Bytes before = large_bytes(p);

@@ -127,6 +127,7 @@ class Engine<P>::Stay : public Inside {
           P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before);
       if (LIKELY(result == Restartable::kDone)) {
         if (gate_ != lane && gate_ != &no_lane_gate) count<P>(world().counters.rebinds);
+        lane->see_growth();
         lane_ = lane;
         gate_ = lane;
         how_ = How::kByCpu;
@@ -166,8 +167,10 @@ class Engine<P>::Turn {
     } else if (gate->how == Entry::kPerCpu) {
       uint32_t before;
       if (P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before) ==
-          Restartable::kDone)
+          Restartable::kDone) {
         lane_ = lane;
+        lane->see_growth();
+      }
     }
   }
   Turn(const Turn&) = delete;
@@ -218,11 +221,8 @@ template <class P>
 bool Engine<P>::start(const Settings& settings, void (*report)(Verdict, const void*)) {
   world_.settings = settings;
   world_.report = report;
-  Bytes lanes = LaneTable<P>::kMostLanes * LaneTable<P>::kStride;
-  const Bytes limit = P::address_limit();
-  if (limit / 8 < lanes) lanes = round_up(limit / 8, kBlockSize);
-  if (!world_.region.start(lanes, settings.checked)) return false;
-  world_.lanes.start(world_.region.lanes(), lanes);
+  if (!world_.region.start(LaneTable<P>::kMostLanes * LaneTable<P>::kStride, settings.checked)) return false;
+  world_.lanes.start();
   world_.runs.start(P::charges_by_mapping(), settings.decay_ms);
   world_.scavenger.start(&Engine::pass, this, settings.decay_ms);
   if (!choose_entry(settings)) set_entry(Entry::kShared, 0);
@@ -360,7 +360,7 @@ void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* g
   for (bool again = false;; again = true) {
     {
       Inside inside(slot, gate);
-      if (size >= world_.region.bytes() || alignment >= world_.region.bytes()) return nullptr;
+      if (size >= world_.region.most_bytes() || alignment >= world_.region.most_bytes()) return nullptr;
       const BlockCount blocks = blocks_for(size);
       const BlockCount align_blocks =
           alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
@@ -582,7 +582,7 @@ bool Engine<P>::is_start(const void* p, MapEntry entry) const {
 // Nobody owns the block: is it outside, inside a large object, or free?
 template <class P>
 Verdict Engine<P>::why_nobody(const void* p) const {
-  if (world_.region.distance(p) >= world_.region.bytes()) return Verdict::kNotOurs;
+  if (world_.region.distance(p) >= world_.region.most_bytes()) return Verdict::kNotOurs;
   const BlockIndex block = world_.region.block_of(p);
   if (block >= world_.runs.used_end()) return Verdict::kNotInUse;
   for (BlockIndex b = block; b-- > 0;) {
@@ -622,7 +622,7 @@ bool Engine<P>::mark_free(const void* p) {
 template <class P>
 void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   const Bytes old_size = usable_size(p, entry);
-  if (old_size > kSlabMax && size > kSlabMax && size < world_.region.bytes()) {
+  if (old_size > kSlabMax && size > kSlabMax && size < world_.region.most_bytes()) {
     const BlockCount blocks = blocks_for(size);
     Inside inside(slot, Owned::enter(slot));
     Visit& visit = inside.visit();
@@ -690,10 +690,9 @@ void* Engine<P>::move_large(void* p, Bytes size, Visit& visit, Budget* budget) {
   }
   const Sample sample = large_state(world_.region, from).sample;
   world_.region.set_entries(from, 1, MapEntry());
-  if (!world_.runs.move(from, to.at, old_blocks, moved_before, visit)) {
+  if (!world_.runs.move(from, old_blocks, to.at, blocks, moved_before, visit)) {
     publish_large(from, moved_before);
     large_state(world_.region, from).sample = sample;
-    world_.runs.free(to.at, blocks, visit);
     if (budget != nullptr) budget->give(growth);
     return nullptr;
   }
@@ -741,7 +740,7 @@ bool Engine<P>::pass() {
     while (world_.runs.purge(before, visit, kPiece) >= bytes_of(kPiece) && !world_.scavenger.must_stop()) {
     }
   }
-  return more || world_.runs.has_dirty();
+  return more || world_.runs.has_more_to_give();
 }
 
 // True if the lane must be looked at again.
@@ -942,6 +941,7 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   Gate* gate = Owned::enter(slot);
   scavenger_is_gone();
   epochs_.lock().open_in_child(&slot);  // the list of readers is whole at every instant
+  world_.region.forget_grower();
   epochs_.keep_readers_of(lane_reader_this_thread());
   forget_callers(slot);
   world_.runs.growth_lock().open_in_child(

@@ -43,7 +43,7 @@ struct alignas(kGateAlignment) Gate {
   // What hits by CPU may ask for (entry/percpu.h): requests below this index, pointers below this distance. 0 where nobody may.
   size_t here_bins = 0;
   const size_t no_bins_here = 0;
-  Bytes here_bytes = 0;
+  std::atomic<Bytes> here_bytes{0};
   const Bytes no_bytes_here = 0;
   // Of a lane that is entered by its CPU: the CPU's number << 16 | the lane's id, while it is free.
   std::atomic<uint32_t> here{kNotHere};

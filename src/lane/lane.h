@@ -178,6 +178,12 @@ class Lane : public Gate {
     // release: what was done inside is visible to who takes the lane next. Pairs with [take.here].
     here.store(free_here(), std::memory_order_release);
   }
+  // Inside: has hits free what lies in blocks that are new since the last time.
+  void see_growth() {
+    const Bytes bytes = world_.region.bytes();
+    if (here_bins != 0 && here_bytes.load(std::memory_order_relaxed) != bytes)
+      here_bytes.store(bytes, std::memory_order_relaxed);
+  }
   uint32_t free_here() const { return number_ << 16 | static_cast<uint32_t>(id_); }
   // Somebody is inside: not the one who holds the lane from outside.
   bool is_taken_here() const { return here.load(std::memory_order_relaxed) == kTakenHere; }

@@ -110,7 +110,7 @@ Address Lane<P>::open_area(Visit& visit) {
   const Address begin = world_.region.address_of(at);
   bins_at_.store(begin, std::memory_order_release);
   // release: a hit by CPU that goes where this leads finds zeros; it has no fence but that the address depends on it (PerCpu::area).
-  if (here_bytes != 0) area_here.store(begin | static_cast<uint64_t>(id_), std::memory_order_release);
+  if (here_bins != 0) area_here.store(begin | static_cast<uint64_t>(id_), std::memory_order_release);
   if (open_bins.load(std::memory_order_relaxed) != 0)
     area.store(begin, std::memory_order_relaxed);  // as open_gate() does
   return begin;

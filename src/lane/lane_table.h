@@ -26,9 +26,9 @@ class LaneTable {
 
   explicit constexpr LaneTable(World<P>& world) : world_(world) {}
 
-  void start(Address lanes, Bytes bytes) {
-    lanes_ = lanes;
-    most_ = static_cast<uint32_t>(bytes / kStride);
+  void start() {
+    lanes_ = world_.region.lanes();
+    most_ = static_cast<uint32_t>(world_.region.lane_bytes() / kStride);
   }
 
   // Of a lane that has been made: whoever knows its number sees that. acquire: for a checker that does not follow fences.
@@ -156,9 +156,7 @@ class LaneTable {
     do {
       if (i >= most_) return nullptr;
       place = lanes_ + i * kStride;
-      const Bytes page = P::page_size();
-      const Address begin = round_down(place, page);
-      if (!P::open(begin, round_up(place + kStride, page) - begin)) return nullptr;
+      if (!world_.region.open_lanes((i + 1) * kStride)) return nullptr;
     } while (!count_.compare_exchange_weak(i, i + 1, std::memory_order_acq_rel, std::memory_order_relaxed) &&
              count_tries_.failed());
     count_tries_.done();

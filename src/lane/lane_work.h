@@ -15,7 +15,7 @@ Lane<P>::Lane(Owner id, World<P>& world, Entry entry, uint32_t number)
   if (how != Entry::kPerCpu) return;
   if (!world.settings.checked && P::numbers_for_hits()) {
     here_bins = kSmallIndexes + 1;
-    here_bytes = world.region.bytes();
+    see_growth();
   }
   here.store(free_here(), std::memory_order_relaxed);
 }

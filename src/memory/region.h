@@ -1,24 +1,26 @@
 // Region: the address range that all memory comes from, cut into blocks of 64 KiB, and what is known of each block.
-// Called by: everything above. Locking: none; fresh blocks are taken by one atomic step, so a signal handler can always
-// have some.
+// Called by: everything above. Locking: fresh blocks are taken by one atomic step, so a signal handler can always have some.
+// Metadata grows under a lock of its own, which nobody holds for longer than a few system calls, with all signals blocked.
 //
-//   metadata (reserved, opened as the frontier grows)                    body (claimed block by block)
+//   metadata (mapped as the frontier grows)                              body (claimed block by block)
 //   +----------+----------------+-----------+-----------------------+    +---------------------------+---------- - - -
 //   | page map | block states   | lanes     | object bits (checked) |    | blocks in use or free     | never touched
 //   +----------+----------------+-----------+-----------------------+    +---------------------------+---------- - - -
-//     8 + 1 B    128 B a block                512 B a block                                       frontier
+//     8 + 1 B    128 B a block                512 B a block                                       frontier      opened
 //     a block
 //
 // The page map is read by every thread that frees and written only when a block changes hands; a block's state belongs
-// to its owner alone. Both lie outside the memory that programs write to. Any address of the body may be looked up:
-// blocks that were never used read as "nobody's".
+// to its owner alone. Both lie outside the memory that programs write to. What is known of blocks is there up to opened(),
+// bytes() in addresses; a pointer beyond is nobody's. Below it any address may be looked up: blocks that were never used
+// read as "nobody's".
 //
-// The body is not reserved: its addresses are claimed when they are first used, at a place where nobody else maps
-// anything (docs/design/0002-claimed-not-reserved.md).
+// Nothing is reserved: neither the body nor the metadata. All lie at a place where nobody else maps anything, and addresses are
+// claimed when they are first used (docs/design/0002-claimed-not-reserved.md, 0014-metadata-grows-with-the-heap.md).
 #pragma once
 
 #include <atomic>
 
+#include "base/arch_probes.h"
 #include "base/atomics.h"
 #include "base/check.h"
 #include "base/contention.h"
@@ -70,57 +72,41 @@ class Region {
   static constexpr BlockIndex kNoBlock = ~BlockIndex{0};
   static constexpr Bytes kBitsPerBlock = kBlockSize / kGranule / 8;  // bytes of object bits a block
 
-  // Reserves the metadata. False without address space; may be called again.
+  // Finds ground and maps the first metadata. `lanes`: at most so many bytes of them. False without memory or address space; may
+  // be called again.
   bool start(Bytes lanes, bool object_bits) {
-    const Bytes limit = P::address_limit();
-    Bytes body = std::bit_ceil(P::physical_memory()) * 4;
-    if (body < kSmallestBody) body = kSmallestBody;
-    if (limit < body / 2) body = round_up(limit * 2, kHugePage);
-    if (body > kLargestBody) body = kLargestBody;
-    for (; body >= kHugePage; body = round_down(body / 2, kBlockSize)) {
-      const BlockCount blocks = static_cast<BlockCount>(body >> kBlockShift);
-      const Bytes map = round_up(blocks * sizeof(uint64_t), kBlockSize);
-      const Bytes classes = round_up(blocks * sizeof(SizeClass), kBlockSize);
-      const Bytes states = round_up(blocks * sizeof(BlockState), kBlockSize);
-      const Bytes bits = object_bits ? blocks * kBitsPerBlock : 0;
-      const Bytes meta = round_up(map + classes + states + lanes + bits + kColours, kHugePage);
-      const Address at = P::reserve(meta, body);
-      if (at == 0) continue;
-      if (!P::make_readable(at, map + classes)) {
-        P::release(at, meta);
-        continue;
-      }
-      map_ = at;
-      classes_ = at + map;
-      states_ = classes_ + classes + kStatesColour;
-      lanes_ = states_ + states + kLanesColour;
-      bits_ = object_bits ? lanes_ + lanes : 0;
-      block_count_ = blocks;
-      base_ = at + meta;
-      map_from_0_ = map_ - (base_ >> kBlockShift) * sizeof(uint64_t);
-      classes_from_0_ = classes_ - (base_ >> kBlockShift) * sizeof(SizeClass);
-      bytes_ = body;
-      set_hits(true);
-      return true;
+    for (unsigned attempt = 0;; ++attempt) {
+      const Ground ground = P::ground(attempt);
+      if (ground.bytes == 0) return false;
+      if (ground.at == 0) continue;
+      lay_out(ground, lanes, object_bits);
+      if (open_metadata(1)) break;
     }
-    return false;
+    set_hits(true);
+    return true;
   }
 
   // The body.
   Address base() const { return base_; }
-  Bytes bytes() const { return bytes_; }
+  FAST Bytes bytes() const { return hit_load(bytes_); }
+  // What it may become.
+  Bytes most_bytes() const { return bytes_of(block_count_); }
   // bytes(), as a hit of free() asks for it; 0 while lanes are entered by the CPU's number, so that hits go there.
   FAST Bytes hit_bytes() const { return hit_load(hit_bytes_); }
   void set_hits(bool on) {
-    const Bytes bytes = on ? bytes_ : 0;
-    if (hit_bytes_.load(std::memory_order_relaxed) != bytes)
-      hit_bytes_.store(bytes, std::memory_order_relaxed);
+    Bytes bytes;
+    do {
+      bytes = on ? bytes_.load(std::memory_order_relaxed) : 0;
+      if (hit_bytes_.load(std::memory_order_relaxed) == bytes) return;
+      // seq_cst, both: of this thread and one that grows, at least one sees what the other has stored [hits.store].
+      hit_bytes_.store(bytes, std::memory_order_seq_cst);
+    } while (on && bytes_.load(std::memory_order_seq_cst) != bytes);
   }
   // Distance of an address from the base; at least bytes() for addresses that are not of the body.
   FAST Bytes distance(const void* p) const { return reinterpret_cast<Address>(p) - base_; }
   // Of any address: nobody owns what lies outside the body.
   FAST MapEntry entry_for(const void* p) const {
-    return LIKELY(distance(p) < bytes_) ? entry_at(distance(p)) : MapEntry();
+    return LIKELY(distance(p) < bytes()) ? entry_at(distance(p)) : MapEntry();
   }
   BlockIndex block_of(const void* p) const { return static_cast<BlockIndex>(distance(p) >> kBlockShift); }
   Address address_of(BlockIndex block) const { return base_ + bytes_of(block); }
@@ -167,9 +153,37 @@ class Region {
   BlockCount frontier() const { return frontier_.load(std::memory_order_relaxed); }
 
   Address lanes() const { return lanes_; }
+  Bytes lane_bytes() const { return lane_bytes_; }
+  // Maps the lanes' part up to there. False without memory.
+  bool open_lanes(Bytes end) {
+    // acquire: whoever sees it opened may write there. Pairs with [lanes.opened].
+    if (LIKELY(end <= lanes_opened_.load(std::memory_order_acquire))) return true;
+    const Growth growth(*this);
+    const Bytes before = lanes_opened_.load(std::memory_order_relaxed);
+    if (end <= before) return true;
+    Bytes after = round_up(end, kLanesStep);
+    if (after > lane_bytes_) after = lane_bytes_;
+    lanes_growing_to_ = after;
+    const Address begin = edge(lanes_, before);
+    if (P::extend(begin, edge(lanes_, after) - begin) != Claim::kDone) return false;
+    lanes_opened_.store(after, std::memory_order_release);  // [lanes.opened]
+    return true;
+  }
   // The word of object bits that holds the granule at this distance from the base.
   std::atomic<uint64_t>& object_bits(Bytes distance) const {
     return reinterpret_cast<std::atomic<uint64_t>*>(bits_)[distance / kGranule / 64];
+  }
+
+  // In a fork child: a thread that was making the metadata grow is not here. What it had mapped was not in use yet.
+  void forget_grower() {
+    if (growing_.load(std::memory_order_relaxed) == kFree) return;
+    const BlockCount before = opened_.load(std::memory_order_relaxed);
+    if (growing_to_ > before)
+      for_each_array(before, growing_to_, [](Address a, Bytes n) { return P::release(a, n), true; });
+    const Bytes lanes = lanes_opened_.load(std::memory_order_relaxed);
+    const Address begin = edge(lanes_, lanes);
+    if (lanes_growing_to_ > lanes) P::release(begin, edge(lanes_, lanes_growing_to_) - begin);
+    growing_.store(kFree, std::memory_order_relaxed);
   }
 
   // Takes n blocks that nobody has ever used: one atomic step, then a system call. Async-signal-safe. kNoBlock without
@@ -187,6 +201,7 @@ class Region {
       if (claim == Claim::kDone) {
         PROBE2(map, address_of(at), bytes_of(n));
         if (LIKELY(open_metadata(at + n))) return at;
+        // Where the system does not take them back, they stay beyond the frontier, and the next claim goes past them.
         P::release(address_of(at), bytes_of(n));
         claim = Claim::kNoMemory;
       }
@@ -204,47 +219,122 @@ class Region {
  private:
   SHOWN_BY_LAYOUT;
 
-  static constexpr Bytes kSmallestBody = Bytes{256} << 30;
-  static constexpr Bytes kLargestBody = Bytes{16} << 40;
-  static constexpr BlockCount kOpenStep = 1024;
+  static constexpr Bytes kLanesStep = kBlockSize * 2;
   // The parts begin at addresses that differ in more than their high bits: a lane, the state of its first slab and that
   // slab's first page would else look the same to the way predictor of the data cache, at four times the time of a hit.
   static constexpr Bytes kStatesColour = 9 << 12;
   static constexpr Bytes kLanesColour = 37 << 12;
-  static constexpr Bytes kColours = kBlockSize * 4;
   static constexpr int kClaimAttempts = 64;
 
   std::atomic<uint64_t>* map() const { return reinterpret_cast<std::atomic<uint64_t>*>(map_); }
   std::atomic<SizeClass>* classes() const { return reinterpret_cast<std::atomic<SizeClass>*>(classes_); }
 
+  // What begins where: the body takes the largest power of two.
+  void lay_out(const Ground& ground, Bytes lanes, bool object_bits) {
+    const Bytes most = round_down(ground.bytes / 16, kLanesStep);
+    Bytes body = std::bit_floor(ground.bytes), meta;
+    for (;; body /= 2) {
+      block_count_ = static_cast<BlockCount>(body >> kBlockShift);
+      const Bytes map = round_up(block_count_ * sizeof(uint64_t), kBlockSize);
+      const Bytes classes = round_up(block_count_ * sizeof(SizeClass), kBlockSize);
+      const Bytes states = round_up(block_count_ * sizeof(BlockState), kBlockSize);
+      map_ = ground.at;
+      classes_ = map_ + map;
+      states_ = classes_ + classes + kStatesColour;
+      lanes_ = states_ + states + kLanesColour;
+      lane_bytes_ = lanes < most ? lanes : most;
+      bits_ = object_bits ? round_up(lanes_ + lane_bytes_, kBlockSize) : 0;
+      const Bytes end = object_bits ? bits_ + block_count_ * kBitsPerBlock : lanes_ + lane_bytes_;
+      meta = round_up(end - ground.at, kHugePage);
+      if (meta + body <= ground.bytes) break;
+    }
+    base_ = ground.at + meta;
+    map_from_0_ = map_ - (base_ >> kBlockShift) * sizeof(uint64_t);
+    classes_from_0_ = classes_ - (base_ >> kBlockShift) * sizeof(SizeClass);
+  }
+
+  // The lock under which metadata grows. Its holder cannot be interrupted, so a handler that waits for it waits for another thread,
+  // for a few system calls. (Those wait for each other in the kernel anyway.)
+  class Growth {
+   public:
+    explicit Growth(Region& region) : lock_(region.growing_), mask_(P::block_signals()) {
+      uint32_t seen = kFree;
+      // acquire, both: sees what the last one has opened. Pairs with the release below.
+      if (lock_.compare_exchange_strong(seen, kHeld, std::memory_order_acquire, std::memory_order_relaxed))
+        return;
+      region.opened_tries_.failed();
+      while (lock_.exchange(kAwaited, std::memory_order_acquire) != kFree) P::wait(lock_, kAwaited);
+    }
+    ~Growth() {
+      // release: pairs with the acquires above.
+      if (lock_.exchange(kFree, std::memory_order_release) == kAwaited) P::wake(lock_, 1);
+      P::restore_signals(mask_);
+    }
+    Growth(const Growth&) = delete;
+
+   private:
+    std::atomic<uint32_t>& lock_;
+    uint64_t mask_;
+  };
+  enum : uint32_t { kFree, kHeld, kAwaited };
+
+  // What is known of the blocks up to there, and of some more. False without memory, and if somebody else has mapped something there:
+  // then the body ends here.
   bool open_metadata(BlockCount end) {
+    if (LIKELY(end <= opened())) return true;
+    const Growth growth(*this);
     const BlockCount before = opened_.load(std::memory_order_relaxed);
     if (end <= before) return true;
-    BlockCount after = static_cast<BlockCount>(round_up(end, kOpenStep));
+    // Of the smallest array a page.
+    BlockCount after = static_cast<BlockCount>(round_up(end, P::page_size()));
     if (after > block_count_) after = block_count_;
-    if (!open_array<uint64_t>(map_, before, after)) return false;
-    if (!open_array<SizeClass>(classes_, before, after)) return false;
-    if (!open_array<BlockState>(states_, before, after)) return false;
-    if (bits_ != 0 && !open_array<std::byte[kBitsPerBlock]>(bits_, before, after)) return false;
-    BlockCount seen = before;
-    // release: whoever reads opened() may touch the states below it. Pairs with the acquire there.
-    while (seen < after && !opened_.compare_exchange_weak(seen, after, std::memory_order_release))
-      opened_tries_.failed();
+    growing_to_ = after;
+    if (!for_each_array(before, after, [](Address a, Bytes n) { return P::extend(a, n) == Claim::kDone; }))
+      return false;
+    // seq_cst: see set_hits(). [hits.store]
+    bytes_.store(bytes_of(after), std::memory_order_seq_cst);
+    Bytes hits = hit_bytes_.load(std::memory_order_seq_cst);
+    while (hits != 0 && hits < bytes_of(after) &&
+           !hit_bytes_.compare_exchange_weak(hits, bytes_of(after), std::memory_order_relaxed)) {
+    }
+    // release: whoever reads opened() may touch the states below it, and frees by hits what lies there. Pairs with the acquire
+    // in opened().
+    opened_.store(after, std::memory_order_release);
     opened_tries_.done();
     return true;
   }
 
-  template <class T>
-  bool open_array(Address array, BlockCount from, BlockCount to) {
+  // Where the pages that hold so many bytes of an array end; of none, where its first page begins.
+  static Address edge(Address array, Bytes bytes) {
     const Bytes page = P::page_size();
-    const Address begin = round_down(array + from * sizeof(T), page);
-    const Address end = round_up(array + to * sizeof(T), page);
-    return P::open(begin, end - begin);
+    return bytes == 0 ? round_down(array, page) : round_up(array + bytes, page);
+  }
+
+  // Calls extend(address, bytes) for each array's part of these blocks. After a false it releases what came before.
+  template <class Extend>
+  bool for_each_array(BlockCount from, BlockCount to, Extend extend) {
+    const struct {
+      Address at;
+      Bytes element;
+    } arrays[] = {{map_, sizeof(uint64_t)},
+                  {classes_, sizeof(SizeClass)},
+                  {states_, sizeof(BlockState)},
+                  {bits_, kBitsPerBlock}};
+    for (const auto& array : arrays) {
+      if (array.at == 0) continue;
+      const auto begin_of = [&](const auto& a) { return edge(a.at, from * a.element); };
+      const auto end_of = [&](const auto& a) { return edge(a.at, to * a.element); };
+      if (extend(begin_of(array), end_of(array) - begin_of(array))) continue;
+      for (const auto* done = arrays; done != &array; ++done)
+        P::release(begin_of(*done), end_of(*done) - begin_of(*done));
+      return false;
+    }
+    return true;
   }
 
   Address base_ = 0;
   std::atomic<Bytes> hit_bytes_{0};
-  Bytes bytes_ = 0;
+  std::atomic<Bytes> bytes_{0};  // hit_bytes_ and these grow with opened_
   Address map_ = 0;
   Address classes_ = 0;
   // Where both would begin if the body began at address 0.
@@ -253,7 +343,13 @@ class Region {
   Address states_ = 0;
   Address lanes_ = 0;
   Address bits_ = 0;
+  Bytes lane_bytes_ = 0;
   BlockCount block_count_ = 0;
+  std::atomic<Bytes> lanes_opened_{0};
+  // Under the lock: what the holder is about to reach.
+  std::atomic<uint32_t> growing_{kFree};
+  BlockCount growing_to_ = 0;
+  Bytes lanes_growing_to_ = 0;
   alignas(kNoSharing) std::atomic<BlockCount> frontier_{0};
   std::atomic<BlockCount> opened_{0};
   Tries<> frontier_tries_;

@@ -45,9 +45,11 @@ class Runs {
 
   explicit constexpr Runs(Region<P>& region) : region_(region) {}
 
-  // Once, before use. unmap: freed memory is unmapped, not emptied. decay_ms: < 0 never gives memory back, 0 at once.
+  // Once, before use. unmap: mapped memory counts, whatever it holds, so freed memory is unmapped, not emptied, and little is taken
+  // ahead. That is so too once the system has refused some, and once some could not be emptied: the process has limited itself, or
+  // locked its memory. decay_ms: < 0 never gives memory back, 0 at once.
   void start(bool unmap, int64_t decay_ms) {
-    unmap_ = unmap;
+    unmap_.store(unmap, std::memory_order_relaxed);
     set_decay(decay_ms);
   }
   void set_decay(int64_t decay_ms) { decay_ms_ = decay_ms; }
@@ -91,7 +93,11 @@ class Runs {
   }
 
   // Gives back a run from allocate() or reuse(), whole. Its page-map entries must be cleared already.
-  void free(BlockIndex at, BlockCount n, Visit& visit) { give(at, n, BlockKind::kDirty, visit); }
+  void free(BlockIndex at, BlockCount n, Visit& visit) {
+    give(at, n, BlockKind::kDirty, visit);
+    if (UNLIKELY(is_refused_.load(std::memory_order_relaxed)))
+      is_refused_.store(false, std::memory_order_relaxed);
+  }
 
   // Grows a run in place by what is free behind it. False: nothing changed.
   bool extend(BlockIndex at, BlockCount n, BlockCount wanted, Visit& visit) {
@@ -128,11 +134,25 @@ class Runs {
     give(at + wanted, n - wanted, BlockKind::kDirty, visit);
   }
 
-  // Has the kernel move the pages of `from` (n blocks) to the start of `to`, a run in use of at least n blocks; `from` is
-  // free afterwards. `again`: from was itself filled by a move. False: nothing changed.
-  bool move(BlockIndex from, BlockIndex to, BlockCount n, bool again, Visit& visit) {
-    if (!again && moved_alive_.load(std::memory_order_relaxed) >= kMovedAlive) return false;
-    if (!P::move(region_.address_of(from), region_.address_of(to), bytes_of(n))) return false;
+  // Has the kernel move the pages of `from` (n blocks) to the start of `to`, a run from allocate() of at least n blocks; `from` is
+  // free afterwards. `again`: from was itself filled by a move. False: nothing moved, and `to` is free.
+  bool move(BlockIndex from, BlockCount n, BlockIndex to, BlockCount to_blocks, bool again, Visit& visit) {
+    const bool may = again || moved_alive_.load(std::memory_order_relaxed) < kMovedAlive;
+    const Move result =
+        may ? P::move(region_.address_of(from), region_.address_of(to), bytes_of(n)) : Move::kRefused;
+    if (UNLIKELY(result == Move::kRefused)) {
+      free(to, to_blocks, visit);
+      return false;
+    }
+    if (UNLIKELY(result == Move::kNoneThere)) {
+      mark_used(to, n);
+      give(to, n, BlockKind::kAbsent, visit);
+      if (n < to_blocks) {
+        mark_used(to + n, to_blocks - n);
+        free(to + n, to_blocks - n, visit);
+      }
+      return false;
+    }
     if (!again) count<P>(moved_alive_);
     count<P>(moved_, uint64_t{n});
     give(from, n, BlockKind::kAbsent, visit);
@@ -141,7 +161,7 @@ class Runs {
   // Frees a run that move() filled. Its pages have a mapping of their own; unmapping them lets it merge again.
   void free_moved(BlockIndex at, BlockCount n, Visit& visit) {
     count<P>(moved_alive_, ~uint32_t{0});
-    P::release(region_.address_of(at), bytes_of(n));
+    if (UNLIKELY(!P::release(region_.address_of(at), bytes_of(n)))) return free(at, n, visit);
     give(at, n, BlockKind::kAbsent, visit);
   }
 
@@ -151,13 +171,14 @@ class Runs {
   static constexpr uint32_t kAll = ~uint32_t{0};
   Bytes purge(uint32_t before, Visit& visit, BlockCount enough = kAll) {
     Bytes given = 0;
-    while (given < bytes_of(enough)) {
+    int refusals = 0;
+    while (given < bytes_of(enough) && refusals < kMostRefusals) {
       if (!lock_.acquire(visit)) return given;
       take_back_deferred();
       const BlockIndex at = oldest_;
       if (at == kNone || run(at).freed_at > before) {
         lock_.release(visit);
-        return given;
+        break;
       }
       const BlockCount length = region_.state(at).length;
       remove(at);
@@ -167,8 +188,18 @@ class Runs {
       lock_.release(visit);
       const BlockKind kind = give_to_system(at, n);
       give(at, n, kind, visit);
-      if (kind == BlockKind::kDirty) return given;  // locked in memory by the program; do not spin on it
-      given += bytes_of(n);
+      if (LIKELY(kind != BlockKind::kDirty)) {
+        given += bytes_of(n);
+        continue;
+      }
+      // It is the youngest now, unless a neighbour is older: those that follow have their turn, and a few more tries are made.
+      if (before >= epoch()) before = epoch() - 1;
+      ++refusals;
+    }
+    if (UNLIKELY(refusals > 0)) is_refused_.store(given == 0, std::memory_order_relaxed);
+    if (UNLIKELY(has_needless_clean()) && lock_.acquire(visit)) {
+      give_back_all(BlockKind::kClean);
+      lock_.release(visit);
     }
     return given;
   }
@@ -184,6 +215,9 @@ class Runs {
     return dirty_blocks_.load(std::memory_order_relaxed) != 0 ||
            deferred_.load(std::memory_order_relaxed) != 0;
   }
+
+  // False also where the system has refused to take what there is, until more is freed.
+  bool has_more_to_give() const { return has_dirty() && !is_refused_.load(std::memory_order_relaxed); }
 
   uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
   void advance_epoch() { bump(epoch_); }
@@ -242,20 +276,23 @@ class Runs {
  private:
   static constexpr BlockCount kHugeBlocks = kHugePage >> kBlockShift;
   // What nobody has touched costs addresses only, and adding it a system call.
-  static constexpr BlockCount kLeastStep = 4 * kHugeBlocks;
+  static constexpr BlockCount kLeastStep = kHugeBlocks / 2;
+  static constexpr BlockCount kDoublingStep = 4 * kHugeBlocks;
   static constexpr BlockCount kLargestStep = 64 * kHugeBlocks;
   static constexpr BlockCount kPurgePiece = 2 * kHugeBlocks;
+  static constexpr int kMostRefusals = 16;       // then a purge gives up
   static constexpr uint32_t kMovedAlive = 4096;  // each may cost three mappings
   static constexpr unsigned kExactBins = 32;
-  static constexpr unsigned kBins = kExactBins + 4 * 21;  // up to 2^26 blocks
-  static constexpr unsigned kSets = 3;                    // dirty, clean, absent
+  static constexpr unsigned kBins =
+      kExactBins + 4 * 24;              // below 2^29 blocks: of a run, and of what alignment adds
+  static constexpr unsigned kSets = 3;  // dirty, clean, absent
   static constexpr int kScan = 16;
   static constexpr uint8_t kPatience = 50;  // milliseconds; most forks last less
   static constexpr uint64_t kCacheLimit = (Bytes{32} << 20) >> kBlockShift;
 
   struct Bins {
     BlockIndex head[kBins];
-    uint64_t occupied[2]{};
+    uint64_t occupied[kBins / 64]{};
     constexpr Bins() {
       for (BlockIndex& h : head) h = kNone;
     }
@@ -354,7 +391,7 @@ class Runs {
       if (best != kNone) return best;
       ++b;
     }
-    for (unsigned word = b / 64; word < 2; ++word) {
+    for (unsigned word = b / 64; word < kBins / 64; ++word) {
       const uint64_t mask = word == b / 64 ? ~uint64_t{0} << (b % 64) : ~uint64_t{0};
       const uint64_t found = bins.occupied[word] & mask;
       if (found != 0) return bins.head[word * 64 + static_cast<unsigned>(std::countr_zero(found))];
@@ -409,6 +446,8 @@ class Runs {
   // There is no memory: what a fork has closed is opened, and all that is free goes back to the system first.
   NOINLINE Run allocate_the_last(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = {kNone, true};
+    // The process may have limited itself: from now on what is free must not count.
+    unmap_.store(true, std::memory_order_relaxed);
     if (!visit.insists) visit.patience = kPatience;
     visit.insists = true;
     if (!lock_.acquire(visit)) return run;
@@ -439,8 +478,7 @@ class Runs {
   // Keeps what is over as a clean run.
   Run take_fresh_and_more(BlockCount n, BlockCount align_blocks, Visit& visit) {
     const BlockCount least = n + align_blocks - 1;
-    BlockCount step = static_cast<BlockCount>(claimed_blocks_.load(std::memory_order_relaxed) / 4);
-    step = step < kLeastStep ? kLeastStep : step > kLargestStep ? kLargestStep : step;
+    const BlockCount step = growth_step();
     BlockCount got = least > step ? least : step;
     BlockIndex at = region_.take_fresh(got);
     while (at == kNone && got > least) {
@@ -454,6 +492,16 @@ class Runs {
     if (begin > at) give(at, begin - at, BlockKind::kClean, visit);
     if (at + got > begin + n) give(begin + n, at + got - begin - n, BlockKind::kClean, visit);
     return {begin, true};
+  }
+
+  // As much again up to 8 MiB, then a quarter. Who has little is not charged for much; nor is who must count.
+  BlockCount growth_step() const {
+    const auto has = static_cast<BlockCount>(claimed_blocks_.load(std::memory_order_relaxed));
+    const bool counts = unmap_.load(std::memory_order_relaxed);
+    const BlockCount most = counts ? kDoublingStep : kLargestStep;
+    BlockCount step = counts ? has / 32 : has < kDoublingStep ? has : has / 4;
+    if (!counts && has >= kDoublingStep && step < kDoublingStep) step = kDoublingStep;
+    return step < kLeastStep ? kLeastStep : step > most ? most : step;
   }
 
   // Without the lock: what alignment wastes stays unused.
@@ -509,16 +557,19 @@ class Runs {
     return kPurgePiece - into;
   }
 
-  // In which condition the run is afterwards. Needs no lock: the run is in nobody's list.
+  // In which condition the run is afterwards. Needs no lock: the run is in nobody's list. What the program has locked in memory cannot be
+  // emptied, but unmapped.
   BlockKind give_to_system(BlockIndex at, BlockCount n) {
-    if (unmap_) {
-      P::release(region_.address_of(at), bytes_of(n));
-    } else if (!P::empty(region_.address_of(at), bytes_of(n))) {
-      return BlockKind::kDirty;
+    const Address address = region_.address_of(at);
+    BlockKind kind = BlockKind::kClean;
+    if (unmap_.load(std::memory_order_relaxed) || !P::empty(address, bytes_of(n))) {
+      kind = BlockKind::kAbsent;
+      if (UNLIKELY(!P::release(address, bytes_of(n)))) return BlockKind::kDirty;
+      unmap_.store(true, std::memory_order_relaxed);
     }
-    PROBE2(purge, region_.address_of(at), bytes_of(n));
+    PROBE2(purge, address, bytes_of(n));
     count<P>(purged_, uint64_t{n});
-    return unmap_ ? BlockKind::kAbsent : BlockKind::kClean;
+    return kind;
   }
 
   uint64_t dirty() const { return dirty_blocks_.load(std::memory_order_relaxed); }
@@ -534,6 +585,7 @@ class Runs {
     if (decay_ms_ < 0 || (decay_ms_ > 0 && scavenged_)) return;
     const uint64_t limit = cache_limit();
     if (dirty() <= limit) return;
+    int refusals = 0;
     while (dirty() > limit / 2) {
       const BlockIndex at = oldest_;
       const BlockCount n = region_.state(at).length;
@@ -541,25 +593,36 @@ class Runs {
       const BlockKind kind = give_to_system(at, n);
       if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
       put(at, n, kind);
-      if (kind == BlockKind::kDirty) return;
+      if (UNLIKELY(kind == BlockKind::kDirty) && ++refusals == kMostRefusals) return;
     }
+    if (UNLIKELY(has_needless_clean())) give_back_all(BlockKind::kClean);
+  }
+
+  // Clean memory costs nothing, but where what is mapped counts.
+  bool has_needless_clean() const {
+    return unmap_.load(std::memory_order_relaxed) &&
+           clean_blocks_.load(std::memory_order_relaxed) > kDoublingStep;
   }
 
   // Out of memory: unmaps every free run, so that what limits count is given back too. True if there was any.
   bool give_back_everything() {
+    const bool dirty = give_back_all(BlockKind::kDirty);
+    return give_back_all(BlockKind::kClean) || dirty;
+  }
+  bool give_back_all(BlockKind kind) {
     bool any = false;
-    for (unsigned set : {0u, 1u}) {
-      for (BlockIndex& head : sets_[set].head) {
-        while (head != kNone) {
-          const BlockIndex at = head;
-          const BlockCount n = region_.state(at).length;
+    for (const BlockIndex& head : sets_[set_of(kind)].head) {
+      for (BlockIndex at = head; at != kNone;) {
+        const BlockCount n = region_.state(at).length;
+        const BlockIndex next = run(at).next;
+        if (P::release(region_.address_of(at), bytes_of(n))) {
           remove(at);
-          P::release(region_.address_of(at), bytes_of(n));
-          if (set == 0) count<P>(purged_, uint64_t{n});
-          claimed(-uint64_t{n});
+            claimed(-uint64_t{n});
+          if (kind == BlockKind::kDirty) count<P>(purged_, uint64_t{n});
           put(at, n, BlockKind::kAbsent);
           any = true;
         }
+        at = next;
       }
     }
     return any;
@@ -631,7 +694,8 @@ class Runs {
   SHOWN_BY_LAYOUT;
 
   Region<P>& region_;
-  bool unmap_ = false;
+  std::atomic<bool> unmap_{false};
+  std::atomic<bool> is_refused_{false};  // the last purge gave nothing back, though there was something
   Relaxed<int64_t> decay_ms_ = 0;
   Relaxed<bool> scavenged_ = false;
   alignas(kNoSharing) Lock<P> growth_{Rank::kGrowth};

@@ -22,7 +22,7 @@ namespace lanemalloc {
 
 struct Fake {
   // --- What a test sets.
-  enum Call { kReserve, kMakeReadable, kOpen, kClaim, kEmpty, kMove, kAnyMemory, kRelease };
+  enum Call { kGround, kExtend, kClaim, kReserve, kOpen, kEmpty, kMove, kAnyMemory, kRelease };
 
   // Calls number `from` up to, but not including, `until` fail; the first call after arm() is number 1.
   struct Fault {
@@ -44,7 +44,6 @@ struct Fake {
   };
 
   static inline Bytes page = 4096;
-  static inline Bytes memory = Bytes{1} << 30;
   static inline Bytes limit = Bytes{1} << 30;  // of addresses; keeps the region small
   static inline bool maps_are_charged = false;
   static inline bool has_barrier = true;
@@ -52,6 +51,7 @@ struct Fake {
   static inline std::atomic<uint64_t> clock{1};
   static inline std::atomic<uint64_t> ns{0};       // 0: the machine's
   static inline std::function<void()> on_release;  // after the next release, once
+  static inline std::function<void()> on_extend;   // after each extension
   static inline std::function<void()> on_pause;    // while a thread spins for a lock
   static inline std::atomic<int> sleepers{0};      // threads in wait()
   static inline void (*on_sleep)() = nullptr;
@@ -71,17 +71,21 @@ struct Fake {
   static inline std::function<void()> on_step;  // runs before the next of them, once
   static inline std::atomic<uint64_t> interrupted{0};
   static inline bool number_hits = true;
-  static inline Fault taken;  // claims that find somebody else's mapping
+  static inline Fault taken;                       // claims that find somebody else's mapping
+  static inline Fault ground_taken;                // the same of metadata
+  static inline bool is_child = false;             // of a fork: it releases what may not be there
+  static inline bool moves_leave_nothing = false;  // a failed move has unmapped its target
 
   static void fail(Call call, uint64_t from, uint64_t until = ~uint64_t{0}) { fault(call).arm(from, until); }
   static void fail_once(Call call, uint64_t nth) { fail(call, nth, nth + 1); }
   static void fail_never() {
     for (Fault& f : faults_) f.disarm();
     taken.disarm();
+    ground_taken.disarm();
   }
   // Somebody else maps something at blocks of the body that are not claimed.
   static void take_away(Address a, Bytes n) {
-    each_block(a, n, [](std::atomic<State>& s) { s.store(State::kForeign, std::memory_order_relaxed); });
+    each_page(a, n, [](std::atomic<State>& s) { s.store(State::kForeign, std::memory_order_relaxed); });
   }
 
   // --- What a test reads.
@@ -102,13 +106,15 @@ struct Fake {
   static void reset() {
     release_all();
     page = 4096;
-    memory = limit = Bytes{1} << 30;
+    limit = Bytes{1} << 30;
     maps_are_charged = false;
     has_barrier = true;
+    moves_leave_nothing = is_child = false;
     single = false;
     clock = 1;
     ns = 0;
     on_release = nullptr;
+    on_extend = nullptr;
     on_pause = nullptr;
     on_sleep = nullptr;
     on_wait = nullptr;
@@ -132,50 +138,60 @@ struct Fake {
 
   // --- The contract.
   static Bytes page_size() noexcept { return page; }
-  static Bytes physical_memory() noexcept { return memory; }
   static Bytes address_limit() noexcept { return limit; }
   static bool charges_by_mapping() noexcept { return maps_are_charged; }
 
-  static Address reserve(Bytes meta, Bytes body) noexcept {
-    if (fails(Call::kReserve)) return 0;
-    if (body == 0) return asides_.emplace_back(Linux::reserve(meta, 0), meta).first;
-    if (mapping_ != 0) return misuse("reserve: a region is there already"), 0;
-    if (meta % kHugePage != 0) misuse("reserve: metadata that is no whole number of huge pages");
-    length_ = meta + body + kHugePage;
-    const long at =
-        call_system(SYS_mmap, 0, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-    if (at < 0) return 0;
-    mapping_ = static_cast<Address>(at);
-    meta_ = round_up(mapping_, kHugePage);
-    body_ = meta_ + meta;
-    end_ = body_ + body;
-    pages_ = std::vector<std::atomic<State>>(meta / page);
-    blocks_ = std::vector<std::atomic<State>>(body / kBlockSize);
-    return meta_;
+  // Room for a body of twice the limit and its metadata; every attempt gets the same.
+  static constexpr unsigned kAttempts = 4;
+  static Ground ground(unsigned attempt) noexcept {
+    if (attempt >= kAttempts) return {};
+    const Bytes room = round_up(limit * 2 + limit / 2, kHugePage);
+    if (fails(Call::kGround)) return {0, room};
+    if (mapping_ == 0) {
+      length_ = room + kHugePage;
+      const long at =
+          call_system(SYS_mmap, 0, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+      if (at < 0) return {};
+      mapping_ = static_cast<Address>(at);
+      ground_ = round_up(mapping_, kHugePage);
+      pages_ = std::vector<std::atomic<State>>(room / page);
+    }
+    return {ground_, room};
   }
 
-  static bool make_readable(Address a, Bytes n) noexcept {
-    if (fails(Call::kMakeReadable)) return false;
-    each_page(a, n, "make_readable",
-              [](std::atomic<State>& s) { s.store(State::kReadable, std::memory_order_relaxed); });
-    return protect(a, n, PROT_READ);
+  static Claim extend(Address a, Bytes n) noexcept {
+    if (fails(Call::kExtend)) return Claim::kNoMemory;
+    if (ground_taken.next()) return Claim::kTaken;
+    change(a, n, State::kNone, State::kMetadata, "extension of what is mapped");
+    protect(a, n, PROT_READ | PROT_WRITE);
+    if (on_extend) on_extend();
+    return Claim::kDone;
+  }
+
+  static Address reserve(Bytes n) noexcept {
+    if (fails(Call::kReserve)) return 0;
+    return asides_.emplace_back(Linux::reserve(n), n).first;
   }
 
   static bool open(Address a, Bytes n) noexcept {
     if (fails(Call::kOpen)) return false;
-    each_page(a, n, "open", [](std::atomic<State>& s) { s.store(State::kOpen, std::memory_order_relaxed); });
+    if (!is_aside(a) || a % page != 0 || n % page != 0)
+      misuse("open of what is not reserved, or not of whole pages");
     return protect(a, n, PROT_READ | PROT_WRITE);
   }
 
-  static void release(Address a, Bytes n) noexcept {
-    count(Call::kRelease);
-    if (a == meta_) return unmap();
+  static bool release(Address a, Bytes n) noexcept {
+    if (fails(Call::kRelease)) return false;
     if (is_aside(a)) return Linux::release(a, n);
-    change(a, n, State::kClaimed, State::kNone, "release of what is not claimed");
-    claimed_.fetch_sub(n / kBlockSize, std::memory_order_relaxed);
+    const State was = page_at(a).load(std::memory_order_relaxed);
+    change(a, n, was, State::kNone, "release of what is partly mapped");
+    if (was == State::kClaimed) claimed_.fetch_sub(n / kBlockSize, std::memory_order_relaxed);
+    if (was != State::kClaimed && was != State::kMetadata && !is_child)
+      misuse("release of what is not mapped");
     protect(a, n, PROT_NONE);
     call_system(SYS_madvise, a, n, MADV_DONTNEED);
     if (on_release) std::exchange(on_release, nullptr)();
+    return true;
   }
 
   static Claim claim(Address a, Bytes n) noexcept {
@@ -184,8 +200,9 @@ struct Fake {
       take_away(a, n);
       return Claim::kTaken;
     }
+    check_blocks(a, n);
     bool foreign = false;
-    each_block(a, n, [&](std::atomic<State>& s) {
+    each_page(a, n, [&](std::atomic<State>& s) {
       foreign |= s.load(std::memory_order_relaxed) == State::kForeign;
     });
     if (foreign) return Claim::kTaken;
@@ -204,10 +221,15 @@ struct Fake {
     return call_system(SYS_madvise, a, n, MADV_DONTNEED) == 0;
   }
 
-  static bool move(Address from, Address to, Bytes n) noexcept {
-    if (fails(Call::kMove)) {  // as Linux: what lay at the target is gone
+  static Move move(Address from, Address to, Bytes n) noexcept {
+    check_blocks(to, n);
+    if (fails(Call::kMove)) {
+      if (!moves_leave_nothing) return Move::kRefused;
+      change(to, n, State::kClaimed, State::kNone, "move to what is not claimed");
+      claimed_.fetch_sub(n / kBlockSize, std::memory_order_relaxed);
+      protect(to, n, PROT_NONE);
       call_system(SYS_madvise, to, n, MADV_DONTNEED);
-      return false;
+      return Move::kNoneThere;
     }
     change(to, n, State::kClaimed, State::kClaimed, "move to what is not claimed");
     change(from, n, State::kClaimed, State::kNone, "move of what is not claimed");
@@ -216,7 +238,7 @@ struct Fake {
     claimed_.fetch_sub(n / kBlockSize, std::memory_order_relaxed);
     protect(from, n, PROT_NONE);
     call_system(SYS_madvise, from, n, MADV_DONTNEED);
-    return true;
+    return Move::kDone;
   }
 
   static uint64_t now_ms() noexcept { return clock.load(std::memory_order_relaxed); }
@@ -296,10 +318,12 @@ struct Fake {
   static bool thread_is_gone(uint32_t thread) noexcept {
     return std::find(gone.begin(), gone.end(), thread) != gone.end();
   }
+  static uint64_t block_signals() noexcept { return 0; }
+  static void restore_signals(uint64_t) noexcept {}
   static void say(const char* text, Bytes n) noexcept { said.append(text, n); }
 
  private:
-  enum class State : uint8_t { kNone, kReadable, kOpen, kClaimed, kForeign };
+  enum class State : uint8_t { kNone, kMetadata, kClaimed, kForeign };
   static constexpr size_t kCalls = static_cast<size_t>(Call::kRelease) + 1;
 
   static Fault& fault(Call call) { return faults_[static_cast<size_t>(call)]; }
@@ -320,22 +344,18 @@ struct Fake {
     std::fprintf(stderr, "Fake: the contract is broken: %s\n", what);
   }
 
+  static std::atomic<State>& page_at(Address a) { return pages_[(a - ground_) / page]; }
   template <class Visit>
-  static void each_page(Address a, Bytes n, const char* what, Visit visit) {
-    if (a % page != 0 || n % page != 0) misuse("an address or a size that is no whole number of pages");
-    if (is_aside(a)) return;
-    if (a < meta_ || a + n > body_) return misuse(what);
-    for (Address at = a; at < a + n; at += page) visit(pages_[(at - meta_) / page]);
+  static void each_page(Address a, Bytes n, Visit visit) {
+    if (a % page != 0 || n % page != 0 || n == 0) misuse("a range that is no whole number of pages");
+    if (a < ground_ || a + n > ground_ + pages_.size() * page) return misuse("a range outside the ground");
+    for (Address at = a; at < a + n; at += page) visit(page_at(at));
   }
-  template <class Visit>
-  static void each_block(Address a, Bytes n, Visit visit) {
-    if (a % kBlockSize != 0 || n % kBlockSize != 0 || n == 0)
-      misuse("a range that is no whole number of blocks");
-    if (a < body_ || a + n > end_) return misuse("a range outside the body");
-    for (Address at = a; at < a + n; at += kBlockSize) visit(blocks_[(at - body_) / kBlockSize]);
+  static void check_blocks(Address a, Bytes n) {
+    if (a % kBlockSize != 0 || n % kBlockSize != 0) misuse("a range that is no whole number of blocks");
   }
   static void change(Address a, Bytes n, State before, State after, const char* what) {
-    each_block(a, n, [&](std::atomic<State>& s) {
+    each_page(a, n, [&](std::atomic<State>& s) {
       if (s.exchange(after, std::memory_order_relaxed) != before) misuse(what);
     });
   }
@@ -354,7 +374,7 @@ struct Fake {
     for (const auto& [begin, n] : asides_) Linux::release(begin, n);
     asides_.clear();
     if (mapping_ != 0) call_system(SYS_munmap, mapping_, length_);
-    mapping_ = meta_ = body_ = end_ = 0;
+    mapping_ = ground_ = 0;
   }
 
   static inline Fault faults_[kCalls];
@@ -365,10 +385,9 @@ struct Fake {
   static inline std::string misuse_;
   static inline Address mapping_ = 0;  // whole, with what alignment wastes
   static inline Bytes length_ = 0;
-  static inline Address meta_ = 0, body_ = 0, end_ = 0;
+  static inline Address ground_ = 0;
   static inline std::vector<std::pair<Address, Bytes>> asides_;
-  static inline std::vector<std::atomic<State>> pages_;   // of the metadata
-  static inline std::vector<std::atomic<State>> blocks_;  // of the body
+  static inline std::vector<std::atomic<State>> pages_;  // of the ground
 };
 static_assert(Platform<Fake>);
 

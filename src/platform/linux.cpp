@@ -11,9 +11,11 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <cstring>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/text.h"
@@ -47,11 +49,11 @@ Address map(Address hint, Bytes n, int protection, int flags) {
   return failed(result) ? 0 : static_cast<Address>(result);
 }
 
-void unmap(Address a, Bytes n) { system_call(SYS_munmap, as_long(a), as_long(n)); }
+bool unmap(Address a, Bytes n) { return system_call(SYS_munmap, as_long(a), as_long(n)) == 0; }
 
 // Maps n bytes at exactly `a` if nothing is there; a plain hint does that on every kernel.
-Claim map_at(Address a, Bytes n, int protection, int flags) {
-  const Address got = map(a, n, protection, flags);
+Claim map_at(Address a, Bytes n) {
+  const Address got = map(a, n, PROT_READ | PROT_WRITE, 0);
   if (got == a) return Claim::kDone;
   if (got == 0) return Claim::kNoMemory;
   unmap(got, n);
@@ -139,28 +141,54 @@ uint32_t cgroup_cpus() {
   return least;
 }
 
-// Places where neither the kernel nor programs put anything by themselves, far from stacks, libraries and the heap.
-// The second serves small address spaces (39 bits; emulators and checkers), the third takes what the kernel offers.
+// Where neither the kernel nor programs put anything by themselves, far from stacks, libraries and the heap. The first one ends
+// below a third of 47 bits: there the kernel begins to map where stacks are unlimited. The others serve small address spaces
+// (42 and 39 bits; emulators and checkers).
 struct Window {
   Address from, to;
+  Bytes ground;
 };
 constexpr Window kWindows[] = {
-    {Address{16} << 40, Address{64} << 40},
-    {Address{128} << 30, Address{1} << 40},
-    {Address{64} << 30, Address{250} << 30},
+    {Address{16} << 40, Address{42} << 40, Bytes{17} << 40},
+    {Address{128} << 30, Address{1} << 40, Bytes{544} << 30},
+    {Address{64} << 30, Address{250} << 30, Bytes{136} << 30},
 };
+constexpr unsigned kAttempts = 8;  // in each
+
+// Whether all of it is mapped: advice to treat memory as usual changes nothing, and tells. (mincore would do, but filters that know
+// what the C library's malloc calls forbid it.) What the kernel does not tell counts as `unknown`.
+bool is_mapped(Address a, Bytes n, bool unknown) {
+  const long result = system_call(SYS_madvise, as_long(a), as_long(n), MADV_NORMAL);
+  return result == 0 || (result != -ENOMEM && unknown);
+}
+
+// Of a move that has failed when some of its pages had moved: the rest is copied.
+void copy_rest(Address from, Address to, Bytes n) {
+  for (Bytes at = 0; at < n; at += kBlockSize) {
+    if (!is_mapped(from + at, kBlockSize, true)) continue;
+    // What has moved has left as many addresses as are wanted here.
+    CHECK(is_mapped(to + at, kBlockSize, true) || map_at(to + at, kBlockSize) == Claim::kDone);
+    memcpy(reinterpret_cast<void*>(to + at), reinterpret_cast<const void*>(from + at), kBlockSize);
+  }
+  unmap(from, n);
+}
+
+// Where no window will do (an emulator with few addresses): what the kernel offers, less and less.
+Ground offered(unsigned attempt) {
+  constexpr Bytes kMost = Bytes{64} << 30;
+  constexpr Bytes kLeast = Bytes{64} << 20;
+  const Bytes bytes = attempt < 64 ? kMost >> attempt : 0;
+  if (bytes < kLeast) return {};
+  const Address at = map(0, bytes + kHugePage, PROT_NONE, MAP_NORESERVE);
+  if (at != 0) unmap(at, bytes + kHugePage);
+  return {at != 0 ? round_up(at, kHugePage) : 0, bytes};
+}
 
 }  // namespace
 
 Bytes Linux::page_size() noexcept {
   const unsigned long size = getauxval(AT_PAGESZ);
   return size != 0 ? size : 4096;
-}
-
-Bytes Linux::physical_memory() noexcept {
-  struct sysinfo info;
-  if (failed(system_call(SYS_sysinfo, as_long(&info)))) return 0;
-  return Bytes{info.totalram} * info.mem_unit;
 }
 
 Bytes Linux::address_limit() noexcept {
@@ -175,48 +203,46 @@ bool Linux::charges_by_mapping() noexcept {
   return read_file("/proc/sys/vm/overcommit_memory", mode) && mode[0] == '2';
 }
 
-Address Linux::reserve(Bytes meta, Bytes body) noexcept {
-  const Bytes both = meta + body;
-  for (const Window& window : kWindows) {
-    if (both > window.to - window.from) continue;
-    for (int attempt = 0; attempt < 8; ++attempt) {
-      const Address slack = (window.to - window.from - both) / kHugePage;
-      const Address at = round_up(window.from, kHugePage) + random_bits() % (slack + 1) * kHugePage;
-      Claim got = map_at(at, both, PROT_NONE, MAP_NORESERVE);
-      if (got == Claim::kDone) {
-        unmap(at + meta, body);
-        return at;
-      }
-      // Under RLIMIT_AS the body cannot be looked at as a whole; its claims will notice what is there.
-      if (got == Claim::kNoMemory && map_at(at, meta, PROT_NONE, MAP_NORESERVE) == Claim::kDone) return at;
-    }
-  }
-  return 0;
+Ground Linux::ground(unsigned attempt) noexcept {
+  if (attempt >= std::size(kWindows) * kAttempts) return offered(attempt - std::size(kWindows) * kAttempts);
+  const Window& window = kWindows[attempt / kAttempts];
+  const Address slack = (window.to - window.from - window.ground) / kHugePage;
+  const Address at = window.from + random_bits() % (slack + 1) * kHugePage;
+  // The end is tried: it may lie beyond all addresses. The beginning is tried by whoever uses it.
+  const Address end = at + window.ground - kBlockSize;
+  const bool is_good = map_at(end, kBlockSize) == Claim::kDone && unmap(end, kBlockSize);
+  return {is_good ? at : 0, window.ground};
 }
 
-bool Linux::make_readable(Address a, Bytes n) noexcept {
-  return system_call(SYS_mprotect, as_long(a), as_long(n), PROT_READ) == 0;
-}
+Claim Linux::extend(Address a, Bytes n) noexcept { return map_at(a, n); }
+
+Claim Linux::claim(Address a, Bytes n) noexcept { return map_at(a, n); }
+
+Address Linux::reserve(Bytes n) noexcept { return map(0, n, PROT_NONE, MAP_NORESERVE); }
 
 bool Linux::open(Address a, Bytes n) noexcept {
   return system_call(SYS_mprotect, as_long(a), as_long(n), PROT_READ | PROT_WRITE) == 0;
 }
 
-void Linux::release(Address a, Bytes n) noexcept { unmap(a, n); }
-
-Claim Linux::claim(Address a, Bytes n) noexcept { return map_at(a, n, PROT_READ | PROT_WRITE, 0); }
+bool Linux::release(Address a, Bytes n) noexcept { return unmap(a, n); }
 
 bool Linux::empty(Address a, Bytes n) noexcept {
   return system_call(SYS_madvise, as_long(a), as_long(n), MADV_DONTNEED) == 0;
 }
 
-bool Linux::move(Address from, Address to, Bytes n) noexcept {
+// A filter refuses before anything has changed. Kernels before 6.17 unmap the target first, and may then find that they cannot move;
+// later ones move one mapping after the other, and may stop between two.
+Move Linux::move(Address from, Address to, Bytes n) noexcept {
   if (system_call(SYS_mremap, as_long(from), as_long(n), as_long(n), MREMAP_MAYMOVE | MREMAP_FIXED,
                   as_long(to)) == as_long(to))
-    return true;
-  // The kernel unmaps the target before it finds that it cannot move, as kernels before 6.17 do of more than one mapping.
-  CHECK(map_at(to, n, PROT_READ | PROT_WRITE, 0) == Claim::kDone);
-  return false;
+    return Move::kDone;
+  if (!is_mapped(from, n, true)) {
+    copy_rest(from, to, n);
+    return Move::kDone;
+  }
+  if (is_mapped(to, n, false)) return Move::kRefused;
+  unmap(to, n);
+  return Move::kNoneThere;
 }
 
 uint64_t Linux::now_ms() noexcept {

@@ -10,16 +10,16 @@ namespace lanemalloc {
 
 struct Linux {
   static Bytes page_size() noexcept;
-  static Bytes physical_memory() noexcept;
   static Bytes address_limit() noexcept;
   static bool charges_by_mapping() noexcept;
-  static Address reserve(Bytes meta, Bytes body) noexcept;
-  static bool make_readable(Address a, Bytes n) noexcept;
-  static bool open(Address a, Bytes n) noexcept;
-  static void release(Address a, Bytes n) noexcept;
+  static Ground ground(unsigned attempt) noexcept;
+  static Claim extend(Address a, Bytes n) noexcept;
   static Claim claim(Address a, Bytes n) noexcept;
+  static Address reserve(Bytes n) noexcept;
+  static bool open(Address a, Bytes n) noexcept;
+  static bool release(Address a, Bytes n) noexcept;
   static bool empty(Address a, Bytes n) noexcept;
-  static bool move(Address from, Address to, Bytes n) noexcept;
+  static Move move(Address from, Address to, Bytes n) noexcept;
   static uint64_t now_ms() noexcept;
   static uint64_t now_ns() noexcept;
   static uint32_t cpus() noexcept;
@@ -49,6 +49,8 @@ struct Linux {
   static void pause() noexcept { arch::pause(); }
   static bool reads_as(const void* at, uint64_t value) noexcept;
   static bool thread_is_gone(uint32_t id) noexcept;
+  static uint64_t block_signals() noexcept;
+  static void restore_signals(uint64_t mask) noexcept;
   static void say(const char* text, Bytes n) noexcept;
 
   // The C library's registration of restartable sequences: where it lies, from the thread pointer. Its fields that number
@@ -63,9 +65,6 @@ struct Linux {
 
   // Beyond the contract, for the abi layer.
   static bool runs_with_raised_privileges() noexcept;  // AT_SECURE
-  // Blocks every signal of this thread and returns the old mask; restore_signals puts it back.
-  static uint64_t block_signals() noexcept;
-  static void restore_signals(uint64_t mask) noexcept;
 };
 static_assert(Platform<Linux>);
 

@@ -6,20 +6,20 @@
 //
 //   page_size()            bytes; a power of two, at most the block size.
 //   cpus()                 how many CPUs the process may keep busy: allowed to it, and paid for by its quota. At least 1.
-//   physical_memory()      bytes of memory in the machine; 0 if unknown.
 //   address_limit()        bytes of address space that the process may use (RLIMIT_AS); ~0 if unlimited.
 //   charges_by_mapping()   true if mapped memory counts against a limit even when it was given back: freed memory is
-//                          then unmapped rather than emptied.
-//   reserve(meta, body)    finds meta + body bytes of free addresses, aligned to kHugePage. The first `meta` bytes stay
-//                          reserved and inaccessible; the rest is merely known to be free. 0 if there are none.
-//   make_readable(a, n)    of reserved bytes: they read as zeros until opened. False without memory.
+//                          then unmapped rather than emptied. Asked once: filters may forbid it later.
+//   ground(attempt)        addresses that are probably free, aligned to kHugePage, where nobody maps anything by himself. Maps
+//                          nothing. Another attempt is another one. `at` is 0 if that will not do, `bytes` when there are no more.
+//   extend(a, n)           maps zeroed metadata at a, whole pages of such ground. Never replaces what is there.
+//   claim(a, n)            the same for whole blocks of the body.
+//   reserve(n)             n bytes of inaccessible addresses anywhere; 0 if there are none.
 //   open(a, n)             makes reserved bytes readable and writable, keeping what they hold. May be repeated, also
 //                          by two threads at once. False without memory.
-//   release(a, n)          gives reserved or claimed addresses back.
-//   claim(a, n)            maps zeroed memory at a, which must lie in the body. Never replaces what is there.
+//   release(a, n)          gives back what was extended, claimed or reserved. False, and nothing changed, if the system refuses. In a
+//                          fork child metadata need not be there.
 //   empty(a, n)            gives claimed memory back; it stays claimed and reads as zeros. False if it could not.
-//   move(from, to, n)      moves pages to claimed addresses `to`; `from` is then no longer claimed. False: nothing moved;
-//                          what lay at `to` may be gone.
+//   move(from, to, n)      moves pages to claimed addresses `to`; `from` is then no longer claimed. See Move.
 //   now_ms()               milliseconds of a steady clock, as coarse as is cheap.
 //   now_ns()               nanoseconds of a steady clock; never 0.
 //   single_threaded()      true while the process has only ever had one thread; once false, always false.
@@ -40,6 +40,7 @@
 //   pause()                a hint for a spinning CPU.
 //   reads_as(at, value)    whether the eight bytes at `at` hold the value, with acquire order; false where there is no memory any more.
 //   thread_is_gone(id)     no thread of the process has this thread_id(). False where the system does not tell.
+//   block_signals()        blocks every signal of the calling thread and returns the old mask; restore_signals(mask) puts it back.
 //   say(text, n)           writes to standard error.
 #pragma once
 
@@ -64,21 +65,33 @@ enum class Claim {
 
 inline constexpr uint64_t kForever = ~uint64_t{0};
 
+enum class Move {
+  kDone,
+  kRefused,    // nothing changed
+  kNoneThere,  // nothing moved, but `to` is no longer claimed
+};
+
+// Addresses that may be mapped.
+struct Ground {
+  Address at = 0;
+  Bytes bytes = 0;
+};
+
 template <class P>
 concept Platform =
-    requires(Address a, Bytes n, std::atomic<uint32_t>& word, std::atomic<uint64_t>& who, uint32_t number,
-             uint64_t seen, void* object, const char* text) {
+    requires(Address a, Bytes n, unsigned attempt, std::atomic<uint32_t>& word, std::atomic<uint64_t>& who,
+             uint32_t number, uint64_t seen, void* object, const char* text) {
       { P::page_size() } noexcept -> std::same_as<Bytes>;
-      { P::physical_memory() } noexcept -> std::same_as<Bytes>;
       { P::address_limit() } noexcept -> std::same_as<Bytes>;
       { P::charges_by_mapping() } noexcept -> std::same_as<bool>;
-      { P::reserve(n, n) } noexcept -> std::same_as<Address>;
-      { P::make_readable(a, n) } noexcept -> std::same_as<bool>;
-      { P::open(a, n) } noexcept -> std::same_as<bool>;
-      { P::release(a, n) } noexcept;
+      { P::ground(attempt) } noexcept -> std::same_as<Ground>;
+      { P::extend(a, n) } noexcept -> std::same_as<Claim>;
       { P::claim(a, n) } noexcept -> std::same_as<Claim>;
+      { P::reserve(n) } noexcept -> std::same_as<Address>;
+      { P::open(a, n) } noexcept -> std::same_as<bool>;
+      { P::release(a, n) } noexcept -> std::same_as<bool>;
       { P::empty(a, n) } noexcept -> std::same_as<bool>;
-      { P::move(a, a, n) } noexcept -> std::same_as<bool>;
+      { P::move(a, a, n) } noexcept -> std::same_as<Move>;
       { P::now_ms() } noexcept -> std::same_as<uint64_t>;
       { P::now_ns() } noexcept -> std::same_as<uint64_t>;
       { P::cpus() } noexcept -> std::same_as<uint32_t>;
@@ -99,6 +112,8 @@ concept Platform =
       { P::pause() } noexcept;
       { P::reads_as(object, seen) } noexcept -> std::same_as<bool>;
       { P::thread_is_gone(number) } noexcept -> std::same_as<bool>;
+      { P::block_signals() } noexcept -> std::same_as<uint64_t>;
+      { P::restore_signals(uint64_t{}) } noexcept;
       { P::say(text, n) } noexcept;
     };
 

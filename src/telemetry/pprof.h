@@ -82,7 +82,7 @@ template <class P, class Write>
 class ProfileWriter {
  public:
   ProfileWriter(const ProfileFacts& facts, Write& write) : facts_(facts), out_(write) {
-    memory_ = P::reserve(kMemory, 0);
+    memory_ = P::reserve(kMemory);
     if (memory_ != 0 && !P::open(memory_, kMemory)) {
       P::release(memory_, kMemory);
       memory_ = 0;

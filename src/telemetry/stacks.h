@@ -89,7 +89,7 @@ class Stacks {
     Bytes bytes = kMostBytes;
     while (bytes > kLeastBytes && bytes > P::address_limit() / 64) bytes /= 2;
     for (; bytes >= kLeastBytes; bytes /= 2) {
-      const Address area = P::reserve(bytes, 0);
+      const Address area = P::reserve(bytes);
       if (area == 0) continue;
       if (begin(area, bytes)) return true;
       P::release(area, bytes);

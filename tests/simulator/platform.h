@@ -3,6 +3,8 @@
 // Called by: workloads.cpp.
 #pragma once
 
+#include <utility>
+
 #include "platform/platform.h"
 #include "simulator.h"
 
@@ -13,24 +15,29 @@ struct Simulated {
       lanemalloc::kHugePage;  // of the arena, for what lies outside the region
 
   static lanemalloc::Bytes page_size() noexcept { return 4096; }
-  static lanemalloc::Bytes physical_memory() noexcept { return lanemalloc::Bytes{1} << 30; }
-  static lanemalloc::Bytes address_limit() noexcept {
-    return lanemalloc::Bytes{2} << 30;
-  }  // the region takes twice that
+  static lanemalloc::Bytes address_limit() noexcept { return ~lanemalloc::Bytes{0}; }
   static bool charges_by_mapping() noexcept { return false; }
-  static lanemalloc::Address reserve(lanemalloc::Bytes meta, lanemalloc::Bytes body) noexcept {
-    if (kRootSize + meta + body > kArenaSize) return 0;
-    objects_begin_at(arena + kRootSize + meta);
-    return reinterpret_cast<lanemalloc::Address>(arena + kRootSize);
+  static lanemalloc::Ground ground(unsigned attempt) noexcept {
+    if (attempt > 0) return {};
+    body_has_begun = false;
+    return {reinterpret_cast<lanemalloc::Address>(arena + kRootSize), kArenaSize - kRootSize};
   }
-  static bool make_readable(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
-  static bool open(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
-  static void release(lanemalloc::Address, lanemalloc::Bytes) noexcept {}
-  static lanemalloc::Claim claim(lanemalloc::Address, lanemalloc::Bytes) noexcept {
+  static lanemalloc::Claim extend(lanemalloc::Address, lanemalloc::Bytes) noexcept {
     return lanemalloc::Claim::kDone;
   }
+  static lanemalloc::Claim claim(lanemalloc::Address a, lanemalloc::Bytes) noexcept {
+    if (!std::exchange(body_has_begun, true)) objects_begin_at(reinterpret_cast<const void*>(a));
+    return lanemalloc::Claim::kDone;
+  }
+  static lanemalloc::Address reserve(lanemalloc::Bytes) noexcept { return 0; }
+  static bool open(lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
+  static bool release(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
   static bool empty(lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
-  static bool move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
+  static lanemalloc::Move move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept {
+    return lanemalloc::Move::kRefused;
+  }
+  static uint64_t block_signals() noexcept { return 0; }
+  static void restore_signals(uint64_t) noexcept {}
   static uint64_t now_ms() noexcept { return 0; }
   static uint32_t thread_id() noexcept { return 1; }
   static uint64_t now_ns() noexcept { return now() + 1; }
@@ -81,6 +88,8 @@ struct Simulated {
   }
   static bool thread_is_gone(uint32_t) noexcept { return false; }
   static void say(const char*, lanemalloc::Bytes) noexcept {}
+
+  static inline bool body_has_begun = false;
 };
 static_assert(lanemalloc::Platform<Simulated>);
 

@@ -127,7 +127,7 @@ TEST_ALL_CONFIGS(ArenaTest, SizesBeyondAllMemoryAreRefused) {
   piece(t, 100);
   const lane_arena before = arena_;
   for (Bytes size :
-       {SIZE_MAX, SIZE_MAX - 15, SIZE_MAX - 16, SIZE_MAX - 100, SIZE_MAX / 2, world().region.bytes()}) {
+       {SIZE_MAX, SIZE_MAX - 15, SIZE_MAX - 16, SIZE_MAX - 100, SIZE_MAX / 2, world().region.most_bytes()}) {
     EXPECT_EQ(piece(t, size), nullptr) << size;
     EXPECT_EQ(by(t).allocate_aligned(4096, size), nullptr) << size;
     EXPECT_EQ(by(t).reallocate(before.next - 112, 100, size), nullptr) << size;

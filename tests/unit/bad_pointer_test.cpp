@@ -18,9 +18,9 @@ TEST_ALL_CONFIGS(BadPointerTest, WhatIsNotOursIsToldAndChangesNothing) {
   take(t, 10);
   EXPECT_EQ(free(t, &local), Verdict::kNotOurs);
   EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() - 16)), Verdict::kNotOurs);
-  EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() + world().region.bytes())),
+  EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() + world().region.most_bytes())),
             Verdict::kNotOurs);
-  EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() + world().region.bytes() - 16)),
+  EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() + world().region.most_bytes() - 16)),
             Verdict::kNotInUse);
   EXPECT_EQ(free(t, reinterpret_cast<void*>(16)), Verdict::kNotOurs);
   EXPECT_EQ(statistics().bad_pointers, 6u);

@@ -47,7 +47,7 @@ TEST_ALL_CONFIGS(EngineTest, NullIsFreedInPeace) {
 
 TEST_ALL_CONFIGS(EngineTest, SizesBeyondTheRegionAreRefused) {
   Slot& t = thread();
-  for (Bytes size : {world().region.bytes(), world().region.bytes() + 1, ~Bytes{0} / 2, ~Bytes{0}})
+  for (Bytes size : {world().region.most_bytes(), world().region.most_bytes() + 1, ~Bytes{0} / 2, ~Bytes{0}})
     EXPECT_EQ(engine().allocate(size, t), nullptr) << size;
   for (Bytes alignment = Bytes{1} << 40; alignment != 0; alignment *= 2)
     EXPECT_EQ(engine().allocate_aligned(64, alignment, t), nullptr) << alignment;

@@ -322,7 +322,9 @@ TEST_OWNED(KindsOutOfMemoryTest, WhatALaneWithoutABinHasFreedIsFoundAtTheEnd) {
   EXPECT_EQ(lane_of(b)->bin_of(pool.kind()), nullptr);
   EXPECT_EQ(live(pool, a), 40u);
   Slot& c = thread();
-  Fake::fail(Fake::Call::kOpen, 1);
+  Fake::fail(Fake::Call::kExtend, 1);
+  while (world().lanes.pop_idle_or_make() != nullptr) {
+  }
   for (size_t i = 10; i < 20; ++i) give(pool, c, all[i]);  // without a lane
   Fake::fail_never();
   for (void* p : rest) give(a, p);

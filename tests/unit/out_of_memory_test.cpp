@@ -145,7 +145,7 @@ TEST_ALL_CONFIGS(OutOfMemoryTest, AnyClaimAndAllLaterOnesFail) {
   fail_everywhere(Fake::Call::kClaim, true, {});
 }
 TEST_ALL_CONFIGS(OutOfMemoryTest, AnyOpeningOfMetadataAndAllLaterOnesFail) {
-  fail_everywhere(Fake::Call::kOpen, true, {});
+  fail_everywhere(Fake::Call::kExtend, true, {});
 }
 TEST_ALL_CONFIGS(OutOfMemoryTest, AnyCallFailsOnceWhenChecked) {
   Settings checked;
@@ -161,7 +161,9 @@ TEST_ALL_CONFIGS(OutOfMemoryTest, AnyCallAndAllLaterOnesFailWhereMapsAreCharged)
 TEST_OWNED(OutOfMemoryTest, WithoutALaneOfItsOwnAThreadsFreesGoStraightToTheOwnerAndAreCounted) {
   Slot &a = thread(), &b = thread();
   for (int i = 0; i < 20; ++i) try_allocate(a, 100);
-  Fake::fail(Fake::Call::kOpen, 1);
+  Fake::fail(Fake::Call::kExtend, 1);
+  while (world().lanes.pop_idle_or_make() != nullptr) {
+  }
   while (live_.size() > 5) drop(b, 0);
   EXPECT_EQ(b.load(), &no_lane_gate);
   EXPECT_EQ(statistics().direct_frees, 15u);
@@ -175,7 +177,7 @@ TEST_OWNED(OutOfMemoryTest, WithoutALaneOfItsOwnAThreadsFreesGoStraightToTheOwne
 
 TEST_ALL_CONFIGS(OutOfMemoryTest, TheEngineStartsLaterWhereThereWereNoAddresses) {
   Fake::release_all();
-  Fake::fail(Fake::Call::kReserve, 1);
+  Fake::fail(Fake::Call::kGround, 1);
   engine_ = std::make_unique<FakeEngine>();
   auto report = [](Verdict why, const void* p) { reports.push_back({why, p}); };
   EXPECT_FALSE(engine_->start({}, report));

@@ -451,5 +451,23 @@ TEST_PER_CPU(PerCpuTest, InAForkChildTheForkingThreadGoesOnInTheLaneThatItsHandl
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
+// What a hit of free() by CPU may look up grows with the metadata.
+TEST_PER_CPU(EngineTest, ALaneOfACpuSeesWhatWasOpenedSinceTheLastTime) {
+  Fake::release_all();
+  Fake::limit = Bytes{16} << 30;
+  started_ = false;
+  begin({});
+  Slot& t = thread();
+  give(t, take(t, 100));
+  Lane<Fake>* lane = lane_of(t);
+  const Bytes before = world().region.bytes();
+  EXPECT_EQ(lane->here_bytes.load(), before);
+  void* large = take(t, before);
+  EXPECT_GT(world().region.bytes(), before);
+  give(t, take(t, 200));
+  EXPECT_EQ(lane_of(t)->here_bytes.load(), world().region.bytes());
+  give(t, large);
+}
+
 }  // namespace
 }  // namespace lanemalloc

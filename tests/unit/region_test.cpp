@@ -13,25 +13,103 @@ class RegionTest : public FakeTest {
   FakeRegion region_;
 };
 
-TEST_ALL_CONFIGS(RegionTest, EveryAddressOfTheBodyMayBeLookedUpBeforeItIsUsed) {
+TEST_ALL_CONFIGS(RegionTest, EveryAddressThatMayBeLookedUpIsNobodysBeforeItIsUsed) {
   ASSERT_TRUE(region_.start(1 << 20, true));
-  for (Bytes d = 0; d < region_.bytes(); d += region_.bytes() / 4096) {
+  EXPECT_EQ(region_.bytes(), bytes_of(region_.opened()));
+  EXPECT_GT(region_.opened(), 0u);
+  for (Bytes d = 0; d < region_.bytes(); d += kBlockSize / 2)
     EXPECT_EQ(region_.entry_at(d).owner(), Owner::kNobody);
-  }
-  EXPECT_EQ(region_.entry_at(region_.bytes() - 1).owner(), Owner::kNobody);
-  EXPECT_EQ(region_.opened(), 0u);
+  for (Bytes d = 0; d < region_.most_bytes(); d += region_.most_bytes() / 4096)
+    EXPECT_EQ(region_.entry_for(reinterpret_cast<void*>(region_.base() + d)).owner(), Owner::kNobody);
+  EXPECT_EQ(region_.frontier(), 0u);
   EXPECT_EQ(Fake::claimed_blocks(), 0u);
 }
 
 TEST_ALL_CONFIGS(RegionTest, AddressesOutsideAreFarAway) {
   ASSERT_TRUE(region_.start(1 << 20, false));
-  auto far = [&](Address a) { return region_.distance(reinterpret_cast<void*>(a)) >= region_.bytes(); };
+  auto far = [&](Address a) { return region_.distance(reinterpret_cast<void*>(a)) >= region_.most_bytes(); };
   EXPECT_TRUE(far(0));
   EXPECT_TRUE(far(region_.base() - 1));
   EXPECT_FALSE(far(region_.base()));
-  EXPECT_FALSE(far(region_.base() + region_.bytes() - 1));
-  EXPECT_TRUE(far(region_.base() + region_.bytes()));
+  EXPECT_FALSE(far(region_.base() + region_.most_bytes() - 1));
+  EXPECT_TRUE(far(region_.base() + region_.most_bytes()));
   EXPECT_TRUE(far(~Address{0}));
+}
+
+TEST_ALL_CONFIGS(RegionTest, HitsReachWhatIsOpened) {
+  Fake::limit = bytes_of(static_cast<BlockCount>(Fake::page)) * 6;  // a step is a page of blocks
+  ASSERT_TRUE(region_.start(1 << 20, true));
+  const BlockCount step = region_.opened();
+  EXPECT_EQ(region_.hit_bytes(), region_.bytes());
+  ASSERT_EQ(region_.take_fresh(step), 0u);
+  EXPECT_EQ(region_.opened(), step);
+  ASSERT_EQ(region_.take_fresh(1), step);
+  EXPECT_EQ(region_.opened(), step * 2);
+  EXPECT_EQ(region_.hit_bytes(), region_.bytes());
+  region_.set_hits(false);
+  ASSERT_EQ(region_.take_fresh(step), step + 1);
+  EXPECT_EQ(region_.opened(), step * 3);
+  EXPECT_EQ(region_.hit_bytes(), 0u) << "they are off";
+  region_.set_hits(true);
+  EXPECT_EQ(region_.hit_bytes(), bytes_of(step * 3));
+}
+
+TEST_ALL_CONFIGS(RegionTest, WhereMetadataCannotGrowTheBodyEndsAndNothingIsLost) {
+  Fake::limit = bytes_of(static_cast<BlockCount>(Fake::page)) * 6;  // a step is a page of blocks
+  ASSERT_TRUE(region_.start(1 << 20, true));
+  const BlockCount step = region_.opened();
+  for (uint64_t array = 1; array <= 4; ++array) {
+    Fake::ground_taken.arm(array);
+    EXPECT_EQ(region_.take_fresh(step + 1), FakeRegion::kNoBlock);
+    Fake::fail_never();
+    EXPECT_EQ(region_.opened(), step);
+    EXPECT_EQ(Fake::claimed_blocks(), 0u);
+    EXPECT_EQ(region_.frontier(), 0u);
+  }
+  EXPECT_EQ(region_.take_fresh(step), 0u) << "what is opened serves";
+  EXPECT_EQ(region_.take_fresh(1), step) << "somebody else's mapping has gone";
+}
+
+TEST_ALL_CONFIGS(RegionTest, LanesGrowByPieces) {
+  ASSERT_TRUE(region_.start(1 << 20, false));
+  EXPECT_EQ(region_.lane_bytes(), Bytes{1} << 20);
+  for (Bytes end = 8192; end <= region_.lane_bytes(); end += 8192) {
+    ASSERT_TRUE(region_.open_lanes(end));
+    *reinterpret_cast<uint64_t*>(region_.lanes() + end - 8) = end;
+  }
+  for (Bytes end = 8192; end <= region_.lane_bytes(); end += 8192)
+    EXPECT_EQ(*reinterpret_cast<uint64_t*>(region_.lanes() + end - 8), end);
+  EXPECT_LE(Fake::calls(Fake::Call::kExtend), 3u + 8u);
+}
+
+// The thread that makes metadata grow is gone in the child, at each of its steps.
+TEST_ALL_CONFIGS(RegionTest, AForkChildTakesBackWhatAGrowerHadMapped) {
+  Fake::limit = bytes_of(static_cast<BlockCount>(Fake::page)) * 6;  // a step is a page of blocks
+  static jmp_buf stopped;
+  static int left;
+  for (int steps = 1; steps <= 5; ++steps) {
+    Fake::release_all();
+    FakeRegion region;
+    ASSERT_TRUE(region.start(1 << 20, true));
+    const BlockCount step = region.opened();
+    left = steps == 5 ? 1 : steps;
+    Fake::on_extend = [] {
+      if (--left == 0) longjmp(stopped, 1);
+    };
+    const bool lanes = steps == 5;
+    if (setjmp(stopped) == 0) {
+      lanes ? region.open_lanes(8192) : region.take_fresh(step * 3) != FakeRegion::kNoBlock;
+      ADD_FAILURE() << "it was not stopped";
+    }
+    Fake::on_extend = nullptr;
+    Fake::is_child = true;
+    region.forget_grower();
+    Fake::is_child = false;
+    ASSERT_NE(region.take_fresh(step), FakeRegion::kNoBlock);
+    EXPECT_TRUE(region.open_lanes(8192));
+    ASSERT_NE(region.take_fresh(step * 2), FakeRegion::kNoBlock);
+    EXPECT_GT(region.opened(), step * 2);
+  }
 }
 
 TEST_ALL_CONFIGS(RegionTest, FreshBlocksFollowEachOtherAndTheirStatesAreOpen) {
@@ -88,7 +166,7 @@ TEST_ALL_CONFIGS(RegionTest, ItGivesUpWhenEverythingIsTakenAndKeepsNothing) {
 
 TEST_ALL_CONFIGS(RegionTest, WithoutMemoryTheAddressesAreGivenBack) {
   ASSERT_TRUE(region_.start(1 << 20, true));
-  for (Fake::Call call : {Fake::Call::kClaim, Fake::Call::kOpen}) {
+  for (Fake::Call call : {Fake::Call::kClaim, Fake::Call::kExtend}) {
     for (uint64_t nth = 1; nth <= 4; ++nth) {
       const BlockIndex before = region_.frontier();
       Fake::fail(call, nth);
@@ -114,7 +192,7 @@ TEST_ALL_CONFIGS(RegionTest, MemoryThatIsRefusedOpensNoMetadata) {
 
 TEST_ALL_CONFIGS(RegionTest, ItEndsWhereItEnds) {
   ASSERT_TRUE(region_.start(1 << 20, false));
-  const auto all = static_cast<BlockCount>(region_.bytes() >> kBlockShift);
+  const auto all = static_cast<BlockCount>(region_.most_bytes() >> kBlockShift);
   EXPECT_EQ(region_.take_fresh(all + 1), FakeRegion::kNoBlock);
   EXPECT_EQ(region_.frontier(), 0u);
   EXPECT_EQ(region_.take_fresh(all - 1), 0u);
@@ -124,38 +202,35 @@ TEST_ALL_CONFIGS(RegionTest, ItEndsWhereItEnds) {
   EXPECT_EQ(region_.frontier(), all);
 }
 
-TEST_ALL_CONFIGS(RegionTest, WhereAddressesAreScarceASmallerOneIsTaken) {
-  Fake::limit = Bytes{16} << 40;
-  Fake::memory = Bytes{1} << 30;
-  Fake::fail(Fake::Call::kReserve, 1, 8);  // the first seven are too large
-  ASSERT_TRUE(region_.start(1 << 20, false));
-  EXPECT_EQ(region_.bytes(), Bytes{2} << 30);
+TEST_ALL_CONFIGS(RegionTest, GroundThatSomebodyElseHasIsLeftForOther) {
+  Fake::fail(Fake::Call::kGround, 1, 2);
+  Fake::ground_taken.arm(2, 3);  // the second array of the second attempt
+  ASSERT_TRUE(region_.start(1 << 20, true));
   EXPECT_EQ(region_.take_fresh(1), 0u);
 }
 
-TEST_ALL_CONFIGS(RegionTest, WithoutAddressesItDoesNotStartAndMayBeAskedAgain) {
-  Fake::fail(Fake::Call::kReserve, 1);
+TEST_ALL_CONFIGS(RegionTest, WithoutGroundItDoesNotStartAndMayBeAskedAgain) {
+  Fake::fail(Fake::Call::kGround, 1);
   EXPECT_FALSE(region_.start(1 << 20, false));
-  Fake::fail(Fake::Call::kMakeReadable, 1);
+  Fake::fail_never();
+  Fake::fail(Fake::Call::kExtend, 1);
   EXPECT_FALSE(region_.start(1 << 20, false));
   Fake::fail_never();
   EXPECT_TRUE(region_.start(1 << 20, false));
   EXPECT_EQ(region_.take_fresh(1), 0u);
 }
 
-TEST_ALL_CONFIGS(RegionTest, AnyAddressLimitGivesABodyOfWholeBlocks) {
+TEST_ALL_CONFIGS(RegionTest, AnyGroundGivesABodyOfWholeBlocks) {
   for (Bytes limit :
        {Bytes{64} << 20, (Bytes{100} << 20) + 12345, (Bytes{33} << 20) + 4096, Bytes{777} << 20}) {
-    for (uint64_t failures = 0; failures < 5; ++failures) {
-      Fake::release_all();
-      Fake::limit = limit;
-      Fake::fail(Fake::Call::kReserve, 1, 1 + failures);
-      FakeRegion region;
-      if (!region.start(1 << 20, true)) continue;
-      EXPECT_EQ(region.bytes() % kBlockSize, 0u) << limit << " after " << failures;
-      EXPECT_EQ(region.base() % kHugePage, 0u);
-      EXPECT_EQ(region.entry_at(region.bytes() - 1).owner(), Owner::kNobody);
-    }
+    Fake::release_all();
+    Fake::limit = limit;
+    FakeRegion region;
+    ASSERT_TRUE(region.start(1 << 20, true));
+    EXPECT_EQ(region.most_bytes() % kBlockSize, 0u) << limit;
+    EXPECT_GE(region.most_bytes(), limit);
+    EXPECT_EQ(region.base() % kHugePage, 0u);
+    EXPECT_EQ(region.entry_at(region.bytes() - 1).owner(), Owner::kNobody);
   }
 }
 

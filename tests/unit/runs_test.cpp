@@ -206,16 +206,47 @@ TEST_ALL_CONFIGS(RunsTest, ALongRunIsPurgedInPiecesThatEndWithHugePages) {
   EXPECT_EQ(take(300), a);  // merged again
 }
 
-TEST_ALL_CONFIGS(RunsTest, WhatCannotBeEmptiedStaysDirtyAndPurgeEnds) {
+TEST_ALL_CONFIGS(RunsTest, WhatCannotBeEmptiedIsUnmapped) {
   start(false, 1000);
   const BlockIndex a = take(10);
-  stamp(a, 10, 5);
   runs_.free(a, 10, visit_);
   Fake::fail(Fake::Call::kEmpty, 1);
-  EXPECT_EQ(runs_.purge(~0u, visit_), 0u);
-  EXPECT_EQ(blocks().dirty, 10u);
-  Fake::fail_never();
   EXPECT_EQ(runs_.purge(~0u, visit_), bytes_of(10));
+  EXPECT_EQ(blocks().dirty, 0u);
+  EXPECT_EQ(region_.state(a).kind, BlockKind::kAbsent);
+  EXPECT_EQ(blocks().claimed, Fake::claimed_blocks());
+}
+
+TEST_ALL_CONFIGS(RunsTest, WhatTheSystemDoesNotTakeStaysDirtyAndKeepsNothingElse) {
+  start(true, 1000);
+  std::vector<BlockIndex> at;
+  for (int i = 0; i < 5; ++i) at.push_back(take(10)), take(1);
+  for (BlockIndex a : at) runs_.free(a, 10, visit_), runs_.advance_epoch();
+  Fake::fail_once(Fake::Call::kRelease, 1);
+  EXPECT_EQ(runs_.purge(runs_.epoch(), visit_), bytes_of(40)) << "the younger ones have their turn";
+  EXPECT_EQ(blocks().dirty, 10u);
+  EXPECT_TRUE(runs_.has_more_to_give());
+  Fake::fail(Fake::Call::kRelease, 1);
+  EXPECT_EQ(runs_.purge(~0u, visit_), 0u);
+  EXPECT_FALSE(runs_.has_more_to_give()) << "nobody tries for ever";
+  Fake::fail_never();
+  runs_.free(take(1), 1, visit_);
+  EXPECT_TRUE(runs_.has_more_to_give());
+  runs_.advance_epoch();
+  runs_.purge(~0u, visit_);
+  EXPECT_EQ(blocks().dirty, 0u);
+}
+
+TEST_ALL_CONFIGS(RunsTest, OnceMemoryWasRefusedWhatIsGivenBackIsUnmapped) {
+  start(false, 1000);
+  const BlockIndex a = take(10);
+  take(1);
+  Fake::fail(Fake::Call::kClaim, 1);
+  EXPECT_EQ(runs_.allocate(5000, 1, visit_).at, FakeRuns::kNone);
+  Fake::fail_never();
+  runs_.free(a, 10, visit_);
+  EXPECT_EQ(runs_.purge(~0u, visit_), bytes_of(10));
+  EXPECT_EQ(region_.state(a).kind, BlockKind::kAbsent);
 }
 
 TEST_ALL_CONFIGS(RunsTest, ASingleThreadGivesBackPastALimitByItself) {
@@ -285,7 +316,7 @@ TEST_ALL_CONFIGS(RunsTest, WhoeverCannotWaitUntilAnotherHasGrownTakesNoMoreThanI
 TEST_ALL_CONFIGS(RunsTest, CountWhatIsClaimedWhenAMovedRunIsFreedWithoutTheLock) {
   start(false, -1);
   const BlockIndex from = take(20), to = take(24);
-  ASSERT_TRUE(runs_.move(from, to, 20, false, visit_));
+  ASSERT_TRUE(runs_.move(from, 20, to, 24, false, visit_));
   EXPECT_EQ(blocks().claimed, Fake::claimed_blocks());
   ASSERT_TRUE(runs_.lock().try_acquire(holder_));
   runs_.free_moved(to, 24, handler_);
@@ -297,7 +328,7 @@ TEST_ALL_CONFIGS(RunsTest, MoveTakesThePagesAlongAndItsSourceIsAbsent) {
   start(false, -1);
   const BlockIndex from = take(20), to = take(24);
   stamp(from, 20, 9);
-  ASSERT_TRUE(runs_.move(from, to, 20, false, visit_));
+  ASSERT_TRUE(runs_.move(from, 20, to, 24, false, visit_));
   EXPECT_TRUE(is_stamped(to, 20, 9));
   EXPECT_EQ(region_.state(from).kind, BlockKind::kAbsent);
   EXPECT_EQ(blocks().moved, 20u);
@@ -314,9 +345,23 @@ TEST_ALL_CONFIGS(RunsTest, AFailedMoveChangesNothing) {
   const BlockIndex from = take(20), to = take(24);
   stamp(from, 20, 9);
   Fake::fail(Fake::Call::kMove, 1);
-  EXPECT_FALSE(runs_.move(from, to, 20, false, visit_));
+  EXPECT_FALSE(runs_.move(from, 20, to, 24, false, visit_));
   EXPECT_TRUE(is_stamped(from, 20, 9));
   EXPECT_EQ(blocks().moved, 0u);
+  EXPECT_EQ(blocks().dirty, 24u);
+  EXPECT_EQ(blocks().claimed, Fake::claimed_blocks());
+}
+
+TEST_ALL_CONFIGS(RunsTest, WhatAFailedMoveHasUnmappedIsAbsent) {
+  start(false, -1);
+  const BlockIndex from = take(20), to = take(24);
+  stamp(from, 20, 9);
+  Fake::fail(Fake::Call::kMove, 1);
+  Fake::moves_leave_nothing = true;
+  EXPECT_FALSE(runs_.move(from, 20, to, 24, false, visit_));
+  EXPECT_TRUE(is_stamped(from, 20, 9));
+  EXPECT_EQ(region_.state(to).kind, BlockKind::kAbsent);
+  EXPECT_EQ(blocks().dirty, 4u);
   EXPECT_EQ(blocks().claimed, Fake::claimed_blocks());
 }
 
@@ -388,7 +433,7 @@ TEST_ALL_CONFIGS(RunsTest, WithoutMemoryEverythingFreeIsUnmappedBeforeGivingUp) 
 
 TEST_ALL_CONFIGS(RunsTest, TakeFreshMemoryUpToTheEndOfTheRegionAndNoFurther) {
   start(false, -1);
-  const BlockCount all = static_cast<BlockCount>(region_.bytes() >> kBlockShift);
+  const BlockCount all = static_cast<BlockCount>(region_.most_bytes() >> kBlockShift);
   EXPECT_EQ(runs_.allocate(all + 1, 1, visit_).at, FakeRuns::kNone);
   const BlockIndex at = take(all);
   EXPECT_EQ(at, 0u);
@@ -415,7 +460,7 @@ class RunsPropertyTest : public RunsTest {
     for (int i = 0; i < steps / kShorter; ++i) {
       if (faults && random.one_in(6)) {
         const Fake::Call kinds[] = {Fake::Call::kClaim, Fake::Call::kEmpty, Fake::Call::kMove,
-                                    Fake::Call::kOpen};
+                                    Fake::Call::kExtend};
         const uint64_t nth = random.between(1, 3);
         Fake::fail(kinds[random.below(4)], nth, random.one_in(2) ? nth + 1 : ~uint64_t{0});
       }
@@ -552,9 +597,9 @@ class RunsPropertyTest : public RunsTest {
     const BlockCount longer = piece.length + static_cast<BlockCount>(random.below(10));
     const lanemalloc::Run to = runs_.allocate(longer, 1, visit);
     if (to.at == FakeRuns::kNone) return;
-    if (!runs_.move(from, to.at, piece.length, piece.moved, visit)) {
+    Fake::moves_leave_nothing = random.one_in(2);
+    if (!runs_.move(from, piece.length, to.at, longer, piece.moved, visit)) {
       EXPECT_TRUE(is_stamped(from, piece.length, piece.mark));
-      runs_.free(to.at, longer, visit);
       return;
     }
     EXPECT_TRUE(is_stamped(to.at, piece.length, piece.mark));

@@ -67,7 +67,8 @@ struct PerCpu {
     return P::hit_pop_here(here(gate), reinterpret_cast<void**>(&head), object) == Restartable::kDone;
   }
   FAST static bool may_free(Gate* gate, Bytes distance) {
-    return distance < *word<Bytes, offsetof(Gate, here_bytes)>(gate);
+    // relaxed: what is missed beyond it is freed another way.
+    return distance < hit_load(*word<const std::atomic<Bytes>, offsetof(Gate, here_bytes)>(gate));
   }
   // Inside on return, if the lane that the word names is that of this CPU and nobody is there; `free` is for leave(). The word, of the
   // page map or area_here(), is read in the same step: read before, it could be older than a revocation, and the slab another lane's.

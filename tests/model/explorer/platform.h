@@ -14,24 +14,30 @@ struct Model {
   static inline uint64_t clock = 0;  // milliseconds; moved on by who waits for the time to pass
 
   static lanemalloc::Bytes page_size() noexcept { return 4096; }
-  static lanemalloc::Bytes physical_memory() noexcept { return 8 << 20; }
-  static lanemalloc::Bytes address_limit() noexcept { return 4 << 20; }  // keeps the region small
+  static lanemalloc::Bytes address_limit() noexcept { return ~lanemalloc::Bytes{0}; }
   static bool charges_by_mapping() noexcept { return false; }
-  static lanemalloc::Address reserve(lanemalloc::Bytes meta, lanemalloc::Bytes body) noexcept {
-    return meta + body <= kArenaSize ? reinterpret_cast<lanemalloc::Address>(arena) : 0;
+  // A body of 8 MiB, and room for what is known of it.
+  static lanemalloc::Ground ground(unsigned attempt) noexcept {
+    if (attempt > 0) return {};
+    return {reinterpret_cast<lanemalloc::Address>(arena), 12 << 20};
   }
-  static bool make_readable(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
-  static bool open(lanemalloc::Address a, lanemalloc::Bytes n) noexcept {
+  static lanemalloc::Claim extend(lanemalloc::Address a, lanemalloc::Bytes n) noexcept {
     touched(reinterpret_cast<void*>(a), n);
-    return true;
+    return lanemalloc::Claim::kDone;
   }
-  static void release(lanemalloc::Address, lanemalloc::Bytes) noexcept {}
   static lanemalloc::Claim claim(lanemalloc::Address, lanemalloc::Bytes) noexcept {
     return lanemalloc::Claim::kDone;
   }
+  static lanemalloc::Address reserve(lanemalloc::Bytes) noexcept { return 0; }
+  static bool open(lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
+  static bool release(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
   // What the memory holds is not looked at.
   static bool empty(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
-  static bool move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
+  static lanemalloc::Move move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept {
+    return lanemalloc::Move::kRefused;
+  }
+  static uint64_t block_signals() noexcept { return 0; }
+  static void restore_signals(uint64_t) noexcept {}
   static uint64_t now_ms() noexcept { return clock; }
   // Of a thread always the same, so that schedules can be repeated.
   static uint64_t now_ns() noexcept { return 1 + static_cast<uint64_t>(current_thread()); }

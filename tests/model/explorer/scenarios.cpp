@@ -358,8 +358,8 @@ struct GrowthScenario {
   }
 
  private:
-  static constexpr BlockCount kAll = (8 << 20) >> kBlockShift;  // as Model's limit allows
-  static constexpr BlockCount kStep = kHugePage >> kBlockShift;
+  static constexpr BlockCount kAll = (8 << 20) >> kBlockShift;  // as Model's ground allows
+  static constexpr BlockCount kStep = kHugePage / 2 >> kBlockShift;
 };
 
 // --- Lanes.

@@ -22,7 +22,7 @@ model::atomic<uint64_t>* memory;
 struct Platform {
   static Bytes page_size() { return 1; }
   static Bytes address_limit() { return ~Bytes{0}; }
-  static Address reserve(Bytes n, Bytes) {
+  static Address reserve(Bytes n) {
     RL_ASSERT(n == kWords * sizeof *memory);
     return reinterpret_cast<Address>(memory);
   }

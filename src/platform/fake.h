@@ -217,6 +217,7 @@ struct Fake {
   static uint64_t now_ms() noexcept { return clock.load(std::memory_order_relaxed); }
   static uint64_t interruptions() noexcept { return interrupted; }
   static uint32_t thread_id() noexcept { return Linux::thread_id(); }
+  static bool is_gone(uint32_t thread) noexcept { return Linux::is_gone(thread); }
   static uint64_t now_ns() noexcept {
     const uint64_t set = ns.load(std::memory_order_relaxed);
     return set != 0 ? set : Linux::now_ns();

@@ -229,6 +229,10 @@ uint64_t Linux::now_ms() noexcept {
 
 uint32_t Linux::thread_id() noexcept { return static_cast<uint32_t>(system_call(SYS_gettid)); }
 
+bool Linux::is_gone(uint32_t thread) noexcept {
+  return system_call(SYS_tgkill, system_call(SYS_getpid), static_cast<long>(thread), 0) == -ESRCH;
+}
+
 uint64_t Linux::now_ns() noexcept {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

@@ -25,6 +25,7 @@
 //   single_threaded()      true while the process has only ever had one thread; once false, always false.
 //   barrier()              a full memory barrier on every thread of the process. False if the system has none.
 //   thread_id()            the system's number of the calling thread; never 0.
+//   is_gone(id)            true if the process has no thread of that number. False also where that cannot be told.
 //   lane_number()          of the CPU, or of the concurrency id, that the calling thread runs on: below kMostNumbers, and
 //                          of no two running threads at once. kNoNumber where the next three are not to be had.
 //   take_here(word, lower, mark, before)  if word == (lane_number() << 16 | lower): before = word, word = mark. One step for all
@@ -87,6 +88,7 @@ concept Platform =
       { P::now_ns() } noexcept -> std::same_as<uint64_t>;
       { P::cpus() } noexcept -> std::same_as<uint32_t>;
       { P::thread_id() } noexcept -> std::same_as<uint32_t>;
+      { P::is_gone(number) } noexcept -> std::same_as<bool>;
       { P::lane_number() } noexcept -> std::same_as<uint32_t>;
       { P::take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
       { P::hit_take_here(word, who, number, number, seen) } noexcept -> std::same_as<Restartable>;

@@ -33,6 +33,7 @@ struct Simulated {
   static bool move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
   static uint64_t now_ms() noexcept { return 0; }
   static uint32_t thread_id() noexcept { return 1; }
+  static bool is_gone(uint32_t) noexcept { return false; }
   static uint64_t now_ns() noexcept { return now() + 1; }
   static uint32_t cpus() noexcept { return static_cast<uint32_t>(core_count()); }
   // A core has one thread, which never leaves it: a restartable sequence is one step.

@@ -108,8 +108,9 @@ struct lane_arena_checkpoint {
 struct lane_arena_checkpoint lane_arena_mark(const struct lane_arena* arena);
 
 /** Gives back everything since the checkpoint, after the functions that were registered since. Checkpoints nest; a rewind makes
- * later ones invalid, and so does a reset. One whose block is not in the arena is one line on standard error that names both, and
- * abort(), or what the option bad_pointer says; then nothing has changed. */
+ * later ones invalid, and so does a reset. One that is not in the arena (its block, its place in the newest block, or its newest function)
+ * is one line on standard error that names both, and abort(), or what the option bad_pointer says; then nothing has changed. One of which all
+ * three are there again cannot be told from a good one. */
 void lane_arena_rewind(struct lane_arena* arena, struct lane_arena_checkpoint checkpoint);
 
 /** Bytes that the arena holds, in blocks and large pieces. */

@@ -45,10 +45,10 @@ class Heap {
   explicit Heap(lane_heap* heap) noexcept : heap_(heap) {}
   /// Takes the heap over; the other one has none then.
   Heap(Heap&& other) noexcept : heap_(other.release()) {}
-  /// The same; the heap that was here before is destroyed.
+  /// The same; the heap that was here before is destroyed. Moved onto itself it stays as it is.
   Heap& operator=(Heap&& other) noexcept {
-    Heap old(heap_);
-    heap_ = other.release();
+    Heap taken(std::move(other));  // by way of a third: the other may be this one
+    std::swap(heap_, taken.heap_);
     return *this;
   }
   /// As lane_heap_destroy().
@@ -135,7 +135,8 @@ class HeapAllocator {
   lane_heap* heap_;
 };
 
-/// A heap as a memory resource. The heap must live longer.
+/// A heap as a memory resource. The heap must live longer. Any two of one heap are equal: what one has allocated the other may free. Without
+/// RTTI (-fno-rtti) a resource is equal to itself only.
 class HeapResource final : public std::pmr::memory_resource {
  public:
   /// Of a heap of the C functions'.
@@ -151,7 +152,14 @@ class HeapResource final : public std::pmr::memory_resource {
   void do_deallocate(void* memory, std::size_t size, std::size_t) override {
     detail::heap_deallocate(heap_, memory, size);
   }
-  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
+#if defined(__cpp_rtti)
+    const auto* resource = dynamic_cast<const HeapResource*>(&other);
+    return resource != nullptr && resource->heap_ == heap_;
+#else
+    return this == &other;
+#endif
+  }
 
   lane_heap* heap_;
 };

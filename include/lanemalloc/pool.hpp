@@ -68,10 +68,10 @@ class Pool {
   explicit Pool(const PoolOptions& options) : pool_(detail::make_pool(sizeof(T), alignof(T), options)) {}
   /// Takes the pool over; the other one has none then.
   Pool(Pool&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
-  /// The same; the pool that was here before is destroyed.
+  /// The same; the pool that was here before is destroyed. Moved onto itself it stays as it is.
   Pool& operator=(Pool&& other) noexcept {
-    Pool old(std::move(*this));
-    pool_ = std::exchange(other.pool_, nullptr);
+    Pool taken(std::move(other));  // by way of a third: the other may be this one
+    std::swap(pool_, taken.pool_);
     return *this;
   }
   /// As lane_pool_destroy().

@@ -18,7 +18,9 @@
  *   too, but what lies in a lane that another thread was inside of, and functions that another thread was just calling, 32 at
  *   most: these are lost in the child. A thread frees some hundred objects before it strikes them off, so a lane that it was
  *   inside of may name what is free already, and which that is cannot be told.
- * - thread exit: what a thread has deferred is freed by others; its readers must be unregistered first
+ * - thread exit: what a thread has deferred is freed by others; its readers must be unregistered first. Where a thread that has registered a
+ *   reader ends in a read section, that is over once the thread is gone, and one line on standard error says so. A thread that ends by the
+ *   system call alone is not noticed: its section lasts, and the line that names the reader says that the thread is gone
  * - errors: returned; errno stays as it is
  *
  * Source: MoarVM's free at safepoint; FreeBSD's safe memory reclamation in UMA (SMR); quiescent-state-based reclamation. */
@@ -94,6 +96,7 @@ struct lane_reader {
   uint64_t stuck_epoch;            /**< in which it was first seen to hold others up */
   uint64_t stuck_since;            /**< and when: nanoseconds */
   char name[24];                   /**< for messages */
+  uint32_t thread_id;              /**< of the thread that has registered it, or that ended in a section */
 } __attribute__((aligned(128)));
 
 /** Registers a reader, offline and in no section. name: for messages; copied, cut after 23 bytes; null: "reader". EINVAL if it is
@@ -104,7 +107,8 @@ int lane_reader_unregister(struct lane_reader* reader);
 
 /** Begins a read section: what is reachable in it is not freed before its end. Sections nest. They may not wait for a free. */
 static inline void lane_reader_enter(struct lane_reader* reader);
-/** Ends the read section. */
+/** Ends the read section. Without a section it is one line on standard error, and abort(), or what the option bad_pointer says; then nothing
+ * has changed. */
 static inline void lane_reader_exit(struct lane_reader* reader);
 
 /** For threads that read nearly always: begins one long section, until lane_reader_offline(). */
@@ -113,6 +117,9 @@ static inline void lane_reader_online(struct lane_reader* reader);
 static inline void lane_reader_offline(struct lane_reader* reader);
 /** Of a reader that is online: nothing read before is held on to. In a nested section it does nothing. */
 static inline void lane_reader_quiescent(struct lane_reader* reader);
+
+/** Tells of lane_reader_exit() without a section. Called by that; weak, since a program may read without being linked with the library. */
+void lane_reader_exit_without_section(struct lane_reader* reader) __attribute__((weak));
 
 /** What lane_safepoint_get_statistics() says. Each figure is exact while no other thread defers or frees. */
 struct lane_safepoint_statistics {
@@ -166,7 +173,14 @@ static inline void lane_reader_enter(struct lane_reader* reader) {
 }
 
 static inline void lane_reader_exit(struct lane_reader* reader) {
-  if (--reader->depth == 0 && !reader->online) lane_reader_withdraw(reader);
+  if (__builtin_expect(--reader->depth != 0, 0)) {
+    if (__builtin_expect(reader->depth == UINT32_MAX, 0)) {
+      reader->depth = 0;
+      if (lane_reader_exit_without_section != NULL) lane_reader_exit_without_section(reader);
+    }
+  } else if (!reader->online) {
+    lane_reader_withdraw(reader);
+  }
 }
 
 static inline void lane_reader_online(struct lane_reader* reader) {

@@ -146,8 +146,8 @@ EXPORT lane_arena_checkpoint lane_arena_mark(const lane_arena* arena) {
 EXPORT void lane_arena_rewind(lane_arena* arena, lane_arena_checkpoint checkpoint) {
   if (started(arena).rewind(checkpoint)) return;
   Text why;
-  why << "the checkpoint is of block " << static_cast<const void*>(checkpoint.block)
-      << ", which is not in the arena: it is another arena's, or there was a reset or an earlier rewind since"
+  why << "the checkpoint in block " << static_cast<const void*>(checkpoint.block)
+      << " is not in the arena: it is another arena's, or there was a reset or an earlier rewind since"
       << '\0';
   report_misuse("lane_arena_rewind", arena, why.data());
 }

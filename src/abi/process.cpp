@@ -103,7 +103,15 @@ void tell_signal() {
   write_options();
 }
 
-void report_late(Verdict why, const void* pointer) { report_bad_pointer("free", pointer, why); }
+// What shows after the call that was wrong: an object that is in a list twice.
+void report_late(Verdict why, const void* pointer) {
+  const bool is_in_list = why == Verdict::kListDamaged || why == Verdict::kFreedAlready;
+  const Kind* kind = is_in_list ? process_engine.kind_at(pointer) : nullptr;
+  if (kind == nullptr) return report_bad_pointer("free", pointer, why);
+  const bool is_heap = kind->owner->type == KindOwner::Type::kHeap;
+  report_bad_pointer(is_heap ? "lane_heap_free" : "lane_pool_free",
+                     static_cast<const std::byte*>(pointer) - kind->link, why, kind->owner);
+}
 
 void before_fork() { process_engine.before_fork(thread_slot); }
 void after_fork_in_parent() { process_engine.after_fork_in_parent(); }
@@ -235,7 +243,13 @@ void report_bad_pointer(const char* function, const void* pointer, Verdict why, 
   }
   const bool is_strange = why == Verdict::kOfKind || why == Verdict::kOfMalloc || why == Verdict::kNotOurs;
   if (expected != nullptr) {
+    // Two of one name are told apart by their addresses.
+    const KindOwner* real = why == Verdict::kOfKind ? process_engine.owner_of(pointer) : nullptr;
+    const bool is_same =
+        real != nullptr && real->type == expected->type && strcmp(real->name, expected->name) == 0;
+    if (is_same) line << " at " << real->front;
     line << (is_strange ? ", not of " : ", given to ") << *expected;
+    if (is_same) line << " at " << expected->front;
   } else if (why == Verdict::kOfKind) {
     line << ", not of malloc";
   }

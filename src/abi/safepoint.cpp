@@ -4,6 +4,8 @@
 #include "lanemalloc/safepoint.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <pthread.h>
 
 #include "abi/process.h"
 
@@ -28,6 +30,35 @@ NOINLINE int defer_missed(void* object, Gate* gate) {
 
 void call(void* function, void** objects, size_t n) {
   for (size_t i = 0; i < n; ++i) reinterpret_cast<void (*)(void*)>(function)(objects[i]);
+}
+
+// --- The ends of threads that have registered readers: a key of their own, since such a thread may never allocate.
+
+constinit std::atomic<uint64_t> ends_key{0};  // the key's number + 1; 0: none yet
+
+void* rounds(uintptr_t n) { return reinterpret_cast<void*>(n); }
+
+// Destructors of other keys come later, and in later rounds: these may begin sections too.
+void thread_ends(void* rounds_left) {
+  const auto left = reinterpret_cast<uintptr_t>(rounds_left) - 1;
+  const uint64_t key = ends_key.load(std::memory_order_relaxed);
+  if (process_engine.reader_ends(thread_slot) && left != 0)
+    pthread_setspecific(static_cast<pthread_key_t>(key - 1), rounds(left));
+}
+
+// Without a key nobody notices how the thread ends, and its sections last.
+void watch_end() {
+  uint64_t key = ends_key.load(std::memory_order_relaxed);
+  if (key == 0) {
+    pthread_key_t made;
+    if (pthread_key_create(&made, thread_ends) != 0) return;
+    if (ends_key.compare_exchange_strong(key, uint64_t{made} + 1, std::memory_order_relaxed)) {
+      key = uint64_t{made} + 1;
+    } else {
+      pthread_key_delete(made);  // another thread was first
+    }
+  }
+  pthread_setspecific(static_cast<pthread_key_t>(key - 1), rounds(PTHREAD_DESTRUCTOR_ITERATIONS));
 }
 
 }  // namespace
@@ -57,7 +88,13 @@ EXPORT int lane_safepoint_wait() {
 }
 
 EXPORT int lane_reader_register(struct lane_reader* reader, const char* name) {
-  return process_engine.add_reader(*reader, name, thread_slot) ? 0 : EINVAL;
+  if (!process_engine.add_reader(*reader, name, thread_slot)) return EINVAL;
+  watch_end();
+  return 0;
+}
+
+EXPORT void lane_reader_exit_without_section(struct lane_reader* reader) {
+  report_misuse("lane_reader_exit", reader, "the reader is in no read section");
 }
 
 EXPORT int lane_reader_unregister(struct lane_reader* reader) {

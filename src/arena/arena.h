@@ -236,10 +236,17 @@ void Arena<P>::destroy() {
 
 template <class P>
 bool Arena<P>::knows(const lane_arena_checkpoint& point) const {
+  const lane_arena_end* end = arena_.ends;
+  while (end != point.ends && end != nullptr) end = end->older;
+  if (end != point.ends || point.large_made > arena_.large_made) return false;
   const lane_arena_block* block = arena_.blocks;
   while (block != point.block && block != nullptr) block = older(block);
   if (block == nullptr) return point.block == nullptr;
-  return static_cast<Bytes>(point.next - begin(point.block)) <= arena_.block_size - sizeof(lane_arena_block);
+  // Nothing lies behind the next piece of the newest block: what did has been given back.
+  const Bytes most = block == arena_.blocks ? static_cast<Bytes>(arena_.next - begin(arena_.blocks))
+                                            : arena_.block_size - sizeof(lane_arena_block);
+  const auto place = static_cast<Bytes>(point.next - begin(point.block));
+  return place <= most && place % kGranule == 0;
 }
 
 // A function may use the arena, and register others.

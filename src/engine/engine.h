@@ -253,6 +253,11 @@ class Engine {
     Inside inside(slot, Owned::enter(slot));
     return epochs_.add(reader, name, lane_reader_this_thread(), inside.visit());
   }
+  // The calling thread ends, and may have forgotten to leave a read section. False: it has none to forget.
+  bool reader_ends(Slot& slot) {
+    Inside inside(slot, Owned::enter(slot));
+    return epochs_.thread_ends(lane_reader_this_thread(), inside.visit());
+  }
   using Removed = typename Epochs<P>::Removed;
   Removed remove_reader(lane_reader& reader, Slot& slot) {
     Inside inside(slot, Owned::enter(slot));

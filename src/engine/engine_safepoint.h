@@ -101,7 +101,8 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
         if (patience) epochs_.name_stuck(epochs_.now(), stay.visit());
       }
     }
-    if (calls.make() != 0 && !done) continue;  // there is room now
+    size_t freed = 0;
+    if (calls.make(freed) != 0 && !done) continue;  // there is room now
     if (looked) help_idle(slot, std::is_same_v<Entry, Call>);
     if (alone != 0 && epochs_.safe() >= alone) {
       free_now(entry, slot);
@@ -283,7 +284,7 @@ size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attemp
   size_t freed = 0;
   uint64_t until = 0;
   may_call = may_call && deferred_in(lane) != nullptr && !is_calling(slot);
-  for (uint32_t made = 1; made != 0 && deferred_in(lane) != nullptr; freed += made) {
+  for (uint32_t made = 1; made != 0 && deferred_in(lane) != nullptr;) {
     Calls calls;
     const auto work = [&](Deferred& deferred, Visit& visit) {
       if (until == 0) {
@@ -295,7 +296,7 @@ size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attemp
     };
     Patience<P> patience;
     while (!visit_lane(lane, slot, work) && --attempts > 0) patience.wait();
-    made = calls.make();
+    made = calls.make(freed);
   }
   return freed;
 }

@@ -37,7 +37,13 @@ struct Deferred {
   bool has_calls() const { return calls.added() != called.load(std::memory_order_relaxed); }
   bool is_empty() const { return objects.is_empty() && !has_calls(); }
   uint64_t added() const { return objects.added() + calls.added(); }
-  uint64_t freed() const { return objects.taken() + called.load(std::memory_order_relaxed); }
+  // With the calls that take_out() has taken from those that wait.
+  uint64_t freed() const {
+    const uint64_t returned = called.load(std::memory_order_relaxed);
+    uint64_t at = calls.taken(), taken_out = 0;
+    calls.for_each([&](const Call& call) { taken_out += at++ >= returned && call.free == nothing ? 1 : 0; });
+    return objects.taken() + returned + taken_out;
+  }
 
   // --- Inside the lane.
   FAST bool push_quickly(const Call& call) {
@@ -60,10 +66,13 @@ struct Deferred {
     calls.for_each([&](Call& call) {
       if (n == Call::kMostAtOnce || call.context != context) return;
       out[n++] = call;
-      call = {[](void*, void**, size_t) {}, nullptr, nullptr};
+      call = {nothing, nullptr, nullptr};
     });
     return n == Call::kMostAtOnce;
   }
+
+  // In the place of a call that was taken out.
+  static void nothing(void*, void**, size_t) {}
 
   // In a fork child: what another thread was just calling is lost.
   void forget_callers_but(const void* who) {
@@ -102,8 +111,8 @@ class Calls {
   }
   bool is_empty() const { return count_ == 0; }
 
-  // Outside. Returns how many there were.
-  uint32_t make() {
+  // Outside. Returns how many there were. freed: those that were not taken out before are added to it.
+  uint32_t make(size_t& freed) {
     if (count_ == 0) return 0;
     uint64_t begun = from_->begun.load(std::memory_order_relaxed);
     for (uint32_t i = 0; i < count_;) {
@@ -115,6 +124,7 @@ class Calls {
              first_[i].context == call.context);
       from_->begun.store(begun += n, std::memory_order_relaxed);
       call.free(call.context, objects, n);
+      if (call.free != Deferred::nothing) freed += n;
       // release: who uses the places again, or waits for the calls, comes after them [returned].
       from_->called.store(begun, std::memory_order_release);
     }

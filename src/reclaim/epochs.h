@@ -26,6 +26,12 @@
 // be above the epoch of such a reader: the second case says why that is right. So safe only rises, and one look does for all tags
 // up to it, in every lane.
 //
+// A thread may end in a section. It cannot say so itself, since destructors that run later may still read. So when it ends it marks the
+// epoch of each section that it is in (kEnding), which ends with the section or the next one; and whoever looks asks the system whether the
+// thread is there. One that is not reads nothing, and its sections are over. The number of a thread may be another's by then: that one
+// seems to be in the section, and readers go on waiting. Without the mark it would not do to ask, be the thread's number ever so well
+// known: the reader may have been given to another thread, whose thread pointer is that of the one that is gone.
+//
 // Where the system has no barrier (lane_epoch.fences, set while there is no reader), readers have a fence of their own
 // between [enter] and [read], and who looks has one instead of the membarrier.
 //
@@ -77,7 +83,7 @@ class Epochs {
     const lane_reader* longest = nullptr;
     for (const lane_reader* r = first_; r != nullptr; r = r->next) {
       const Epoch epoch = word(r->epoch).load(std::memory_order_relaxed);
-      if (epoch == 0 || epoch >= tag || epoch != r->stuck_epoch) continue;
+      if (epoch == 0 || number_of(epoch) >= tag || number_of(epoch) != r->stuck_epoch) continue;
       if (longest == nullptr || r->stuck_since < longest->stuck_since) longest = r;
     }
     if (longest != nullptr && now_ns - longest->stuck_since >= kSecond && now_ns - named_at_ >= kSecond) {
@@ -86,6 +92,8 @@ class Epochs {
       Text line;
       line << "lanemalloc: reader '" << longest->name << "' at " << static_cast<const void*>(longest)
            << " has held up deferred frees for " << tenths / 10 << '.' << tenths % 10 << " s";
+      if (P::thread_is_gone(longest->thread_id))
+        line << "; thread " << uint64_t{longest->thread_id} << ", which registered it, is gone";
       line.end();
       P::say(line.data(), line.size());
     }
@@ -104,6 +112,7 @@ class Epochs {
       reader = lane_reader{};
       reader.shared = &shared_;
       word(reader.thread).store(thread, std::memory_order_relaxed);
+      reader.thread_id = P::thread_id();
       if (name == nullptr) name = "reader";
       for (size_t i = 0; i + 1 < sizeof reader.name && name[i] != '\0'; ++i) reader.name[i] = name[i];
       reader.next = first_;
@@ -117,7 +126,7 @@ class Epochs {
     if (!lock_.acquire(visit)) return Removed::kInSection;
     Removed result = Removed::kNotThere;
     if (lane_reader** place = place_of(reader); *place != nullptr) {
-      result = word(reader.epoch).load(std::memory_order_relaxed) != 0 ? Removed::kInSection : Removed::kDone;
+      result = is_read(reader) ? Removed::kInSection : Removed::kDone;
       if (result == Removed::kDone) unlink(place);
     }
     lock_.release(visit);
@@ -127,11 +136,25 @@ class Epochs {
   bool is_in_section(const void* thread, Visit& visit) {
     if (!lock_.acquire(visit)) return true;
     const lane_reader* r = first_;
-    while (r != nullptr && !(word(r->epoch).load(std::memory_order_relaxed) != 0 &&
-                             word(r->thread).load(std::memory_order_relaxed) == thread))
+    while (r != nullptr && !(word(r->thread).load(std::memory_order_relaxed) == thread && is_read(*r)))
       r = r->next;
     lock_.release(visit);
     return r != nullptr;
+  }
+  // The calling thread ends. It may leave its sections yet, or begin others. False: it was the last in no registered reader.
+  bool thread_ends(const void* thread, Visit& visit) {
+    if (!lock_.acquire(visit)) return true;
+    bool has_any = false;
+    for (lane_reader* r = first_; r != nullptr; r = r->next) {
+      if (word(r->thread).load(std::memory_order_relaxed) != thread) continue;
+      has_any = true;
+      r->thread_id = P::thread_id();
+      // Nobody else writes it while the section lasts. release: as in lane_reader_announce().
+      const Epoch epoch = word(r->epoch).load(std::memory_order_relaxed);
+      if (epoch != 0) word(r->epoch).store(epoch | kEnding, std::memory_order_release);
+    }
+    lock_.release(visit);
+    return has_any;
   }
   uint64_t readers(Visit& visit) {
     if (!lock_.acquire(visit)) return 0;
@@ -146,6 +169,8 @@ class Epochs {
   void keep_readers_of(const void* thread) {
     for (lane_reader** place = &first_; *place != nullptr;) {
       if (word((*place)->thread).load(std::memory_order_relaxed) == thread) {
+        // It has another number here.
+        (*place)->thread_id = P::thread_id();
         place = &(*place)->next;
       } else {
         unlink(place);
@@ -157,6 +182,25 @@ class Epochs {
   SHOWN_BY_LAYOUT;
 
   static constexpr uint64_t kSecond = 1'000'000'000;
+  // In a reader's epoch: its thread was about to end, and may be gone.
+  static constexpr Epoch kEnding = Epoch{1} << 63;
+  static Epoch number_of(Epoch epoch) { return epoch & ~kEnding; }
+
+  // Whether a thread is in the reader's section.
+  static bool is_read(const lane_reader& reader) {
+    const Epoch epoch = word(reader.epoch).load(std::memory_order_relaxed);
+    return epoch != 0 && !((epoch & kEnding) != 0 && P::thread_is_gone(reader.thread_id));
+  }
+  // Its thread is gone: the section is over.
+  static void end_section(lane_reader& reader) {
+    Text line;
+    line << "lanemalloc: reader '" << reader.name << "' at " << static_cast<const void*>(&reader)
+         << ": thread " << uint64_t{reader.thread_id} << " has ended in a read section, which is over";
+    line.end();
+    P::say(line.data(), line.size());
+    reader.depth = reader.online = 0;
+    word(reader.epoch).store(0, std::memory_order_relaxed);
+  }
 
   // The fields of the public structs are plain for C.
   template <class T>
@@ -182,10 +226,14 @@ class Epochs {
     for (lane_reader* r = first_; r != nullptr; r = r->next) {
       // acquire: a section that is over was over before. Pairs with [withdraw], and [enter] of an online reader.
       const Epoch epoch = word(r->epoch).load(std::memory_order_acquire);  // [peek]
-      if (epoch == 0 || epoch >= now) continue;
-      if (epoch < oldest) oldest = epoch;
-      if (r->stuck_epoch == epoch) continue;
-      r->stuck_epoch = epoch;
+      if (epoch == 0 || number_of(epoch) >= now) continue;
+      if ((epoch & kEnding) != 0 && P::thread_is_gone(r->thread_id)) {
+        end_section(*r);
+        continue;
+      }
+      if (number_of(epoch) < oldest) oldest = number_of(epoch);
+      if (r->stuck_epoch == number_of(epoch)) continue;
+      r->stuck_epoch = number_of(epoch);
       r->stuck_since = P::now_ns();
     }
     return oldest;

@@ -87,7 +87,7 @@ class Ring {
   }
 
   template <class Visitor>
-  void for_each(Visitor visit) {
+  void for_each(Visitor visit) const {
     Entry* at = head_;
     for (uint64_t n = added() - taken(); n > 0; --n, at = at + 1 == end_ ? begin_ : at + 1) visit(*at);
   }

@@ -29,6 +29,11 @@ void containers() {
     use_all_containers(OfHeap{heap.get()});
     CHECK(heap.statistics().live_objects == 0);
     lane::HeapResource resource(heap);
+    // Two of one heap are equal, of two heaps they are not; nor is another resource.
+    lane::Heap second;
+    const lane::HeapResource other(heap), of_second(second);
+    CHECK(resource == other && other == resource && !(resource == of_second));
+    CHECK(!(resource == *lane::malloc_resource()) && !(*lane::malloc_resource() == resource));
     use_all_containers(OfResource{&resource});
     CHECK(heap.statistics().live_objects == 0);
   });
@@ -71,6 +76,9 @@ void owned_heaps() {
     CHECK(vector.size() == 1000 && vector.back() == 7);
     lane::Heap moved(std::move(heap));
     CHECK(heap.get() == nullptr && moved.statistics().live_objects == 1);  // NOLINT(bugprone-use-after-move)
+    lane::Heap& same = moved;
+    moved = std::move(same);
+    CHECK(moved.get() != nullptr && moved.statistics().live_objects == 1);
     moved = lane::Heap();
     new (&vector) std::vector<int, lane::HeapAllocator<int>>(moved);  // its memory has gone with the heap
     lane_heap* taken = moved.release();

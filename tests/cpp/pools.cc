@@ -79,6 +79,10 @@ void objects() {
     CHECK(pool.get() == nullptr);  // NOLINT(bugprone-use-after-move)
     moved.destroy(a);
     CHECK(alive == 0);
+    lane::Pool<Counted>& same = moved;
+    moved = std::move(same);
+    CHECK(moved.get() != nullptr);
+    moved.destroy(moved.make(5));
     moved = lane::Pool<Counted>();
     moved.reserve(10);
     CHECK(moved.statistics().cached >= 10);

@@ -35,6 +35,8 @@ pub struct lane_reader {
     pub stuck_since: u64,
     /// For messages.
     pub name: [c_char; 24],
+    /// Of the thread that has registered it, or that ended in a section.
+    pub thread_id: u32,
 }
 
 /// Each figure is exact while no other thread defers or frees.

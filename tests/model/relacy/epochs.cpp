@@ -25,6 +25,8 @@ namespace {
 using namespace lanemalloc;
 
 struct Platform {
+  static uint32_t thread_id() { return 1; }
+  static bool thread_is_gone(uint32_t) { return false; }
   static bool single_threaded() { return false; }
   static void pause() { rl::yield(1, $); }
   static bool barrier() {

@@ -316,7 +316,8 @@ struct Fake {
     return static_cast<const std::atomic<uint64_t>*>(at)->load(std::memory_order_acquire) == value;
   }
   static bool thread_is_gone(uint32_t thread) noexcept {
-    return std::find(gone.begin(), gone.end(), thread) != gone.end();
+    if (std::find(gone.begin(), gone.end(), thread) != gone.end()) return true;
+    return id == 0 && Linux::thread_is_gone(thread);
   }
   static uint64_t block_signals() noexcept { return 0; }
   static void restore_signals(uint64_t) noexcept {}

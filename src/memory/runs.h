@@ -241,7 +241,7 @@ class Runs {
   static constexpr unsigned kBins = kExactBins + 4 * 21;  // up to 2^26 blocks
   static constexpr unsigned kSets = 3;                    // dirty, clean, absent
   static constexpr int kScan = 16;
-  static constexpr uint8_t kPatience = 50;  // milliseconds; most forks last less
+  static constexpr uint8_t kPatience = 1 + 50;  // milliseconds; most forks last less
   static constexpr uint64_t kCacheLimit = (Bytes{32} << 20) >> kBlockShift;
 
   struct Bins {
@@ -400,8 +400,7 @@ class Runs {
   // There is no memory: what a fork has closed is opened, and all that is free goes back to the system first.
   NOINLINE Run allocate_the_last(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = {kNone, true};
-    if (!visit.insists) visit.patience = kPatience;
-    visit.insists = true;
+    if (visit.insists == 0) visit.insists = kPatience;
     if (!lock_.acquire(visit)) return run;
     run = take(n, align_blocks);
     const bool any = run.at == kNone && give_back_everything();

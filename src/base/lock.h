@@ -98,8 +98,7 @@ class Lock {
       if (UNLIKELY(sleepers_.load(std::memory_order_relaxed) != 0)) P::wake(state_, 1);  // [look]
     } else if (uint32_t held = kHeld; UNLIKELY(!state_.compare_exchange_strong(
                    held, kFree, std::memory_order_release, std::memory_order_relaxed))) {
-      held = state_.fetch_and(~kHolding, std::memory_order_release);
-      P::wake(state_, is_closed(held) ? kEverybody : 1);  // a closed one: forks wait for it too
+      release_slowly();
     }
   }
 
@@ -166,6 +165,13 @@ class Lock {
     holder_.store(visit.who, std::memory_order_relaxed);
     visit.locks_held += one_;
     bump(contention_.count);
+  }
+
+  // Somebody sleeps, or a fork has closed the lock.
+  NOINLINE void release_slowly() {
+    // release: as in release().
+    const uint32_t held = state_.fetch_and(~kHolding, std::memory_order_release);
+    P::wake(state_, is_closed(held) ? kEverybody : 1);  // a closed one: forks wait for it too
   }
 
   NOINLINE bool acquire_slowly(Visit& visit) {

@@ -324,7 +324,10 @@ class Engine {
   void free_large(void* p, Visit& visit);
   bool resize_large(void* p, BlockCount blocks, Visit& visit);
   void* move_large(void* p, Bytes size, Visit& visit);
-  void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
+  FAST void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
+  FAST void* allocate_large_once(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
+  NOINLINE void* allocate_large_again(Bytes size, Bytes alignment, Slot& slot, bool& zeroed);
+  NOINLINE void* allocate_again(SizeClass c, Slot& slot);
   Run take_run(BlockCount blocks, BlockCount align_blocks, Gate* gate, Visit& visit);
   void publish_large(BlockIndex at, bool moved);
   // The rest of engine_samples.h.

@@ -456,7 +456,7 @@ class Runs {
     return begin;
   }
 
-  void give(BlockIndex at, BlockCount n, BlockKind kind, Visit& visit) {
+  NOINLINE void give(BlockIndex at, BlockCount n, BlockKind kind, Visit& visit) {
     if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
     if (!lock_.acquire(visit)) return defer(at, n, kind);
     take_back_deferred();
@@ -558,7 +558,7 @@ class Runs {
   // Freed runs whose freer could not have the lock: a stack that is pushed one by one and taken as a whole, so a run can
   // never be popped and pushed again between another's look and exchange (no ABA). Head: block index + 1. Its condition waits
   // where its age will be.
-  void defer(BlockIndex at, BlockCount n, BlockKind kind) {
+  NOINLINE void defer(BlockIndex at, BlockCount n, BlockKind kind) {
     mark_used(at, n);
     raise_used_end(at + n);
     run(at).freed_at = static_cast<uint32_t>(kind);
@@ -572,7 +572,7 @@ class Runs {
   }
   // Without the lock: the beginning of one of the runs that lie there. Who takes has the whole stack for a moment; a child that is forked
   // then goes without it.
-  Run take_deferred(BlockCount n, BlockCount align_blocks) {
+  NOINLINE Run take_deferred(BlockCount n, BlockCount align_blocks) {
     Run taken = {kNone, false};
     if (deferred_.load(std::memory_order_relaxed) == 0) return taken;
     // acquire: as in take_back_deferred().

@@ -516,7 +516,7 @@ def replace_once(path: Path, text: str, replacement: str) -> None:
 def cut_deferred(runs: Path, out: Path) -> None:
     """Writes two functions of Runs to a file of their own."""
     text = runs.read_text()
-    functions = [re.search(rf"^  void {name}\(.*?^  }}$", text, re.MULTILINE | re.DOTALL) for name in ("defer", "take_back_deferred")]
+    functions = [re.search(rf"^  (?:NOINLINE )?void {name}\(.*?^  }}$", text, re.MULTILINE | re.DOTALL) for name in ("defer", "take_back_deferred")]
     if None in functions:
         raise Broken("runs.h has no defer() or take_back_deferred()")
     out.write_text("\n".join(f.group(0) for f in functions if f))

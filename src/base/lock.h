@@ -28,6 +28,7 @@
 #include <limits.h>
 
 #include <atomic>
+#include <bit>
 
 #include "base/arch_probes.h"
 #include "base/atomics.h"
@@ -44,8 +45,8 @@ struct Visit {
   bool may_drain = true;  // other lanes' inboxes; not while draining one
   bool in_bulk =
       false;  // many objects are being freed: their slabs are kept, for each would take a lock to give back
-  bool insists = false;     // takes also locks that a fork has closed
-  uint8_t patience = 0;     // milliseconds that it may sleep before, in all
+  // Takes also locks that a fork has closed: 0: not; else 1 + the milliseconds that it may sleep before, in all.
+  uint8_t insists = 0;
   uint32_t locks_held = 0;  // how many of each rank, kBitsOfRank bits each
 
   Visit(const void* thread, bool block) : who(thread), may_block(block) {}
@@ -54,15 +55,13 @@ struct Visit {
   static constexpr uint32_t one_of(Rank rank) { return 1u << (kBitsOfRank * static_cast<unsigned>(rank)); }
   static_assert(kBitsOfRank * (static_cast<unsigned>(Rank::kLast) + 1) <= 32);
   // Holds a lock of this rank or a later one.
-  bool holds_from(Rank rank) const {
-    return (locks_held >> (kBitsOfRank * static_cast<unsigned>(rank))) != 0;
-  }
+  bool holds_from(Rank rank) const { return locks_held >= one_of(rank); }
 };
 
 template <class P>
 class Lock {
  public:
-  explicit constexpr Lock(Rank rank) : rank_(rank) {}
+  explicit constexpr Lock(Rank rank) : one_(Visit::one_of(rank)) {}
 
   bool try_acquire(Visit& visit) {
     if (P::single_threaded()) {
@@ -86,21 +85,20 @@ class Lock {
   bool acquire(Visit& visit) { return LIKELY(try_acquire(visit)) || acquire_slowly(visit); }
 
   void release(Visit& visit) {
-    visit.locks_held -= Visit::one_of(rank_);
+    visit.locks_held -= one_;
     holder_.store(nullptr, std::memory_order_relaxed);
     if (P::single_threaded()) {
       state_.store(kFree, std::memory_order_relaxed);
       return;
     }
     // release, both: publishes the holder's writes [unlock.release].
-    if (rank_ == Rank::kLane) {
+    if (is_of_lane()) {
       state_.store(kFree, std::memory_order_release);  // [give]
       compiler_fence();
       if (UNLIKELY(sleepers_.load(std::memory_order_relaxed) != 0)) P::wake(state_, 1);  // [look]
     } else if (uint32_t held = kHeld; UNLIKELY(!state_.compare_exchange_strong(
                    held, kFree, std::memory_order_release, std::memory_order_relaxed))) {
-      held = state_.fetch_and(~kHolding, std::memory_order_release);
-      P::wake(state_, is_closed(held) ? kEverybody : 1);  // a closed one: forks wait for it too
+      release_slowly();
     }
   }
 
@@ -156,20 +154,31 @@ class Lock {
   static constexpr int kEverybody = INT_MAX;
   static constexpr int kSpins = 64;
 
+  bool is_of_lane() const { return one_ == Visit::one_of(Rank::kLane); }
+  Rank rank() const {
+    return static_cast<Rank>(std::countr_zero(one_) / static_cast<int>(Visit::kBitsOfRank));
+  }
   static bool is_held(uint32_t state) { return (state & kHolding) != kFree; }
   static bool is_closed(uint32_t state) { return state >= kFork; }
 
   void entered(Visit& visit) {
     holder_.store(visit.who, std::memory_order_relaxed);
-    visit.locks_held += Visit::one_of(rank_);
+    visit.locks_held += one_;
     bump(contention_.count);
   }
 
+  // Somebody sleeps, or a fork has closed the lock.
+  NOINLINE void release_slowly() {
+    // release: as in release().
+    const uint32_t held = state_.fetch_and(~kHolding, std::memory_order_release);
+    P::wake(state_, is_closed(held) ? kEverybody : 1);  // a closed one: forks wait for it too
+  }
+
   NOINLINE bool acquire_slowly(Visit& visit) {
-    const bool may_wait = visit.may_block && !visit.holds_from(rank_);
+    const bool may_wait = visit.may_block && visit.locks_held < one_;
     if (is_closed()) {
-      if (!visit.insists) return false;
-      for (; may_wait && visit.patience > 0 && is_closed(); --visit.patience) P::sleep_ms(1);
+      if (visit.insists == 0) return false;
+      for (; may_wait && visit.insists > 1 && is_closed(); --visit.insists) P::sleep_ms(1);
       if (is_closed() ? try_closed(visit) : try_acquire(visit)) return true;
     }
     if (!may_wait) return false;
@@ -178,7 +187,7 @@ class Lock {
     if (!take_turn(visit)) return false;
     const uint64_t ns = P::now_ns() - since;
     const ContentionWitness witness = contention_witness.load(std::memory_order_relaxed);
-    PROBE3(wait, rank_, reinterpret_cast<uintptr_t>(this), ns);
+    PROBE3(wait, rank(), reinterpret_cast<uintptr_t>(this), ns);
     contention_.waited(ns, UNLIKELY(witness != nullptr) ? witness(visit.who, ns) : nullptr);
     return true;
   }
@@ -200,10 +209,10 @@ class Lock {
       P::pause();
       if (state_.load(std::memory_order_relaxed) == kFree && try_acquire(visit)) return true;
     }
-    if (rank_ == Rank::kLane) return sleep_for_lane(visit), true;
+    if (is_of_lane()) return sleep_for_lane(visit), true;
     uint32_t seen = state_.load(std::memory_order_relaxed);
     for (;;) {
-      if (is_closed(seen) && !visit.insists) return false;
+      if (is_closed(seen) && visit.insists == 0) return false;
       if (!is_held(seen)) {
         // acquire: as in try_acquire. Whoever slept takes the lock as awaited, since others may still sleep.
         if (state_.compare_exchange_weak(seen, seen + kHeldAndAwaited, std::memory_order_acquire,
@@ -236,7 +245,7 @@ class Lock {
   std::atomic<uint32_t> state_{kFree};
   std::atomic<uint32_t> sleepers_{0};
   std::atomic<const void*> holder_{nullptr};
-  const Rank rank_;
+  const uint32_t one_;     // what a visit that holds this lock has more (Visit::locks_held)
   Contention contention_;  // what every holder writes lies in the same line as the above
 };
 

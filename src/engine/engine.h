@@ -141,7 +141,7 @@ class Engine {
   template <class Run>
   bool locked(Slot& slot, Run run) {
     Inside inside(slot, Owned::enter(slot));
-    inside.visit().insists = true;
+    inside.visit().insists = 1;
     if (!world_.depot.lock().acquire(inside.visit())) return false;
     run();
     world_.depot.lock().release(inside.visit());
@@ -346,7 +346,10 @@ class Engine {
   bool resize_large(void* p, BlockCount blocks, Visit& visit);
   // budget: charged before the pages move; null: none.
   void* move_large(void* p, Bytes size, Visit& visit, Budget* budget = nullptr);
-  void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
+  FAST void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
+  FAST void* allocate_large_once(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
+  NOINLINE void* allocate_large_again(Bytes size, Bytes alignment, Slot& slot, bool& zeroed);
+  NOINLINE void* allocate_again(SizeClass c, Slot& slot);
   Run take_run(BlockCount blocks, BlockCount align_blocks, Gate* gate, Visit& visit);
   void publish_large(BlockIndex at, bool moved);
   // The rest of engine_samples.h.

@@ -297,22 +297,29 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
   }
   if (void* p = allocate_in_turn(size, slot, gate)) return p;
   const SizeClass c = class_of(size == 0 ? 1 : size);
-  for (bool again = false;; again = true) {
-    void* p = nullptr;
-    SizeClass due{0};
-    {
-      Stay stay(*this, slot, gate);
-      if (LIKELY(stay.lane() != nullptr)) p = stay.lane()->pop(index_of(c));
-      if (p == nullptr && stay.lane() != nullptr) {
-        p = stay.lane()->refill(c, stay.visit());
-        due = stay.lane()->take_sample_due();
-      }
-      if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
+  void* p = nullptr;
+  SizeClass due{0};
+  {
+    Stay stay(*this, slot, gate);
+    if (LIKELY(stay.lane() != nullptr)) p = stay.lane()->pop(index_of(c));
+    if (p == nullptr && stay.lane() != nullptr) {
+      p = stay.lane()->refill(c, stay.visit());
+      due = stay.lane()->take_sample_due();
     }
-    if (UNLIKELY(due != SizeClass{0})) return allocate_sampled(due, slot, Owned::enter(slot));
-    if (LIKELY(p != nullptr) || again || !wait_for_holders(slot)) return p;
-    gate = Owned::enter(slot);
+    if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
   }
+  if (LIKELY(p != nullptr)) return p;
+  return due != SizeClass{0} ? allocate_sampled(due, slot, Owned::enter(slot)) : allocate_again(c, slot);
+}
+
+// There was no memory.
+template <class P>
+void* Engine<P>::allocate_again(SizeClass c, Slot& slot) {
+  if (!wait_for_holders(slot)) return nullptr;
+  Stay stay(*this, slot, Owned::enter(slot));
+  void* p = stay.lane() != nullptr ? stay.lane()->allocate(c, stay.visit()) : nullptr;
+  if (world_.settings.checked && p != nullptr) mark_in_use(p);
+  return p;
 }
 
 // There is no memory: whoever holds a lane from outside may be just giving back what is wanted. In no lane, so that nobody who waits
@@ -356,27 +363,36 @@ void* Engine<P>::allocate_aligned(Bytes size, Bytes alignment, Slot& slot) {
 }
 
 template <class P>
-void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed) {
-  for (bool again = false;; again = true) {
-    {
-      Inside inside(slot, gate);
-      if (size >= world_.region.most_bytes() || alignment >= world_.region.most_bytes()) return nullptr;
-      const BlockCount blocks = blocks_for(size);
-      const BlockCount align_blocks =
-          alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
-      const Run run = take_run(blocks, align_blocks, gate, inside.visit());
-      if (LIKELY(run.at != Runs<P>::kNone)) {
-        publish_large(run.at, false);
-        count<P>(world_.counters.large_allocations);
-        count<P>(world_.counters.large_bytes, bytes_of(blocks));
-        if (UNLIKELY(world_.sampler.on())) sample_large(run.at, size);
-        zeroed = run.zeroed;
-        return world_.region.pointer_to(run.at);
-      }
+FAST void* Engine<P>::allocate_large_once(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed) {
+  Inside inside(slot, gate);
+  void* p = nullptr;
+  if (size < world_.region.most_bytes() && alignment < world_.region.most_bytes()) {
+    const BlockCount blocks = blocks_for(size);
+    const BlockCount align_blocks =
+        alignment <= kBlockSize ? 1 : static_cast<BlockCount>(alignment >> kBlockShift);
+    const Run run = take_run(blocks, align_blocks, gate, inside.visit());
+    if (run.at != Runs<P>::kNone) {
+      publish_large(run.at, false);
+      count<P>(world_.counters.large_allocations);
+      count<P>(world_.counters.large_bytes, bytes_of(blocks));
+      if (UNLIKELY(world_.sampler.on())) sample_large(run.at, size);
+      zeroed = run.zeroed;
+      p = world_.region.pointer_to(run.at);
     }
-    if (again || !wait_for_holders(slot)) return nullptr;
-    gate = Owned::enter(slot);
   }
+  return p;
+}
+
+template <class P>
+FAST void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed) {
+  void* p = allocate_large_once(size, alignment, slot, gate, zeroed);
+  return LIKELY(p != nullptr) ? p : allocate_large_again(size, alignment, slot, zeroed);
+}
+
+template <class P>
+void* Engine<P>::allocate_large_again(Bytes size, Bytes alignment, Slot& slot, bool& zeroed) {
+  if (size >= world_.region.most_bytes() || !wait_for_holders(slot)) return nullptr;
+  return allocate_large_once(size, alignment, slot, Owned::enter(slot), zeroed);
 }
 
 template <class P>

@@ -287,7 +287,7 @@ class Runs {
       kExactBins + 4 * 24;              // below 2^29 blocks: of a run, and of what alignment adds
   static constexpr unsigned kSets = 3;  // dirty, clean, absent
   static constexpr int kScan = 16;
-  static constexpr uint8_t kPatience = 50;  // milliseconds; most forks last less
+  static constexpr uint8_t kPatience = 1 + 50;  // milliseconds; most forks last less
   static constexpr uint64_t kCacheLimit = (Bytes{32} << 20) >> kBlockShift;
 
   struct Bins {
@@ -448,8 +448,7 @@ class Runs {
     Run run = {kNone, true};
     // The process may have limited itself: from now on what is free must not count.
     unmap_.store(true, std::memory_order_relaxed);
-    if (!visit.insists) visit.patience = kPatience;
-    visit.insists = true;
+    if (visit.insists == 0) visit.insists = kPatience;
     if (!lock_.acquire(visit)) return run;
     run = take(n, align_blocks);
     const bool any = run.at == kNone && give_back_everything();
@@ -514,7 +513,7 @@ class Runs {
     return begin;
   }
 
-  void give(BlockIndex at, BlockCount n, BlockKind kind, Visit& visit) {
+  NOINLINE void give(BlockIndex at, BlockCount n, BlockKind kind, Visit& visit) {
     if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
     if (!lock_.acquire(visit)) return defer(at, n, kind);
     take_back_deferred();
@@ -631,7 +630,7 @@ class Runs {
   // Freed runs whose freer could not have the lock: a stack that is pushed one by one and taken as a whole, so a run can
   // never be popped and pushed again between another's look and exchange (no ABA). Head: block index + 1. Its condition waits
   // where its age will be.
-  void defer(BlockIndex at, BlockCount n, BlockKind kind) {
+  NOINLINE void defer(BlockIndex at, BlockCount n, BlockKind kind) {
     mark_used(at, n);
     raise_used_end(at + n);
     run(at).freed_at = static_cast<uint32_t>(kind);
@@ -645,7 +644,7 @@ class Runs {
   }
   // Without the lock: the beginning of one of the runs that lie there. Who takes has the whole stack for a moment; a child that is forked
   // then goes without it.
-  Run take_deferred(BlockCount n, BlockCount align_blocks) {
+  NOINLINE Run take_deferred(BlockCount n, BlockCount align_blocks) {
     Run taken = {kNone, false};
     if (deferred_.load(std::memory_order_relaxed) == 0) return taken;
     // acquire: as in take_back_deferred().

@@ -267,8 +267,8 @@ MUTANTS += [
     change("explorer", "who has slept takes the lock as if nobody else slept", "lock-3", LOCK,
            f"seen + kHeldAndAwaited, {ACQUIRE}", f"seen + kHeld, {ACQUIRE}"),
     change("explorer", "who finds a lock closed waits for the fork", "fork-lock", LOCK,
-           "if (!visit.insists) return false; for",
-           "for (uint32_t s; !visit.insists && is_closed(s = state_.load(std::memory_order_relaxed));) P::wait(state_, s); for",
+           "if (visit.insists == 0) return false; for",
+           "for (uint32_t s; visit.insists == 0 && is_closed(s = state_.load(std::memory_order_relaxed));) P::wait(state_, s); for",
            "seen - kFork, std::memory_order_relaxed)) { }",
            "seen - kFork, std::memory_order_relaxed)) { } P::wake(state_, kEverybody);"),
     change("explorer", "a fork wakes nobody when it closes the lock", "fork-lock-sleep-4", LOCK,
@@ -509,7 +509,7 @@ def replace_once(path: Path, text: str, replacement: str) -> None:
 def cut_deferred(runs: Path, out: Path) -> None:
     """Writes two functions of Runs to a file of their own."""
     text = runs.read_text()
-    functions = [re.search(rf"^  void {name}\(.*?^  }}$", text, re.MULTILINE | re.DOTALL) for name in ("defer", "take_back_deferred")]
+    functions = [re.search(rf"^  (?:NOINLINE )?void {name}\(.*?^  }}$", text, re.MULTILINE | re.DOTALL) for name in ("defer", "take_back_deferred")]
     if None in functions:
         raise Broken("runs.h has no defer() or take_back_deferred()")
     out.write_text("\n".join(f.group(0) for f in functions if f))

@@ -85,7 +85,7 @@ TEST_ALL_CONFIGS(LockTest, AChildKnowsWhetherAnotherThreadWasInside) {
   EXPECT_TRUE(lock_.open_in_child(&a_));
   EXPECT_FALSE(lock_.is_closed());
   lock_.close(mine_);
-  other_.insists = true;
+  other_.insists = 1;
   EXPECT_TRUE(lock_.acquire(other_));
   EXPECT_FALSE(lock_.open_in_child(&a_));
   EXPECT_FALSE(lock_.is_held());

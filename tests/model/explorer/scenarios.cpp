@@ -307,7 +307,7 @@ struct ForkRunsScenario : ForkLockScenario {
   bool in_child = false;
   void thread(int i) {
     Visit visit(&mine[i], true);
-    visit.insists = kInsists && i != 0;
+    visit.insists = kInsists && i != 0 ? 1 : 0;
     if (i != 0) return use(i, visit);
     close(visit);
     in_child = explorer::fork_here();

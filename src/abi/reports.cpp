@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "abi/figures.h"
-#include "abi/threads.h"
 #include "abi/file.h"
+#include "abi/threads.h"
 
 namespace lanemalloc {
 namespace {

@@ -53,7 +53,8 @@ pthread_key_t count_key;  // its value: not null, of a thread that counts among 
 constinit std::atomic<bool> has_keys{false};
 
 constinit pthread_mutex_t others_lock = PTHREAD_MUTEX_INITIALIZER;
-constinit uint32_t others = 0;  // threads that pthread_create has started, or is starting, and that have not ended
+constinit uint32_t others =
+    0;  // threads that pthread_create has started, or is starting, and that have not ended
 constinit pthread_t scavenger{};
 constinit std::atomic<uint32_t> scavenger_id{0};  // with the system
 
@@ -78,7 +79,8 @@ bool set_attributes(pthread_attr_t& attributes) {
   if (sched_getaffinity(getpid(), sizeof cpus, &cpus) == 0 &&
       pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus) != 0)
     return false;
-  return pthread_attr_setstacksize(&attributes, kOwnStack + static_cast<size_t>(least > 0 ? least : 0)) == 0 &&
+  return pthread_attr_setstacksize(&attributes, kOwnStack + static_cast<size_t>(least > 0 ? least : 0)) ==
+             0 &&
          pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED) == 0;
 }
 

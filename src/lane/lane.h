@@ -387,7 +387,7 @@ class Lane : public Gate {
   std::atomic<bool> revoking_{false};
   bool set_aside_ = false;
   bool is_doubtful_ = false;
-  bool rests_ = false;  // closed, though it has an owner; under the lock
+  bool rests_ = false;                   // closed, though it has an owner; under the lock
   std::atomic<bool> mail_waits_{false};  // much of it
   std::atomic<bool> left_full_{false};
   std::atomic<bool> asked_{false};   // where the system has no barrier: clean yourself when you can

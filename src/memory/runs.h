@@ -616,7 +616,7 @@ class Runs {
         const BlockIndex next = run(at).next;
         if (P::release(region_.address_of(at), bytes_of(n))) {
           remove(at);
-            claimed(-uint64_t{n});
+          claimed(-uint64_t{n});
           if (kind == BlockKind::kDirty) count<P>(purged_, uint64_t{n});
           put(at, n, BlockKind::kAbsent);
           any = true;

@@ -57,11 +57,11 @@ struct Fake {
   static inline void (*on_sleep)() = nullptr;
   // In place of this thread's waits: false has it wait.
   static inline thread_local bool (*on_wait)(const void* word, uint64_t most_ms) = nullptr;
-  static inline thread_local uint32_t id = 0;        // of the thread with the system; 0: the machine's
-  static inline std::vector<uint32_t> gone;          // threads with these ids have ended
+  static inline thread_local uint32_t id = 0;       // of the thread with the system; 0: the machine's
+  static inline std::vector<uint32_t> gone;         // threads with these ids have ended
   static inline std::vector<const void*> unmapped;  // reads_as() finds no memory there
-  static inline std::function<void()> on_barrier;            // runs in the middle of a revocation
-  static inline std::function<void()> on_restart;            // the same, of a lane that is entered by its CPU
+  static inline std::function<void()> on_barrier;   // runs in the middle of a revocation
+  static inline std::function<void()> on_restart;   // the same, of a lane that is entered by its CPU
   static inline thread_local std::function<void()> on_wake;  // before this thread's next, once
   static inline uint32_t cpu_count = 2;
   static inline thread_local uint32_t number =

@@ -343,7 +343,8 @@ bool Linux::barrier() noexcept {
 }
 
 void Linux::wait(std::atomic<uint32_t>& word, uint32_t value, uint64_t most_ms) noexcept {
-  const struct timespec time = {static_cast<time_t>(most_ms / 1000), static_cast<long>(most_ms % 1000 * 1000000)};
+  const struct timespec time = {static_cast<time_t>(most_ms / 1000),
+                                static_cast<long>(most_ms % 1000 * 1000000)};
   system_call(SYS_futex, as_long(&word), FUTEX_WAIT_PRIVATE, value, most_ms != kForever ? as_long(&time) : 0);
 }
 

@@ -75,7 +75,8 @@ static int is_privileged(FILE* status) {
   int found = 0;
   while (fgets(line, sizeof line, status)) {
     unsigned a, b, c, d;
-    if (sscanf(line, "Uid: %u %u %u %u", &a, &b, &c, &d) == 4 || sscanf(line, "Gid: %u %u %u %u", &a, &b, &c, &d) == 4)
+    if (sscanf(line, "Uid: %u %u %u %u", &a, &b, &c, &d) == 4 ||
+        sscanf(line, "Gid: %u %u %u %u", &a, &b, &c, &d) == 4)
       found |= a != kNobody || b != kNobody || c != kNobody || d != kNobody;
     unsigned long long effective;
     if (sscanf(line, "CapEff: %llx", &effective) == 1 || sscanf(line, "CapPrm: %llx", &effective) == 1)
@@ -130,7 +131,8 @@ static int until_alone(int (*run)(void)) {
 static int unshare_user(void) { return unshare(CLONE_NEWUSER); }
 static int unshare_threads(void) { return unshare(CLONE_VM); }
 static void unshare_or_skip(void) {
-  if (until_alone(unshare_threads) != 0) CHECK_MSG(0, "the kernel counts more than one thread: %d", threads());
+  if (until_alone(unshare_threads) != 0)
+    CHECK_MSG(0, "the kernel counts more than one thread: %d", threads());
   if (until_alone(unshare_user) != 0) {
     if (errno == EPERM || errno == ENOSPC) SKIP("no user name spaces here");
     CHECK_MSG(0, "unshare(CLONE_NEWUSER): %s", strerror(errno));
@@ -258,7 +260,8 @@ CASE(memory_comes_back_where_the_first_thread_was_refused) {
 static int is_bound(FILE* status) {
   char line[512];
   while (fgets(line, sizeof line, status))
-    if (strncmp(line, "Cpus_allowed_list:", 18) == 0) return strchr(line, '-') == NULL && strchr(line, ',') == NULL;
+    if (strncmp(line, "Cpus_allowed_list:", 18) == 0)
+      return strchr(line, '-') == NULL && strchr(line, ',') == NULL;
   return 0;
 }
 static void* bind_and_start(void* thread) {
@@ -294,7 +297,8 @@ CASE(lanemalloc_affinity_and_policy_are_not_those_of_whoever_started_it) {
 
 // Of a filter that knows only what the C library calls for a program by itself.
 static void forbid_what_the_c_library_does_not_call(void) {
-#define FORBID(name) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
+#define FORBID(name) \
+  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
   struct sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
       FORBID(nanosleep),

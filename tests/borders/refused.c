@@ -77,7 +77,8 @@ static void work_once(unsigned seed) {
       if (random % 5 == 0 && size < (8u << 20)) {
         unsigned char* moved = (unsigned char*)realloc(objects[place].at, size);
         if (!moved) continue;
-        REQUIRE(filled(moved, objects[place].size < kEnds ? objects[place].size : kEnds, objects[place].seed));
+        REQUIRE(
+            filled(moved, objects[place].size < kEnds ? objects[place].size : kEnds, objects[place].seed));
         mark(objects[place].at = moved, objects[place].size = size, objects[place].seed);
         continue;
       }
@@ -85,7 +86,8 @@ static void work_once(unsigned seed) {
     }
     objects[place].size = random % 37 == 0 ? 3u << 20 : random % 31 == 0 ? 300000 : random % 900 + 1;
     objects[place].seed = random;
-    objects[place].at = (unsigned char*)(random % 3 ? malloc(objects[place].size) : calloc(1, objects[place].size));
+    objects[place].at =
+        (unsigned char*)(random % 3 ? malloc(objects[place].size) : calloc(1, objects[place].size));
     if (objects[place].at) mark(objects[place].at, objects[place].size, random);
   }
   for (unsigned i = 0; i < kObjects; i++) {
@@ -127,7 +129,9 @@ static void work_all(void) {
 }
 
 static int later_number, later_error;
-static void parse(const char* argument) { REQUIRE(sscanf(argument, "%d:%d", &later_number, &later_error) == 2); }
+static void parse(const char* argument) {
+  REQUIRE(sscanf(argument, "%d:%d", &later_number, &later_error) == 2);
+}
 
 CHILD(works_while_it_is_refused) {
   work_all();

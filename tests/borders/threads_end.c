@@ -185,7 +185,8 @@ CASE(lanemalloc_a_handler_leaves_malloc_by_siglongjmp_and_the_thread_ends) {
   // Objects that are in use are in use once.
   enum { kObjects = 20000 };
   char** objects = (char**)malloc(kObjects * sizeof *objects);
-  for (unsigned i = 0; i < kObjects; i++) fill(objects[i] = (char*)malloc(i * 7 % 400 + 1), i * 7 % 400 + 1, i);
+  for (unsigned i = 0; i < kObjects; i++)
+    fill(objects[i] = (char*)malloc(i * 7 % 400 + 1), i * 7 % 400 + 1, i);
   for (unsigned i = 0; i < kObjects; i++) CHECK(filled(objects[i], i * 7 % 400 + 1, i));
   for (unsigned i = 0; i < kObjects; i++) free(objects[i]);
   free(objects);

@@ -76,8 +76,7 @@ struct Simulated {
     idle(500);
     return true;
   }
-  static void wait(std::atomic<uint32_t>& word, uint32_t value,
-                   uint64_t = lanemalloc::kForever) noexcept {
+  static void wait(std::atomic<uint32_t>& word, uint32_t value, uint64_t = lanemalloc::kForever) noexcept {
     simulator::wait(&word, value);
   }
   static void wake(std::atomic<uint32_t>& word, int count) noexcept { simulator::wake(&word, count); }

@@ -163,8 +163,7 @@ bool Lane<P>::adopt_by(Slot& slot, Visit& visit) {
 
 template <class P>
 void Lane<P>::disown(Visit& visit) {
-  if (!lock_or_wait(visit))
-    return;  // waits for a revoker: afterwards nobody looks at the slot
+  if (!lock_or_wait(visit)) return;  // waits for a revoker: afterwards nobody looks at the slot
   forget_owner();
   unlock(visit);
 }

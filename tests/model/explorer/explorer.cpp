@@ -73,8 +73,8 @@ struct Thread {
   int pauses;    // in a row, without a write of another thread
   bool in_handler;
   int cpu;
-  uint32_t restarts;   // whatever makes a restartable sequence start again
-  Clock stepped;       // when its last step with the contents of a lane was done
+  uint32_t restarts;  // whatever makes a restartable sequence start again
+  Clock stepped;      // when its last step with the contents of a lane was done
   jmp_buf place;
   ucontext_t start;
   bool fresh = true;  // to be started at the top

@@ -102,6 +102,9 @@ class atomic {
   bool compare_exchange_strong(T& expected, T value, Order order, Order failed, Where at = Where::here()) {
     return compare_exchange<false>(expected, value, order, failed, at);
   }
+  bool compare_exchange_weak(T& expected, T value, Order order, Where at = Where::here()) {
+    return compare_exchange<true>(expected, value, order, order, at);
+  }
   bool compare_exchange_strong(T& expected, T value, Order order, Where at = Where::here()) {
     return compare_exchange<false>(expected, value, order, order, at);
   }

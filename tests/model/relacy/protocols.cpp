@@ -136,6 +136,7 @@ bool Platform::start_thread(BareThread& thread, void (*run)(void*), void*) {
 struct DeferredTest : rl::test_suite<DeferredTest, 3> {
   struct RunState {
     BlockIndex next;
+    uint32_t freed_at = 0;
     model::Contents contents;  // what the freer wrote into the block's state
     int put = 0;
   };

@@ -199,7 +199,7 @@ MUTANTS = [
            "if (value >> 32 == hash && stack_in", "if (made == nullptr && value >> 32 == hash && stack_in"),
     change("protocols", "release relaxed", "lock", LOCK, f"kFree, {RELEASE},", f"kFree, {RELAXED},",
            f"fetch_and(~kHolding, {RELEASE})", f"fetch_and(~kHolding, {RELAXED})"),
-    change("protocols", "try_acquire relaxed", "lock", LOCK, f"kHeld, {ACQUIRE},", f"kHeld, {RELAXED},"),
+    change("protocols", "try_acquire relaxed", "lock", LOCK, f"(expected, kHeld, {ACQUIRE},", f"(expected, kHeld, {RELAXED},"),
     change("protocols", "a waiter's acquire relaxed", "lock", LOCK,
            f"seen + kHeldAndAwaited, {ACQUIRE},", f"seen + kHeldAndAwaited, {RELAXED},"),
     change("protocols", "idle after the pass", "scavenger", SCAVENGER,

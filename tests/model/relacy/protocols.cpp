@@ -157,6 +157,7 @@ uint64_t ScavengerPlatform::now_ms() { return scavenger_test->clock; }
 struct DeferredTest : rl::test_suite<DeferredTest, 3> {
   struct RunState {
     BlockIndex next;
+    uint32_t freed_at = 0;
     model::Contents contents;  // what the freer wrote into the block's state
     int put = 0;
   };

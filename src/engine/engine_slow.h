@@ -167,10 +167,8 @@ class Engine<P>::Turn {
     } else if (gate->how == Entry::kPerCpu) {
       uint32_t before;
       if (P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before) ==
-          Restartable::kDone) {
+          Restartable::kDone)
         lane_ = lane;
-        lane->see_growth();
-      }
     }
   }
   Turn(const Turn&) = delete;
@@ -211,6 +209,7 @@ FAST bool Engine<P>::free_in_turn(void* p, Slot& slot, Gate* gate) {
   if (!is_slab(world_.region.entry_for(p).owner())) return false;
   Turn turn(*this, slot, gate);
   if (turn.lane() == nullptr) return false;
+  if (turn.lane()->how == Entry::kPerCpu) turn.lane()->see_growth();
   // Read again inside: until then the slab may have gone to or come from the depot.
   const MapEntry entry = world_.region.entry_of(p);
   if (LIKELY(is_slab(entry.owner()))) turn.lane()->free(static_cast<Object*>(p), entry, turn.visit());

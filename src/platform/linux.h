@@ -38,7 +38,7 @@ struct Linux {
   static uint64_t interruptions() noexcept { return lanemalloc_restarts.load(std::memory_order_relaxed); }
   static bool numbers_for_hits() noexcept;
   static bool restart_here() noexcept;
-  static bool single_threaded() noexcept {
+  FAST static bool single_threaded() noexcept {
     return !had_threads.load(std::memory_order_relaxed) &&
            (__libc_single_threaded || still_single_threaded());
   }

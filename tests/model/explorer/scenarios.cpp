@@ -358,8 +358,8 @@ struct GrowthScenario {
   }
 
  private:
-  static constexpr BlockCount kAll = (8 << 20) >> kBlockShift;  // as Model's ground allows
-  static constexpr BlockCount kStep = kHugePage / 2 >> kBlockShift;
+  static constexpr BlockCount kAll = (8 << 20) >> kBlockShift;       // as Model's ground allows
+  static constexpr BlockCount kStep = kHugePage / 4 >> kBlockShift;  // less than the first one asked for
 };
 
 // --- Lanes.

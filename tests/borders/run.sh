@@ -19,7 +19,8 @@ while (($#)); do
     *) echo "usage: $0 [--lib PATH|glibc] [--only PROGRAM[/CASE]] [--list]" >&2 && exit 2 ;;
   esac
 done
-readonly kSeconds=60 # a case that hangs is ended; this is no bound on speed
+readonly kAtOnce=3
+readonly kSeconds=120 # a case that hangs is ended; this is no bound on speed
 readonly kLanes=("" lanes=owned lanes=percpu lanes=shared:2 checked=1)
 
 "$root/tools/install-packages" gcc libc6-dev
@@ -36,7 +37,6 @@ export CHECK_LIBRARY=$library CHECK_WORK=$work
 
 flags=(-std=gnu11 -O1 -g -Wall -Wextra -Werror -Wno-use-after-free -fno-builtin -fno-allocation-dce -pthread -D_GNU_SOURCE
   -I"$root/tests/semantics" -I"$root/include")
-passed=0 failed=0 skipped=0
 programs=() # name, and how it runs: preload or plain
 
 # program NAME MODE SOURCE [ARGUMENT...]: built in the background, two at a time.
@@ -69,40 +69,52 @@ for source in "$here"/*.c; do
 done
 wait
 
-# The last line that a case prints is ok, FAILED or skipped; here it gets the name.
+# The last line that a case prints is ok, FAILED or skipped; here it gets the name. Prints all of it at once.
 run_case() {  # NAME MODE CASE OPTIONS
-  local name=$1 mode=$2 case=$3 status=0 variables=() label=${4:+ [$4]}
+  local name=$1 mode=$2 case=$3 status=0 variables=() label=${4:+ [$4]} out=$work/out.$BASHPID text
   [[ -z $4 ]] || variables=("LANEMALLOC_OPTIONS=$4")
   [[ $mode == plain || $library == glibc ]] || variables+=("LD_PRELOAD=$library")
   # The shell's own word about a signal goes to nobody.
-  { timeout -s KILL "$kSeconds" env "${variables[@]}" "$work/$name" "$case" >"$work/out" 2>&1 </dev/null || status=$?; } 2>/dev/null
+  { timeout -s KILL "$kSeconds" env "${variables[@]}" "$work/$name" "$case" >"$out" 2>&1 </dev/null || status=$?; } 2>/dev/null
   case $status in
-    0) echo "ok $name/$case$label" && passed=$((passed + 1)) ;;
-    77) echo "skipped $name/$case$label: $(sed -n 's/^skipped //p' "$work/out" | tail -1)" && skipped=$((skipped + 1)) ;;
+    0) text="ok $name/$case$label" ;;
+    77) text="skipped $name/$case$label: $(sed -n 's/^skipped //p' "$out" | tail -1)" ;;
     *)
-      head -c 4000 "$work/out" | grep -av "^FAILED $case$" | sed 's/^/  /' || true
-      echo "FAILED $name/$case$label (status $status)" && failed=$((failed + 1))
+      text=$(head -c 4000 "$out" | tr -d '\0' | grep -av "^FAILED $case$" | sed 's/^/  /' || true)
+      text=${text:+$text$'\n'}"FAILED $name/$case$label (status $status)"
       ;;
   esac
+  rm -f "$out"
+  printf '%s\n' "$text" | tee -a "$work/results"
+}
+
+# Most cases wait more than they work, so some run at a time.
+start_case() {
+  while (($(jobs -rp | wc -l) >= kAtOnce)); do wait -n || true; done
+  run_case "$@" &
 }
 
 for entry in "${programs[@]}"; do
   read -r name mode <<<"$entry"
   if ! cases=$([[ -x $work/$name ]] && "$work/$name" --list 2>/dev/null); then
     head -40 "$work/$name.log"
-    echo "FAILED $name (does not build)" && failed=$((failed + 1))
+    echo "FAILED $name (does not build)" | tee -a "$work/results"
     continue
   fi
   for case in $cases; do
     [[ $only != */* || $case == "${only#*/}"* ]] || continue
     [[ -z $list ]] || { echo "$name/$case" && continue; }
     if [[ $library == glibc ]]; then
-      [[ $case == lanemalloc_* ]] || run_case "$name" "$mode" "$case" ""
+      [[ $case == lanemalloc_* ]] || start_case "$name" "$mode" "$case" ""
     else
-      for options in "${kLanes[@]}"; do run_case "$name" "$mode" "$case" "$options"; done
+      for options in "${kLanes[@]}"; do start_case "$name" "$mode" "$case" "$options"; done
     fi
   done
 done
 
-echo "$passed passed, $failed failed, $skipped skipped"
-((failed == 0))
+wait
+
+count() { grep -ac "^$1 " "$work/results" || true; }
+touch "$work/results"
+echo "$(count ok) passed, $(count FAILED) failed, $(count skipped) skipped"
+(($(count FAILED) == 0))

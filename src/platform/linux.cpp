@@ -208,9 +208,11 @@ Ground Linux::ground(unsigned attempt) noexcept {
   const Window& window = kWindows[attempt / kAttempts];
   const Address slack = (window.to - window.from - window.ground) / kHugePage;
   const Address at = window.from + random_bits() % (slack + 1) * kHugePage;
-  // The end is tried: it may lie beyond all addresses. The beginning is tried by whoever uses it.
+  // The end is tried: it may lie beyond all addresses. The beginning is tried by whoever uses it. Where unmapping is refused the last
+  // block stays mapped, for nobody; the heap does not come to there.
   const Address end = at + window.ground - kBlockSize;
-  const bool is_good = map_at(end, kBlockSize) == Claim::kDone && unmap(end, kBlockSize);
+  const bool is_good = map_at(end, kBlockSize) == Claim::kDone;
+  if (is_good) unmap(end, kBlockSize);
   return {is_good ? at : 0, window.ground};
 }
 
@@ -246,15 +248,15 @@ Move Linux::move(Address from, Address to, Bytes n) noexcept {
 }
 
 uint64_t Linux::now_ms() noexcept {
-  struct timespec now;
-  system_call(SYS_clock_gettime, CLOCK_MONOTONIC_COARSE, as_long(&now));
+  struct timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1000000;
 }
 
 uint32_t Linux::thread_id() noexcept { return static_cast<uint32_t>(system_call(SYS_gettid)); }
 
 uint64_t Linux::now_ns() noexcept {
-  struct timespec now;
+  struct timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec) + 1;
 }

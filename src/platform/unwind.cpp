@@ -74,11 +74,12 @@ bool is_own(Address code) {
 }
 
 // Whether the 8-byte word at an aligned address may be read: the kernel reads the signals to be blocked before it finds that this
-// is no way to block them. Of all the calls that look at memory the one that no sandbox forbids. (Source: Abseil.)
+// is no way to block them. Of all the calls that look at memory the one that no sandbox forbids; where one does, nothing is readable.
+// (Source: Abseil.)
 bool is_readable(Address word) {
   constexpr long kNoWay = ~0L;
   constexpr long kSignalSetSize = 8;
-  return arch::system_call(SYS_rt_sigprocmask, kNoWay, static_cast<long>(word), 0, kSignalSetSize) != -EFAULT;
+  return arch::system_call(SYS_rt_sigprocmask, kNoWay, static_cast<long>(word), 0, kSignalSetSize) == -EINVAL;
 }
 
 // Return addresses may carry a signature in the bits that are no address.

@@ -14,6 +14,8 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import system_calls
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 HEADERS = ROOT / "include" / "lanemalloc"
 INTERNAL = {"hit.h"}
@@ -171,7 +173,7 @@ def test_links(_folder: Path) -> list[str]:
 
 
 TESTS = [test_reference, test_the_reference_misses_what_is_not_documented, test_exports, test_declared, test_heads, test_pages,
-         test_the_lint_finds_faults, test_every_function_has_a_page, test_every_option_is_told, test_links]
+         test_the_lint_finds_faults, test_every_function_has_a_page, test_every_option_is_told, test_links, *system_calls.TESTS]
 
 
 def main() -> int:

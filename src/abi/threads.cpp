@@ -73,15 +73,25 @@ void* scavenge(void*) {
 
 // It runs wherever the process may, and as an ordinary thread, whatever the caller has chosen for itself.
 bool set_attributes(pthread_attr_t& attributes) {
-  constexpr size_t kOwnStack = 64 << 10;
-  const long least = sysconf(_SC_THREAD_STACK_MIN);
   cpu_set_t cpus;
   if (sched_getaffinity(getpid(), sizeof cpus, &cpus) == 0 &&
       pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus) != 0)
     return false;
-  return pthread_attr_setstacksize(&attributes, kOwnStack + static_cast<size_t>(least > 0 ? least : 0)) ==
-             0 &&
-         pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED) == 0;
+  return pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED) == 0;
+}
+
+// With a small stack, unless the program's thread-local storage, which lies there too, leaves no room on it.
+int create_scavenger(pthread_attr_t& attributes) {
+  constexpr size_t kOwnStack = 64 << 10;
+  const long least = sysconf(_SC_THREAD_STACK_MIN);
+  size_t usual = 0;
+  int result = pthread_attr_getstacksize(&attributes, &usual);
+  if (result == 0)
+    result = pthread_attr_setstacksize(&attributes, kOwnStack + static_cast<size_t>(least > 0 ? least : 0));
+  if (result == 0) result = next_create()(&scavenger, &attributes, scavenge, nullptr);
+  if (result == EINVAL && pthread_attr_setstacksize(&attributes, usual) == 0)
+    result = next_create()(&scavenger, &attributes, scavenge, nullptr);
+  return result;
 }
 
 // others_lock is held.
@@ -93,7 +103,7 @@ void start_scavenger() {
   process_engine.scavenger_begins();
   int result = EAGAIN;
   if (pthread_attr_t attributes; pthread_attr_init(&attributes) == 0) {
-    if (set_attributes(attributes)) result = next_create()(&scavenger, &attributes, scavenge, nullptr);
+    if (set_attributes(attributes)) result = create_scavenger(attributes);
     pthread_attr_destroy(&attributes);
   }
   if (result != 0) result = next_create()(&scavenger, nullptr, scavenge, nullptr);

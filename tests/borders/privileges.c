@@ -274,12 +274,12 @@ static void* bind_and_start(void* thread) {
   *(pthread_t*)thread = start_idle();
   return NULL;
 }
-static int real_time_threads(void) {
+static int threads_with_policy(int policy) {
   int n = 0;
   DIR* tasks = opendir("/proc/self/task");
   REQUIRE(tasks);
   for (struct dirent* entry; (entry = readdir(tasks));)
-    n += entry->d_name[0] != '.' && sched_getscheduler(atoi(entry->d_name)) == SCHED_FIFO;
+    n += entry->d_name[0] != '.' && sched_getscheduler(atoi(entry->d_name)) == policy;
   closedir(tasks);
   return n;
 }
@@ -291,7 +291,17 @@ CASE(lanemalloc_affinity_and_policy_are_not_those_of_whoever_started_it) {
   burst();
   // The idle thread inherits both; ours does not.
   CHECK(for_each_thread(is_bound) == 1);
-  CHECK(real_time_threads() <= 1);
+  CHECK(threads_with_policy(SCHED_FIFO) <= 1);
+  end_idle(other);
+}
+
+// The first thread is started by one that has a policy of its own: ours is started just before, and has the ordinary one.
+CASE(lanemalloc_policy_is_not_that_of_the_main_thread) {
+  REQUIRE(sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}) == 0);
+  const pthread_t other = start_idle();
+  burst();
+  CHECK(threads_with_policy(SCHED_BATCH) == 2);
+  CHECK(threads_with_policy(SCHED_OTHER) == 1);
   end_idle(other);
 }
 

@@ -26,7 +26,7 @@ IMPORTS = {
     # On memory of its own, or memory that the program has given; those of files write to the program's own.
     **dict.fromkeys("""_ITM_deregisterTMCloneTable _ITM_registerTMCloneTable _Unwind_Find_FDE _ZSt15get_new_handlerv _ZSt17__throw_bad_allocv
         __cxa_finalize __environ __errno_location __gmon_start__ __libc_single_threaded __pthread_create __register_atfork __rseq_offset
-        __rseq_size _dl_find_object _r_debug dlopen dlsym environ fprintf fwrite getauxval memcpy memset pthread_attr_destroy pthread_attr_init
+        __rseq_size _dl_find_object _r_debug dlopen dlsym environ fprintf fwrite getauxval memcpy memset pthread_attr_destroy pthread_attr_getstacksize pthread_attr_init
         pthread_attr_setstacksize pthread_key_create pthread_key_delete pthread_setcancelstate pthread_setspecific sigemptyset sigfillset
         stpcpy strcmp strerrordesc_np strlen strncpy strnlen sysconf thrd_create vsnprintf""".split(), ""),
 }

@@ -1,0 +1,39 @@
+// A program with much thread-local storage: it lies on the stack of each thread, of ours too, which is small.
+#include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include "check.h"
+
+static __thread char storage[300 << 10];
+
+static pthread_barrier_t both_are_there, may_end;
+static void* idle(void* unused) {
+  memset(storage, 1, sizeof storage);
+  pthread_barrier_wait(&both_are_there);
+  pthread_barrier_wait(&may_end);
+  return unused;
+}
+static int threads_with_policy(int policy) {
+  int n = 0;
+  DIR* tasks = opendir("/proc/self/task");
+  REQUIRE(tasks);
+  for (struct dirent* entry; (entry = readdir(tasks));)
+    n += entry->d_name[0] != '.' && sched_getscheduler(atoi(entry->d_name)) == policy;
+  closedir(tasks);
+  return n;
+}
+
+// Ours is there all the same, with the ordinary policy.
+CASE(lanemalloc_it_is_started_as_elsewhere) {
+  REQUIRE(sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}) == 0);
+  pthread_barrier_init(&both_are_there, NULL, 2);
+  pthread_barrier_init(&may_end, NULL, 2);
+  pthread_t thread;
+  REQUIRE(pthread_create(&thread, NULL, idle, NULL) == 0);
+  pthread_barrier_wait(&both_are_there);
+  CHECK(threads_with_policy(SCHED_BATCH) == 2);
+  CHECK(threads_with_policy(SCHED_OTHER) == 1);
+  pthread_barrier_wait(&may_end);
+  REQUIRE(pthread_join(thread, NULL) == 0);
+}

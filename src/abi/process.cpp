@@ -113,12 +113,30 @@ void report_late(Verdict why, const void* pointer) {
                      static_cast<const std::byte*>(pointer) - kind->link, why, kind->owner);
 }
 
-void before_fork() { process_engine.before_fork(thread_slot); }
-void after_fork_in_parent() { process_engine.after_fork_in_parent(); }
-void after_fork_in_child() {
+constinit std::atomic<uint32_t> forks_under_way{0};
+constinit bool is_sorted_out = false;  // of a child, before its handlers have come to ours
+
+void before_fork() {
+  forks_under_way.fetch_add(1, std::memory_order_relaxed);
+  process_engine.before_fork(thread_slot);
+}
+void after_fork_in_parent() {
+  process_engine.after_fork_in_parent();
+  process_engine.step_back(thread_slot);
+  // A child that was made by a handler of the fork has forgotten them.
+  uint32_t forks = forks_under_way.load(std::memory_order_relaxed);
+  while (forks != 0 && !forks_under_way.compare_exchange_weak(forks, forks - 1, std::memory_order_relaxed)) {
+  }
+}
+void sort_out_child() {
+  forks_under_way.store(0, std::memory_order_relaxed);
   process_engine.after_fork_in_child(thread_slot);
   forget_other_threads();
   Figures::forget_in_child();
+}
+void after_fork_in_child() {
+  if (!is_sorted_out) sort_out_child();
+  is_sorted_out = false;
 }
 
 [[gnu::constructor(101)]] void library_starts() {
@@ -142,6 +160,12 @@ void after_fork_in_child() {
 }  // namespace
 
 Options& process_options() { return options; }
+
+void sort_out_child_early() {
+  if (forks_under_way.load(std::memory_order_relaxed) == 0) return;  // no handlers run
+  sort_out_child();
+  is_sorted_out = true;
+}
 
 bool start_process_slowly() {
   Stage now = stage.load(std::memory_order_acquire);

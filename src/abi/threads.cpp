@@ -1,9 +1,12 @@
 // pthread_create as the C library has it; and beside the first thread that a program starts one of ours, which returns memory while the
 // program is idle. Why here, and so: docs/design/0015-a-scavenger-of-the-c-library.md.
-// Locking: others_lock, for starting and ending our thread; never taken in malloc, free or a fork.
+// Locking: others_lock, for the list of threads and for what becomes of ours; never taken in malloc, free or a fork. Nothing of others
+// is called while it is held: another library's pthread_create may start threads of its own, and come here again.
 //
 //   the program's first other thread starts   ours starts just before it
 //   the last one ends                         ours ends first, and is waited for: the process has one thread again
+//   one may not start (a limit of threads)    ours makes room
+//   all have ended without a word             ours finds out, and ends by itself
 //   a child of fork                           has none, until it starts a thread itself
 //
 // It is a thread of the C library's like any other: setuid and its kin reach it, debuggers show it, exec and exit end it. It is only
@@ -17,12 +20,17 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <threads.h>
 #include <unistd.h>
+
+#include <new>
+#include <utility>
 
 // In a static program the C library's own; else not there.
 extern "C" int __pthread_create(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)
     __attribute__((weak));
+extern "C" size_t __pthread_get_minstack(const pthread_attr_t*) noexcept __attribute__((weak));
 extern "C" void* dlsym(void*, const char*) noexcept __attribute__((weak));
 #if defined(LANEMALLOC_PREFIXED)
 extern "C" void* LANE_NAME(malloc)(size_t);
@@ -49,26 +57,135 @@ Create next_create() {
 }
 
 pthread_key_t exit_key;   // its value: the thread's slot
-pthread_key_t count_key;  // its value: not null, of a thread that counts among `others`
+pthread_key_t count_key;  // its value: the thread's Other, or main_thread
 constinit std::atomic<bool> has_keys{false};
 
+// A thread that pthread_create has started, or is starting, and that has not ended.
+struct Other {
+  void* (*run)(void*);
+  void* argument;
+  std::atomic<uint32_t> thread;  // its number with the system; 0: it does not run yet
+  Other* next;
+  Other* previous;
+};
+constinit Other main_thread{};  // is in no list
+
+// What becomes of our thread is one thread's business at a time. Who finds it so goes on; the one looks again afterwards.
+enum class Ours : uint8_t { kNone, kChanging, kRuns };
+
 constinit pthread_mutex_t others_lock = PTHREAD_MUTEX_INITIALIZER;
-constinit uint32_t others =
-    0;  // threads that pthread_create has started, or is starting, and that have not ended
+constinit Other* first_other = nullptr;
+constinit uint32_t others = 0;
+constinit Ours ours = Ours::kNone;
 constinit pthread_t scavenger{};
 constinit std::atomic<uint32_t> scavenger_id{0};  // with the system
+constinit pid_t home = 0;                         // the process that all this is true of
+constinit bool makes_room = false;                // a thread may not start while ours runs: until one ends
+constinit std::atomic<bool> main_has_ended{false};
 
 // Milliseconds: when the process came to have other threads, and when it was alone again.
 constinit uint64_t others_since = 0;
 constinit uint64_t alone_since = 0;
 constinit uint32_t short_times = 0;  // in a row that it had others for less than a period of the scavenger's
 
+void forget_threads_of_parent();
+
+// Holds others_lock. Handlers wait, for they may start threads too.
+class Guard {
+ public:
+  Guard() {
+    sigset_t all;
+    sigfillset(&all);
+    // The C library leaves out of this what its own setuid needs.
+    pthread_sigmask(SIG_SETMASK, &all, &mask_);
+    // A child that has run no fork handlers, or not ours yet.
+    is_new_ = home != getpid();
+    if (UNLIKELY(is_new_)) {
+      sort_out_child_early();
+      forget_threads_of_parent();
+    }
+    pthread_mutex_lock(&others_lock);
+  }
+  Guard(const Guard&) = delete;
+  ~Guard() {
+    pthread_mutex_unlock(&others_lock);
+    pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+  }
+  // The process is a child: the list was another process's, and is empty now.
+  bool found_new_process() const { return is_new_; }
+
+ private:
+  sigset_t mask_;
+  bool is_new_;
+};
+
+// others_lock is held, in both.
+void add(Other& other) {
+  other.previous = nullptr;
+  other.next = first_other;
+  if (first_other != nullptr) first_other->previous = &other;
+  first_other = &other;
+  if (++others == 1) others_since = Linux::now_ms();
+}
+void remove(Other& other) {
+  (other.previous != nullptr ? other.previous->next : first_other) = other.next;
+  if (other.next != nullptr) other.next->previous = other.previous;
+  makes_room = false;
+  if (--others != 0) return;
+  const uint64_t now = Linux::now_ms();
+  short_times = now - others_since < process_engine.scavenger_period_ms() ? short_times + 1 : 0;
+  alone_since = now;
+}
+
+// Threads that have ended by the raw system call tell nobody. others_lock is not held.
+void remove_those_gone() {
+  Other* gone = nullptr;
+  {
+    const Guard guard;
+    for (Other *other = first_other, *next; other != nullptr; other = next) {
+      next = other->next;
+      const uint32_t thread = other->thread.load(std::memory_order_relaxed);
+      if (thread == 0 || !Linux::thread_is_gone(thread)) continue;
+      remove(*other);
+      other->next = gone;
+      gone = other;
+    }
+  }
+  while (gone != nullptr) LANE_NAME(free)(std::exchange(gone, gone->next));
+}
+
+// Of our thread: the others are gone, so nobody will end it. False: there are some again.
+bool leaves() {
+  const Guard guard;
+  if (ours != Ours::kRuns) return true;  // somebody waits for its end
+  if (others != 0) {
+    process_engine.scavenger_begins();
+    return false;
+  }
+  pthread_detach(pthread_self());
+  process_engine.scavenger_is_gone();
+  ours = Ours::kNone;
+  return true;
+}
+
 void* scavenge(void*) {
   // What the C library frees for it at its end is no reason for a lane of its own.
   thread_slot.store(&exited_gate, std::memory_order_relaxed);
   scavenger_id.store(Linux::thread_id(), std::memory_order_relaxed);
-  process_engine.scavenge();
+  do process_engine.scavenge();
+  while (!leaves());
   return nullptr;
+}
+
+// The C library puts thread-local storage into a thread's stack.
+size_t least_stack(const pthread_attr_t& attributes) {
+  using Least = size_t (*)(const pthread_attr_t*);
+  Least least = &__pthread_get_minstack;
+  if (least == nullptr && &dlsym != nullptr)
+    least = reinterpret_cast<Least>(dlsym(RTLD_DEFAULT, "__pthread_get_minstack"));
+  if (least != nullptr) return least(&attributes);
+  const long told = sysconf(_SC_THREAD_STACK_MIN);
+  return told > 0 ? static_cast<size_t>(told) : 0;
 }
 
 // It runs wherever the process may, and as an ordinary thread, whatever the caller has chosen for itself.
@@ -80,26 +197,23 @@ bool set_attributes(pthread_attr_t& attributes) {
   return pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED) == 0;
 }
 
-// With a small stack, unless the program's thread-local storage, which lies there too, leaves no room on it.
+// With a small stack, unless the C library finds that too small.
 int create_scavenger(pthread_attr_t& attributes) {
   constexpr size_t kOwnStack = 64 << 10;
-  const long least = sysconf(_SC_THREAD_STACK_MIN);
   size_t usual = 0;
   int result = pthread_attr_getstacksize(&attributes, &usual);
-  if (result == 0)
-    result = pthread_attr_setstacksize(&attributes, kOwnStack + static_cast<size_t>(least > 0 ? least : 0));
+  if (result == 0) result = pthread_attr_setstacksize(&attributes, kOwnStack + least_stack(attributes));
   if (result == 0) result = next_create()(&scavenger, &attributes, scavenge, nullptr);
   if (result == EINVAL && pthread_attr_setstacksize(&attributes, usual) == 0)
     result = next_create()(&scavenger, &attributes, scavenge, nullptr);
   return result;
 }
 
-// others_lock is held.
-void start_scavenger() {
+// False: it may not start now.
+bool start_scavenger() {
   sigset_t all, mask;
   sigfillset(&all);
-  // The C library leaves out of this what its own setuid needs.
-  if (pthread_sigmask(SIG_SETMASK, &all, &mask) != 0) return;
+  if (pthread_sigmask(SIG_SETMASK, &all, &mask) != 0) return false;
   process_engine.scavenger_begins();
   int result = EAGAIN;
   if (pthread_attr_t attributes; pthread_attr_init(&attributes) == 0) {
@@ -108,10 +222,11 @@ void start_scavenger() {
   }
   if (result != 0) result = next_create()(&scavenger, nullptr, scavenge, nullptr);
   pthread_sigmask(SIG_SETMASK, &mask, nullptr);
-  if (result != 0) process_engine.scavenger_is_gone();  // until the next thread starts or ends
+  if (result != 0) process_engine.scavenger_is_gone();
+  return result == 0;
 }
 
-// others_lock is held. Afterwards the kernel does not count it any more either.
+// Afterwards the kernel does not count it any more either.
 void end_scavenger() {
   constexpr int kMostLooks = 10000;  // where the system does not tell
   process_engine.stop_scavenger();
@@ -123,56 +238,139 @@ void end_scavenger() {
 
 // A program that starts one thread after the other, each soon gone, would pay for one of ours each time. After some of them the next is
 // taken to be another one: until it is not alone, or the next one starts, frees give memory back.
-bool is_worth_while(uint64_t now) {
+bool is_worth_while() {
   constexpr uint32_t kSome = 8;
-  return others != 1 || short_times < kSome || now - alone_since >= process_engine.scavenger_period_ms();
+  return others != 1 || short_times < kSome ||
+         Linux::now_ms() - alone_since >= process_engine.scavenger_period_ms();
 }
 
-// By so many there are more or fewer other threads.
-void count_others(int more) {
+// Whether ours is to be started or ended, and by the caller. others_lock is not held.
+enum class Step : uint8_t { kNone, kStart, kEnd };
+Step next_step() {
+  const Guard guard;
+  Step step = Step::kNone;
+  if (ours == Ours::kNone && others != 0 && !makes_room && process_engine.scavenger_period_ms() != 0 &&
+      is_worth_while())
+    step = Step::kStart;
+  if (ours == Ours::kRuns && others == 0) step = Step::kEnd;
+  if (step != Step::kNone) ours = Ours::kChanging;
+  return step;
+}
+void became(Ours state) {
+  const Guard guard;
+  ours = state;
+}
+
+void look_after_ours() {
   const int saved = errno;
   int state;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-  pthread_mutex_lock(&others_lock);
-  const uint64_t now = Linux::now_ms();
-  others += static_cast<uint32_t>(more);
-  const bool is_there = process_engine.has_scavenger();
-  if (others != 0 && !is_there && process_engine.scavenger_period_ms() != 0 && is_worth_while(now))
-    start_scavenger();
-  if (others == 0 && is_there) end_scavenger();
-  if (others == 0 && more < 0) {
-    short_times = now - others_since < process_engine.scavenger_period_ms() ? short_times + 1 : 0;
-    alone_since = now;
+  for (Step step; (step = next_step()) != Step::kNone;) {
+    if (step == Step::kStart) {
+      const bool runs = start_scavenger();
+      became(runs ? Ours::kRuns : Ours::kNone);
+      if (!runs) break;  // until the next thread starts or ends
+    } else {
+      end_scavenger();
+      became(Ours::kNone);
+    }
   }
-  if (others == 1 && more > 0) others_since = now;
-  pthread_mutex_unlock(&others_lock);
   pthread_setcancelstate(state, nullptr);
   errno = saved;
+}
+
+// Where the number of threads is limited, ours must not be the one too many. False: it was not.
+bool make_room() {
+  {
+    const Guard guard;
+    if (ours != Ours::kRuns) return false;
+    // Without ours, too, there would be more than may be.
+    if (rlimit limit; getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur < others + 1) return false;
+    ours = Ours::kChanging;
+    makes_room = true;
+  }
+  int state;
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  end_scavenger();
+  became(Ours::kNone);
+  pthread_setcancelstate(state, nullptr);
+  return true;
+}
+
+void begin(Other& other) {
+  {
+    const Guard guard;
+    add(other);
+  }
+  look_after_ours();
+}
+void end(Other& other) {
+  {
+    const Guard guard;
+    if (guard.found_new_process()) return;
+    remove(other);
+  }
+  LANE_NAME(free)(&other);
+  look_after_ours();
+}
+
+// In a child there is one thread. Nobody else runs.
+void forget_threads_of_parent() {
+  process_engine.scavenger_is_gone();
+  // Else somebody who is not here was changing the list.
+  const bool is_whole = pthread_mutex_trylock(&others_lock) == 0;
+  others_lock = PTHREAD_MUTEX_INITIALIZER;
+  Other* list = is_whole ? first_other : nullptr;
+  first_other = nullptr;
+  others = 0;
+  ours = Ours::kNone;
+  makes_room = false;
+  home = getpid();
+  main_has_ended.store(false, std::memory_order_relaxed);
+  if (has_keys.load(std::memory_order_acquire)) pthread_setspecific(count_key, &main_thread);
+  while (list != nullptr) LANE_NAME(free)(std::exchange(list, list->next));
 }
 
 // The keys' destructors run after the destructors of C++ thread_local objects; what other keys' destructors free or allocate later goes
 // to the overflow lanes.
 void thread_ends(void* slot) { process_engine.thread_exits(*static_cast<Slot*>(slot)); }
-void other_ends(void*) { count_others(-1); }
-
-struct Start {
-  void* (*run)(void*);
-  void* argument;
-};
+void other_ends(void* given) {
+  auto& other = *static_cast<Other*>(given);
+  if (&other != &main_thread) return end(other);
+  // What is left may end without a word, and the process with it: from now on ours looks each time.
+  main_has_ended.store(true, std::memory_order_relaxed);
+  process_engine.wake_scavenger();
+}
 
 void* thread_starts(void* given) {
-  const Start start = *static_cast<Start*>(given);
-  LANE_NAME(free)(given);
+  auto& other = *static_cast<Other*>(given);
+  const auto run = other.run;
+  void* const argument = other.argument;
+  other.thread.store(Linux::thread_id(), std::memory_order_relaxed);
   watch_end_of_thread();
-  if (pthread_setspecific(count_key, &others) != 0) count_others(-1);  // nobody would tell of its end
-  return start.run(start.argument);
+  if (pthread_setspecific(count_key, &other) != 0) end(other);  // nobody would tell of its end
+  return run(argument);
 }
+
+// Of our thread, at each pass. True: it is to look again.
+bool others_may_be_gone() {
+  remove_those_gone();
+  const Guard guard;
+  if (others == 0 && ours == Ours::kRuns) process_engine.stop_scavenger();
+  return main_has_ended.load(std::memory_order_relaxed);
+}
+
+bool is_elsewhere() { return home != getpid(); }
 
 }  // namespace
 
 bool make_thread_keys() {
   if (pthread_key_create(&exit_key, thread_ends) != 0) return false;
-  if (pthread_key_create(&count_key, other_ends) == 0) has_keys.store(true, std::memory_order_release);
+  if (pthread_key_create(&count_key, other_ends) != 0) return true;
+  has_keys.store(true, std::memory_order_release);
+  home = getpid();
+  if (Linux::thread_id() == static_cast<uint32_t>(home)) pthread_setspecific(count_key, &main_thread);
+  process_engine.set_pass_watch(others_may_be_gone);
   return true;
 }
 
@@ -182,13 +380,9 @@ void watch_end_of_thread() {
   if (has_keys.load(std::memory_order_acquire)) watch_end(thread_slot);
 }
 
-void look_after_scavenger() { count_others(0); }
+void look_after_scavenger() { look_after_ours(); }
 
-void forget_other_threads() {
-  others_lock = PTHREAD_MUTEX_INITIALIZER;
-  others = 0;
-  if (has_keys.load(std::memory_order_acquire)) pthread_setspecific(count_key, nullptr);
-}
+void forget_other_threads() { forget_threads_of_parent(); }
 
 }  // namespace lanemalloc
 
@@ -198,16 +392,16 @@ extern "C" EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* at
                                      void* argument) noexcept {
   const Create create = next_create();
   if (create == nullptr) return ENOSYS;
-  Start* start = nullptr;
-  if (start_process() && has_keys.load(std::memory_order_acquire))
-    start = static_cast<Start*>(LANE_NAME(malloc)(sizeof(Start)));
-  if (start == nullptr) return create(thread, attributes, run, argument);
-  *start = {run, argument};
-  count_others(1);
-  const int result = create(thread, attributes, thread_starts, start);
-  if (result != 0) {
-    count_others(-1);
-    LANE_NAME(free)(start);
-  }
+  // A child that has its parent's memory (vfork) is not to change what is true of the parent.
+  const bool is_guest = thread_slot.load(std::memory_order_relaxed) == &exited_gate && is_elsewhere();
+  Other* other = nullptr;
+  if (!is_guest && start_process() && has_keys.load(std::memory_order_acquire))
+    other = static_cast<Other*>(LANE_NAME(malloc)(sizeof(Other)));
+  if (other == nullptr) return create(thread, attributes, run, argument);
+  new (other) Other{run, argument, 0, nullptr, nullptr};
+  begin(*other);
+  int result = create(thread, attributes, thread_starts, other);
+  if (UNLIKELY(result == EAGAIN) && make_room()) result = create(thread, attributes, thread_starts, other);
+  if (result != 0) end(*other);
   return result;
 }

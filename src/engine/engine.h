@@ -141,7 +141,7 @@ class Engine {
   template <class Run>
   bool locked(Slot& slot, Run run) {
     Inside inside(slot, Owned::enter(slot));
-    inside.visit().insists = Visit::kPatience;
+    inside.visit().insists = 1;
     if (!world_.depot.lock().acquire(inside.visit())) return false;
     run();
     world_.depot.lock().release(inside.visit());
@@ -283,6 +283,9 @@ class Engine {
   void stop_scavenger() { world_.scavenger.stop(); }
   void scavenger_is_gone();
   bool has_scavenger() const { return world_.scavenger.is_running(); }
+  void wake_scavenger() { world_.scavenger.poke(); }
+  // Once, before it starts: called at the end of each of its passes. True: there is to be another one.
+  void set_pass_watch(bool (*watch)()) { watch_pass_ = watch; }
   // Between two passes; 0: none is wanted.
   uint64_t scavenger_period_ms() const { return world_.scavenger.period_ms(); }
   // From now on it works in overflow lanes. Called in the thread; nothing of it goes on below the caller.
@@ -293,6 +296,7 @@ class Engine {
   void open_slot(Slot& slot, Gate* gate) { Owned::leave(slot, gate); }
   void before_fork(Slot& slot);
   void after_fork_in_parent();
+  void step_back(Slot& slot);  // after that; the child does it by itself
   void after_fork_in_child(Slot& slot);
   void statistics(Statistics& s) {
     Collection<P>(world_, s);
@@ -326,6 +330,7 @@ class Engine {
   FAST bool free_in_turn(void* p, Slot& slot, Gate* gate);
   void give_up_lane(Lane<P>& lane, Visit& visit);
   void rest_lane(Lane<P>& lane, Visit& visit);
+  void step_aside(Slot& slot);
   Lane<P>* find_own_lane(const Slot& slot);
   bool reclaim(Lane<P>& lane, Visit& visit);
   void abandon_lanes(Slot& slot, Lane<P>* inside);
@@ -414,6 +419,7 @@ class Engine {
   std::atomic<uint32_t> many_threads_{~uint32_t{0}};
   uint64_t swept_at_ms_ = 0;  // the scavenger's
   bool (*watch_exit_)(Slot& slot) = nullptr;
+  bool (*watch_pass_)() = nullptr;
   alignas(kNoSharing) std::atomic<Slot*> searcher_{nullptr};  // the thread that looks into all lanes
   std::atomic<uint32_t> searches_{0};                         // that are over
 };

@@ -29,7 +29,7 @@ class Engine<P>::Inside {
 // that has a lane of its own whatever the entry, by plain stores alone:
 //
 //   a busy gate    -> an overflow lane, and no waiting for any lock: this thread may hold it further down its stack
-//   exited_gate    -> an overflow lane
+//   exited_gate, forking_gate  -> an overflow lane
 //   owned          -> the thread's lane; it adopts an idle one or a new one if it has none
 //   shared         -> a lane of the pool, the one in its slot if it can be
 //   by CPU         -> the lane of the CPU that it runs on
@@ -42,7 +42,7 @@ class Engine<P>::Stay : public Inside {
   // of_kind: the lane must be one that others can take.
   Stay(Engine& engine, Slot& slot, Gate* gate, bool of_kind = false) : Inside(slot, gate), engine_(engine) {
     const bool may_own = LIKELY(!of_kind) || world().can_revoke.load(std::memory_order_relaxed);
-    if (!is_busy(gate) && gate_ != &exited_gate && may_own) enter(gate_);
+    if (!is_busy(gate) && gate_ != &exited_gate && gate_ != &forking_gate && may_own) enter(gate_);
     if (lane_ == nullptr) {
       overflow(is_busy(gate));
     } else if (UNLIKELY(lane_->take_asked())) {
@@ -755,6 +755,7 @@ bool Engine<P>::pass() {
     while (world_.runs.purge(before, visit, kPiece) >= bytes_of(kPiece) && !world_.scavenger.must_stop()) {
     }
   }
+  if (watch_pass_ != nullptr) more |= watch_pass_();
   return more || world_.runs.has_more_to_give();
 }
 
@@ -826,7 +827,7 @@ void Engine<P>::thread_exits(Slot& slot) {
   const bool is_torn = is_busy(gate);
   gate = is_torn ? reinterpret_cast<Gate*>(reinterpret_cast<uintptr_t>(gate) - kBusyByte)
                  : Owned::current(slot, gate);
-  Lane<P>* lane = gate == &no_lane_gate || gate == &exited_gate ? nullptr : static_cast<Lane<P>*>(gate);
+  Lane<P>* lane = names_lane(gate) ? static_cast<Lane<P>*>(gate) : nullptr;
   Visit visit(&slot, !is_torn);
   if (UNLIKELY(is_torn)) {
     abandon_lanes(slot, lane);
@@ -877,8 +878,9 @@ Lane<P>* Engine<P>::find_own_lane(const Slot& slot) {
 template <class P>
 bool Engine<P>::reclaim(Lane<P>& lane, Visit& visit) {
   const uint32_t thread = lane.owner_thread();
-  if (thread == 0 || lane.how != Entry::kOwned || !P::thread_is_gone(thread) || !lane.try_lock(visit))
-    return false;
+  if (thread == 0 || lane.how != Entry::kOwned || !P::thread_is_gone(thread)) return false;
+  // A number of another process says nothing here: it is a child's that shares our memory, or our own from before a fork without handlers.
+  if (lane.owner_process() != P::process_id() || !lane.try_lock(visit)) return false;
   const Slot* slot = lane.owner_slot();
   const bool is_its = slot != nullptr && lane.owner_thread() == thread;
   if (is_its) {
@@ -927,7 +929,7 @@ Gate* Engine<P>::close_slot(Slot& slot) {
   if (is_busy(gate)) return gate;
   thread_exits(slot);
   Owned::leave(slot, &exited_gate);
-  return gate == &exited_gate || gate->how != Entry::kOwned ? gate : &no_lane_gate;
+  return gate == &exited_gate || gate == &forking_gate || gate->how != Entry::kOwned ? gate : &no_lane_gate;
 }
 
 // Closes what guards memory between lanes, so that the child finds it whole (base/lock.h). The thread stays outside: it, and the handlers
@@ -935,10 +937,32 @@ Gate* Engine<P>::close_slot(Slot& slot) {
 // interrupted the allocator does not wait for holders.
 template <class P>
 void Engine<P>::before_fork(Slot& slot) {
-  Visit visit(&slot, !is_busy(slot.load(std::memory_order_relaxed)));
+  const bool is_nested = is_busy(slot.load(std::memory_order_relaxed));
+  if (!is_nested && !P::single_threaded()) step_aside(slot);
+  Visit visit(&slot, !is_nested);
   world_.depot.lock().close(visit);
   world_.runs.growth_lock().close(visit);
   world_.runs.lock().close(visit);
+}
+
+// Handlers of other libraries may come before ours in the child, and allocate. The locks of lanes are not closed: who holds one is not
+// there, and would be waited for. So from here on the thread works in overflow lanes, for which it never waits. A lane of its own it
+// keeps, and enters without a lock.
+template <class P>
+void Engine<P>::step_aside(Slot& slot) {
+  Gate* gate = Owned::current(slot, Owned::enter(slot));
+  if (names_lane(gate) && gate->how == Entry::kOwned) {
+    if (entry() == Entry::kOwned) return Owned::leave(slot, gate);
+    Visit visit(&slot, true);
+    rest_lane(*static_cast<Lane<P>*>(gate), visit);
+  }
+  Owned::leave(slot, gate == &exited_gate ? gate : &forking_gate);
+}
+
+template <class P>
+void Engine<P>::step_back(Slot& slot) {
+  Gate* fork = &forking_gate;
+  slot.compare_exchange_strong(fork, &no_lane_gate, std::memory_order_relaxed);
 }
 
 template <class P>
@@ -961,7 +985,8 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   forget_callers(slot);
   world_.runs.growth_lock().open_in_child(
       &slot);  // the blocks that another thread had just taken are nobody's
-  if (!world_.runs.lock().open_in_child(&slot)) world_.runs.abandon();
+  const bool runs_are_whole = world_.runs.lock().open_in_child(&slot);
+  if (!runs_are_whole || (!world_.runs.is_whole() && !is_busy(gate))) world_.runs.salvage(is_busy(gate));
   if (!world_.depot.lock().open_in_child(&slot)) {
     world_.depot.abandon();
     world_.kinds.for_each([](KindOwner& owner) {
@@ -977,7 +1002,7 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   world_.kinds.for_each([&](KindOwner& owner) {
     if (owner.forget_threads != nullptr) owner.forget_threads(owner, &slot);
   });
-  Owned::leave(slot, gate);
+  Owned::leave(slot, gate == &forking_gate ? &no_lane_gate : gate);
 }
 
 template <class P>

@@ -70,12 +70,18 @@ static_assert(offsetof(Gate, no_owner) == offsetof(Gate, open_owner) + kBusyByte
 static_assert(std::endian::native == std::endian::little, "the busy byte is the address's lowest");
 
 // A thread's word: its lane's gate while the thread is outside, the same gate marked busy while it is inside, or one of the
-// two gates below, which nobody passes.
+// three gates below, which nobody passes.
 using Slot = std::atomic<Gate*>;
 
 inline constinit Gate no_lane_gate;  // the thread has no lane yet
 inline constinit Gate exited_gate;   // the thread has given its lane back
+inline constinit Gate
+    forking_gate;  // the thread forks: what it may not find in the child it does not wait for
 
+// Of a gate that is not busy.
+inline bool names_lane(const Gate* gate) {
+  return gate != &no_lane_gate && gate != &exited_gate && gate != &forking_gate;
+}
 inline bool is_busy(const Gate* gate) {
   return (reinterpret_cast<uintptr_t>(gate) & (kGateAlignment - 1)) == kBusyByte;
 }

@@ -203,6 +203,7 @@ class Lane : public Gate {
   bool is_named_by(const Slot* slot) const;
   // The owner's number with the system; 0 if there is none.
   uint32_t owner_thread() const { return thread_.load(std::memory_order_relaxed); }
+  uint32_t owner_process() const { return process_; }
   // Whoever was inside is gone, and stopped at some instruction: puts everything together again, from what the page map says. What was
   // just between two places is lost. Whoever calls has the lane to itself.
   void salvage(Visit& visit);
@@ -222,6 +223,7 @@ class Lane : public Gate {
   Slot* owner_slot() const { return owner_slot_.load(std::memory_order_relaxed); }
   void set_owner(Slot* slot) {
     owner_slot_.store(slot, std::memory_order_relaxed);
+    process_ = slot != nullptr ? P::process_id() : 0;
     thread_.store(slot != nullptr ? P::thread_id() : 0, std::memory_order_relaxed);
   }
   // In a fork child: nobody will ever enter this lane again; its owner, if it is there, works elsewhere.
@@ -393,6 +395,7 @@ class Lane : public Gate {
   std::atomic<bool> asked_{false};   // where the system has no barrier: clean yourself when you can
   Lock<P> lock_{Rank::kLane};        // last, for what is behind its first words is rarely written
   std::atomic<uint32_t> thread_{0};  // the owner's number with the system, for readers
+  Relaxed<uint32_t> process_ = 0;    // in which it has that number
 };
 
 }  // namespace lanemalloc

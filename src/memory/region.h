@@ -51,6 +51,7 @@ class MapEntry {
 enum class BlockKind : uint8_t {
   kUnknown,  // never used, or inside a run
   kUsed,     // first or last block of a run in use
+  kWaiting,  // the same of a run that is freed, and waits for the next holder of the lock to take it in
   kDirty,    // first or last block of a free run: holds old data
   kClean,    // the same: reads as zeros, costs no memory
   kAbsent,   // the same: not claimed

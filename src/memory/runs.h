@@ -12,6 +12,10 @@
 //
 // Invariant: the first and last block of every run, free or used, carry its kind and length; no two neighbours are free
 // in the same condition.
+// Invariant at every instant: who walks from one run's first block to the next by their lengths alone meets no block inside a run, and
+// what is free there is nobody's. So a child of fork finds what is free, wherever another thread stopped (salvage). A run is
+// split from its end: each part is marked before the length of the one before it shrinks. What goes back to the system is marked as used
+// meanwhile.
 #pragma once
 
 #include "base/lock.h"
@@ -117,6 +121,7 @@ class Runs {
         if (done) {
           if (kind == BlockKind::kAbsent) claimed(missing);
           return_rest(behind + missing, length - missing, kind, freed_at);
+          fence_of_walk();
           mark_used(at, wanted);
           raise_used_end(at + wanted);
         } else {
@@ -130,7 +135,7 @@ class Runs {
 
   // Gives back the end of a run.
   void shrink(BlockIndex at, BlockCount n, BlockCount wanted, Visit& visit) {
-    mark_used(at, wanted);
+    split(at, n, wanted);
     give(at + wanted, n - wanted, BlockKind::kDirty, visit);
   }
 
@@ -145,12 +150,9 @@ class Runs {
       return false;
     }
     if (UNLIKELY(result == Move::kNoneThere)) {
-      mark_used(to, n);
+      split(to, to_blocks, n);
       give(to, n, BlockKind::kAbsent, visit);
-      if (n < to_blocks) {
-        mark_used(to + n, to_blocks - n);
-        free(to + n, to_blocks - n, visit);
-      }
+      if (n < to_blocks) free(to + n, to_blocks - n, visit);
       return false;
     }
     if (!again) count<P>(moved_alive_);
@@ -184,6 +186,7 @@ class Runs {
       remove(at);
       const BlockCount n = purge_piece(at, length);
       if (n < length) insert_dirty(at + n, length - n, run(at).freed_at);
+      fence_of_walk();
       mark_used(at, n);
       lock_.release(visit);
       const BlockKind kind = give_to_system(at, n);
@@ -227,18 +230,33 @@ class Runs {
 
   Lock<P>& growth_lock() { return growth_; }
   Lock<P>& lock() { return lock_; }
-  // In a fork child where a thread that is not here was changing the lists: what was free is left alone for good; nothing is shared
-  // with it.
-  void abandon() {
-    const BlockCount known = region_.frontier() < region_.opened() ? region_.frontier() : region_.opened();
-    for (BlockIndex b = 0; b < known; ++b)
-      if (is_free(region_.state(b).kind.load(std::memory_order_relaxed)))
-        region_.state(b).kind.store(BlockKind::kUsed, std::memory_order_relaxed);
+  // In a fork child. Without that, somebody who is not here may have runs in his hands that wait to be taken in.
+  bool is_whole() const { return takers_.load(std::memory_order_relaxed) == 0; }
+  // In a fork child, where a thread that is not here was changing the lists: makes them anew, from what the blocks say. What that thread
+  // had for itself stays in use for good. is_nested: this thread is inside too, further down its stack, and may have runs that wait.
+  void salvage(bool is_nested) {
     for (Bins& bins : sets_) bins = Bins{};
     oldest_ = newest_ = kNone;
     dirty_blocks_.store(0, std::memory_order_relaxed);
     clean_blocks_.store(0, std::memory_order_relaxed);
-    deferred_.store(0, std::memory_order_relaxed);
+    if (!is_nested) {
+      deferred_.store(0, std::memory_order_relaxed);
+      takers_.store(0, std::memory_order_relaxed);
+    }
+    const BlockCount known = region_.frontier() < region_.opened() ? region_.frontier() : region_.opened();
+    for (BlockIndex at = 0, end; at < known; at = end) {
+      const BlockKind kind = salvaged_kind(at, is_nested);
+      end = at + region_.state(at).length;
+      if (end == at) {  // never used, or taken just now by a thread that is not here
+        ++end;
+      } else if (is_free(kind)) {
+        // With what follows in the same condition: they were about to become one.
+        while (end < known && salvaged_kind(end, is_nested) == kind) end += region_.state(end).length;
+        insert(at, end - at, kind);
+      } else {
+        set_ends(at, end - at, kind);  // the last block may not have been reached
+      }
+    }
   }
 
   RunStatistics statistics() const {
@@ -287,6 +305,7 @@ class Runs {
       kExactBins + 4 * 24;              // below 2^29 blocks: of a run, and of what alignment adds
   static constexpr unsigned kSets = 3;  // dirty, clean, absent
   static constexpr int kScan = 16;
+  static constexpr uint8_t kPatience = 1 + 50;  // milliseconds; most forks last less
   static constexpr uint64_t kCacheLimit = (Bytes{32} << 20) >> kBlockShift;
 
   struct Bins {
@@ -320,6 +339,18 @@ class Runs {
     }
   }
   void mark_used(BlockIndex at, BlockCount n) { set_ends(at, n, BlockKind::kUsed); }
+  // Between two steps that a fork may fall between: what was marked before is marked for the child too.
+  static void fence_of_walk() { std::atomic_thread_fence(std::memory_order_release); }
+  // A run in use becomes two.
+  void split(BlockIndex at, BlockCount n, BlockCount first) {
+    if (n > first) mark_used(at + first, n - first);
+    fence_of_walk();
+    mark_used(at, first);
+  }
+  BlockKind salvaged_kind(BlockIndex at, bool is_nested) const {
+    const BlockKind kind = region_.state(at).kind.load(std::memory_order_relaxed);
+    return kind == BlockKind::kWaiting && !is_nested ? static_cast<BlockKind>(run(at).freed_at) : kind;
+  }
 
   void raise_used_end(BlockIndex to) {
     BlockIndex end = used_end();
@@ -421,9 +452,11 @@ class Runs {
           }
           claimed(n);
         }
-        return_rest(at, begin - at, kind, freed_at);
         return_rest(begin + n, at + length - begin - n, kind, freed_at);
+        fence_of_walk();
         mark_used(begin, n);
+        fence_of_walk();
+        return_rest(at, begin - at, kind, freed_at);
         return {begin, kind != BlockKind::kDirty};
       }
     }
@@ -447,7 +480,7 @@ class Runs {
     Run run = {kNone, true};
     // The process may have limited itself: from now on what is free must not count.
     unmap_.store(true, std::memory_order_relaxed);
-    if (visit.insists == 0) visit.insists = Visit::kPatience;
+    if (visit.insists == 0) visit.insists = kPatience;
     if (!lock_.acquire(visit)) return run;
     run = take(n, align_blocks);
     const bool any = run.at == kNone && give_back_everything();
@@ -588,6 +621,8 @@ class Runs {
       const BlockIndex at = oldest_;
       const BlockCount n = region_.state(at).length;
       remove(at);
+      mark_used(at, n);
+      fence_of_walk();
       const BlockKind kind = give_to_system(at, n);
       if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
       put(at, n, kind);
@@ -613,12 +648,17 @@ class Runs {
       for (BlockIndex at = head; at != kNone;) {
         const BlockCount n = region_.state(at).length;
         const BlockIndex next = run(at).next;
+        mark_used(at, n);
+        fence_of_walk();
         if (P::release(region_.address_of(at), bytes_of(n))) {
+          set_ends(at, n, kind);
           remove(at);
           claimed(-uint64_t{n});
           if (kind == BlockKind::kDirty) count<P>(purged_, uint64_t{n});
           put(at, n, BlockKind::kAbsent);
           any = true;
+        } else {
+          set_ends(at, n, kind);
         }
         at = next;
       }
@@ -630,9 +670,10 @@ class Runs {
   // never be popped and pushed again between another's look and exchange (no ABA). Head: block index + 1. Its condition waits
   // where its age will be.
   NOINLINE void defer(BlockIndex at, BlockCount n, BlockKind kind) {
-    mark_used(at, n);
-    raise_used_end(at + n);
     run(at).freed_at = static_cast<uint32_t>(kind);
+    fence_of_walk();
+    set_ends(at, n, BlockKind::kWaiting);
+    raise_used_end(at + n);
     BlockIndex head = deferred_.load(std::memory_order_relaxed);
     for (;; deferred_tries_.failed()) {
       run(at).next = head;
@@ -642,10 +683,11 @@ class Runs {
     }
   }
   // Without the lock: the beginning of one of the runs that lie there. Who takes has the whole stack for a moment; a child that is forked
-  // then goes without it.
+  // then finds it as the lists (salvage).
   NOINLINE Run take_deferred(BlockCount n, BlockCount align_blocks) {
     Run taken = {kNone, false};
     if (deferred_.load(std::memory_order_relaxed) == 0) return taken;
+    takers_.fetch_add(1, std::memory_order_relaxed);
     // acquire: as in take_back_deferred().
     BlockIndex head = deferred_.exchange(0, std::memory_order_acquire);
     BlockIndex* link = &head;
@@ -656,7 +698,7 @@ class Runs {
       if (length < n || kind == BlockKind::kAbsent || aligned_in(at, align_blocks) != at) continue;
       *link = run(at).next;
       taken = {at, kind == BlockKind::kClean};
-      mark_used(at, n);
+      split(at, length, n);
       if (length > n) defer(at + n, length - n, kind);
       break;
     }
@@ -674,6 +716,8 @@ class Runs {
       run(last - 1).next = head;
       head = newer;
     }
+    // release: who reads that nobody takes finds the stack whole.
+    takers_.fetch_sub(1, std::memory_order_release);
     return taken;
   }
   void take_back_deferred() {
@@ -705,6 +749,7 @@ class Runs {
   std::atomic<uint64_t> clean_blocks_{0};
   std::atomic<uint64_t> claimed_blocks_{0};  // also counted by those who could not have the lock
   alignas(kNoSharing) std::atomic<BlockIndex> deferred_{0};
+  std::atomic<uint32_t> takers_{0};  // threads that have all of that in their hands
   std::atomic<BlockIndex> used_end_{0};
   std::atomic<uint32_t> epoch_{1};
   std::atomic<uint32_t> moved_alive_{0};

@@ -243,6 +243,8 @@ struct Fake {
 
   static uint64_t now_ms() noexcept { return clock.load(std::memory_order_relaxed); }
   static uint64_t interruptions() noexcept { return interrupted; }
+  static inline uint32_t process = 1;
+  static uint32_t process_id() noexcept { return process; }
   static uint32_t thread_id() noexcept { return id != 0 ? id : Linux::thread_id(); }
   static uint64_t now_ns() noexcept {
     const uint64_t set = ns.load(std::memory_order_relaxed);

@@ -253,6 +253,7 @@ uint64_t Linux::now_ms() noexcept {
   return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1000000;
 }
 
+uint32_t Linux::process_id() noexcept { return static_cast<uint32_t>(system_call(SYS_getpid)); }
 uint32_t Linux::thread_id() noexcept { return static_cast<uint32_t>(system_call(SYS_gettid)); }
 
 uint64_t Linux::now_ns() noexcept {

@@ -24,6 +24,7 @@ struct Linux {
   static uint64_t now_ns() noexcept;
   static uint32_t cpus() noexcept;
   static uint32_t thread_id() noexcept;
+  static uint32_t process_id() noexcept;
   static uint32_t lane_number() noexcept;
   static Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
                                uint32_t& before) noexcept;

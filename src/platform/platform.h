@@ -39,6 +39,7 @@
 //   sleep_ms(n)            sleeps that long; may wake early.
 //   pause()                a hint for a spinning CPU.
 //   reads_as(at, value)    whether the eight bytes at `at` hold the value, with acquire order; false where there is no memory any more.
+//   process_id()           the system's number of the process: that of a child differs from its parent's, but in other name spaces.
 //   thread_is_gone(id)     no thread of the process has this thread_id(). False where the system does not tell.
 //   block_signals()        blocks every signal of the calling thread and returns the old mask; restore_signals(mask) puts it back.
 //   say(text, n)           writes to standard error.
@@ -96,6 +97,7 @@ concept Platform =
       { P::now_ns() } noexcept -> std::same_as<uint64_t>;
       { P::cpus() } noexcept -> std::same_as<uint32_t>;
       { P::thread_id() } noexcept -> std::same_as<uint32_t>;
+      { P::process_id() } noexcept -> std::same_as<uint32_t>;
       { P::lane_number() } noexcept -> std::same_as<uint32_t>;
       { P::take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
       { P::hit_take_here(word, who, number, number, seen) } noexcept -> std::same_as<Restartable>;

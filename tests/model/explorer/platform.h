@@ -43,6 +43,7 @@ struct Model {
   static uint64_t now_ns() noexcept { return 1 + static_cast<uint64_t>(current_thread()); }
   static uint32_t cpus() noexcept { return 2; }
   static uint32_t thread_id() noexcept { return 1; }
+  static uint32_t process_id() noexcept { return 1; }
   static uint32_t lane_number() noexcept { return static_cast<uint32_t>(cpu()); }
   static lanemalloc::Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
                                            uint32_t& before) noexcept {

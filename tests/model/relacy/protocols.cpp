@@ -176,9 +176,10 @@ struct DeferredTest : rl::test_suite<DeferredTest, 3> {
     void done() {}
   } deferred_tries_;
 
-  enum class BlockKind : uint8_t { kDirty };
+  enum class BlockKind : uint8_t { kWaiting, kDirty };
   RunState& run(BlockIndex at) { return runs_[at]; }
-  void mark_used(BlockIndex at, BlockCount) { run(at).contents.work(); }
+  void set_ends(BlockIndex at, BlockCount, BlockKind) { run(at).contents.work(); }
+  static void fence_of_walk() {}
   void raise_used_end(BlockIndex) {}
   void put(BlockIndex at, BlockCount, BlockKind) {
     run(at).contents.work();

@@ -497,7 +497,8 @@ def test_replay_of_two_hundred_threads() -> None:
         ran = tool("replay", trace.path, "--order", order, "--json")
         assert ran.returncode == 0, ran.stderr
         (result,) = json.loads(ran.stdout)["results"]
-        assert result["calls"] == trace.rows and result["threads"] == 201 and result["failed"] == 0, result
+        # With the main thread, and perhaps the scavenger, which frees nothing (null) at its end.
+        assert result["calls"] == trace.rows and result["threads"] in (201, 202) and result["failed"] == 0, result
 
 
 def test_replay_compares_allocators_and_options() -> None:

@@ -40,6 +40,7 @@ struct Simulated {
   static void restore_signals(uint64_t) noexcept {}
   static uint64_t now_ms() noexcept { return 0; }
   static uint32_t thread_id() noexcept { return 1; }
+  static uint32_t process_id() noexcept { return 1; }
   static uint64_t now_ns() noexcept { return now() + 1; }
   static uint32_t cpus() noexcept { return static_cast<uint32_t>(core_count()); }
   // A core has one thread, which never leaves it: a restartable sequence is one step.

@@ -182,7 +182,10 @@ struct Fake {
 
   static bool release(Address a, Bytes n) noexcept {
     if (fails(Call::kRelease)) return false;
-    if (is_aside(a)) return Linux::release(a, n);
+    if (is_aside(a)) {
+      std::erase_if(asides_, [a](const auto& r) { return r.first == a; });  // what comes there next is another's
+      return Linux::release(a, n);
+    }
     const State was = page_at(a).load(std::memory_order_relaxed);
     change(a, n, was, State::kNone, "release of what is partly mapped");
     if (was == State::kClaimed) claimed_.fetch_sub(n / kBlockSize, std::memory_order_relaxed);

@@ -22,7 +22,8 @@
 // a fork, and forks do not wait for each other: whatever locks of others a thread holds, and whatever handlers of others run
 // between the two ends of a fork, no circle of waiting goes through here.
 //   Who finds no memory otherwise insists: it gives the fork some milliseconds, and then takes the closed lock if that is free. The
-// child may find it held by a thread that is not there, and then gives up what it guards: free memory.
+// child may find it held by a thread that is not there, and then gives up what it guards: free memory. A fork that waits for such a
+// thread is given them once: afterwards nobody waits for it.
 #pragma once
 
 #include <limits.h>
@@ -47,6 +48,7 @@ struct Visit {
       false;  // many objects are being freed: their slabs are kept, for each would take a lock to give back
   // Takes also locks that a fork has closed: 0: not; else 1 + the milliseconds that it may sleep before, in all.
   uint8_t insists = 0;
+  static constexpr uint8_t kPatience = 1 + 50;  // most forks last less
   uint32_t locks_held = 0;  // how many of each rank, kBitsOfRank bits each
 
   Visit(const void* thread, bool block) : who(thread), may_block(block) {}
@@ -108,6 +110,7 @@ class Lock {
     if (P::single_threaded()) return;
     // acquire, both: the child finds what the last holder wrote. Pairs with [unlock.release].
     uint32_t seen = state_.fetch_add(kFork, std::memory_order_acquire) + kFork;
+    if (seen < 2 * kFork) lasts_.store(false, std::memory_order_relaxed);
     // Also those who slept in it, and one who has just been woken, and leaves without waking the next.
     P::wake(state_, kEverybody);
     while (visit.may_block && is_held(seen)) {
@@ -178,7 +181,10 @@ class Lock {
     const bool may_wait = visit.may_block && visit.locks_held < one_;
     if (is_closed()) {
       if (visit.insists == 0) return false;
-      for (; may_wait && visit.insists > 1 && is_closed(); --visit.insists) P::sleep_ms(1);
+      while (may_wait && visit.insists > 1 && is_closed() && !lasts_.load(std::memory_order_relaxed)) {
+        P::sleep_ms(1);
+        if (--visit.insists == 1) lasts_.store(true, std::memory_order_relaxed);
+      }
       if (is_closed() ? try_closed(visit) : try_acquire(visit)) return true;
     }
     if (!may_wait) return false;
@@ -244,6 +250,7 @@ class Lock {
 
   std::atomic<uint32_t> state_{kFree};
   std::atomic<uint32_t> sleepers_{0};
+  std::atomic<bool> lasts_{false};  // the fork: somebody has given it his time already
   std::atomic<const void*> holder_{nullptr};
   const uint32_t one_;     // what a visit that holds this lock has more (Visit::locks_held)
   Contention contention_;  // what every holder writes lies in the same line as the above

@@ -141,7 +141,7 @@ class Engine {
   template <class Run>
   bool locked(Slot& slot, Run run) {
     Inside inside(slot, Owned::enter(slot));
-    inside.visit().insists = 1;
+    inside.visit().insists = Visit::kPatience;
     if (!world_.depot.lock().acquire(inside.visit())) return false;
     run();
     world_.depot.lock().release(inside.visit());

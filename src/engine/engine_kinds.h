@@ -82,7 +82,7 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
     {
       Stay stay(*this, slot, Owned::enter(slot), true);
       if (stay.lane() == nullptr) return nullptr;
-      stay.visit().insists = attempt == 1 ? 1 : 0;
+      stay.visit().insists = attempt == 1 ? Visit::kPatience : 0;
       if (Object* object = stay.lane()->allocate(kind, stay.visit())) return object;
     }
     if (attempt == 1) return nullptr;
@@ -312,7 +312,7 @@ bool Engine<P>::in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work) {
     if (lane.is_set_aside()) return true;  // what it has is lost already
     {
       Stay stay(*this, slot, Owned::enter(slot), true);
-      stay.visit().insists = wait ? 1 : 0;
+      stay.visit().insists = wait ? Visit::kPatience : 0;
       if (stay.lane() == &lane) return work(lane, stay.visit()), true;
       if (world_.with_idle_lane(lane, stay.visit(), [&](Lane<P>& held) { work(held, stay.visit()); }))
         return true;
@@ -477,7 +477,7 @@ bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
   }
   {
     Inside inside(slot, Owned::enter(slot));
-    inside.visit().insists = 1;
+    inside.visit().insists = Visit::kPatience;
     for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
       world_.depot.take_out(*kind, true, 0, slabs, inside.visit());
   }

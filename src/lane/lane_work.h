@@ -265,7 +265,8 @@ void Lane<P>::keep(Slab* slab, Visit& visit) {
   const bool only_one = slab->next == nullptr && slab->previous == nullptr;
   const bool is_needed = only_one && (current == nullptr || !current->has_room());
   if (blocks > 1 && !is_needed && !visit.in_bulk && take_away(slab)) return slabs().destroy(slab, visit);
-  if (empty_blocks() > kMostAlone && !world_.scavenger.is_running()) give_back_empties(kMostAlone / 2, visit);
+  if (empty_blocks() > kMostAlone && (P::single_threaded() || world_.scavenger.is_missed()))
+    give_back_empties(kMostAlone / 2, visit);
 }
 
 template <class P>

@@ -305,7 +305,6 @@ class Runs {
       kExactBins + 4 * 24;              // below 2^29 blocks: of a run, and of what alignment adds
   static constexpr unsigned kSets = 3;  // dirty, clean, absent
   static constexpr int kScan = 16;
-  static constexpr uint8_t kPatience = 1 + 50;  // milliseconds; most forks last less
   static constexpr uint64_t kCacheLimit = (Bytes{32} << 20) >> kBlockShift;
 
   struct Bins {
@@ -480,7 +479,7 @@ class Runs {
     Run run = {kNone, true};
     // The process may have limited itself: from now on what is free must not count.
     unmap_.store(true, std::memory_order_relaxed);
-    if (visit.insists == 0) visit.insists = kPatience;
+    if (visit.insists == 0) visit.insists = Visit::kPatience;
     if (!lock_.acquire(visit)) return run;
     run = take(n, align_blocks);
     const bool any = run.at == kNone && give_back_everything();

@@ -64,6 +64,8 @@ class Scavenger {
     word_.store(kWanted, std::memory_order_relaxed);
   }
   bool is_running() const { return running_; }
+  // Memory is to be given back, and nobody does it while the program is idle.
+  bool is_missed() const { return !running_ && period_ms_ != 0; }
 
   // Has run() return soon.
   void stop() {

@@ -15,7 +15,7 @@ CASE(every_name_can_be_read) {
     for (size_t other = 0; other < n; other++)
       CHECK_MSG(strcmp(lane_name(other), name) != 0, "%s twice", name);
   }
-  CHECK(options == 19 && cells >= 4 * 16 && n > options + cells + 40);
+  CHECK(options == 19 && cells >= 4 * 15 && n > options + cells + 40);
   CHECK(lane_name(n) == NULL && lane_name(n + 1000) == NULL && lane_name(SIZE_MAX) == NULL);
 }
 CASE(values_agree_with_lane_stats) {
@@ -137,8 +137,14 @@ static size_t resident(void) {
   fclose(file);
   return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
+static void* wait_for_end(void* unused) {
+  for (;;) pause();
+  return unused;
+}
 CASE(decay_ms_set_later_takes_effect) {
-  in_threads(1, run_nothing, NULL);  // who has only ever had one keeps little, and has nobody to give it back
+  // A process with one thread has nobody to give anything back while it is idle.
+  pthread_t other;
+  CHECK(pthread_create(&other, NULL, wait_for_end, NULL) == 0);
   SET("options.decay_ms", "-1");
   enum { kObjects = 2000, kEach = 32 << 10 };
   static char* objects[kObjects];
@@ -153,6 +159,7 @@ CASE(decay_ms_set_later_takes_effect) {
   CHECK_MSG(resident() <= full / 2, "%zu of %zu", resident(), full);
   look(&now);
   CHECK(now.purged_bytes > 0);
+  CHECK(pthread_cancel(other) == 0 && pthread_join(other, NULL) == 0);
 }
 CASE(lanes_set_later_take_effect) {
   char entry[32];

@@ -156,7 +156,8 @@ struct LockScenario {
   }
 };
 
-// Two have work and poke; the third is the scavenger, and perhaps asleep. Whoever comes last waits until the work is done, and stops it.
+// Two have work and poke; the third is the scavenger, and perhaps asleep. Whoever comes last waits until the work is done, and stops it;
+// the other may poke after that.
 struct ScavengerScenario {
   static constexpr int kPokers = 2;
   Scavenger<Model> scavenger;
@@ -173,8 +174,9 @@ struct ScavengerScenario {
   void thread(int i) {
     if (i == kPokers) return scavenger.run();
     work.fetch_add(1, std::memory_order_release);  // in the core: a lock is given back
+    const bool is_last = done.fetch_add(1, std::memory_order_relaxed) + 1 == kPokers;
     scavenger.poke();
-    if (done.fetch_add(1, std::memory_order_relaxed) + 1 < kPokers) return;
+    if (!is_last) return;
     while (work.load(std::memory_order_relaxed) != 0) Model::pause();
     scavenger.stop();
   }
@@ -362,6 +364,24 @@ struct GrowthScenario {
   static constexpr BlockCount kStep = kHugePage / 4 >> kBlockShift;  // less than the first one asked for
 };
 
+// Two need memory at once, and there is much: one step does for both. Who has found the other growing takes a block of its own.
+struct GrowthOnceScenario {
+  Region<Model> region;
+  Runs<Model> runs{region};
+  GrowthOnceScenario() {
+    RunsScenario::check_that(region.start(kBlockSize, false));
+    runs.start(false, 1000);
+  }
+  void thread(int i) {
+    Visit visit(&region, true);
+    explorer::check(runs.allocate(1, 1, visit).at != Runs<Model>::kNone, i == 0 ? "no memory" : "none for the other");
+  }
+  void check() {
+    constexpr BlockCount kStep = kHugePage / 2 >> kBlockShift;
+    explorer::check(runs.statistics().claimed <= bytes_of(kStep + 1), "both have grown");
+  }
+};
+
 // --- Lanes.
 
 // An engine in which some threads have a lane already, with a few objects in each.
@@ -498,6 +518,18 @@ struct ExitScenario : Threads {
     free(object[1], 1);
     check_all();
   }
+};
+
+// A thread ends without a word, and its memory goes with it, while another takes its lane away.
+struct SilentExitScenario : Threads {
+  Lane<Model>* target;
+  SilentExitScenario() : Threads(1), target(&lane(0)) {}
+  void thread(int i) {
+    if (i == 1) return revoke(*target, i);
+    free(object[0], 0);
+    *reinterpret_cast<uint64_t*>(&slots[0]) = 0;  // unmapped
+  }
+  void check() { engine.check_invariants(); }
 };
 
 // One thread frees what another has allocated, and ends, so that its batch is sent; the owner empties its inbox.
@@ -1216,6 +1248,7 @@ const Scenario kScenarios[] = {
     scenario<ForkRunsScenario<true>>("fork-insists", "fork: the same where there is no other memory", {2, 4}),
     scenario<GrowthScenario<false>>("growth", "Runs: two that need more memory take no more than they need",
                                     {2, 3}),
+    scenario<GrowthOnceScenario>("growth-once", "Runs: two that need more memory at once grow once", {2, 3}),
     scenario<GrowthScenario<true>>("growth-handler", "Runs: the same where one may not wait", {2, 3}),
     scenario<EntryScenario>("entry", "Owned: an owner that hits and a revoker never meet", {2, 3}),
     scenario<MissScenario>("miss", "Owned: an owner that misses and a revoker never meet", {2, 2}),
@@ -1228,6 +1261,7 @@ const Scenario kScenarios[] = {
     scenario<RemoteBatchScenario>("remote-batch", "remote frees: a batch of eight objects, in three holders",
                                   {2, 1}),
     scenario<ChainScenario>("chain", "remote frees: a chain of objects of two lanes", {2, 2}),
+    scenario<SilentExitScenario>("exit-silent", "a thread ends without a word while its lane is taken away", {2, 3}),
     scenario<ExitScenario>("exit", "thread exit: a lane is given back, revoked and adopted", {3, 1}),
     scenario<ForkScenario>("fork", "fork: the child finds no lane half done", {2, 3}),
     scenario<ForkScenario>("fork-3", "fork: the same while the other's lane is taken away", {3, 1}),

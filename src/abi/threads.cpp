@@ -90,6 +90,12 @@ constinit uint32_t short_times = 0;  // in a row that it had others for less tha
 
 void forget_threads_of_parent();
 
+// In a child, which is another process, as far as the system tells.
+bool is_elsewhere() {
+  const pid_t now = getpid();
+  return now > 0 && now != home;
+}
+
 // Holds others_lock. Handlers wait, for they may start threads too.
 class Guard {
  public:
@@ -99,7 +105,7 @@ class Guard {
     // The C library leaves out of this what its own setuid needs.
     pthread_sigmask(SIG_SETMASK, &all, &mask_);
     // A child that has run no fork handlers, or not ours yet.
-    is_new_ = home != getpid();
+    is_new_ = is_elsewhere();
     if (UNLIKELY(is_new_)) {
       sort_out_child_early();
       forget_threads_of_parent();
@@ -360,7 +366,6 @@ bool others_may_be_gone() {
   return main_has_ended.load(std::memory_order_relaxed);
 }
 
-bool is_elsewhere() { return home != getpid(); }
 
 }  // namespace
 

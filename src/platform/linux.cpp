@@ -28,6 +28,10 @@ extern const unsigned int __rseq_size __attribute__((weak));
 
 __attribute__((visibility("hidden"))) constinit std::atomic<uint64_t> lanemalloc_restarts{0};
 
+#if defined(__SANITIZE_THREAD__)
+extern "C" void __tsan_acquire(void* at);
+#endif
+
 namespace lanemalloc {
 
 constinit ptrdiff_t Linux::rseq_area = 0;
@@ -379,6 +383,9 @@ bool Linux::reads_as(const void* at, uint64_t value) noexcept {
     if (result != 0) return false;
   }
   std::atomic_thread_fence(std::memory_order_acquire);
+#if defined(__SANITIZE_THREAD__)
+  __tsan_acquire(const_cast<void*>(at));  // it does not see what the kernel reads
+#endif
   return true;
 }
 

@@ -366,7 +366,6 @@ bool others_may_be_gone() {
   return main_has_ended.load(std::memory_order_relaxed);
 }
 
-
 }  // namespace
 
 bool make_thread_keys() {

@@ -49,7 +49,7 @@ struct Visit {
   // Takes also locks that a fork has closed: 0: not; else 1 + the milliseconds that it may sleep before, in all.
   uint8_t insists = 0;
   static constexpr uint8_t kPatience = 1 + 50;  // most forks last less
-  uint32_t locks_held = 0;  // how many of each rank, kBitsOfRank bits each
+  uint32_t locks_held = 0;                      // how many of each rank, kBitsOfRank bits each
 
   Visit(const void* thread, bool block) : who(thread), may_block(block) {}
 

@@ -183,7 +183,8 @@ struct Fake {
   static bool release(Address a, Bytes n) noexcept {
     if (fails(Call::kRelease)) return false;
     if (is_aside(a)) {
-      std::erase_if(asides_, [a](const auto& r) { return r.first == a; });  // what comes there next is another's
+      std::erase_if(asides_,
+                    [a](const auto& r) { return r.first == a; });  // what comes there next is another's
       return Linux::release(a, n);
     }
     const State was = page_at(a).load(std::memory_order_relaxed);

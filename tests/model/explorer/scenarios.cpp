@@ -374,7 +374,8 @@ struct GrowthOnceScenario {
   }
   void thread(int i) {
     Visit visit(&region, true);
-    explorer::check(runs.allocate(1, 1, visit).at != Runs<Model>::kNone, i == 0 ? "no memory" : "none for the other");
+    explorer::check(runs.allocate(1, 1, visit).at != Runs<Model>::kNone,
+                    i == 0 ? "no memory" : "none for the other");
   }
   void check() {
     constexpr BlockCount kStep = kHugePage / 2 >> kBlockShift;
@@ -1261,7 +1262,8 @@ const Scenario kScenarios[] = {
     scenario<RemoteBatchScenario>("remote-batch", "remote frees: a batch of eight objects, in three holders",
                                   {2, 1}),
     scenario<ChainScenario>("chain", "remote frees: a chain of objects of two lanes", {2, 2}),
-    scenario<SilentExitScenario>("exit-silent", "a thread ends without a word while its lane is taken away", {2, 3}),
+    scenario<SilentExitScenario>("exit-silent", "a thread ends without a word while its lane is taken away",
+                                 {2, 3}),
     scenario<ExitScenario>("exit", "thread exit: a lane is given back, revoked and adopted", {3, 1}),
     scenario<ForkScenario>("fork", "fork: the child finds no lane half done", {2, 3}),
     scenario<ForkScenario>("fork-3", "fork: the same while the other's lane is taken away", {3, 1}),

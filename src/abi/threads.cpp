@@ -250,10 +250,9 @@ bool is_worth_while() {
          Linux::now_ms() - alone_since >= process_engine.scavenger_period_ms();
 }
 
-// Whether ours is to be started or ended, and by the caller. others_lock is not held.
+// Whether ours is to be started or ended, and by the caller.
 enum class Step : uint8_t { kNone, kStart, kEnd };
-Step next_step() {
-  const Guard guard;
+Step next_step(const Guard&) {
   Step step = Step::kNone;
   if (ours == Ours::kNone && others != 0 && !makes_room && process_engine.scavenger_period_ms() != 0 &&
       is_worth_while())
@@ -267,20 +266,33 @@ void became(Ours state) {
   ours = state;
 }
 
-void look_after_ours() {
+// Takes the step, and those that have become due meanwhile. others_lock is not held.
+void take(Step step) {
+  while (step != Step::kNone) {
+    bool runs = false;
+    if (step == Step::kEnd) {
+      end_scavenger();
+    } else if (!(runs = start_scavenger())) {
+      return became(Ours::kNone);  // until the next thread starts or ends
+    }
+    const Guard guard;
+    ours = runs ? Ours::kRuns : Ours::kNone;
+    step = next_step(guard);
+  }
+}
+
+// change(guard): false: ours is not to be looked after.
+template <class Change>
+void look_after_ours(Change change) {
   const int saved = errno;
   int state;
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-  for (Step step; (step = next_step()) != Step::kNone;) {
-    if (step == Step::kStart) {
-      const bool runs = start_scavenger();
-      became(runs ? Ours::kRuns : Ours::kNone);
-      if (!runs) break;  // until the next thread starts or ends
-    } else {
-      end_scavenger();
-      became(Ours::kNone);
-    }
+  Step step = Step::kNone;
+  {
+    const Guard guard;
+    if (change(guard)) step = next_step(guard);
   }
+  take(step);
   pthread_setcancelstate(state, nullptr);
   errno = saved;
 }
@@ -304,20 +316,16 @@ bool make_room() {
 }
 
 void begin(Other& other) {
-  {
-    const Guard guard;
-    add(other);
-  }
-  look_after_ours();
+  look_after_ours([&](const Guard&) { return add(other), true; });
 }
 void end(Other& other) {
-  {
-    const Guard guard;
-    if (guard.found_new_process()) return;
-    remove(other);
-  }
-  LANE_NAME(free)(&other);
-  look_after_ours();
+  bool is_listed = false;
+  look_after_ours([&](const Guard& guard) {
+    is_listed = !guard.found_new_process();
+    if (is_listed) remove(other);
+    return is_listed;
+  });
+  if (is_listed) LANE_NAME(free)(&other);
 }
 
 // In a child there is one thread. Nobody else runs.
@@ -384,7 +392,9 @@ void watch_end_of_thread() {
   if (has_keys.load(std::memory_order_acquire)) watch_end(thread_slot);
 }
 
-void look_after_scavenger() { look_after_ours(); }
+void look_after_scavenger() {
+  look_after_ours([](const Guard&) { return true; });
+}
 
 void forget_other_threads() { forget_threads_of_parent(); }
 

@@ -61,9 +61,26 @@ struct alignas(kNoSharing) BlockState {
   static constexpr size_t kOwnerPart = 112;
   std::byte owner_part[kOwnerPart];
   std::atomic<BlockKind> kind;
-  uint8_t unused[3];
+  bool is_first;  // block of a run; else its last one, or what it was once
+  uint8_t unused[2];
   uint32_t length;  // blocks of the run; in its first and last block
+
+  // All of it in one step: whoever is torn off before it or behind it leaves a run that is whole (Runs::salvage).
+  void set_end(BlockKind k, bool first, uint32_t blocks) {
+#if defined(__SANITIZE_THREAD__)
+    kind.store(k, std::memory_order_relaxed);
+    is_first = first;
+    length = blocks;
+#else
+    const uint64_t word =
+        uint64_t{blocks} << 32 | uint64_t{first} << 8 | static_cast<uint64_t>(static_cast<uint8_t>(k));
+    __atomic_store_n(reinterpret_cast<uint64_t*>(&kind), word, __ATOMIC_RELAXED);
+#endif
+  }
 };
+static_assert(offsetof(BlockState, kind) % sizeof(uint64_t) == 0);
+static_assert(offsetof(BlockState, is_first) == offsetof(BlockState, kind) + 1);
+static_assert(offsetof(BlockState, length) == offsetof(BlockState, kind) + 4);
 static_assert(sizeof(BlockState) % kNoSharing == 0);
 
 template <class P>

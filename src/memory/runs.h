@@ -12,6 +12,11 @@
 //
 // Invariant: the first and last block of every run, free or used, carry its kind and length; no two neighbours are free
 // in the same condition.
+//
+// A thread may be torn off at any instruction, by a long jump out of a signal handler, also while it changes the lists. So the first
+// blocks tell the truth at every instant: from the first block on, length by length, they lead through all runs, and what they call
+// free is nobody's and in that condition. A run that is about to be somebody's, or to change its condition, is called used before,
+// and the rest of it is described before it is cut off. salvage() makes the lists anew from that.
 #pragma once
 
 #include "base/lock.h"
@@ -117,7 +122,7 @@ class Runs {
         if (done) {
           if (kind == BlockKind::kAbsent) claimed(missing);
           return_rest(behind + missing, length - missing, kind, freed_at);
-          mark_used(at, wanted);
+          mark_used(at, wanted);  // what was cut off is described before
           raise_used_end(at + wanted);
         } else {
           insert(behind, length, kind);
@@ -130,6 +135,7 @@ class Runs {
 
   // Gives back the end of a run.
   void shrink(BlockIndex at, BlockCount n, BlockCount wanted, Visit& visit) {
+    mark_used(at + wanted, n - wanted);
     mark_used(at, wanted);
     give(at + wanted, n - wanted, BlockKind::kDirty, visit);
   }
@@ -145,12 +151,10 @@ class Runs {
       return false;
     }
     if (UNLIKELY(result == Move::kNoneThere)) {
+      if (n < to_blocks) mark_used(to + n, to_blocks - n);
       mark_used(to, n);
       give(to, n, BlockKind::kAbsent, visit);
-      if (n < to_blocks) {
-        mark_used(to + n, to_blocks - n);
-        free(to + n, to_blocks - n, visit);
-      }
+      if (n < to_blocks) free(to + n, to_blocks - n, visit);
       return false;
     }
     if (!again) count<P>(moved_alive_);
@@ -239,6 +243,41 @@ class Runs {
     dirty_blocks_.store(0, std::memory_order_relaxed);
     clean_blocks_.store(0, std::memory_order_relaxed);
     deferred_.store(0, std::memory_order_relaxed);
+    taken_back_ = 0;
+  }
+  // The lock is held, by a thread that was torn off: what is free, from what the first blocks say.
+  NOINLINE void salvage() {
+    for (Bins& bins : sets_) bins = Bins{};
+    oldest_ = newest_ = kNone;
+    dirty_blocks_.store(0, std::memory_order_relaxed);
+    clean_blocks_.store(0, std::memory_order_relaxed);
+    const BlockCount known = region_.frontier() < region_.opened() ? region_.frontier() : region_.opened();
+    BlockIndex free_at = kNone;  // a free run, as far as it has been followed
+    BlockCount free_blocks = 0;
+    BlockKind free_kind = BlockKind::kUnknown;
+    const auto end_free_run = [&] {
+      if (free_at != kNone) insert(free_at, free_blocks, free_kind);
+      free_at = kNone;
+    };
+    for (BlockIndex at = 0; at < known;) {
+      const BlockState& first = region_.state(at);
+      const BlockKind kind = first.kind.load(std::memory_order_relaxed);
+      // Others take blocks beyond the lists meanwhile, and describe them.
+      const BlockCount n = first.is_first && kind != BlockKind::kUnknown ? first.length : 1;
+      if (n == 0 || n > known - at) break;
+      if (kind != free_kind || !first.is_first) end_free_run();
+      if (first.is_first && is_free(kind)) {
+        if (free_at == kNone) free_at = at, free_blocks = 0, free_kind = kind;
+        free_blocks += n;
+      } else if (first.is_first) {
+        free_kind = BlockKind::kUnknown;
+        // It was about to become free, or a free one's end was about to become its.
+        BlockState& last = region_.state(at + n - 1);
+        if (is_free(last.kind.load(std::memory_order_relaxed))) mark_used(at, n);
+      }
+      at += n;
+    }
+    end_free_run();
   }
 
   RunStatistics statistics() const {
@@ -260,7 +299,7 @@ class Runs {
           const BlockState& last = region_.state(at + first.length - 1);
           CHECK(set_of(first.kind.load(std::memory_order_relaxed)) == s);
           CHECK(last.kind.load(std::memory_order_relaxed) == first.kind.load(std::memory_order_relaxed));
-          CHECK(last.length == first.length && bin_of(first.length) == b);
+          CHECK(first.is_first && last.length == first.length && bin_of(first.length) == b);
           for (BlockIndex i = at; i < at + first.length; ++i)
             CHECK(region_.entry(i).owner() == Owner::kNobody);
           if (s == 0) dirty += first.length;
@@ -315,10 +354,8 @@ class Runs {
   }
 
   void set_ends(BlockIndex at, BlockCount n, BlockKind kind) {
-    for (BlockIndex end : {at, at + n - 1}) {
-      region_.state(end).kind.store(kind, std::memory_order_relaxed);
-      region_.state(end).length = n;
-    }
+    region_.state(at).set_end(kind, true, n);
+    if (n > 1) region_.state(at + n - 1).set_end(kind, false, n);
   }
   void mark_used(BlockIndex at, BlockCount n) { set_ends(at, n, BlockKind::kUsed); }
 
@@ -422,9 +459,10 @@ class Runs {
           }
           claimed(n);
         }
-        return_rest(at, begin - at, kind, freed_at);
+        // From the end on: until it is cut off, the run is described by its first block, as a whole.
         return_rest(begin + n, at + length - begin - n, kind, freed_at);
         mark_used(begin, n);
+        return_rest(at, begin - at, kind, freed_at);
         return {begin, kind != BlockKind::kDirty};
       }
     }
@@ -457,9 +495,17 @@ class Runs {
     return any && run.at == kNone ? grow(n, align_blocks, visit) : run;
   }
 
-  // Nothing is free. One thread at a time takes more than it needs. Whoever comes here meanwhile takes just what it needs, and
-  // only if it cannot have that waits for what the other may leave over.
+  // Nothing is free. With all signals blocked: nobody is torn off who has blocks in hand that nothing describes yet, or the lock for
+  // which others wait. What the system does here takes longer.
   Run grow(BlockCount n, BlockCount align_blocks, Visit& visit) {
+    const uint64_t mask = P::block_signals();
+    const Run run = grow_uninterrupted(n, align_blocks, visit);
+    P::restore_signals(mask);
+    return run;
+  }
+  // One thread at a time takes more than it needs. Whoever comes here meanwhile takes just what it needs, and
+  // only if it cannot have that waits for what the other may leave over.
+  Run grow_uninterrupted(BlockCount n, BlockCount align_blocks, Visit& visit) {
     if (!growth_.try_acquire(visit)) {
       const BlockIndex at = take_fresh_aligned(n, align_blocks);
       if (at != kNone || !growth_.acquire(visit)) return {at, true};
@@ -589,6 +635,7 @@ class Runs {
       const BlockIndex at = oldest_;
       const BlockCount n = region_.state(at).length;
       remove(at);
+      mark_used(at, n);
       const BlockKind kind = give_to_system(at, n);
       if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
       put(at, n, kind);
@@ -614,12 +661,16 @@ class Runs {
       for (BlockIndex at = head; at != kNone;) {
         const BlockCount n = region_.state(at).length;
         const BlockIndex next = run(at).next;
+        const uint32_t freed_at = run(at).freed_at;
+        remove(at);
+        mark_used(at, n);
         if (P::release(region_.address_of(at), bytes_of(n))) {
-          remove(at);
           claimed(-uint64_t{n});
           if (kind == BlockKind::kDirty) count<P>(purged_, uint64_t{n});
           put(at, n, BlockKind::kAbsent);
           any = true;
+        } else {
+          return_rest(at, n, kind, freed_at);
         }
         at = next;
       }
@@ -680,10 +731,10 @@ class Runs {
   void take_back_deferred() {
     if (LIKELY(deferred_.load(std::memory_order_relaxed) == 0)) return;
     // acquire: pairs with the release in defer() [deferred.take].
-    BlockIndex head = deferred_.exchange(0, std::memory_order_acquire);
-    while (head != 0) {
-      const BlockIndex at = head - 1;
-      head = run(at).next;
+    if (taken_back_ == 0) taken_back_ = deferred_.exchange(0, std::memory_order_acquire);
+    while (taken_back_ != 0) {
+      const BlockIndex at = taken_back_ - 1;
+      taken_back_ = run(at).next;
       put(at, region_.state(at).length, static_cast<BlockKind>(run(at).freed_at));
     }
   }
@@ -702,6 +753,8 @@ class Runs {
   Bins sets_[kSets];
   BlockIndex oldest_ = kNone;
   BlockIndex newest_ = kNone;
+  BlockIndex taken_back_ =
+      0;  // of deferred_, as it was taken; not 0 only while that goes on, or if it was never ended
   std::atomic<uint64_t> dirty_blocks_{0};
   std::atomic<uint64_t> clean_blocks_{0};
   std::atomic<uint64_t> claimed_blocks_{0};  // also counted by those who could not have the lock

@@ -766,6 +766,48 @@ struct SwitchScenario : Threads {
   }
 };
 
+// The same in a handler, and between the two steps of entering too: the thread goes on with the gate of the lane that it had. Another
+// thread adopts a lane meanwhile.
+struct SwitchInHandlerScenario : Threads {
+  SwitchInHandlerScenario() : Threads(1, {}, "01") {}
+  void thread(int i) { use(i); }
+  void handler(int) {
+    engine.choose_entry(by(Entry::kPerCpu));
+    void* p = engine.allocate(48, slots[0]);  // a miss: follows, where the thread is not inside
+    engine.free(p, slots[0]);
+    engine.choose_entry(by(Entry::kOwned));
+  }
+  void check() {
+    use(0);
+    use(1);
+    check_all();
+  }
+};
+
+// A handler gives the thread its first lane, between the two steps of entering too: it is the thread's afterwards.
+struct FirstLaneScenario : Threads {
+  void* large;
+  void* kept = nullptr;  // by the handler
+  FirstLaneScenario() : Threads(0) {
+    Slot without_lane{&exited_gate};
+    large = engine.allocate(kSlabMax + 1, without_lane);
+  }
+  void thread(int) {
+    free(large, 0);
+    int foreign;
+    explorer::check(engine.free(&foreign, slots[0]) == Verdict::kNotOurs, "a foreign pointer is taken");
+  }
+  void handler(int) { kept = engine.allocate(16, slots[0]); }
+  void check() {
+    engine.world().lanes.for_each([&](Lane<Model>& lane) {
+      explorer::check(lane.owner_slot() == nullptr || lane.owner_slot()->load() == &lane,
+                      "a thread has a lane that it does not know of");
+    });
+    if (kept != nullptr) free(kept, 0);
+    check_all();
+  }
+};
+
 // --- Lanes that are entered by their lock.
 
 template <int kLanes, int kThreads>
@@ -1216,6 +1258,12 @@ const Scenario kScenarios[] = {
                                 {.threads = 2, .preemptions = 2}),
     scenario<SwitchScenario>("switch", "the entry changes to PerCpu and back under live objects",
                              {.threads = 2, .preemptions = 2}),
+    scenario<SwitchInHandlerScenario>(
+        "switch-handler", "the same in a handler between any two steps, while another adopts a lane",
+        {.threads = 2, .preemptions = 1, .signals = 1}),
+    scenario<FirstLaneScenario>("first-lane",
+                                "re-entrance: a lane that a handler gives the thread is not lost",
+                                {.threads = 1, .preemptions = 0, .signals = 1, .at_plain = true}),
     scenario<SharedScenario<1, 2>>("shared", "Shared: one at a time, and no sleeper is forgotten", {2, 2}),
     scenario<SharedScenario<1, 3>>("shared-3", "Shared: the same with three threads", {3, 2}),
     scenario<SharedScenario<2, 3>>("shared-2-3", "Shared: three threads in two lanes", {3, 1}),

@@ -62,10 +62,11 @@ class Runs {
     if (lock_.acquire(visit)) {
       run = take(n, align_blocks);
       lock_.release(visit);
+      if (UNLIKELY(taken_beside_.load(std::memory_order_relaxed) != 0))
+        taken_beside_.store(0, std::memory_order_relaxed);
       if (run.at == kNone) run = grow(n, align_blocks, visit);
     } else {
-      run = take_deferred(n, align_blocks);
-      if (run.at == kNone) run = {take_fresh_aligned(n, align_blocks), true};
+      run = take_beside(n, align_blocks, visit);
     }
     if (UNLIKELY(run.at == kNone)) run = allocate_the_last(n, align_blocks, visit);
     if (run.at == kNone) return run;
@@ -197,8 +198,8 @@ class Runs {
       ++refusals;
     }
     if (UNLIKELY(refusals > 0)) is_refused_.store(given == 0, std::memory_order_relaxed);
-    if (UNLIKELY(has_needless_clean()) && lock_.acquire(visit)) {
-      give_back_all(BlockKind::kClean);
+    if (UNLIKELY(clean_blocks_.load(std::memory_order_relaxed) > kDoublingStep) && lock_.acquire(visit)) {
+      unmap_needless();
       lock_.release(visit);
     }
     return given;
@@ -443,6 +444,27 @@ class Runs {
     insert(at, n, kind);
   }
 
+  // The lists are closed. What is freed meanwhile is cut into ever smaller pieces, and only the lists put them together: a few threads that
+  // allocate and free would take gigabytes of addresses until the fork is over, and the kernel refuses a fork of that much. So past a
+  // limit the lists are opened, with a millisecond for the fork now and then.
+  NOINLINE Run take_beside(BlockCount n, BlockCount align_blocks, Visit& visit) {
+    Run run = take_deferred(n, align_blocks);
+    if (run.at != kNone) return run;
+    const uint64_t before = taken_beside_.fetch_add(n, std::memory_order_relaxed);
+    const uint64_t quarter = claimed_blocks_.load(std::memory_order_relaxed) / 4;
+    if (UNLIKELY(before >= (quarter > kCacheLimit ? quarter : kCacheLimit))) {
+      const uint8_t insists = visit.insists;
+      visit.insists = before / kCacheLimit == (before + n) / kCacheLimit ? 1 : 1 + 1;
+      if (lock_.acquire(visit)) {
+        run = take(n, align_blocks);
+        lock_.release(visit);
+      }
+      visit.insists = insists;
+    }
+    if (run.at == kNone) run = {take_fresh_aligned(n, align_blocks), true};
+    return run;
+  }
+
   // There is no memory: what a fork has closed is opened, and all that is free goes back to the system first.
   NOINLINE Run allocate_the_last(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = {kNone, true};
@@ -594,13 +616,30 @@ class Runs {
       put(at, n, kind);
       if (UNLIKELY(kind == BlockKind::kDirty) && ++refusals == kMostRefusals) return;
     }
-    if (UNLIKELY(has_needless_clean())) give_back_all(BlockKind::kClean);
+    unmap_needless();
   }
 
-  // Clean memory costs nothing, but where what is mapped counts.
-  bool has_needless_clean() const {
-    return unmap_.load(std::memory_order_relaxed) &&
-           clean_blocks_.load(std::memory_order_relaxed) > kDoublingStep;
+  // Clean memory costs nothing, but where what is mapped counts. What is longer than a step of growth counts for all: the kernel
+  // refuses a fork of a process in which one mapping is larger than the machine's memory, and neighbours are one.
+  void unmap_needless() {
+    if (LIKELY(clean_blocks_.load(std::memory_order_relaxed) <= kDoublingStep)) return;
+    if (unmap_.load(std::memory_order_relaxed)) {
+      give_back_all(BlockKind::kClean);
+      return;
+    }
+    constexpr unsigned kClean =
+        static_cast<unsigned>(BlockKind::kClean) - static_cast<unsigned>(BlockKind::kDirty);
+    for (;;) {
+      const BlockIndex at = find(kClean, kLargestStep + 1);
+      if (LIKELY(at == kNone)) return;
+      const BlockCount n = region_.state(at).length;
+      remove(at);
+      const BlockKind kind =
+          P::release(region_.address_of(at), bytes_of(n)) ? BlockKind::kAbsent : BlockKind::kClean;
+      if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
+      put(at, n, kind);
+      if (UNLIKELY(kind == BlockKind::kClean)) return;
+    }
   }
 
   // Out of memory: unmaps every free run, so that what limits count is given back too. True if there was any.
@@ -706,6 +745,7 @@ class Runs {
   std::atomic<uint64_t> clean_blocks_{0};
   std::atomic<uint64_t> claimed_blocks_{0};  // also counted by those who could not have the lock
   alignas(kNoSharing) std::atomic<BlockIndex> deferred_{0};
+  std::atomic<uint64_t> taken_beside_{0};  // blocks, since the lists could last be had
   std::atomic<BlockIndex> used_end_{0};
   std::atomic<uint32_t> epoch_{1};
   std::atomic<uint32_t> moved_alive_{0};

@@ -18,16 +18,16 @@ FLAGS = r"\b(?:FUTEX|MEMBARRIER_CMD|MADV|MREMAP|RLIMIT)_[A-Z_]+\b|\bF_DUPFD_CLOE
 # What the library imports, and which calls the C library makes for it. "": none, or only those of a lock that is waited for (futex).
 IMPORTS = {
     "__clone": "clone", "abort": "rt_sigprocmask gettid getpid tgkill", "backtrace": "openat read newfstatat mmap mprotect munmap close",
-    "clock_gettime": "clock_gettime", "close": "close", "fcntl": "fcntl", "fstat": "newfstatat", "ftruncate": "ftruncate", "getpid": "getpid",
+    "clock_gettime": "clock_gettime", "close": "close", "fcntl": "fcntl", "fstat": "newfstatat", "ftruncate": "ftruncate", "getpid": "getpid", "getrlimit": "prlimit64",
     "open": "openat", "pthread_attr_setaffinity_np": "sched_setaffinity", "pthread_attr_setinheritsched": "sched_setscheduler",
     "pthread_create": "clone3 clone mmap mprotect rt_sigprocmask set_robust_list rseq", "pthread_join": "futex", "pthread_mutex_lock": "futex",
     "pthread_mutex_unlock": "futex", "pthread_sigmask": "rt_sigprocmask", "sched_getaffinity": "sched_getaffinity", "sched_yield": "sched_yield",
     "sigaction": "rt_sigaction", "unlink": "unlink", "write": "write",
     # On memory of its own, or memory that the program has given; those of files write to the program's own.
     **dict.fromkeys("""_ITM_deregisterTMCloneTable _ITM_registerTMCloneTable _Unwind_Find_FDE _ZSt15get_new_handlerv _ZSt17__throw_bad_allocv
-        __cxa_finalize __environ __errno_location __gmon_start__ __libc_single_threaded __pthread_create __register_atfork __rseq_offset
+        __cxa_finalize __environ __errno_location __gmon_start__ __libc_single_threaded __pthread_create __pthread_get_minstack __register_atfork __rseq_offset
         __rseq_size _dl_find_object _r_debug dlopen dlsym environ fprintf fwrite getauxval memcpy memset pthread_attr_destroy pthread_attr_getstacksize pthread_attr_init
-        pthread_attr_setstacksize pthread_key_create pthread_key_delete pthread_setcancelstate pthread_setspecific sigemptyset sigfillset
+        pthread_attr_setstacksize pthread_detach pthread_key_create pthread_key_delete pthread_mutex_trylock pthread_self pthread_setcancelstate pthread_setspecific sigemptyset sigfillset
         stpcpy strcmp strerrordesc_np strlen strncpy strnlen sysconf thrd_create vsnprintf""".split(), ""),
 }
 

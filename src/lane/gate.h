@@ -75,8 +75,8 @@ using Slot = std::atomic<Gate*>;
 
 inline constinit Gate no_lane_gate;  // the thread has no lane yet
 inline constinit Gate exited_gate;   // the thread has given its lane back
-inline constinit Gate
-    forking_gate;  // the thread forks: what it may not find in the child it does not wait for
+// The thread forks: what it may not find in the child it does not wait for.
+inline constinit Gate forking_gate;
 
 // Of a gate that is not busy.
 inline bool names_lane(const Gate* gate) {

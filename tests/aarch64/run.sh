@@ -10,8 +10,8 @@ readonly kBuild=$PWD/build/aarch64
 readonly kPrograms=(storm thread_exit many_threads fork_load signals single_step)
 readonly kShards=12  # of the unit tests: qemu keeps what it noted of every address that was ever mapped
 readonly kPatience=300  # seconds; no bound on speed
-# For the same reason: the library reserves less under a limit.
-readonly kAddressSpaceKiB=16000000
+# For the same reason. The largest fake machine of the unit tests takes 60 GiB of addresses.
+readonly kAddressSpaceKiB=100000000
 kCaseScale=$(awk -v scale="${LANEMALLOC_TEST_SCALE:-1}" 'BEGIN { print scale * 0.02 }')
 readonly kCaseScale
 export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu

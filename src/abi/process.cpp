@@ -161,10 +161,10 @@ void after_fork_in_child() {
 
 Options& process_options() { return options; }
 
-void sort_out_child_early() {
-  if (forks_under_way.load(std::memory_order_relaxed) == 0) return;  // no handlers run
+bool sort_out_child_early() {
+  if (forks_under_way.load(std::memory_order_relaxed) == 0) return false;
   sort_out_child();
-  is_sorted_out = true;
+  return is_sorted_out = true;
 }
 
 bool start_process_slowly() {

@@ -24,8 +24,9 @@ FAST bool start_process() {
   return LIKELY(process_started.load(std::memory_order_acquire)) || start_process_slowly();
 }
 
-// In a fork child where a handler of another library comes before ours and starts a thread: does what ours would do.
-void sort_out_child_early();
+// In a fork child where a handler of another library comes before ours and starts a thread: does what ours would do. False: the
+// child runs no handlers.
+bool sort_out_child_early();
 
 // The options in use.
 Options& process_options();

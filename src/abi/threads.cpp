@@ -88,8 +88,6 @@ constinit uint64_t others_since = 0;
 constinit uint64_t alone_since = 0;
 constinit uint32_t short_times = 0;  // in a row that it had others for less than a period of the scavenger's
 
-void forget_threads_of_parent();
-
 // In a child, which is another process, as far as the system tells.
 bool is_elsewhere() {
   const pid_t now = getpid();
@@ -106,10 +104,7 @@ class Guard {
     pthread_sigmask(SIG_SETMASK, &all, &mask_);
     // A child that has run no fork handlers, or not ours yet.
     is_new_ = is_elsewhere();
-    if (UNLIKELY(is_new_)) {
-      sort_out_child_early();
-      forget_threads_of_parent();
-    }
+    if (UNLIKELY(is_new_) && !sort_out_child_early()) forget_other_threads();
     pthread_mutex_lock(&others_lock);
   }
   Guard(const Guard&) = delete;
@@ -328,23 +323,6 @@ void end(Other& other) {
   if (is_listed) LANE_NAME(free)(&other);
 }
 
-// In a child there is one thread. Nobody else runs.
-void forget_threads_of_parent() {
-  process_engine.scavenger_is_gone();
-  // Else somebody who is not here was changing the list.
-  const bool is_whole = pthread_mutex_trylock(&others_lock) == 0;
-  others_lock = PTHREAD_MUTEX_INITIALIZER;
-  Other* list = is_whole ? first_other : nullptr;
-  first_other = nullptr;
-  others = 0;
-  ours = Ours::kNone;
-  makes_room = false;
-  home = getpid();
-  main_has_ended.store(false, std::memory_order_relaxed);
-  if (has_keys.load(std::memory_order_acquire)) pthread_setspecific(count_key, &main_thread);
-  while (list != nullptr) LANE_NAME(free)(std::exchange(list, list->next));
-}
-
 // The keys' destructors run after the destructors of C++ thread_local objects; what other keys' destructors free or allocate later goes
 // to the overflow lanes.
 void thread_ends(void* slot) { process_engine.thread_exits(*static_cast<Slot*>(slot)); }
@@ -396,7 +374,21 @@ void look_after_scavenger() {
   look_after_ours([](const Guard&) { return true; });
 }
 
-void forget_other_threads() { forget_threads_of_parent(); }
+void forget_other_threads() {
+  process_engine.scavenger_is_gone();
+  // Else somebody who is not here was changing the list.
+  const bool is_whole = pthread_mutex_trylock(&others_lock) == 0;
+  others_lock = PTHREAD_MUTEX_INITIALIZER;
+  Other* list = is_whole ? first_other : nullptr;
+  first_other = nullptr;
+  others = 0;
+  ours = Ours::kNone;
+  makes_room = false;
+  home = getpid();
+  main_has_ended.store(false, std::memory_order_relaxed);
+  if (has_keys.load(std::memory_order_acquire)) pthread_setspecific(count_key, &main_thread);
+  while (list != nullptr) LANE_NAME(free)(std::exchange(list, list->next));
+}
 
 }  // namespace lanemalloc
 

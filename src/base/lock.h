@@ -22,8 +22,9 @@
 // a fork, and forks do not wait for each other: whatever locks of others a thread holds, and whatever handlers of others run
 // between the two ends of a fork, no circle of waiting goes through here.
 //   Who finds no memory otherwise insists: it gives the fork some milliseconds, and then takes the closed lock if that is free. The
-// child may find it held by a thread that is not there, and then gives up what it guards: free memory. A fork that waits for such a
-// thread is given them once: afterwards nobody waits for it.
+// child may find it held by a thread that is not there: it makes the lists of runs anew (Runs::salvage), and gives up the depot's
+// slabs. A fork may itself be waiting for the thread that insists. So these milliseconds are waited once a fork, by whichever thread
+// insists first, and later ones take the lock at once.
 #pragma once
 
 #include <limits.h>
@@ -250,7 +251,7 @@ class Lock {
 
   std::atomic<uint32_t> state_{kFree};
   std::atomic<uint32_t> sleepers_{0};
-  std::atomic<bool> lasts_{false};  // the fork: somebody has given it his time already
+  std::atomic<bool> lasts_{false};  // the fork: a thread has waited out its patience with it
   std::atomic<const void*> holder_{nullptr};
   const uint32_t one_;     // what a visit that holds this lock has more (Visit::locks_held)
   Contention contention_;  // what every holder writes lies in the same line as the above

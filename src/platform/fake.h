@@ -119,6 +119,7 @@ struct Fake {
     on_sleep = nullptr;
     on_wait = nullptr;
     id = 0;
+    process = 1;
     gone.clear();
     unmapped.clear();
     on_barrier = nullptr;

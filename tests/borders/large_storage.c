@@ -1,9 +1,9 @@
 // A program with much thread-local storage: it lies on the stack of each thread, of ours too, which is small.
-#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 
 #include "check.h"
+#include "tasks.h"
 
 static __thread char storage[300 << 10];
 
@@ -13,15 +13,6 @@ static void* idle(void* unused) {
   pthread_barrier_wait(&both_are_there);
   pthread_barrier_wait(&may_end);
   return unused;
-}
-static int threads_with_policy(int policy) {
-  int n = 0;
-  DIR* tasks = opendir("/proc/self/task");
-  REQUIRE(tasks);
-  for (struct dirent* entry; (entry = readdir(tasks));)
-    n += entry->d_name[0] != '.' && sched_getscheduler(atoi(entry->d_name)) == policy;
-  closedir(tasks);
-  return n;
 }
 
 // Ours is there all the same, with the ordinary policy.

@@ -1,6 +1,5 @@
 // What returns memory is a thread of the program like its others: it follows setuid, it is gone when the last of them is, and it is not
 // there where the kernel is to see one thread. A system call that is refused for a while does not end it.
-#include <dirent.h>
 #include <grp.h>
 #include <linux/audit.h>
 #include <linux/capability.h>
@@ -12,6 +11,7 @@
 #include <sys/syscall.h>
 
 #include "child.h"
+#include "tasks.h"
 
 enum { kNobody = 65534, kPieces = 200, kPiece = 1 << 20, kMiB = 1 << 20 };
 
@@ -50,25 +50,17 @@ static int comes_down_to(size_t bytes) {
   return 0;
 }
 
-// Calls visit for the status file of each thread of the process.
-static int for_each_thread(int (*visit)(FILE* status)) {
-  int n = 0;
-  DIR* tasks = opendir("/proc/self/task");
-  REQUIRE(tasks);
-  for (struct dirent* entry; (entry = readdir(tasks));) {
-    if (entry->d_name[0] == '.') continue;
-    char path[300];
-    snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
-    FILE* status = fopen(path, "r");
-    if (!status) continue;
-    n += visit(status);
-    fclose(status);
-  }
-  closedir(tasks);
-  return n;
+// Adds up what look says of the status file of each thread.
+static int look_at_status(pid_t task, const void* look) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/self/task/%d/status", task);
+  FILE* status = fopen(path, "r");
+  if (!status) return 0;
+  const int found = (*(int (*const*)(FILE*))look)(status);
+  fclose(status);
+  return found;
 }
-static int one(FILE* status) { return status != NULL; }
-static int threads(void) { return for_each_thread(one); }
+static int for_each_thread(int (*look)(FILE* status)) { return for_each_task(look_at_status, &look); }
 // Whether it has a user or group of before, or a capability.
 static int is_privileged(FILE* status) {
   char line[512];
@@ -273,15 +265,6 @@ static void* bind_and_start(void* thread) {
   if (pthread_setschedparam(pthread_self(), SCHED_FIFO, &parameter) != 0) say("no SCHED_FIFO here\n");
   *(pthread_t*)thread = start_idle();
   return NULL;
-}
-static int threads_with_policy(int policy) {
-  int n = 0;
-  DIR* tasks = opendir("/proc/self/task");
-  REQUIRE(tasks);
-  for (struct dirent* entry; (entry = readdir(tasks));)
-    n += entry->d_name[0] != '.' && sched_getscheduler(atoi(entry->d_name)) == policy;
-  closedir(tasks);
-  return n;
 }
 CASE(lanemalloc_affinity_and_policy_are_not_those_of_whoever_started_it) {
   if (sysconf(_SC_NPROCESSORS_ONLN) < 2) SKIP("one CPU");

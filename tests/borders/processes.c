@@ -1,6 +1,5 @@
 // Processes and threads that begin in ways of their own: children without fork handlers, daemons, spawned programs, name spaces, threads
 // of other libraries; and what they do with their stacks, their limits and their tracers.
-#include <dirent.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
@@ -14,6 +13,7 @@
 #include <ucontext.h>
 
 #include "child.h"
+#include "tasks.h"
 
 int plugin_created(void);
 int plugin_helpers(void);
@@ -66,23 +66,24 @@ static pthread_t start(void* (*run)(void*), uintptr_t argument) {
 }
 static void join(pthread_t thread) { REQUIRE(pthread_join(thread, NULL) == 0); }
 
-static int threads_there(void) {
-  int n = 0;
-  DIR* tasks = opendir("/proc/self/task");
-  REQUIRE(tasks);
-  for (struct dirent* entry; (entry = readdir(tasks));) n += entry->d_name[0] != '.';
-  closedir(tasks);
-  return n;
-}
 static int comes_to_be_alone(void) {
-  for (int i = 0; i < 2000 && threads_there() != 1; i++) usleep(1000);
-  return threads_there() == 1;
+  for (int i = 0; i < 2000 && threads() != 1; i++) usleep(1000);
+  return threads() == 1;
 }
 
 static void wait_for(pid_t pid) {
   int status = -1;
   REQUIRE(pid > 0 && waitpid(pid, &status, __WALL) == pid);
   CHECK_MSG(status == 0, "status 0x%x", status);
+}
+
+static void fork_and_use(void) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    use_memory();
+    _exit(test_failures != 0);
+  }
+  wait_for(pid);
 }
 
 // --- Children by which no fork handlers run. Their one thread has another number than it had.
@@ -169,11 +170,11 @@ CASE(main_leaves_and_the_last_thread_ends_by_the_system_call) {
 }
 CASE(alone_again_after_a_thread_by_the_system_call) {
   join(start(ends_by_system_call, 0));
-  for (int i = 0; i < 40 && threads_there() != 1; i++) {
+  for (int i = 0; i < 40 && threads() != 1; i++) {
     use_memory();
     usleep(100000);
   }
-  CHECK_MSG(threads_there() == 1, "%d threads", threads_there());
+  CHECK_MSG(threads() == 1, "%d threads", threads());
   join(start(ends, 0));
   CHECK(comes_to_be_alone());
 }
@@ -257,12 +258,7 @@ static void fork_beside_workers(void) {
   pthread_t workers[3];
   for (unsigned i = 0; i < 3; i++) workers[i] = start(works, i + 1);
   for (int i = 0; i < 60; i++) {
-    const pid_t pid = fork();
-    if (pid == 0) {
-      use_memory();
-      _exit(test_failures != 0);
-    }
-    wait_for(pid);
+    fork_and_use();
   }
   __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
   for (int i = 0; i < 3; i++) join(workers[i]);
@@ -303,12 +299,7 @@ CASE(threads_spawn_while_others_fork_and_allocate) {
   pthread_t spawners[2], worker = start(works, 5);
   for (int i = 0; i < 2; i++) spawners[i] = start(spawns, 0);
   for (int i = 0; i < 20; i++) {
-    const pid_t pid = fork();
-    if (pid == 0) {
-      use_memory();
-      _exit(test_failures != 0);
-    }
-    wait_for(pid);
+    fork_and_use();
   }
   for (int i = 0; i < 2; i++) join(spawners[i]);
   __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
@@ -374,12 +365,7 @@ __attribute__((constructor(200))) static void start_before_main(int count, char*
 CASE(a_thread_from_before_main) {
   REQUIRE(wants_thread_before_main);
   turn_over(1, 1000);
-  const pid_t pid = fork();
-  if (pid == 0) {
-    use_memory();
-    _exit(test_failures != 0);
-  }
-  wait_for(pid);
+  fork_and_use();
   __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
   join(before_main);
   CHECK(comes_to_be_alone());

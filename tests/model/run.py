@@ -278,6 +278,8 @@ MUTANTS += [
     change("explorer", "a fork closes nothing", "fork-runs", LOCK,
            f"fetch_add(kFork, {ACQUIRE}) + kFork", f"load({ACQUIRE})"),
     change("explorer", "a child trusts what a holder who is gone had in hand", "fork-insists", LOCK, "return !held;", "return true;"),
+    change("explorer", "a child finds what waits, and takes it in once more", "fork-runs", RUNS,
+           "      deferred_.store(0, std::memory_order_relaxed);\n      takers_", "      takers_"),
     change("explorer", "idle after the pass", "scavenger", SCAVENGER,
            "uint32_t wanted = kWanted;", "const bool more = pass_(context_);\n    uint32_t wanted = kWanted;",
            "if (!pass_(context_)) return;", "if (!more) return;"),

@@ -79,6 +79,36 @@ TEST_ALL_CONFIGS(LockTest, NobodyWaitsForAFork) {
   lock_.release(mine_);
 }
 
+TEST_ALL_CONFIGS(LockTest, PatienceWithAForkIsSpentOnce) {
+  start_threads();
+  static int slept;
+  Fake::on_sleep = [] { ++slept; };
+  for (int fork = 0; fork < 2; ++fork) {
+    lock_.close(mine_);
+    for (int visits = 0; visits < 3; ++visits) {
+      slept = 0;
+      other_.insists = Visit::kPatience;
+      EXPECT_TRUE(lock_.acquire(other_));
+      EXPECT_EQ(slept, visits == 0 ? Visit::kPatience - 1 : 0);
+      lock_.release(other_);
+    }
+    lock_.open();
+  }
+  // Of one that is over in time nobody takes anything: who waited has the lock like any other.
+  lock_.close(mine_);
+  slept = 0;
+  static Lock<Fake>* opens;
+  opens = &lock_;
+  Fake::on_sleep = [] {
+    if (++slept == 5) opens->open();
+  };
+  other_.insists = Visit::kPatience;
+  EXPECT_TRUE(lock_.acquire(other_));
+  EXPECT_EQ(slept, 5);
+  lock_.release(other_);
+  Fake::on_sleep = nullptr;
+}
+
 TEST_ALL_CONFIGS(LockTest, AChildKnowsWhetherAnotherThreadWasInside) {
   start_threads();
   lock_.close(mine_);

@@ -108,6 +108,30 @@ TEST_ALL_CONFIGS(ScavengerTest, ALaneOfAnExitedThreadIsCleanedToo) {
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
 
+TEST_OWNED(ScavengerTest, ALaneWhoseThreadIsGoneComesBackAndNoOther) {
+  Slot &gone = thread(), &lives = thread();
+  Fake::id = 77;
+  void* p = take(gone, 200);
+  Fake::id = 78;
+  take(lives, 200);
+  Lane<Fake>*lane = lane_of(gone), *other = lane_of(lives);
+  Fake::gone = {77};
+  // A number means nothing in another process: a child without fork handlers has its parent's numbers.
+  Fake::process = 2;
+  all_passes();
+  EXPECT_EQ(lane->owner_slot(), &gone);
+  give(lives, take(lives, 300));
+  Fake::process = 1;
+  all_passes();
+  EXPECT_EQ(lane->owner_slot(), nullptr);
+  EXPECT_EQ(other->owner_slot(), &lives);
+  Slot& next = thread();
+  take(next, 200);
+  EXPECT_EQ(lane_of(next), lane) << "the next thread adopts it";
+  give(next, p);
+  engine().check_invariants();
+}
+
 TEST_ALL_CONFIGS(ScavengerTest, MailToACleanedLaneIsTakenIn) {
   Slot &a = thread(), &b = thread();
   std::vector<void*> all;

@@ -62,6 +62,9 @@ void run_on(int cpu);
 // Stands for fork: one branch goes on as before; in the other (true) all other threads are gone. What they did without a
 // release that the child acquires is a race with what the child does: it may find it half done.
 bool fork_here();
+// In such a child, before it puts together what others may have left half done: from now on nothing that they did is a race. Their stores
+// are there in their order, up to any one of them.
+void take_memory_as_it_is();
 
 // --- For the platform.
 inline constexpr size_t kArenaSize = size_t{24} << 20;

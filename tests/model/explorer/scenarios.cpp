@@ -307,6 +307,10 @@ struct ForkSleepScenario {
 template <bool kInsists>
 struct ForkRunsScenario : ForkLockScenario {
   bool in_child = false;
+  ForkRunsScenario() {
+    Visit visit(this, true);
+    runs.free(runs.allocate(8, 1, visit).at, 8, visit);  // so that there is a run to be cut, and nobody grows
+  }
   void thread(int i) {
     Visit visit(&mine[i], true);
     visit.insists = kInsists && i != 0 ? 1 : 0;
@@ -317,9 +321,17 @@ struct ForkRunsScenario : ForkLockScenario {
     runs.growth_lock().open_in_child(&mine[i]);
     const bool whole = runs.lock().open_in_child(&mine[i]);
     explorer::check(whole || kInsists, "the child finds a lock held");
-    if (!whole) return;  // and gives the runs up
+    if (!whole || !runs.is_whole()) {
+      explorer::take_memory_as_it_is();
+      runs.salvage(false);
+    }
     runs.check_invariants();
+    // In use are those blocks that the threads have, and perhaps one that the other had in hand.
+    const RunStatistics s = runs.statistics();
+    explorer::check(bytes_of(region.frontier()) - s.dirty - s.clean <= bytes_of(explorer::kMostThreads + 1),
+                    "the child has lost what was free");
     use(0, visit);
+    runs.check_invariants();
     explorer::check(mine[0] != mine[2] && mine[0] != mine[3], "a block comes twice");
   }
   void check() {
@@ -1247,6 +1259,8 @@ const Scenario kScenarios[] = {
     scenario<ForkSleepScenario>("fork-lock-sleep-4", "fork: the same with two who sleep", {4, 2}),
     scenario<ForkRunsScenario<false>>("fork-runs", "fork: the child finds the runs whole", {2, 4}),
     scenario<ForkRunsScenario<true>>("fork-insists", "fork: the same where there is no other memory", {2, 4}),
+    scenario<ForkRunsScenario<true>>("fork-insists-plain", "fork: the same, and threads stop between plain stores too",
+                                     {.threads = 2, .preemptions = 2, .at_plain = true}),
     scenario<GrowthScenario<false>>("growth", "Runs: two that need more memory take no more than they need",
                                     {2, 3}),
     scenario<GrowthOnceScenario>("growth-once", "Runs: two that need more memory at once grow once", {2, 3}),

@@ -10,7 +10,11 @@
  * - signals: alloc, realloc and free may be called from handlers; create, destroy, walk and statistics may not
  * - fork: the child may go on with every heap
  * - bad input: an object of another heap, of a pool, of malloc or of nobody is one line on standard error that names both owners,
- *   and abort(), or what the option bad_pointer says; so is a heap that has been destroyed
+ *   and abort(), or what the option bad_pointer says
+ * - bad heaps: null, a heap that has been destroyed, a pool, or any other value is one line on standard error that names the
+ *   function, and abort(), or what the option bad_pointer says. Where the program goes on, nothing has happened, and the result is
+ *   that of a failure: null with errno = ENOMEM from what allocates, realloc too but to size 0; EINVAL from set_limits, and in
+ *   errno from create for a parent; 0 from walk, which visits nothing, usable_size, trim and destroy; zeros from get_statistics
  *
  * Source: MoarVM's fixed-size allocator (sized frees, checked sizes); mimalloc's and Windows' heaps. */
 #ifndef LANEMALLOC_HEAP_H
@@ -25,7 +29,7 @@
 extern "C" {
 #endif
 
-/** A heap; made by lane_heap_create(). */
+/** A heap; made by lane_heap_create(). What points to one is a number of its own, not the address of anything. */
 typedef struct lane_heap lane_heap;
 
 /** What lane_heap_create() is asked for; all zero is a heap without limits. */
@@ -48,7 +52,7 @@ lane_heap* lane_heap_create(const struct lane_heap_options* options);
 
 /** Frees every object of the heap and of its child heaps, and the heaps. Takes time by slabs, not by objects. No other thread may
  * use them any more; a thread that is just inside the allocator, for something else, is waited for. Returns how many objects
- * there were. Destroying a heap twice is reported, like a bad pointer. */
+ * there were. Any use after that is reported, also when another heap has its place. */
 size_t lane_heap_destroy(lane_heap* heap);
 
 /** As malloc(): size 0 gives an object of its own. Beyond the heap's limit, or a parent's: ENOMEM. A heap counts what it has cut
@@ -115,18 +119,14 @@ void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size_t size
 /** @cond internals */
 /* NOLINTBEGIN(modernize-use-nullptr): also C */
 
-/* A heap's beginning: where lanes keep its table of bins, one for each 16 bytes up to LANE_HEAP_SMALL; the first is always empty.
- * */
-struct lane_heap_place {
-  size_t slot; /* bytes from the start of a lane's area */
-};
 #define LANE_HEAP_SMALL 1024u
 
-/* Null where there is no table. */
+/* A lane keeps a table of bins for a heap, one for each 16 bytes up to LANE_HEAP_SMALL; the first is always empty. Null where the heap has no
+ * table there. */
 static inline struct lane_bin* lane_heap_bin(const lane_heap* heap, char* area, size_t size) {
   char* table;
-  if (__builtin_expect(area == NULL, 0)) return NULL;
-  table = __atomic_load_n((char**)(area + ((const struct lane_heap_place*)heap)->slot), __ATOMIC_RELAXED);
+  if (__builtin_expect(!lane_hit_is_labelled(area, LANE_HEAP_LABELS, heap), 0)) return NULL;
+  table = *(char**)lane_hit_bins(area, heap);
   return __builtin_expect(table != NULL, 1)
              ? (struct lane_bin*)(table + (size + 15) / 16 * sizeof(struct lane_bin))
              : NULL;

@@ -15,12 +15,20 @@ extern "C" {
 
 /** @cond internals */
 
-#define LANE_GATE_AREA 984 /* bytes: in a gate, the address of its lane's area; null where nobody may hit */
-#define LANE_BUSY_BYTE 8   /* marks a thread's word */
+#define LANE_GATE_AREA \
+  984 /* bytes: in a gate, the address of its lane's area; one of zeros where nobody may hit */
+#define LANE_BUSY_BYTE 8      /* marks a thread's word */
 #define LANE_HIT_BYTES 65536u /* of a slab, from its beginning: what a free may hit */
+/* Bytes from the start of an area: the labels of pools, the labels of heaps, and 64 bytes for each of them. */
+#define LANE_POOL_LABELS 0u
+#define LANE_HEAP_LABELS 65536u
+#define LANE_BINS 131072u
 
 /* A free object's first word, whatever the program keeps there. */
 typedef void* __attribute__((may_alias)) lane_hit_link;
+
+/* What a lane has at the place of a handle's label, or of what is none. */
+typedef uintptr_t __attribute__((may_alias, aligned(1))) lane_hit_label;
 
 /* A lane's objects of one kind. */
 struct lane_bin {
@@ -52,6 +60,24 @@ static inline void lane_hit_miss(const char* gate) {
 /* Whether the object lies there; a null pointer never does. */
 static inline int lane_hit_may_free(const struct lane_bin* bin, const void* object) {
   return (uintptr_t)object - bin->end >= (uintptr_t)0 - LANE_HIT_BYTES;
+}
+
+/* A handle is a number, not an address. Its lower half-word says where the lane keeps the handle's label, which is the same number, and
+ * the bins. Whatever is given for a handle, the look at the label stays within the area, and only a handle finds itself there. */
+static inline size_t lane_hit_place(const void* handle) { return (uint16_t)(uintptr_t)handle; }
+
+/* Plain, since an atomic load is an instruction of its own. */
+static inline int lane_hit_is_labelled(const char* area, size_t labels, const void* handle) {
+  const lane_hit_label* at = (const lane_hit_label*)(area + labels + lane_hit_place(handle));
+#if defined(__SANITIZE_THREAD__)
+  return __atomic_load_n(at, __ATOMIC_RELAXED) == (uintptr_t)handle;
+#else
+  return *at == (uintptr_t)handle;
+#endif
+}
+
+static inline char* lane_hit_bins(char* area, const void* handle) {
+  return area + LANE_BINS + lane_hit_place(handle) * 8;
 }
 
 static inline char* lane_hit_area(const char* gate) {

@@ -14,6 +14,10 @@
  *   was just inside of stay there, and count against the limit; destroy cannot count what lies there
  * - bad input: an object of another pool, of a heap, of malloc or of nobody is one line on standard error that names both owners,
  *   and abort(), or what the option bad_pointer says
+ * - bad pools: null, a pool that has been destroyed, a heap, or any other value is one line on standard error that names the
+ *   function, and abort(), or what the option bad_pointer says. Where the program goes on, nothing has happened, and the result is
+ *   that of a failure: null or 0 with errno = ENOMEM from what allocates, ENOMEM from prealloc, EINVAL from set_limit, 0 from
+ *   reclaim and destroy, zeros from get_statistics
  *
  * Source: FreeBSD's UMA (zones, their functions, limits, reserves and reclaim levels); MoarVM's fixed-size allocator. */
 #ifndef LANEMALLOC_POOL_H
@@ -28,7 +32,7 @@
 extern "C" {
 #endif
 
-/** A pool; made by lane_pool_create(). */
+/** A pool; made by lane_pool_create(). What points to one is a number of its own, not the address of anything. */
 typedef struct lane_pool lane_pool;
 
 /** How close objects may lie. */
@@ -79,8 +83,7 @@ lane_pool* lane_pool_create(const struct lane_pool_options* options);
 
 /** Gives back all memory of the pool, after fini of each object that init has made, also of those in use, which are gone without
  * dtor; imported objects in use stay their source's. No other thread may use the pool any more, or wait in it. Returns how many
- * objects were in use. Any use after that is reported, like a bad pointer: with checked=1 always, otherwise until another pool is
- * created, which may have its place. */
+ * objects were in use. Any use after that is reported, also when another pool has its place. */
 size_t lane_pool_destroy(lane_pool* pool);
 
 /** Flags of lane_pool_alloc_with() and lane_pool_alloc_batch(); 0, or some of them or-ed. */
@@ -157,17 +160,11 @@ void lane_pool_free_out_of_line(lane_pool* pool, void* object);
 /** @cond internals */
 /* NOLINTBEGIN(modernize-use-nullptr): also C */
 
-/* A pool's beginning: where lanes keep its cache. */
-struct lane_pool_place {
-  size_t slot; /* bytes from the start of a lane's area */
-};
-
 static inline void* lane_pool_alloc(lane_pool* pool) {
   char* gate = lane_hit_enter();
   char* area = lane_hit_area(gate);
-  if (__builtin_expect(area != NULL, 1)) {
-    struct lane_bin* bin =
-        (struct lane_bin*)(area + __atomic_load_n(&((struct lane_pool_place*)pool)->slot, __ATOMIC_RELAXED));
+  if (__builtin_expect(lane_hit_is_labelled(area, LANE_POOL_LABELS, pool), 1)) {
+    struct lane_bin* bin = (struct lane_bin*)lane_hit_bins(area, pool);
     void* object = bin->head;
     if (__builtin_expect(object != NULL, 1)) {
       bin->head = *(lane_hit_link*)object;
@@ -182,9 +179,8 @@ static inline void* lane_pool_alloc(lane_pool* pool) {
 static inline void lane_pool_free(lane_pool* pool, void* object) {
   char* gate = lane_hit_enter();
   char* area = lane_hit_area(gate);
-  if (__builtin_expect(area != NULL, 1)) {
-    struct lane_bin* bin =
-        (struct lane_bin*)(area + __atomic_load_n(&((struct lane_pool_place*)pool)->slot, __ATOMIC_RELAXED));
+  if (__builtin_expect(lane_hit_is_labelled(area, LANE_POOL_LABELS, pool), 1)) {
+    struct lane_bin* bin = (struct lane_bin*)lane_hit_bins(area, pool);
     if (__builtin_expect(lane_hit_may_free(bin, object), 1)) {
       *(lane_hit_link*)object = bin->head;
       bin->head = object;

@@ -54,7 +54,8 @@ int lane_safepoint_call(void (*f)(void* object), void* object);
 
 /** Frees an object of a heap later: a call of lane_heap_free(), in the calls' share of the lane. Until then the object is in use:
  * it counts against limits, and a walk finds it. Null does nothing. An object of another heap or pool, or of none, is reported
- * when it is freed, with both owners' names; with checked=1 at the call. Returns as lane_safepoint_call() does.
+ * when it is freed, with both owners' names; with checked=1 at the call. What is no heap is reported at the call, which then
+ * returns 0 and has done nothing. Returns as lane_safepoint_call() does.
  *
  * lane_heap_destroy() makes the frees of its heap that wait, since nobody uses its objects any more: nobody reads them either. It
  * waits for functions that another thread is just calling. */
@@ -63,7 +64,8 @@ int lane_safepoint_heap_free(struct lane_heap* heap, void* object);
  * reported at the call, with both sizes, and the object is not freed. */
 int lane_safepoint_heap_free_sized(struct lane_heap* heap, void* object, size_t size);
 
-/** Frees an object of a pool later: a call of lane_pool_free(), as lane_safepoint_heap_free() says. Its dtor is called then, and who
+/** Frees an object of a pool later: a call of lane_pool_free(), as lane_safepoint_heap_free() says. What is no pool is reported at
+ * the call. Its dtor is called then, and who
  * waits with LANE_POOL_WAIT is served then. lane_pool_destroy() makes the frees of its pool that wait. */
 int lane_safepoint_pool_free(struct lane_pool* pool, void* object);
 

@@ -1,5 +1,5 @@
-// The functions of include/lanemalloc/heap.h. Heaps, and the kinds that they are made of, lie in memory that is never anything else: one
-// that is used after its end is known to be dead.
+// The functions of include/lanemalloc/heap.h. What they are given is looked up, not followed, until it is known to be a handle
+// (slab/handle.h). Heaps, and the kinds that they are made of, lie in memory that is never anything else.
 #include <errno.h>
 #include <lanemalloc/heap.h>
 #include <lanemalloc/safepoint.h>
@@ -15,20 +15,31 @@ namespace lanemalloc {
 namespace {
 
 using ProcessHeap = Heap<Linux>;
-static_assert(offsetof(lane_heap_place, slot) == 0 && sizeof(HeapPlace) == sizeof(lane_heap_place));
-static_assert(sizeof(lane_bin) == sizeof(Bin) && LANE_HEAP_SMALL == kSmallMax && kGranule == 16);
+static_assert(sizeof(lane_bin) == sizeof(Bin) && LANE_HEAP_LABELS == Labels::kHeaps &&
+              LANE_BINS == Labels::kBins);
+static_assert(LANE_HEAP_SMALL == kSmallMax && kGranule == 16);
 
 constinit Descriptors<sizeof(ProcessHeap)> descriptors;
 constinit Descriptors<sizeof(Kind)> kinds;
 constexpr ProcessHeap::KindSource kSource{[]() -> void* { return kinds.take(); },
                                           [](void* kind) { kinds.give(kind); }};
 
-ProcessHeap* live(lane_heap* heap, const char* function) {
-  auto* h = reinterpret_cast<ProcessHeap*>(heap);
-  if (LIKELY(h != nullptr && h->is_live())) return h;
+NOINLINE ProcessHeap* live_slowly(lane_heap* heap, const char* function) {
+  const KindOwner* owner = process_engine.find_owner(heap, KindOwner::Type::kHeap);
+  if (owner != nullptr) return static_cast<ProcessHeap*>(owner->front);
   report_dead_owner(function, heap, KindOwner::Type::kHeap);
   return nullptr;
 }
+
+FAST ProcessHeap* live(lane_heap* heap, const char* function) {
+  const KindOwner* owner = process_engine.find_owner_quickly(heap, KindOwner::Type::kHeap);
+  if (UNLIKELY(owner == nullptr)) return live_slowly(heap, function);
+  auto* found = static_cast<ProcessHeap*>(owner->front);
+  if (found == nullptr) __builtin_unreachable();
+  return found;
+}
+
+Handle handle_of(const lane_heap* heap) { return reinterpret_cast<Handle>(heap); }
 
 void* or_no_memory(void* p) {
   if (UNLIKELY(p == nullptr)) errno = ENOMEM;
@@ -73,17 +84,19 @@ NOINLINE bool may_defer(lane_heap* heap, void* object, Bytes size, const char* f
 }
 
 void free_some(void* heap, void** objects, size_t n) {
-  auto* h = static_cast<ProcessHeap*>(heap);
+  const KindOwner* owner = process_engine.find_owner(heap, KindOwner::Type::kHeap);
   for (size_t i = 0; i < n; ++i) {
-    if (h->is_live()) i += h->free_batch(objects + i, n - i, thread_slot);
+    if (owner != nullptr)
+      i += static_cast<ProcessHeap*>(owner->front)->free_batch(objects + i, n - i, thread_slot);
     if (i < n) lane_heap_free(static_cast<lane_heap*>(heap), objects[i]);
   }
 }
 
 FAST int free_later(lane_heap* heap, void* object, Bytes size, const char* function) {
-  auto* h = reinterpret_cast<ProcessHeap*>(heap);
-  bool is_good = h != nullptr && object != nullptr && h->is_live() && !process_engine.is_checked();
-  if (size != ProcessHeap::kUnknown) is_good = is_good && h->is_surely_good(object, size);
+  const KindOwner* owner = process_engine.find_owner(heap, KindOwner::Type::kHeap);
+  bool is_good = owner != nullptr && object != nullptr && !process_engine.is_checked();
+  if (size != ProcessHeap::kUnknown)
+    is_good = is_good && static_cast<ProcessHeap*>(owner->front)->is_surely_good(object, size);
   if (UNLIKELY(!is_good) && !may_defer(heap, object, size, function)) return 0;
   return process_engine.defer_call({free_some, heap, object}, thread_slot);
 }
@@ -107,7 +120,7 @@ EXPORT lane_heap* lane_heap_create(const lane_heap_options* options) {
   static_assert(alignof(ProcessHeap) <= kNoSharing);
   auto* heap = new (place) ProcessHeap(process_engine, kSource, o.name != nullptr ? o.name : "heap", parent);
   if (heap->start(o.limit, o.soft_limit, o.on_soft_limit, o.argument, thread_slot))
-    return reinterpret_cast<lane_heap*>(heap);
+    return reinterpret_cast<lane_heap*>(heap->owner().handle);
   descriptors.give(heap);
   return static_cast<lane_heap*>(or_no_memory(nullptr));
 }
@@ -118,9 +131,10 @@ EXPORT size_t lane_heap_destroy(lane_heap* heap) {
 }
 
 EXPORT void* lane_heap_alloc_out_of_line(lane_heap* heap, size_t size) {
-  auto* h = reinterpret_cast<ProcessHeap*>(heap);
-  if (LIKELY(h != nullptr && size <= kSmallMax))
-    if (void* object = h->allocate_quickly(size, thread_slot); LIKELY(object != nullptr)) return object;
+  if (LIKELY(size <= kSmallMax)) {
+    void* object = ProcessHeap::allocate_quickly(process_engine, handle_of(heap), size, thread_slot);
+    if (LIKELY(object != nullptr)) return object;
+  }
   return alloc_missed(heap, size);
 }
 
@@ -132,11 +146,11 @@ EXPORT void* lane_heap_alloc_zeroed(lane_heap* heap, size_t count, size_t size) 
 }
 
 EXPORT void* lane_heap_alloc_aligned(lane_heap* heap, size_t alignment, size_t size) {
-  if (!is_power_of_two(alignment)) {
+  ProcessHeap* h = live(heap, "lane_heap_alloc_aligned");
+  if (h != nullptr && !is_power_of_two(alignment)) {
     errno = EINVAL;
     return nullptr;
   }
-  ProcessHeap* h = live(heap, "lane_heap_alloc_aligned");
   return or_no_memory(h != nullptr ? h->allocate(size, alignment, thread_slot) : nullptr);
 }
 
@@ -156,14 +170,13 @@ EXPORT void* lane_heap_realloc(lane_heap* heap, void* object, size_t size) {
 }
 
 EXPORT void lane_heap_free(lane_heap* heap, void* object) {
-  auto* h = reinterpret_cast<ProcessHeap*>(heap);
-  if (LIKELY(h != nullptr && h->is_live() && h->free_quickly(object, thread_slot))) return;
+  if (LIKELY(ProcessHeap::free_quickly(process_engine, handle_of(heap), object, thread_slot))) return;
   free_in(heap, object, ProcessHeap::kUnknown, "lane_heap_free");
 }
 
 EXPORT void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size_t size) {
-  auto* h = reinterpret_cast<ProcessHeap*>(heap);
-  if (UNLIKELY(h == nullptr || size > kSmallMax || !h->free_quickly(object, size, thread_slot)))
+  if (UNLIKELY(size > kSmallMax ||
+               !ProcessHeap::free_quickly(process_engine, handle_of(heap), object, size, thread_slot)))
     free_in(heap, object, size, "lane_heap_free_sized");
 }
 

@@ -1,5 +1,5 @@
-// The functions of include/lanemalloc/pool.h. Pools lie in memory that is never anything else: one that is used after its end is known
-// to be dead.
+// The functions of include/lanemalloc/pool.h. What they are given is looked up, not followed, until it is known to be a handle
+// (slab/handle.h). Pools lie in memory that is never anything else.
 #include <errno.h>
 #include <lanemalloc/pool.h>
 #include <lanemalloc/safepoint.h>
@@ -15,21 +15,28 @@ namespace lanemalloc {
 namespace {
 
 using ProcessPool = Pool<Linux>;
-static_assert(LANE_GATE_AREA == offsetof(Gate, area) && LANE_BUSY_BYTE == kBusyByte &&
-              LANE_HIT_BYTES == Bin::kHitBytes);
+static_assert(LANE_GATE_AREA == offsetof(Gate, area_of_hits) && LANE_POOL_LABELS == Labels::kPools &&
+              LANE_BUSY_BYTE == kBusyByte && LANE_HIT_BYTES == Bin::kHitBytes);
 static_assert(offsetof(lane_bin, head) == offsetof(Bin, head) &&
               offsetof(lane_bin, end) == offsetof(Bin, end));
-static_assert(offsetof(lane_pool_place, slot) == 0 && sizeof(PoolPlace) == sizeof(lane_pool_place));
 static_assert(LANE_POOL_ZERO == ProcessPool::kZero && LANE_POOL_WAIT == ProcessPool::kWait &&
               LANE_POOL_USE_RESERVE == ProcessPool::kUseReserve);
 
 constinit Descriptors<sizeof(ProcessPool)> descriptors;
 
-ProcessPool* live(lane_pool* pool, const char* function) {
-  auto* p = reinterpret_cast<ProcessPool*>(pool);
-  if (LIKELY(p != nullptr && p->is_live())) return p;
+NOINLINE ProcessPool* live_slowly(lane_pool* pool, const char* function) {
+  const KindOwner* owner = process_engine.find_owner(pool, KindOwner::Type::kPool);
+  if (owner != nullptr) return static_cast<ProcessPool*>(owner->front);
   report_dead_owner(function, pool, KindOwner::Type::kPool);
   return nullptr;
+}
+
+FAST ProcessPool* live(lane_pool* pool, const char* function) {
+  const KindOwner* owner = process_engine.find_owner_quickly(pool, KindOwner::Type::kPool);
+  if (UNLIKELY(owner == nullptr)) return live_slowly(pool, function);
+  auto* found = static_cast<ProcessPool*>(owner->front);
+  if (found == nullptr) __builtin_unreachable();
+  return found;
 }
 
 // The alignment that is asked for, or fits; 0: none does.
@@ -62,27 +69,44 @@ NOINLINE bool may_defer(lane_pool* pool, void* object) {
   return verdict == Verdict::kGood;
 }
 
+Handle handle_of(const lane_pool* pool) { return reinterpret_cast<Handle>(pool); }
+
+size_t destroy(ProcessPool* p) {
+  bool lost;
+  const uint64_t used = p->end(thread_slot, lost);
+  if (!lost) descriptors.give(p);
+  return used;
+}
+
 int failed(int error) {
   errno = error;
   return error;
 }
 
-NOINLINE void* alloc_missed(lane_pool* pool) {
-  ProcessPool* p = live(pool, "lane_pool_alloc");
-  if (p == nullptr) return failed(ENOMEM), nullptr;
-  void* object = p->allocate_in_turn(thread_slot);
-  if (UNLIKELY(object == nullptr)) object = p->allocate(0, thread_slot);
+NOINLINE void* alloc_slowly(ProcessPool* p) {
+  void* object = p != nullptr ? p->allocate(0, thread_slot) : nullptr;
   if (UNLIKELY(object == nullptr)) errno = ENOMEM;
   return object;
 }
 
-NOINLINE void free_missed(lane_pool* pool, void* object) {
-  ProcessPool* p = object != nullptr ? live(pool, "lane_pool_free") : nullptr;
-  if (p == nullptr || LIKELY(p->free_in_turn(object, thread_slot))) return;
+NOINLINE void* alloc_missed(lane_pool* pool) {
+  ProcessPool* p = live(pool, "lane_pool_alloc");
+  if (UNLIKELY(p == nullptr) || p->is_elaborate()) return alloc_slowly(p);
+  void* object = p->allocate_in_turn(thread_slot);
+  return LIKELY(object != nullptr) ? object : alloc_slowly(p);
+}
+
+NOINLINE void free_slowly(ProcessPool* p, void* object) {
   const int saved = errno;
   const Verdict verdict = p->free(object, thread_slot);
   if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("lane_pool_free", object, verdict, &p->owner());
   errno = saved;
+}
+
+NOINLINE void free_missed(lane_pool* pool, void* object) {
+  ProcessPool* p = object != nullptr ? live(pool, "lane_pool_free") : nullptr;
+  if (p == nullptr) return;
+  if (p->is_elaborate() || UNLIKELY(!p->free_in_turn(object, thread_slot))) free_slowly(p, object);
 }
 
 }  // namespace
@@ -103,25 +127,19 @@ EXPORT lane_pool* lane_pool_create(const lane_pool_options* options) {
                                        alignment_of(o), {o.init, o.fini, o.ctor, o.dtor, o.argument},
                                        {o.import_objects, o.release_objects, o.source});
   if (pool->start(o.limit, static_cast<uint32_t>(o.reserve), thread_slot))
-    return reinterpret_cast<lane_pool*>(pool);
-  lane_pool_destroy(reinterpret_cast<lane_pool*>(pool));
+    return reinterpret_cast<lane_pool*>(pool->owner().handle);
+  destroy(pool);
   return failed(ENOMEM), nullptr;
 }
 
 EXPORT size_t lane_pool_destroy(lane_pool* pool) {
   ProcessPool* p = live(pool, "lane_pool_destroy");
-  if (p == nullptr) return 0;
-  bool lost;
-  const uint64_t used = p->end(thread_slot, lost);
-  if (!lost) descriptors.give(p);
-  return used;
+  return p != nullptr ? destroy(p) : 0;
 }
 
 EXPORT void* lane_pool_alloc_out_of_line(lane_pool* pool) {
-  auto* p = reinterpret_cast<ProcessPool*>(pool);
-  if (LIKELY(p != nullptr))
-    if (void* object = p->allocate_quickly(thread_slot); LIKELY(object != nullptr)) return object;
-  return alloc_missed(pool);
+  void* object = ProcessPool::allocate_quickly(process_engine, handle_of(pool), thread_slot);
+  return LIKELY(object != nullptr) ? object : alloc_missed(pool);
 }
 
 EXPORT void* lane_pool_alloc_with(lane_pool* pool, int flags) {
@@ -133,13 +151,13 @@ EXPORT void* lane_pool_alloc_with(lane_pool* pool, int flags) {
 }
 
 EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
-  auto* p = reinterpret_cast<ProcessPool*>(pool);
-  if (UNLIKELY(p == nullptr || !p->free_quickly(object, thread_slot))) free_missed(pool, object);
+  if (UNLIKELY(!ProcessPool::free_quickly(process_engine, handle_of(pool), object, thread_slot)))
+    free_missed(pool, object);
 }
 
 EXPORT int lane_safepoint_pool_free(lane_pool* pool, void* object) {
-  auto* p = reinterpret_cast<ProcessPool*>(pool);
-  const bool is_good = p != nullptr && object != nullptr && p->is_live() && !process_engine.is_checked();
+  const bool is_good = process_engine.find_owner(pool, KindOwner::Type::kPool) != nullptr &&
+                       object != nullptr && !process_engine.is_checked();
   if (UNLIKELY(!is_good) && !may_defer(pool, object)) return 0;
   const auto free_some = [](void* its, void** objects, size_t n) {
     lane_pool_free_batch(static_cast<lane_pool*>(its), objects, n);

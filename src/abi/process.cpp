@@ -271,9 +271,9 @@ void report_bad_pointer(const char* function, const void* pointer, Verdict why, 
     const KindOwner* real = why == Verdict::kOfKind ? process_engine.owner_of(pointer) : nullptr;
     const bool is_same =
         real != nullptr && real->type == expected->type && strcmp(real->name, expected->name) == 0;
-    if (is_same) line << " at " << real->front;
+    if (is_same) line << " at " << reinterpret_cast<const void*>(real->handle);
     line << (is_strange ? ", not of " : ", given to ") << *expected;
-    if (is_same) line << " at " << expected->front;
+    if (is_same) line << " at " << reinterpret_cast<const void*>(expected->handle);
   } else if (why == Verdict::kOfKind) {
     line << ", not of malloc";
   }

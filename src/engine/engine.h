@@ -147,17 +147,28 @@ class Engine {
     world_.depot.lock().release(inside.visit());
     return true;
   }
+  // Whose handle this is, whatever it may be; null: nobody's of that type.
+  KindOwner* find_owner(const void* handle, KindOwner::Type type) const {
+    return world_.kinds.find(reinterpret_cast<Handle>(handle), type);
+  }
+  FAST KindOwner* find_owner_quickly(const void* handle, KindOwner::Type type) const {
+    return world_.kinds.find_quickly(reinterpret_cast<Handle>(handle), type);
+  }
+  // What lanes have among their labels for it from now on: its handle, also with kMissed, or 0.
+  void relabel(KindOwner& owner, Handle label);
   // A kind that is whole: from now on all see it.
   void add_kind(KindOwner& owner, Kind& kind);
   // Null: no memory, or beyond the budget: also after the other lanes have given what they do not use.
   Object* allocate_of(Kind& kind, Slot& slot);
   // One that waits in the lane's bin, or null.
-  FAST Object* take_quickly_of(const BinPlace& place, Slot& slot);
+  template <class Place>
+  FAST Object* take_quickly_of(const Place& place, Slot& slot);
   // p lies in a slab of the kind.
   void free_of(Kind& kind, Object* object, Slot& slot);
-  // Frees an object of a slab of that bin's. False: nothing has changed. `look(gate, slab)`: look_slow() is to be called.
-  template <class Look>
-  FAST bool free_quickly_of(const BinPlace& place, Object* object, Slot& slot, Look look);
+  // Frees an object of a slab of that bin's. False: nothing has changed. `look(gate, slab)`: look_slow() is to be called, and nothing after it,
+  // so that it can be a jump.
+  template <class Place, class Look>
+  FAST bool free_quickly_of(const Place& place, Object* object, Slot& slot, Look look, Bin*& bin);
   // The usual misses. For who owns no lane: by the one that his slot names, if nobody is there. An owner frees into a batch that is there.
   // False: nothing has changed, also of an object that is not the kind's.
   Object* take_in_turn_of(const Kind& kind, Slot& slot);

@@ -15,6 +15,13 @@ bool Engine<P>::add_owner(KindOwner& owner, Slot& slot) {
 }
 
 template <class P>
+void Engine<P>::relabel(KindOwner& owner, Handle label) {
+  owner.label.store(label, std::memory_order_relaxed);
+  P::barrier();  // as Lane::give_label() says
+  world_.lanes.for_each([&](Lane<P>& lane) { lane.relabel(owner); });
+}
+
+template <class P>
 void Engine<P>::add_kind(KindOwner& owner, Kind& kind) {
   Kind* first = owner.kinds.load(std::memory_order_relaxed);
   // release: who follows the list sees the kind whole [kinds.add]. All go at once, with the owner.
@@ -28,15 +35,16 @@ void Engine<P>::add_kind(KindOwner& owner, Kind& kind) {
 // --- Allocating and freeing.
 
 template <class P>
-FAST Object* Engine<P>::take_quickly_of(const BinPlace& place, Slot& slot) {
+template <class Place>
+FAST Object* Engine<P>::take_quickly_of(const Place& place, Slot& slot) {
   Gate* gate = Owned::enter(slot);
   const Address area = Owned::area(gate);
-  Bin* bin = Lane<P>::bin_in(LIKELY(area != 0) ? area : PerCpu::area(gate), place);
+  Bin* bin;
   void* object = nullptr;
-  if (LIKELY(area != 0 && bin != nullptr)) {
-    object = bin->pop();
-  } else if (bin == nullptr || !PerCpu::pop_off<P>(gate, bin->head, object)) {
-    object = nullptr;
+  if (LIKELY(area != 0)) {
+    if (LIKELY(Lane<P>::find_bin(area, place, bin))) object = bin->pop();
+  } else if (const Address here = PerCpu::area(gate); here != 0 && Lane<P>::find_bin(here, place, bin)) {
+    if (!PerCpu::pop_off<P>(gate, bin->head, object)) object = nullptr;
   }
   object != nullptr ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
   return static_cast<Object*>(object);
@@ -97,15 +105,13 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
 
 // The bin first, as in a hit: the next allocation has it. Then by the page map, as malloc's free.
 template <class P>
-template <class Look>
-FAST bool Engine<P>::free_quickly_of(const BinPlace& place, Object* object, Slot& slot, Look look) {
+template <class Place, class Look>
+FAST bool Engine<P>::free_quickly_of(const Place& place, Object* object, Slot& slot, Look look, Bin*& bin) {
   Gate* gate = Owned::enter(slot);
   const Address area = Owned::area(gate);
-  Bin* bin = Lane<P>::bin_in(LIKELY(area != 0) ? area : PerCpu::area(gate), place);
   const auto free_and = [&](auto leave) __attribute__((always_inline)) {
     if (UNLIKELY(!bin->push(object))) {
-      // No look for what has no slabs: the first bin, whose place elaborate pools give.
-      const MapEntry entry = LIKELY(bin->current != nullptr) ? world_.region.entry_for(object) : MapEntry();
+      const MapEntry entry = world_.region.entry_for(object);
       Slab* slab = static_cast<Slab*>(entry.state());
       const bool is_here = entry.owner() == private_of(static_cast<Lane<P>*>(gate)->id());
       if (UNLIKELY(!is_here || slab->bin != bin)) return leave(), Owned::leave_as_found(slot, gate), false;
@@ -114,11 +120,14 @@ FAST bool Engine<P>::free_quickly_of(const BinPlace& place, Object* object, Slot
     leave();
     return Owned::leave(slot, gate), true;
   };
-  if (LIKELY(area != 0 && bin != nullptr)) return free_and([] {});
-  uint64_t seen;
-  uint32_t free;
-  if (bin != nullptr && LIKELY(PerCpu::enter_for<P>(gate, PerCpu::area_here(gate), seen, free)))
-    return free_and([=] { PerCpu::leave(gate, free); });
+  if (LIKELY(area != 0)) {
+    if (LIKELY(Lane<P>::find_bin(area, place, bin))) return free_and([] {});
+  } else if (const Address here = PerCpu::area(gate); here != 0 && Lane<P>::find_bin(here, place, bin)) {
+    uint64_t seen;
+    uint32_t free;
+    if (LIKELY(PerCpu::enter_for<P>(gate, PerCpu::area_here(gate), seen, free)))
+      return free_and([=] { PerCpu::leave(gate, free); });
+  }
   return Owned::leave_as_found(slot, gate), false;
 }
 

@@ -32,15 +32,9 @@ struct HeapFree {
   Bytes asked = 0;  // with kWrongSize: what the object was asked for with, or has
 };
 
-// What hits read, at a heap's beginning: where lanes keep its table.
-struct HeapPlace {
-  std::atomic<Bytes> table_slot{0};
-};
-
 template <class P>
-class Heap : public HeapPlace {
+class Heap {
  public:
-  static constexpr uint32_t kLive = 0x70616568;
   using SoftLimit = void (*)(lane_heap* heap, Bytes used, void* argument);
   // A place for a kind, and back.
   struct KindSource {
@@ -65,14 +59,17 @@ class Heap : public HeapPlace {
   static constexpr Bytes kUnknown = ~Bytes{0};
   HeapFree free(void* p, Bytes size, Slot& slot);
   // As the owner of a lane or by the CPU, of at most kSmallMax bytes. Null or false: nothing has changed.
-  FAST void* allocate_quickly(Bytes size, Slot& slot) {
-    return engine_.take_quickly_of(quick_place(size), slot);
+  // By what may be a handle.
+  FAST static void* allocate_quickly(Engine<P>& engine, Handle handle, Bytes size, Slot& slot) {
+    return engine.take_quickly_of(HeapHit{handle, static_cast<uint32_t>(small_index(size))}, slot);
   }
-  FAST bool free_quickly(void* p, Bytes size, Slot& slot) { return free_quickly(p, quick_place(size), slot); }
+  FAST static bool free_quickly(Engine<P>& engine, Handle handle, void* p, Bytes size, Slot& slot) {
+    return free_quickly(engine, p, HeapHit{handle, static_cast<uint32_t>(small_index(size))}, slot);
+  }
   // The usual case of a free without a size.
-  FAST bool free_quickly(void* p, Slot& slot) {
-    const Kind* kind = engine_.kind_at(p);
-    return LIKELY(kind != nullptr && kind->owner == &owner_) && free_quickly(p, *kind, slot);
+  FAST static bool free_quickly(Engine<P>& engine, Handle handle, void* p, Slot& slot) {
+    const Kind* kind = engine.kind_at(p);
+    return LIKELY(kind != nullptr && kind->owner->is_heap(handle)) && free_quickly(engine, p, *kind, slot);
   }
 
   // As many of the first objects as are good and small; the next one, if there is any, is to be freed by itself.
@@ -99,20 +96,18 @@ class Heap : public HeapPlace {
   HeapCount count(Slot& slot);
   Bytes trim(Slot& slot);
 
-  bool is_live() const { return state_.load(std::memory_order_relaxed) == kLive; }
+  bool is_live() const { return owner_.is_live(); }
   const KindOwner& owner() const { return owner_; }
   const Budget& budget() const { return budget_; }
   uint64_t limit_failures() const { return limit_failures_.load(std::memory_order_relaxed); }
   uint64_t soft_calls() const { return soft_calls_.load(std::memory_order_relaxed); }
 
  private:
-  FAST bool free_quickly(void* p, const BinPlace& place, Slot& slot) {
-    const auto look = [&](Gate* gate, Slab* slab) { engine_.look_slow(slab, slot, gate); };
-    return engine_.free_quickly_of(place, static_cast<Object*>(p), slot, look);
-  }
-  BinPlace quick_place(Bytes size) const {
-    const auto slot = static_cast<uint32_t>(table_slot.load(std::memory_order_relaxed));
-    return {slot, static_cast<uint32_t>(small_index(size))};
+  template <class Place>
+  FAST static bool free_quickly(Engine<P>& engine, void* p, const Place& place, Slot& slot) {
+    const auto look = [&](Gate* gate, Slab* slab) { engine.look_slow(slab, slot, gate); };
+    Bin* bin;
+    return engine.free_quickly_of(place, static_cast<Object*>(p), slot, look, bin);
   }
   static constexpr Bytes kTail = sizeof(uint64_t);
   static constexpr unsigned char kPattern = 0xFB;
@@ -152,7 +147,6 @@ class Heap : public HeapPlace {
   SoftLimit on_soft_ = nullptr;
   void* argument_ = nullptr;
   const bool is_checked_;
-  std::atomic<uint32_t> state_{kLive};
   std::atomic<uint64_t> limit_failures_{0};
   std::atomic<uint64_t> soft_calls_{0};
 

@@ -22,7 +22,7 @@ bool Heap<P>::start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, 
                 soft == 0 ? Budget::kNone : soft);
   if (!join_parent(slot)) return false;
   if (!engine_.add_owner(owner_, slot)) return leave_parent(slot), false;
-  table_slot.store(owner_.slot, std::memory_order_relaxed);
+  owner_.label.store(owner_.handle, std::memory_order_relaxed);
   return true;
 }
 
@@ -135,7 +135,7 @@ void Heap<P>::tell_soft_limits() {
   for (Heap* heap = this; heap != nullptr; heap = heap->parent_) {
     if (!heap->budget_.take_passed() || heap->on_soft_ == nullptr) continue;
     heap->soft_calls_.fetch_add(1, std::memory_order_relaxed);
-    heap->on_soft_(reinterpret_cast<lane_heap*>(heap), heap->budget_.used(), heap->argument_);
+    heap->on_soft_(reinterpret_cast<lane_heap*>(heap->owner_.handle), heap->budget_.used(), heap->argument_);
   }
 }
 
@@ -334,9 +334,9 @@ template <class Gone>
 uint64_t Heap<P>::end(Slot& slot, Gone gone) {
   uint64_t objects = 0;
   while (children_ != nullptr) objects += children_->end(slot, gone);
-  engine_.make_calls_of(this, slot);
-  state_.store(~kLive, std::memory_order_relaxed);
-  table_slot.store(0, std::memory_order_relaxed);  // the slot may be another heap's soon
+  engine_.make_calls_of(reinterpret_cast<void*>(owner_.handle), slot);
+  owner_.its_handle().store(0, std::memory_order_relaxed);
+  engine_.relabel(owner_, 0);  // the place may be another heap's soon
   leave_parent(slot);
   for_each_large([&](void* p) {
     ++objects;

@@ -14,9 +14,13 @@
 
 #include <atomic>
 
+#include "slab/handle.h"
 #include "slab/slab.h"
 
 namespace lanemalloc {
+
+// What hits in programs take for a lane's area where nobody may hit: nobody's label is there, and number 0 has no bin.
+inline constinit std::byte no_area[Labels::kBins + Labels::kBinBytes]{};
 
 inline constexpr size_t kGateAlignment = 256;
 inline constexpr uint8_t kBusyByte = 8;
@@ -48,9 +52,9 @@ struct alignas(kGateAlignment) Gate {
   // Of a lane that is entered by its CPU: the CPU's number << 16 | the lane's id, while it is free.
   std::atomic<uint32_t> here{kNotHere};
   Entry how = Entry::kOwned;  // it is entered
-  // Where the lane's bins of kinds lie (slab/kind.h), for hits: null while nobody may, and where there are none.
-  std::atomic<Address> area{0};
-  const Address no_area = 0;
+  // Where the lane's bins of kinds lie (slab/kind.h), for hits in programs; no_area while nobody may, and where there are none.
+  std::atomic<const void*> area_of_hits{lanemalloc::no_area};
+  const void* const no_area_of_hits = lanemalloc::no_area;
 
   // Where a deferred free puts its object, if that is below deferred_end: 0 while nobody may (reclaim/ring.h).
   std::atomic<void**> deferred_next{nullptr};
@@ -59,7 +63,11 @@ struct alignas(kGateAlignment) Gate {
   // What `area` is for hits by CPU: the address and, below it, the lane's id; 0 where nobody may, and where there are none.
   std::atomic<uint64_t> area_here{0};
   const uint64_t no_area_here = 0;
+  // As area_of_hits, for the library's own; 0 instead of no_area.
+  std::atomic<Address> area{0};
+  const Address no_area = 0;
 };
+static_assert(offsetof(Gate, no_area_of_hits) == offsetof(Gate, area_of_hits) + kBusyByte);
 static_assert(offsetof(Gate, no_area_here) == offsetof(Gate, area_here) + kBusyByte);
 static_assert(offsetof(Gate, no_area) == offsetof(Gate, area) + kBusyByte);
 static_assert(offsetof(Gate, no_deferred_end) == offsetof(Gate, deferred_end) + kBusyByte);

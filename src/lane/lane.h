@@ -112,7 +112,8 @@ class Lane : public Gate {
   // Sends every waiting batch. True if there was any.
   bool flush_all(Visit& visit);
   // --- Kinds.
-  static constexpr BlockCount kAreaBlocks = 16;  // of addresses; pages that no bin is in cost nothing
+  static constexpr BlockCount kAreaBlocks =
+      18;  // of addresses; pages that no bin or label is in cost nothing
   // Null: no memory, or beyond the kind's budget.
   Object* allocate(Kind& kind, Visit& visit);
   void free_of_kind(Object* object, MapEntry entry, Visit& visit);
@@ -128,6 +129,16 @@ class Lane : public Gate {
   FAST Bin* bin_of(const Kind& kind) const;
   // The same in an area.
   FAST static Bin* bin_in(Address area, const BinPlace& place);
+  // What a hit asks for, in an area that is there; false: not there, not for hits, or no handle.
+  FAST static bool find_bin(Address area, const BinPlace& place, Bin*& bin) {
+    if (LIKELY(place.index == BinPlace::kNoIndex))
+      return bin = reinterpret_cast<Bin*>(area + place.slot), true;
+    return (bin = bin_in(area, place)) != nullptr;
+  }
+  FAST static bool find_bin(Address area, const PoolHit& hit, Bin*& bin);
+  FAST static bool find_bin(Address area, const HeapHit& hit, Bin*& bin);
+  // Has the owner's label here be what it is now, if it has one here. Any thread, also while the lane's is inside.
+  void relabel(const KindOwner& owner);
   // Puts full slabs of which some objects are free where they are found.
   void offer_full(Bin& bin);
   // Has the depot hold everything that lies here of the kind and is not in use; what is empty goes back. True if any did.
@@ -317,6 +328,28 @@ class Lane : public Gate {
   }
   void wait_for_frees(Slab* slab);
   Address open_area(Visit& visit);
+  void open_area_to_hits();
+  FAST static Handle label_at(Address area, Bytes labels, Handle handle) {
+    using Anywhere [[gnu::aligned(1), gnu::may_alias]] = Handle;
+    const auto* begin = reinterpret_cast<const std::byte*>(area);
+    const auto* at = reinterpret_cast<const Anywhere*>(begin + labels + Labels::place(handle));
+#if defined(__SANITIZE_THREAD__)
+    return __atomic_load_n(at, __ATOMIC_RELAXED);
+#else
+    return *at;
+#endif
+  }
+  static std::byte* slot_at(Address area, Handle handle) {
+    constexpr Bytes kScale = Labels::kBinBytes / sizeof(Handle);
+    return reinterpret_cast<std::byte*>(area) + Labels::kBins + Labels::place(handle) * kScale;
+  }
+  // Null: beyond those that have labels.
+  static std::atomic<Handle>* label_of(const KindOwner& owner, Address area) {
+    const Bytes labels = owner.type == KindOwner::Type::kHeap ? Labels::kHeaps : Labels::kPools;
+    if (number_of(owner.handle) >= Labels::kHits) return nullptr;
+    return reinterpret_cast<std::atomic<Handle>*>(area + labels + Labels::place(owner.handle));
+  }
+  static void give_label(const KindOwner& owner, Address area);
   static std::atomic<Bin*>& table_in(Address area, uint32_t slot) {
     return *reinterpret_cast<std::atomic<Bin*>*>(area + slot);
   }

@@ -1,7 +1,7 @@
 // What a lane does for kinds (slab/kind.h): pools' and heaps' objects, by the same slabs, batches and depot as malloc's.
 // Included by lane_work.h only. Locking: the caller is inside the lane, or holds it from outside.
 //
-//   area --> [ 0 | bin | bin | table of a heap --> [bin | bin | ..] | .. ]     a slot of 64 bytes each; slot 0 is always empty
+//   area --> [ labels | 0 | bin | bin | table of a heap --> [bin | bin | ..] | .. ]     a slot of 64 bytes each; slot 0 is always empty
 //
 // Page map and remote batches name the owner with its private bit, so no hit of malloc's takes such an object for its own.
 #pragma once
@@ -73,6 +73,23 @@ FAST Bin* Lane<P>::bin_in(Address area, const BinPlace& place) {
 }
 
 template <class P>
+FAST bool Lane<P>::find_bin(Address area, const PoolHit& hit, Bin*& bin) {
+  const Handle label = label_at(area, Labels::kPools, hit.handle);
+  if (UNLIKELY(label != hit.handle) && label != (hit.handle | Labels::kMissed)) return false;
+  bin = reinterpret_cast<Bin*>(slot_at(area, hit.handle));
+  return true;
+}
+
+template <class P>
+FAST bool Lane<P>::find_bin(Address area, const HeapHit& hit, Bin*& bin) {
+  if (UNLIKELY(label_at(area, Labels::kHeaps, hit.handle) != hit.handle)) return false;
+  const auto& place = *reinterpret_cast<std::atomic<Bin*>*>(slot_at(area, hit.handle));
+  Bin* table = place.load(std::memory_order_acquire);  // [table.acquire]
+  bin = table + hit.index;
+  return table != nullptr;
+}
+
+template <class P>
 FAST Bin* Lane<P>::bin_of(const Kind& kind) const {
   Bin* bin = bin_in(bins_at_.load(std::memory_order_acquire), kind);
   return bin != nullptr && bin->kind.load(std::memory_order_relaxed) == &kind ? bin : nullptr;
@@ -89,12 +106,35 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
     memset(table, 0, kTableBins * sizeof(Bin));
     // release: who looks at this lane from elsewhere finds a table of empty bins. Pairs with [table.acquire].
     table_in(at, kind.slot).store(static_cast<Bin*>(table), std::memory_order_release);
+    give_label(*kind.owner, at);
   }
   Bin* bin = bin_in(at, kind);
   bin->next = bins_;
   bins_ = bin;
   bin->kind.store(&kind, std::memory_order_relaxed);
+  if (kind.index == Kind::kNoIndex) give_label(*kind.owner, at);
   return bin;
+}
+
+// The label may change meanwhile (Engine::relabel): that stores it, has every thread pass a barrier, and then looks into each lane. If the
+// barrier falls before the second look here, that sees the change; if after, the store came before it, and relabel() finds a label here.
+template <class P>
+void Lane<P>::give_label(const KindOwner& owner, Address area) {
+  std::atomic<Handle>* const place = label_of(owner, area);
+  if (place == nullptr) return;
+  Handle label;
+  do {
+    label = owner.label.load(std::memory_order_relaxed);
+    place->store(label, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  } while (owner.label.load(std::memory_order_relaxed) != label);
+}
+
+template <class P>
+void Lane<P>::relabel(const KindOwner& owner) {
+  const Address begin = bins_at_.load(std::memory_order_acquire);
+  const std::atomic<Handle>* place = begin != 0 ? label_of(owner, begin) : nullptr;
+  if (place != nullptr && place->load(std::memory_order_relaxed) != 0) give_label(owner, begin);
 }
 
 // Fresh addresses while there are any: they read as zeros, and pages without a bin cost nothing. 0 without memory.
@@ -111,8 +151,7 @@ Address Lane<P>::open_area(Visit& visit) {
   bins_at_.store(begin, std::memory_order_release);
   // release: a hit by CPU that goes where this leads finds zeros; it has no fence but that the address depends on it (PerCpu::area).
   if (here_bins != 0) area_here.store(begin | static_cast<uint64_t>(id_), std::memory_order_release);
-  if (open_bins.load(std::memory_order_relaxed) != 0)
-    area.store(begin, std::memory_order_relaxed);  // as open_gate() does
+  if (open_bins.load(std::memory_order_relaxed) != 0) open_area_to_hits();  // as open_gate() does
   return begin;
 }
 

@@ -3,8 +3,8 @@
 // Called by: abi/pools.cpp, on the thread's slot. Locking: allocate and free have none but the lanes'; the line of those who wait and
 // the reserve have a lock (rank kPool), held for some steps, never with another.
 //
-//   hit, in the caller's code (include/lanemalloc/pool.h)  only for a pool without functions and without a limit: the others publish
-//      |                                                   slot 0, where every bin is empty
+//   hit, in the caller's code (include/lanemalloc/pool.h)  only for a pool without functions and without a limit: the others have
+//      |                                                   no label in any lane, or one that is not for it (slab/handle.h)
 //      v
 //   allocate: the lane's bin, slabs, the depot; at the limit what others do not use; then the reserve, or the line, or null
 //   free:     whoever waits, or the reserve; else the lane
@@ -52,15 +52,14 @@ struct PoolCounters {
 
 enum class Reclaim : uint8_t { kTrim, kDrain, kDrainAll };
 
-// What hits read, at a pool's beginning: where lanes keep its bin; 0: nowhere.
-struct PoolPlace {
-  std::atomic<Bytes> hit_slot{0};
+// The kind comes first: so it leads to its pool.
+struct OfOneKind {
+  Kind kind_;
 };
 
 template <class P>
-class Pool : public PoolPlace {
+class Pool : OfOneKind {
  public:
-  static constexpr uint32_t kLive = 0x6C6F6F70;
   static constexpr uint64_t kShelfBatches = 8;
   static constexpr uint32_t kZero = 1, kWait = 2, kUseReserve = 4;
 
@@ -77,12 +76,21 @@ class Pool : public PoolPlace {
            ((flags & kZero) == 0 || functions_.init == nullptr);
   }
   // Of a pool without functions: as the owner of a lane, or by the CPU. Null or false: nothing has changed.
-  FAST void* allocate_quickly(Slot& slot) { return engine_.take_quickly_of(quick_place(), slot); }
-  FAST bool free_quickly(void* p, Slot& slot) {
+  void* allocate_quickly(Slot& slot) { return allocate_quickly(engine_, owner_.handle, slot); }
+  bool free_quickly(void* p, Slot& slot) { return free_quickly(engine_, owner_.handle, p, slot); }
+  // The same by what may be a handle.
+  FAST static void* allocate_quickly(Engine<P>& engine, Handle handle, Slot& slot) {
+    return engine.take_quickly_of(PoolHit{handle}, slot);
+  }
+  FAST static bool free_quickly(Engine<P>& engine, Handle handle, void* p, Slot& slot) {
     bool is_over = false;
-    const auto look = [&](Gate* gate, Slab* slab) { look_slow(slab, slot, gate), is_over = true; };
-    if (UNLIKELY(!engine_.free_quickly_of(quick_place(), static_cast<Object*>(p), slot, look))) return false;
-    if (LIKELY(!is_over)) look_after_leaving(slot);
+    const auto look = [&](Gate* gate, Slab* slab) {
+      of(slab->its_kind()).look_slow(slab, slot, gate), is_over = true;
+    };
+    Bin* bin;
+    if (UNLIKELY(!engine.free_quickly_of(PoolHit{handle}, static_cast<Object*>(p), slot, look, bin)))
+      return false;
+    if (LIKELY(!is_over)) of(*hit_load(bin->kind)).look_after_leaving(slot);
     return true;
   }
   // The usual misses (Engine::take_in_turn_of).
@@ -108,7 +116,14 @@ class Pool : public PoolPlace {
   bool set_limit(uint64_t limit, Slot& slot);
   Bytes reclaim(Reclaim level, Slot& slot);
 
-  bool is_live() const { return state_.load(std::memory_order_relaxed) == kLive; }
+  bool is_live() const { return owner_.is_live(); }
+  // Whether each use is more than taking and putting back.
+  bool is_elaborate() const { return is_elaborate_; }
+  // Whether hits in programs may serve it.
+  bool is_hit() const {
+    const Handle label = owner_.label.load(std::memory_order_relaxed);
+    return label != 0 && label == owner_.handle;
+  }
   const KindOwner& owner() const { return owner_; }
   const Kind& kind() const { return kind_; }
   const PoolCounters& counters() const { return counters_; }
@@ -131,7 +146,8 @@ class Pool : public PoolPlace {
   }
   void* start_of(Object* object) const { return reinterpret_cast<std::byte*>(object) - kind_.link; }
 
-  BinPlace quick_place() const { return {quick_slot_.load(std::memory_order_relaxed), BinPlace::kNoIndex}; }
+  // Of a pool's.
+  static Pool& of(Kind& kind) { return static_cast<Pool&>(reinterpret_cast<OfOneKind&>(kind)); }
   // See the head of this file.
   FAST void look_after_leaving(Slot& slot) {
     compiler_fence();
@@ -175,15 +191,11 @@ class Pool : public PoolPlace {
 
   Engine<P>& engine_;
   KindOwner owner_;
-  Kind kind_;
   alignas(kNoSharing) Budget budget_;
   alignas(kNoSharing) const PoolFunctions functions_;
   const PoolSource source_;
   const Bytes bytes_;
-  const bool is_elaborate_;  // functions are to be called, or marks made
-  std::atomic<uint32_t> state_{kLive};
-  // As hit_slot, but 0 only where objects are not just taken and put back, and after the end.
-  std::atomic<uint32_t> quick_slot_{0};
+  const bool is_elaborate_;              // functions are to be called, or marks made
   std::atomic<uint64_t> least_free_{0};  // objects that reclaim leaves between the lanes
   // Those who wait, and what the reserve lacks: somebody wants the next object that is freed. Under the lock; anybody reads it.
   std::atomic<uint32_t> attention_{0};

@@ -85,6 +85,7 @@ bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
   kind_.slot = owner_.slot;
   engine_.add_kind(owner_, kind_);
   reserve_ = reserve;
+  publish();
   while (reserved() < reserve) {
     Object* object = obtain(slot);
     if (object == nullptr) return false;
@@ -94,7 +95,6 @@ bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
     }
     keep_in_reserve(object);
   }
-  publish();
   return true;
 }
 
@@ -102,8 +102,7 @@ bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
 template <class P>
 void Pool<P>::publish() {
   const bool plain = !is_elaborate_ && budget_.limit() == Budget::kNone && reserve_ == 0;
-  hit_slot.store(plain ? kind_.slot : 0, std::memory_order_relaxed);
-  quick_slot_.store(is_elaborate_ ? 0 : kind_.slot, std::memory_order_relaxed);
+  engine_.relabel(owner_, is_elaborate_ ? 0 : plain ? owner_.handle : owner_.handle | Labels::kMissed);
 }
 
 // --- Allocating.
@@ -205,7 +204,8 @@ template <class P>
 FAST void Pool<P>::put_into_lane(Object* object, Slot& slot) {
   if (UNLIKELY(is_imported())) return keep_imported(object, slot);
   const auto look = [&](Gate* gate, Slab* slab) { engine_.look_slow(slab, slot, gate); };
-  if (LIKELY(engine_.free_quickly_of(kind_, object, slot, look))) return;
+  Bin* bin;
+  if (LIKELY(engine_.free_quickly_of(kind_, object, slot, look, bin))) return;
   if (UNLIKELY(was_forked_) && keep_beside(object, slot)) return;
   engine_.free_of(kind_, object, slot);
 }
@@ -448,10 +448,9 @@ uint64_t Pool<P>::live(Slot& slot) {
 
 template <class P>
 uint64_t Pool<P>::end(Slot& slot, bool& lost) {
-  engine_.make_calls_of(this, slot);
-  state_.store(~kLive, std::memory_order_relaxed);
-  hit_slot.store(0, std::memory_order_relaxed);  // the slot may be another pool's soon
-  quick_slot_.store(0, std::memory_order_relaxed);
+  engine_.make_calls_of(reinterpret_cast<void*>(owner_.handle), slot);
+  owner_.its_handle().store(0, std::memory_order_relaxed);
+  engine_.relabel(owner_, 0);  // the place may be another pool's soon
   uint64_t used = 0;
   if (is_imported()) {
     bring_to_shelf(slot, true);

@@ -5,6 +5,7 @@
 //
 //   pool --> kind --> slot in every lane's area:  [bin]
 //   heap --> kinds -> slot in every lane's area:  [table] --> [bin of class 1 | bin of class 2 | ..]
+//   beside it the owner's label, if it has a bin or table there (slab/handle.h)
 //
 // Where a free object's contents must stay as they are (init and fini), its links lie behind them: an Object is then the place
 // `link` bytes into the memory that the program knows.
@@ -12,6 +13,7 @@
 
 #include "base/contention.h"
 #include "memory/region.h"
+#include "slab/handle.h"
 #include "slab/object.h"
 
 namespace lanemalloc {
@@ -145,7 +147,7 @@ struct Bin {
     full.for_each(visit);
   }
 };
-static_assert(sizeof(Bin) == 64);
+static_assert(sizeof(Bin) == Labels::kBinBytes);
 
 // Who kinds belong to: a heap or a pool.
 struct KindOwner {
@@ -155,12 +157,21 @@ struct KindOwner {
   char name[32];
   void* front = nullptr;                   // the heap or pool
   uint32_t slot = 0;                       // of its bins in lanes' areas
+  Handle handle = 0;                       // what the program holds
+  std::atomic<Handle> handles[2]{};        // by type: that, while it is one; else 0
+  std::atomic<Handle> label{0};            // what lanes have among their labels; 0: no hits
   std::atomic<Kind*> kinds{nullptr};       // by Kind::next; they only come
   KindOwner* next = nullptr;               // of all
   const Contention* contention = nullptr;  // of a pool's lock
   // In a fork child: other threads' doings with the owner are over. who: the slot of the thread that has forked.
   void (*forget_threads)(KindOwner& owner, const void* who) = nullptr;
 
+  bool is_heap(Handle its) const {
+    return handles[static_cast<size_t>(Type::kHeap)].load(std::memory_order_relaxed) == its;
+  }
+  bool is_live() const { return handles[index()].load(std::memory_order_relaxed) != 0; }
+  std::atomic<Handle>& its_handle() { return handles[index()]; }
+  size_t index() const { return static_cast<size_t>(type); }
   // acquire: the kind is whole. Pairs with [kinds.add].
   Kind* first_kind() const { return kinds.load(std::memory_order_acquire); }
 };
@@ -181,6 +192,15 @@ constexpr Bytes table_size(unsigned index) {
 }
 static_assert(table_size(table_index(kSmallMax + 1)) == size_of(class_of(kSmallMax + 1)));
 static_assert(table_index(kSlabMax) == kTableBins - 1);
+
+// What a program asks for by handle: the bin of its pool, or of a size of its heap. Neither need be a handle.
+struct PoolHit {
+  Handle handle;
+};
+struct HeapHit {
+  Handle handle;
+  uint32_t index;  // in the table
+};
 
 // Of a kind's bin, in every lane's area.
 struct BinPlace {
@@ -245,7 +265,8 @@ class KindTable {
  public:
   static constexpr uint32_t kSlotBytes = sizeof(Bin);
 
-  explicit constexpr KindTable(Bytes area) : slots_(static_cast<uint32_t>(area / kSlotBytes)) {}
+  explicit constexpr KindTable(Bytes area)
+      : slots_(static_cast<uint32_t>((area - Labels::kBins) / kSlotBytes)) {}
 
   // False: there are too many.
   bool add(KindOwner& owner) {
@@ -253,9 +274,13 @@ class KindTable {
       uint64_t& word = taken_[i / 64];
       if ((word >> (i % 64) & 1) != 0) continue;
       word |= uint64_t{1} << (i % 64);
-      owner.slot = i * kSlotBytes;
+      owner.slot = static_cast<uint32_t>(Labels::kBins + i * kSlotBytes);
+      owner.handle = make_handle(i, ++generation_);
+      owner.its_handle().store(owner.handle, std::memory_order_relaxed);
       owner.next = first_;
       first_ = &owner;
+      // release: who finds the owner finds its handle. Pairs with [find].
+      by_number_[i].store(&owner, std::memory_order_release);
       return true;
     }
     return false;
@@ -265,7 +290,8 @@ class KindTable {
     while (*link != nullptr && *link != &owner) link = &(*link)->next;
     if (*link == nullptr) return;  // add() has refused it
     *link = owner.next;
-    const uint32_t i = owner.slot / kSlotBytes;
+    const uint32_t i = number_of(owner.handle);
+    by_number_[i].store(nullptr, std::memory_order_relaxed);
     taken_[i / 64] &= ~(uint64_t{1} << (i % 64));
   }
   template <class Visitor>
@@ -273,16 +299,40 @@ class KindTable {
     for (KindOwner* owner = first_; owner != nullptr; owner = owner->next) visit(*owner);
   }
 
+  // Whose handle this is, whatever it may be; null: nobody's of that type. No lock.
+  KindOwner* find(Handle handle, KindOwner::Type type) const {
+    KindOwner* owner = find_quickly(handle, type);
+    return LIKELY(owner != nullptr) ? owner : at(number_of(handle) * sizeof(Handle), handle, type);
+  }
+  // The same, of numbers with labels.
+  FAST KindOwner* find_quickly(Handle handle, KindOwner::Type type) const {
+    return at(Labels::place(handle) & ~(sizeof(Handle) - 1), handle, type);
+  }
+
   Tries<> kind_tries;  // at lists of kinds
 
  private:
   SHOWN_BY_LAYOUT;
 
-  static constexpr uint32_t kMost = 16384;
+  static constexpr uint32_t kMost = 2 * Labels::kHits;
+
+  // distance: of the number, in by_number_. A multiplication less.
+  FAST KindOwner* at(Bytes distance, Handle handle, KindOwner::Type type) const {
+    using Word = std::atomic<KindOwner*>;
+    const auto* word =
+        reinterpret_cast<const Word*>(reinterpret_cast<const std::byte*>(by_number_) + distance);
+    KindOwner* owner = word->load(std::memory_order_acquire);  // [find]
+    const auto index = static_cast<size_t>(type);
+    return LIKELY(owner != nullptr && owner->handles[index].load(std::memory_order_relaxed) == handle)
+               ? owner
+               : nullptr;
+  }
 
   KindOwner* first_ = nullptr;
   const uint32_t slots_;
+  uint64_t generation_ = 0;
   uint64_t taken_[kMost / 64]{};
+  std::atomic<KindOwner*> by_number_[kMost]{};
 };
 
 }  // namespace lanemalloc

@@ -80,7 +80,10 @@ for source in "$here"/*.c; do
   fi
   # Its cases call lane_*, which no other library has.
   if grep -q '^// Linked with the library\.' "$source"; then
-    [[ $library == glibc ]] || program "$name" plain "$source" "${arguments[@]}" "$library" "-Wl,-rpath,${library%/*}"
+    [[ $library != glibc ]] || continue
+    program "$name" plain "$source" "${arguments[@]}" "$library" "-Wl,-rpath,${library%/*}"
+    [[ ! -e $archive ]] || ! grep -q '^// Also linked with the static library\.' "$source" ||
+      program "${name}_static" plain "$source" "${arguments[@]}" "$archive"
     continue
   fi
   program "$name" preload "$source" "${arguments[@]}"

@@ -160,7 +160,7 @@ PROGRAMS = {
             ("lane/probe_orders.h", "kMostLanes = 4096", "kMostLanes = 8"),
             (LOCK, "kSpins = 64", "kSpins = 2"),
             (KINDS, "kSpins = 256", "kSpins = 2"),
-            (LANE, "kAreaBlocks = 16", "kAreaBlocks = 1"),
+            (LANE, "kAreaBlocks = 18", "kAreaBlocks = 3"),
         ),
     ),
 }
@@ -468,8 +468,8 @@ MUTANTS += [
            "if (UNLIKELY(slab->push(object))) return look(gate, slab), true;",
            "leave();\n      if (UNLIKELY(slab->push(object))) return look(gate, slab), true;"),
     change("explorer", "Pool: a free looks at the gate before it enters", "pool-slab", KINDS,
-           "Look look) {\n  Gate* gate = Owned::enter(slot);\n  const Address area = Owned::area(gate);",
-           f"Look look) {{\n  const Address area = Owned::area(slot.load({RELAXED}));\n  Gate* gate = Owned::enter(slot);"),
+           "Look look, Bin*& bin) {\n  Gate* gate = Owned::enter(slot);\n  const Address area = Owned::area(gate);",
+           f"Look look, Bin*& bin) {{\n  const Address area = Owned::area(slot.load({RELAXED}));\n  Gate* gate = Owned::enter(slot);"),
     change("explorer", "Pool: taking by CPU is no step", "pool-cpu-2", PERCPU,
            "return P::hit_pop_here(here(gate), reinterpret_cast<void**>(&head), object) == Restartable::kDone;",
            f"if (here(gate).load({ACQUIRE}) >> 16 != P::lane_number() || head == nullptr) return false;\n"

@@ -372,9 +372,14 @@ TEST_ALL_CONFIGS(HeapTest, ReallocTellsOfTheSoftLimitItself) {
 TEST_ALL_CONFIGS(HeapTest, AHeapThatIsNoMoreHasNoPlaceInLanes) {
   FakeHeap& heap = make();
   take(heap, t(), 100);
-  EXPECT_NE(heap.table_slot.load(), 0u);
+  const Handle handle = heap.owner().handle;
+  EXPECT_EQ(heap.owner().label.load(), handle);
+  EXPECT_NE(engine().find_owner(reinterpret_cast<void*>(handle), KindOwner::Type::kHeap), nullptr);
+  EXPECT_EQ(engine().find_owner(reinterpret_cast<void*>(handle), KindOwner::Type::kPool), nullptr);
   end(heap);
-  EXPECT_EQ(heap.table_slot.load(), 0u);
+  EXPECT_EQ(heap.owner().label.load(), 0u);
+  EXPECT_EQ(engine().find_owner(reinterpret_cast<void*>(handle), KindOwner::Type::kHeap), nullptr);
+  EXPECT_EQ((FakeHeap::allocate_quickly(engine(), handle, 100, t())), nullptr);
 }
 
 class CheckedHeapTest : public HeapTest {

@@ -1,5 +1,7 @@
 // Kinds: what lanes and the engine do for them, seen through pools. Batches to other lanes, slabs that rest, exits, memory that
 // cannot be had, figures.
+#include <map>
+
 #include "pools.h"
 
 namespace lanemalloc {
@@ -67,6 +69,69 @@ TEST_OWNED(KindsTest, ALaneThatWasTakenAwayIsHitAgainAfterItsOwnerHasMissed) {
   Gate* gate = Owned::enter(t);
   EXPECT_EQ(Owned::area(t.load()), 0u) << "busy";
   Owned::leave(t, gate);
+}
+
+// --- Handles.
+
+// What the head of slab/handle.h says, for each place: between two labels, or beside one, nothing reads as what would lead there.
+TEST(HandleTest, OnlyAHandleFindsItselfAmongTheLabels) {
+  uint64_t random = 1;
+  for (uint32_t number = 0; number < Labels::kHits; ++number) {
+    for (int round = 0; round < 8; ++round) {
+      random = random * 6364136223846793005 + 1442695040888963407;
+      const Handle handle = make_handle(number, random >> 20);
+      ASSERT_EQ(Labels::place(handle), number * sizeof(Handle));
+      ASSERT_EQ(number_of(handle), number);
+      const Handle kinds[] = {0, handle, handle | Labels::kMissed};
+      const Handle next = (round & 1) != 0 ? 0 : make_handle(number + 1, random >> 24) | (round >> 1 & 1);
+      for (const Handle label : kinds) {
+        const Handle both[] = {number == 0 ? 0 : label, next};
+        for (Bytes into = 1; into < sizeof(Handle); ++into) {
+          Handle value;
+          memcpy(&value, reinterpret_cast<const std::byte*>(both) + into, sizeof value);
+          const Bytes there = number * sizeof(Handle) + into;
+          // The library asks for what it is given with kMissed too.
+          if (Labels::place(value) == there || (value % 2 != 0 && Labels::place(value - 1) == there))
+            FAIL() << std::hex << label << ' ' << next << ' ' << into;
+        }
+      }
+    }
+  }
+}
+
+TEST(HandleTest, BeyondThoseWithLabelsNumbersAreTheirOwn) {
+  for (uint32_t number = Labels::kHits; number < 2 * Labels::kHits; ++number) {
+    ASSERT_EQ(number_of(make_handle(number, number)), number);
+    ASSERT_NE(make_handle(number, 7), make_handle(number - Labels::kHits, 7));
+  }
+}
+
+TEST_OWNED(KindsTest, ALabelSaysWhoMayHit) {
+  Slot &t = thread(), &other = thread();
+  FakePool& pool = make(t, 48);
+  const Handle handle = pool.owner().handle;
+  for (Slot* each : {&t, &other}) give(pool, *each, take(pool, *each));
+  const std::map<Slot*, Address> areas = {{&t, Owned::area(t.load())}, {&other, Owned::area(other.load())}};
+  const auto label = [&](Slot& of) {
+    Handle found;
+    const Address at = areas.at(&of) + Labels::kPools + Labels::place(handle);
+    memcpy(&found, reinterpret_cast<const void*>(at), sizeof found);
+    return found;
+  };
+  const auto both_are = [&](Handle wanted) { return label(t) == wanted && label(other) == wanted; };
+  EXPECT_TRUE(both_are(handle));
+  ASSERT_TRUE(pool.set_limit(100, t));
+  EXPECT_TRUE(both_are(handle | Labels::kMissed));
+  ASSERT_TRUE(pool.set_limit(0, other));
+  EXPECT_TRUE(both_are(handle));
+  EXPECT_EQ(end(pool, t), 0u);
+  EXPECT_TRUE(both_are(0));
+  FakePool& next = make(t, 48);
+  EXPECT_EQ(number_of(next.owner().handle), number_of(handle));
+  EXPECT_NE(next.owner().handle, handle);
+  give(next, t, take(next, t));
+  EXPECT_EQ(label(t), next.owner().handle);
+  EXPECT_EQ(label(other), 0u) << "it has no bin there";
 }
 
 // A handler between the two steps of a thread's first entering: the lane that it has taken is the thread's.

@@ -153,20 +153,20 @@ TEST_ALL_CONFIGS(PoolLimitTest, ALimitComesAndGoesWhilePoolsAreInUse) {
 TEST_ALL_CONFIGS(PoolLimitTest, HitsServeAPoolOnlyWithoutFunctionsLimitAndReserve) {
   Slot& t = thread();
   PoolCalls calls;
-  EXPECT_NE(make(t, 32).hit_slot, 0u);
-  EXPECT_EQ(make(t, 32, 100).hit_slot, 0u);
-  EXPECT_EQ(make(t, 32, 0, 5).hit_slot, 0u);
-  EXPECT_EQ(make(t, 32, 0, 0, calls.uses_only()).hit_slot, 0u);
-  EXPECT_EQ(make(t, 32, 0, 0, calls.memory_only()).hit_slot, 0u);
+  EXPECT_TRUE(make(t, 32).is_hit());
+  EXPECT_FALSE(make(t, 32, 100).is_hit());
+  EXPECT_FALSE(make(t, 32, 0, 5).is_hit());
+  EXPECT_FALSE(make(t, 32, 0, 0, calls.uses_only()).is_hit());
+  EXPECT_FALSE(make(t, 32, 0, 0, calls.memory_only()).is_hit());
   FakePool& pool = make(t, 32, 100);
   ASSERT_TRUE(pool.set_limit(0, t));
-  EXPECT_NE(pool.hit_slot, 0u);
+  EXPECT_TRUE(pool.is_hit());
   ASSERT_TRUE(pool.set_limit(9, t));
-  EXPECT_EQ(pool.hit_slot, 0u);
+  EXPECT_FALSE(pool.is_hit());
   Settings checked;
   checked.checked = true;
   begin(checked);
-  EXPECT_EQ(make(thread(), 32).hit_slot, 0u);
+  EXPECT_FALSE(make(thread(), 32).is_hit());
 }
 
 // Out of line, at a limit too: where a lane's owner enters, and where a CPU does.

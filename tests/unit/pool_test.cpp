@@ -370,7 +370,7 @@ TEST_ALL_CONFIGS(PoolTest, TheEndGivesBackEverythingWhereverItLies) {
   EXPECT_EQ(live(pool, b), 400u);
   EXPECT_EQ(end(pool, b), 400u);
   EXPECT_FALSE(pool.is_live());
-  EXPECT_EQ(pool.hit_slot, 0u);
+  EXPECT_FALSE(pool.is_hit());
   for (int i = 0; i < 4; ++i) engine().trim(a);
   EXPECT_EQ(statistics().slab_bytes, before);
   // Its place in the lanes is another's now.

@@ -28,8 +28,16 @@ class DeferKindsTest : public PoolTest {
   }
   void add_reader(Slot& slot) { ASSERT_TRUE(engine().add_reader(reader_, "the reader", slot)); }
 
-  // As the library's: what is called knows its thread by itself.
-  static void free_of_pool(void* pool, void** objects, size_t n) {
+  // As the library's: what is called knows its thread by itself, and is given a handle.
+  static inline const FakeEngine* engine_here_ = nullptr;
+  static void* handle_of(const KindOwner& owner) { return reinterpret_cast<void*>(owner.handle); }
+  static void* front_of(const void* handle, KindOwner::Type type) {
+    const KindOwner* owner = engine_here_->find_owner(handle, type);
+    return owner != nullptr ? owner->front : nullptr;
+  }
+  static void free_of_pool(void* handle, void** objects, size_t n) {
+    void* const pool = front_of(handle, KindOwner::Type::kPool);
+    ASSERT_NE(pool, nullptr);
     EXPECT_LE(n, Call::kMostAtOnce);
     frees_ += static_cast<int>(n);
     for (size_t i = 0; i < n; ++i)
@@ -45,7 +53,8 @@ class DeferKindsTest : public PoolTest {
     return result;
   }
   int defer(FakePool& pool, Slot& slot, void* p) {
-    return as(slot, [&] { return engine().defer_call({free_of_pool, &pool, p}, slot); });
+    engine_here_ = &engine();
+    return as(slot, [&] { return engine().defer_call({free_of_pool, handle_of(pool.owner()), p}, slot); });
   }
   void defer_some(FakePool& pool, Slot& slot, int n) {
     for (int i = 0; i < n; ++i) ASSERT_EQ(defer(pool, slot, take(pool, slot)), 0);
@@ -262,7 +271,9 @@ class DeferHeapTest : public DeferKindsTest {
   static constexpr FakeHeap::KindSource kSource{
       []() -> void* { return ::operator new(sizeof(Kind), std::align_val_t{alignof(Kind)}); },
       [](void* kind) { ::operator delete(kind, std::align_val_t{alignof(Kind)}); }};
-  static void free_of_heap(void* heap, void** objects, size_t n) {
+  static void free_of_heap(void* handle, void** objects, size_t n) {
+    void* const heap = front_of(handle, KindOwner::Type::kHeap);
+    ASSERT_NE(heap, nullptr);
     FakeHeap& its = *static_cast<FakeHeap*>(heap);
     for (size_t i = 0; i < n; ++i, ++frees_) {
       const size_t freed = its.free_batch(objects + i, n - i, here());
@@ -275,7 +286,9 @@ class DeferHeapTest : public DeferKindsTest {
     for (Bytes size : telling_sizes()) {
       void* p = heap.allocate(size, kGranule, slot);
       ASSERT_NE(p, nullptr);
-      ASSERT_EQ(as(slot, [&] { return engine().defer_call({free_of_heap, &heap, p}, slot); }), 0);
+      engine_here_ = &engine();
+      const Call call{free_of_heap, handle_of(heap.owner()), p};
+      ASSERT_EQ(as(slot, [&] { return engine().defer_call(call, slot); }), 0);
     }
   }
 };

@@ -98,6 +98,7 @@ void Lane<P>::close_gate() {
   open_bins.store(0, std::memory_order_relaxed);
   open_owner.store(static_cast<uint16_t>(Owner::kClosed), std::memory_order_relaxed);
   area.store(0, std::memory_order_relaxed);
+  area_of_hits.store(lanemalloc::no_area, std::memory_order_relaxed);
   deferred_end.store(0, std::memory_order_relaxed);
 }
 
@@ -107,14 +108,24 @@ void Lane<P>::open_gate() {
   if (world_.settings.checked) return;  // every operation then takes the slow path, which checks
   open_bins.store(kSmallIndexes + 1, std::memory_order_relaxed);
   open_owner.store(static_cast<uint16_t>(id_), std::memory_order_relaxed);
-  area.store(bins_at_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  open_area_to_hits();
   deferred_end.store(deferred_limit_, std::memory_order_relaxed);
+}
+
+// Where there is one.
+template <class P>
+void Lane<P>::open_area_to_hits() {
+  const Address begin = bins_at_.load(std::memory_order_relaxed);
+  if (begin == 0) return;
+  area.store(begin, std::memory_order_relaxed);
+  area_of_hits.store(reinterpret_cast<const void*>(begin), std::memory_order_relaxed);
 }
 
 template <class P>
 bool Lane<P>::is_closed() const {
   return open_bins.load(std::memory_order_relaxed) == 0 &&
          open_owner.load(std::memory_order_relaxed) == static_cast<uint16_t>(Owner::kClosed) &&
+         area_of_hits.load(std::memory_order_relaxed) == lanemalloc::no_area &&
          area.load(std::memory_order_relaxed) == 0 && deferred_end.load(std::memory_order_relaxed) == 0;
 }
 

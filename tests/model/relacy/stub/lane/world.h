@@ -42,6 +42,7 @@ class Lane : public Gate {
   void rest_closed();
   bool is_named_by(const Slot* slot) const;
   void open_gate();
+  void open_area_to_hits();
   void close_gate();
   bool is_closed() const;
   bool is_being_revoked() const { return revoking_.load(std::memory_order_acquire); }

@@ -66,10 +66,11 @@ class Runs {
     if (lock_.acquire(visit)) {
       run = take(n, align_blocks);
       lock_.release(visit);
+      if (UNLIKELY(taken_beside_.load(std::memory_order_relaxed) != 0))
+        taken_beside_.store(0, std::memory_order_relaxed);
       if (run.at == kNone) run = grow(n, align_blocks, visit);
     } else {
-      run = take_deferred(n, align_blocks);
-      if (run.at == kNone) run = {take_fresh_aligned(n, align_blocks), true};
+      run = take_beside(n, align_blocks, visit);
     }
     if (UNLIKELY(run.at == kNone)) run = allocate_the_last(n, align_blocks, visit);
     if (run.at == kNone) return run;
@@ -200,8 +201,8 @@ class Runs {
       ++refusals;
     }
     if (UNLIKELY(refusals > 0)) is_refused_.store(given == 0, std::memory_order_relaxed);
-    if (UNLIKELY(has_needless_clean()) && lock_.acquire(visit)) {
-      give_back_all(BlockKind::kClean);
+    if (UNLIKELY(clean_blocks_.load(std::memory_order_relaxed) > kDoublingStep) && lock_.acquire(visit)) {
+      unmap_needless();
       lock_.release(visit);
     }
     return given;
@@ -474,6 +475,28 @@ class Runs {
     insert(at, n, kind);
   }
 
+  // The lists are closed. What is freed meanwhile is cut into ever smaller pieces, and only the lists put them together: a few threads that
+  // allocate and free would take gigabytes of addresses until the fork is over, and the kernel refuses a fork of that much. So past a
+  // limit the lists are opened, at once: the child makes them anew where it must.
+  NOINLINE Run take_beside(BlockCount n, BlockCount align_blocks, Visit& visit) {
+    Run run = take_deferred(n, align_blocks);
+    if (run.at != kNone) return run;
+    const uint64_t quarter = claimed_blocks_.load(std::memory_order_relaxed) / 4;
+    if (taken_beside_.fetch_add(n, std::memory_order_relaxed) >= (quarter > kCacheLimit ? quarter : kCacheLimit)) {
+      const Visit before = visit;
+      visit.insists = 1;
+      visit.may_block = false;  // for a holder who may not be there: this may be the child already
+      if (lock_.acquire(visit)) {
+        run = take(n, align_blocks);
+        lock_.release(visit);
+      }
+      visit.insists = before.insists;
+      visit.may_block = before.may_block;
+    }
+    if (run.at == kNone) run = {take_fresh_aligned(n, align_blocks), true};
+    return run;
+  }
+
   // There is no memory: what a fork has closed is opened, and all that is free goes back to the system first.
   NOINLINE Run allocate_the_last(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = {kNone, true};
@@ -627,13 +650,32 @@ class Runs {
       put(at, n, kind);
       if (UNLIKELY(kind == BlockKind::kDirty) && ++refusals == kMostRefusals) return;
     }
-    if (UNLIKELY(has_needless_clean())) give_back_all(BlockKind::kClean);
+    unmap_needless();
   }
 
-  // Clean memory costs nothing, but where what is mapped counts.
-  bool has_needless_clean() const {
-    return unmap_.load(std::memory_order_relaxed) &&
-           clean_blocks_.load(std::memory_order_relaxed) > kDoublingStep;
+  // Clean memory costs nothing, but where what is mapped counts. What is longer than a step of growth counts for all: the kernel
+  // refuses a fork of a process in which one mapping is larger than the machine's memory, and neighbours are one.
+  void unmap_needless() {
+    if (LIKELY(clean_blocks_.load(std::memory_order_relaxed) <= kDoublingStep)) return;
+    if (unmap_.load(std::memory_order_relaxed)) {
+      give_back_all(BlockKind::kClean);
+      return;
+    }
+    constexpr unsigned kClean =
+        static_cast<unsigned>(BlockKind::kClean) - static_cast<unsigned>(BlockKind::kDirty);
+    for (;;) {
+      const BlockIndex at = find(kClean, kLargestStep + 1);
+      if (LIKELY(at == kNone)) return;
+      const BlockCount n = region_.state(at).length;
+      remove(at);
+      mark_used(at, n);
+      fence_of_walk();
+      const BlockKind kind =
+          P::release(region_.address_of(at), bytes_of(n)) ? BlockKind::kAbsent : BlockKind::kClean;
+      if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
+      put(at, n, kind);
+      if (UNLIKELY(kind == BlockKind::kClean)) return;
+    }
   }
 
   // Out of memory: unmaps every free run, so that what limits count is given back too. True if there was any.
@@ -749,6 +791,7 @@ class Runs {
   std::atomic<uint64_t> claimed_blocks_{0};  // also counted by those who could not have the lock
   alignas(kNoSharing) std::atomic<BlockIndex> deferred_{0};
   std::atomic<uint32_t> takers_{0};  // threads that have all of that in their hands
+  std::atomic<uint64_t> taken_beside_{0};  // blocks, since the lists could last be had
   std::atomic<BlockIndex> used_end_{0};
   std::atomic<uint32_t> epoch_{1};
   std::atomic<uint32_t> moved_alive_{0};

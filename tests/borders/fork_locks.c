@@ -302,6 +302,43 @@ CASE(memory_at_the_limit_is_not_refused_during_a_fork) {
   for (int i = 0; i < 2; i++) pthread_join(id[i], NULL);
 }
 
+// --- What is freed during a fork serves those who allocate during it.
+
+enum { kRounds = 2000 };
+static unsigned rounds[2];
+
+static void* takes_and_gives_all_sizes(void* of) {
+  for (; !stopped(); __atomic_fetch_add((unsigned*)of, 1, __ATOMIC_RELAXED)) {
+    for (size_t size = 8; size <= 2 << 20; size *= 2) {
+      void* p = malloc(size);
+      REQUIRE(p != NULL);
+      sink = p;
+      free(p);
+    }
+  }
+  return NULL;
+}
+static void wait_for_rounds(void) {
+  for (int i = 0; i < 2; i++) {
+    const unsigned before = __atomic_load_n(&rounds[i], __ATOMIC_RELAXED);
+    while (__atomic_load_n(&rounds[i], __ATOMIC_RELAXED) - before < kRounds) usleep(1000);
+  }
+}
+CASE(a_long_fork_does_not_make_memory_grow) {
+  pthread_t id[2];
+  for (int i = 0; i < 2; i++)
+    REQUIRE(pthread_create(&id[i], NULL, takes_and_gives_all_sizes, &rounds[i]) == 0);
+  wait_for_rounds();
+  const size_t before = status_bytes("VmSize:");
+  plugin_calls(wait_for_rounds);
+  fork_once();
+  const size_t after = status_bytes("VmPeak:");
+  CHECK_MSG(after < before + ((size_t)1 << 30), "%zu MiB, then %zu", before >> 20, after >> 20);
+  plugin_calls(NULL);
+  __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+  for (int i = 0; i < 2; i++) pthread_join(id[i], NULL);
+}
+
 // --- Pools and heaps.
 
 static struct {

@@ -2,6 +2,7 @@
 // Also linked with the static library.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -199,4 +200,31 @@ CASE(too_much_is_refused_where_there_is_much_memory) {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == kStatusSkipped) SKIP("ptrace is not allowed here");
   CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
+}
+
+// --- Much of the machine's memory, one after the other. The kernel refuses a fork if one mapping is larger than all of it, and neighbours
+// are one mapping.
+
+static void* takes_most_of_the_machine(void* in_a_thread) {
+  struct sysinfo machine;
+  REQUIRE(sysinfo(&machine) == 0);
+  const size_t all = (machine.totalram + machine.totalswap) * machine.mem_unit;
+  for (int percent = 50; percent <= 80; percent += 6) {
+    char* p = malloc(all / 100 * (size_t)percent);
+    if (p == NULL) SKIP("the machine does not promise its memory");
+    p[0] = 1;
+    free(p);
+  }
+  const pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  CHECK_MSG(pid > 0, "VmSize is %zu MiB of %zu", status_bytes("VmSize:") >> 20, all >> 20);
+  int status = -1;
+  CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+  return in_a_thread;
+}
+CASE(fork_after_large_blocks_that_are_free) { takes_most_of_the_machine(NULL); }
+CASE(fork_after_large_blocks_that_are_free_with_threads) {
+  pthread_t id;
+  REQUIRE(pthread_create(&id, NULL, takes_most_of_the_machine, NULL) == 0);
+  REQUIRE(pthread_join(id, NULL) == 0);
 }

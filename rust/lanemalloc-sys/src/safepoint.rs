@@ -111,6 +111,8 @@ extern "C" {
     /// Ends a read section.
     #[link_name = "lane_inline_reader_exit"]
     pub fn lane_reader_exit(reader: *mut lane_reader);
+    /// Tells of [`lane_reader_exit`] without a section, which calls it.
+    pub fn lane_reader_exit_without_section(reader: *mut lane_reader);
 
     /// Begins one long section, for threads that read nearly always.
     #[link_name = "lane_inline_reader_online"]

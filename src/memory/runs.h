@@ -482,7 +482,8 @@ class Runs {
     Run run = take_deferred(n, align_blocks);
     if (run.at != kNone) return run;
     const uint64_t quarter = claimed_blocks_.load(std::memory_order_relaxed) / 4;
-    if (taken_beside_.fetch_add(n, std::memory_order_relaxed) >= (quarter > kCacheLimit ? quarter : kCacheLimit)) {
+    if (taken_beside_.fetch_add(n, std::memory_order_relaxed) >=
+        (quarter > kCacheLimit ? quarter : kCacheLimit)) {
       const Visit before = visit;
       visit.insists = 1;
       visit.may_block = false;  // for a holder who may not be there: this may be the child already
@@ -790,7 +791,7 @@ class Runs {
   std::atomic<uint64_t> clean_blocks_{0};
   std::atomic<uint64_t> claimed_blocks_{0};  // also counted by those who could not have the lock
   alignas(kNoSharing) std::atomic<BlockIndex> deferred_{0};
-  std::atomic<uint32_t> takers_{0};  // threads that have all of that in their hands
+  std::atomic<uint32_t> takers_{0};        // threads that have all of that in their hands
   std::atomic<uint64_t> taken_beside_{0};  // blocks, since the lists could last be had
   std::atomic<BlockIndex> used_end_{0};
   std::atomic<uint32_t> epoch_{1};

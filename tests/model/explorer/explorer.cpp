@@ -457,7 +457,8 @@ void store(volatile void* p, uint64_t value, unsigned size, int order, const voi
   atomic_access(a, false, true, pc);
   me.buffer.push_back({a, value, static_cast<uint8_t>(size), releases(order), me.clock});
   if (releases(order)) ++me.clock[current];
-  if (is_alone) drain(me);  // nobody else looks; and what asm adds to memory, which is not seen here, must come after
+  if (is_alone)
+    drain(me);  // nobody else looks; and what asm adds to memory, which is not seen here, must come after
   trace(pc, "store %s = %#zx", name_of(a).c_str(), static_cast<size_t>(value));
   if (order == __ATOMIC_SEQ_CST) drain(me);
   wake_spinners();

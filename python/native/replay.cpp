@@ -127,7 +127,7 @@ struct Timer {
   uint64_t* sum;
   uint64_t began;
   explicit Timer(Worker& worker) : sum(&worker.ticks), began(counter()) {}
-  ~Timer() { *sum += counter_after() - began; }
+  ~Timer() { *sum += counter() - began; }
 };
 
 void* allocate(Worker& worker, const PlanEvent& event) {

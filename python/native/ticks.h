@@ -15,10 +15,9 @@ inline uint64_t clock_ns() {
 
 #if defined(__x86_64__)
 inline constexpr bool kHasCounter = true;
-inline uint64_t counter() { return __builtin_ia32_rdtsc(); }
-// Not before what stands before it is done. A free needs no more than counter(): its effects are seen by others only after
-// the instructions before them, this one too, have retired. What follows a malloc could be read early.
-inline uint64_t counter_after() {
+// Not before what stands before it is done: a malloc, or the load that brought the pointer which is freed now from another thread. What
+// follows a free may begin early, but others see it only when all before it has retired, this too.
+inline uint64_t counter() {
   unsigned cpu;
   return __builtin_ia32_rdtscp(&cpu);
 }
@@ -29,11 +28,9 @@ inline uint64_t counter() {
   asm volatile("isb\n\tmrs %0, cntvct_el0" : "=r"(ticks)::"memory");
   return ticks;
 }
-inline uint64_t counter_after() { return counter(); }
 #else
 inline constexpr bool kHasCounter = false;
 inline uint64_t counter() { return clock_ns(); }
-inline uint64_t counter_after() { return clock_ns(); }
 #endif
 
 }  // namespace lanemalloc::trace

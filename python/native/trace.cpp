@@ -289,17 +289,17 @@ Chunk* acquire(Thread& t) {
   return chunk;
 }
 
-FAST uint64_t ticks(bool after) {
-  if (LIKELY(use_counter)) return (after ? counter_after() : counter()) - start_tick;
+FAST uint64_t ticks() {
+  if (LIKELY(use_counter)) return counter() - start_tick;
   return clock_ns() - start_tick;
 }
 
-FAST void write_event(Chunk* chunk, uint32_t state, uint64_t kind, bool after, const void* pointer,
-                      size_t size, const void* site) {
+FAST void write_event(Chunk* chunk, uint32_t state, uint64_t kind, const void* pointer, size_t size,
+                      const void* site) {
   chunk->state.store(state | 1, std::memory_order_relaxed);
   fence();
   Event& event = chunk->events[state >> 1];
-  event.head = ticks(after) << kTickShift | kind;
+  event.head = ticks() << kTickShift | kind;
   event.site = reinterpret_cast<uint64_t>(site);
   event.pointer = reinterpret_cast<uint64_t>(pointer);
   event.size = size;
@@ -333,7 +333,7 @@ void name_thread(Thread& t) {
   t.tid = static_cast<uint32_t>(syscall(SYS_gettid));
 }
 
-void write_nested(Thread& t, uint64_t kind, bool after, const void* pointer, size_t size, const void* site) {
+void write_nested(Thread& t, uint64_t kind, const void* pointer, size_t size, const void* site) {
   const int depth = t.depth;
   if (depth >= kNests) return lose();
   t.depth = depth + 1;
@@ -347,7 +347,7 @@ void write_nested(Thread& t, uint64_t kind, bool after, const void* pointer, siz
     chunk = t.nested[depth] = acquire(t);
   }
   if (chunk != nullptr) {
-    write_event(chunk, chunk->state.load(std::memory_order_relaxed) & ~1U, kind, after, pointer, size, site);
+    write_event(chunk, chunk->state.load(std::memory_order_relaxed) & ~1U, kind, pointer, size, site);
   } else {
     lose();
   }
@@ -357,8 +357,7 @@ void write_nested(Thread& t, uint64_t kind, bool after, const void* pointer, siz
 }
 
 // `mine` is what the hook took; the thread's word holds the full chunk.
-SLOW void record_slowly(Chunk* mine, uint64_t kind, bool after, const void* pointer, size_t size,
-                        const void* site) {
+SLOW void record_slowly(Chunk* mine, uint64_t kind, const void* pointer, size_t size, const void* site) {
   Thread& t = thread;
   const int how = attached.load(std::memory_order_acquire);
   if (how != 2 && (how != 0 || !attach())) return;
@@ -368,7 +367,7 @@ SLOW void record_slowly(Chunk* mine, uint64_t kind, bool after, const void* poin
     if (attached.load(std::memory_order_relaxed) != 2) return;
   }
   if (session->closed.load(std::memory_order_relaxed) != 0) return;
-  if (mine == &full_chunk && t.known) return write_nested(t, kind, after, pointer, size, site);
+  if (mine == &full_chunk && t.known) return write_nested(t, kind, pointer, size, site);
   const int saved = errno;
   if (!t.known) {
     t.known = true;
@@ -380,7 +379,7 @@ SLOW void record_slowly(Chunk* mine, uint64_t kind, bool after, const void* poin
   t.home = &full_chunk;
   if (Chunk* chunk = acquire(t)) {
     t.home = chunk;
-    write_event(chunk, 0, kind, after, pointer, size, site);
+    write_event(chunk, 0, kind, pointer, size, site);
   } else {
     lose();
   }
@@ -389,8 +388,7 @@ SLOW void record_slowly(Chunk* mine, uint64_t kind, bool after, const void* poin
   errno = saved;
 }
 
-FAST void record(Op op, bool after, const void* pointer, size_t size, const void* site,
-                 unsigned alignment = 0) {
+FAST void record(Op op, const void* pointer, size_t size, const void* site, unsigned alignment = 0) {
   const uint64_t kind = static_cast<uint64_t>(alignment) << kOpBits | static_cast<uint64_t>(op);
   Thread& t = thread;
   Chunk* chunk = t.mine;
@@ -398,8 +396,8 @@ FAST void record(Op op, bool after, const void* pointer, size_t size, const void
   fence();
   const uint32_t state = chunk->state.load(std::memory_order_relaxed);
   if (UNLIKELY(state >= kFullState || *same_process == 0))
-    return record_slowly(chunk, kind, after, pointer, size, site);
-  write_event(chunk, state, kind, after, pointer, size, site);
+    return record_slowly(chunk, kind, pointer, size, site);
+  write_event(chunk, state, kind, pointer, size, site);
   fence();
   t.mine = t.home;
 }
@@ -413,7 +411,7 @@ unsigned alignment_code(size_t alignment) {
 void before_fork() {
   if (attached.load(std::memory_order_relaxed) != 2) return;
   fork_number = session->process[my_process].forks.fetch_add(1, std::memory_order_relaxed) + 1;
-  record(Op::kFork, false, nullptr, fork_number, nullptr);
+  record(Op::kFork, nullptr, fork_number, nullptr);
 }
 void in_child() { enter_child(); }
 
@@ -437,13 +435,13 @@ __attribute__((destructor)) void on_exit() { mark_exit(); }
 // --- The calls.
 
 FAST void* recorded(Op op, void* p, size_t size, const void* site, size_t alignment = 0) {
-  record(op, true, p, size, site, alignment_code(alignment));
+  record(op, p, size, site, alignment_code(alignment));
   return p;
 }
 
 void free_recorded(Op op, void* p, size_t size, const void* site, size_t alignment = 0) {
   if (UNLIKELY(is_early(p) || not_ready())) return;
-  record(op, false, p, size, site, alignment_code(alignment));
+  record(op, p, size, site, alignment_code(alignment));
   real.free(p);
 }
 
@@ -458,7 +456,7 @@ void* move_early(void* p, size_t size) {
 FAST void* realloc_recorded(Op op, void* p, size_t size, const void* site) {
   if (UNLIKELY(not_ready() || is_early(p)))
     return p == nullptr ? early_allocation(size) : move_early(p, size);
-  if (p != nullptr) record(Op::kReallocFrom, false, p, size, site);
+  if (p != nullptr) record(Op::kReallocFrom, p, size, site);
   return recorded(op, real.realloc(p, size), size, site);
 }
 
@@ -568,7 +566,7 @@ EXPORT int posix_memalign(void** result, size_t alignment, size_t size) {
   if (UNLIKELY(not_ready())) return (*result = early_allocation(size, alignment)) == nullptr ? ENOMEM : 0;
   void* p = nullptr;
   const int error = real.posix_memalign(&p, alignment, size);
-  record(Op::kPosixMemalign, true, p, size, SITE, alignment_code(alignment));
+  record(Op::kPosixMemalign, p, size, SITE, alignment_code(alignment));
   if (error == 0) *result = p;
   return error;
 }

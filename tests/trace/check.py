@@ -169,6 +169,14 @@ def test_totals_of_threads_and_frees_by_others() -> None:
     assert rows(by_others) == [(4 * 10000,)]
 
 
+def test_objects_that_go_from_hand_to_hand() -> None:
+    """The time of a free is one at which its pointer was there."""
+    build_known()
+    for _ in range(4):
+        trace, said = record(KNOWN, "by-hand")
+        same_as_said(trace, said)
+
+
 def test_two_hundred_threads() -> None:
     build_known()
     trace, said = record(KNOWN, "threads", "200", "1000")
@@ -476,8 +484,9 @@ def test_replay_makes_the_same_calls() -> None:
                 for calls in (want, got)
             ]
             assert by_thread[0] == by_thread[1], (arguments, full)
+            # Threads run apart where the order between them is not kept.
             peaks = peak_live_bytes(trace), peak_live_bytes(again, replayed)
-            assert abs(peaks[0] - peaks[1]) <= peaks[0] * 0.5, peaks
+            assert peaks[1] >= peaks[0] * 0.5 and (threads or peaks[1] <= peaks[0] * 1.5), peaks
 
 
 def test_replay_frees_by_the_same_other_threads() -> None:

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -131,6 +132,57 @@ void threads(int n, long rounds) {
   for (Worker& w : workers) pthread_join(w.thread, nullptr);
 }
 
+// One thread allocates, another frees: as soon as it sees the object, and it looks just when that comes, in a line that its caches do not
+// have. What it does next its CPU may begin before the line is there; so nothing that waits for that comes between.
+struct alignas(1024) Hand {
+  std::atomic<void*> object;
+};
+constexpr unsigned kHands = 1 << 18;
+Hand hands[kHands];
+std::atomic<int> hands_ready;
+
+uint64_t now_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000U + static_cast<uint64_t>(now.tv_nsec);
+}
+Hand& hand(unsigned i) { return hands[i * 40503U % kHands]; }
+void* give_by_hand(void* began) {
+  put(get(32));
+  ++hands_ready;
+  while (hands_ready.load() < 2) {
+  }
+  for (unsigned i = 0; i < kHands; ++i) {
+    while (now_ns() < *static_cast<uint64_t*>(began) + i * 600U) {
+    }
+    hand(i).object.store(hide(malloc(32)), std::memory_order_release);
+  }
+  counts[kMalloc].fetch_add(kHands, std::memory_order_relaxed);
+  return nullptr;
+}
+void by_hand() {
+  uint64_t began;
+  pthread_t other;
+  pthread_create(&other, nullptr, give_by_hand, &began);
+  put(get(32));
+  while (hands_ready.load() < 1) {
+  }
+  began = now_ns() + 100000;
+  ++hands_ready;
+  unsigned random = 7;
+  for (unsigned i = 0; i < kHands; ++i) {
+    random = random * 1664525 + 1013904223;
+    while (now_ns() < began + i * 600U + (random >> 20) % 256) {
+    }
+    void* p;
+    while ((p = hand(i).object.load(std::memory_order_acquire)) == nullptr) {
+    }
+    free(p);
+  }
+  counts[kFree].fetch_add(kHands, std::memory_order_relaxed);
+  pthread_join(other, nullptr);
+}
+
 // A handler that allocates, at every place of a thread that allocates.
 void on_alarm(int) {
   void* p = get(5001);
@@ -236,6 +288,8 @@ int main(int argc, char** argv) {
   }
   if (strcmp(what, "threads") == 0) {
     threads(static_cast<int>(number(2)), number(3));
+  } else if (strcmp(what, "by-hand") == 0) {
+    by_hand();
   } else if (strcmp(what, "signals") == 0) {
     signals(number(2));
   } else if (strcmp(what, "jumps") == 0) {

@@ -125,7 +125,7 @@ void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size_t size
  * table there. */
 static inline struct lane_bin* lane_heap_bin(const lane_heap* heap, char* area, size_t size) {
   char* table;
-  if (__builtin_expect(!lane_hit_is_labelled(area, LANE_HEAP_LABELS, heap), 0)) return NULL;
+  if (__builtin_expect(!lane_hit_is_labelled(area, LANE_LABELS_OF_HEAPS, heap), 0)) return NULL;
   table = *(char**)lane_hit_bins(area, heap);
   return __builtin_expect(table != NULL, 1)
              ? (struct lane_bin*)(table + (size + 15) / 16 * sizeof(struct lane_bin))

@@ -20,8 +20,8 @@ extern "C" {
 #define LANE_BUSY_BYTE 8      /* marks a thread's word */
 #define LANE_HIT_BYTES 65536u /* of a slab, from its beginning: what a free may hit */
 /* Bytes from the start of an area: the labels of pools, the labels of heaps, and 64 bytes for each of them. */
-#define LANE_POOL_LABELS 0u
-#define LANE_HEAP_LABELS 65536u
+#define LANE_LABELS_OF_POOLS 0u
+#define LANE_LABELS_OF_HEAPS 65536u
 #define LANE_BINS 131072u
 
 /* A free object's first word, whatever the program keeps there. */

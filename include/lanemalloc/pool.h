@@ -163,7 +163,7 @@ void lane_pool_free_out_of_line(lane_pool* pool, void* object);
 static inline void* lane_pool_alloc(lane_pool* pool) {
   char* gate = lane_hit_enter();
   char* area = lane_hit_area(gate);
-  if (__builtin_expect(lane_hit_is_labelled(area, LANE_POOL_LABELS, pool), 1)) {
+  if (__builtin_expect(lane_hit_is_labelled(area, LANE_LABELS_OF_POOLS, pool), 1)) {
     struct lane_bin* bin = (struct lane_bin*)lane_hit_bins(area, pool);
     void* object = bin->head;
     if (__builtin_expect(object != NULL, 1)) {
@@ -179,7 +179,7 @@ static inline void* lane_pool_alloc(lane_pool* pool) {
 static inline void lane_pool_free(lane_pool* pool, void* object) {
   char* gate = lane_hit_enter();
   char* area = lane_hit_area(gate);
-  if (__builtin_expect(lane_hit_is_labelled(area, LANE_POOL_LABELS, pool), 1)) {
+  if (__builtin_expect(lane_hit_is_labelled(area, LANE_LABELS_OF_POOLS, pool), 1)) {
     struct lane_bin* bin = (struct lane_bin*)lane_hit_bins(area, pool);
     if (__builtin_expect(lane_hit_may_free(bin, object), 1)) {
       *(lane_hit_link*)object = bin->head;

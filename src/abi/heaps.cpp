@@ -15,7 +15,7 @@ namespace lanemalloc {
 namespace {
 
 using ProcessHeap = Heap<Linux>;
-static_assert(sizeof(lane_bin) == sizeof(Bin) && LANE_HEAP_LABELS == Labels::kHeaps &&
+static_assert(sizeof(lane_bin) == sizeof(Bin) && LANE_LABELS_OF_HEAPS == Labels::kHeaps &&
               LANE_BINS == Labels::kBins);
 static_assert(LANE_HEAP_SMALL == kSmallMax && kGranule == 16);
 

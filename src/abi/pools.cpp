@@ -15,7 +15,7 @@ namespace lanemalloc {
 namespace {
 
 using ProcessPool = Pool<Linux>;
-static_assert(LANE_GATE_AREA == offsetof(Gate, area_of_hits) && LANE_POOL_LABELS == Labels::kPools &&
+static_assert(LANE_GATE_AREA == offsetof(Gate, area_of_hits) && LANE_LABELS_OF_POOLS == Labels::kPools &&
               LANE_BUSY_BYTE == kBusyByte && LANE_HIT_BYTES == Bin::kHitBytes);
 static_assert(offsetof(lane_bin, head) == offsetof(Bin, head) &&
               offsetof(lane_bin, end) == offsetof(Bin, end));

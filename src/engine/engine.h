@@ -333,7 +333,8 @@ class Engine {
   void step_aside(Slot& slot);
   Lane<P>* find_own_lane(const Slot& slot);
   bool reclaim(Lane<P>& lane, Visit& visit);
-  void abandon_lanes(Slot& slot, Lane<P>* inside);
+  void give_back_torn(Slot& slot, Lane<P>* inside);
+  void give_back_torn(Lane<P>& lane, Visit& visit);
   void sweep(Visit& visit);
   bool can_enter_by_cpu();
   void set_entry(Entry entry, uint32_t shared_lanes);

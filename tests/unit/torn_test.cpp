@@ -175,7 +175,7 @@ class TornTest : public PoolTest {
   void trim() { engine().trim(*torn_); }
   void allocate_of_heap() { made_ = heap_->allocate(100, kGranule, *torn_); }
   void tear_at_many_instructions(const Operation& operation) {
-    constexpr uint64_t kMost = 10;
+    constexpr uint64_t kMost = 4;
     const uint64_t steps = live_until(~uint64_t{0}, operation);
     expect_the_rest_is_whole(operation.name, 0);
     const uint64_t every = steps < kMost ? 1 : steps / kMost;

@@ -527,9 +527,10 @@ template <class P>
 void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
   Inside inside(slot, gate);
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
-  if (lane->how == Entry::kPerCpu) lane->taken_by(inside.visit());
+  if (LIKELY(lane->how != Entry::kPerCpu)) return lane->look_at(slab, inside.visit());
+  lane->taken_by(inside.visit());
   lane->look_at(slab, inside.visit());
-  if (lane->how == Entry::kPerCpu) lane->leave_here();
+  lane->leave_here();
 }
 
 template <class P>

@@ -142,19 +142,6 @@ bool Lane<P>::take_from_owner(bool ask) {
   return false;
 }
 
-// The owner is kept out all the time: what lies here may be half done.
-template <class P>
-bool Lane<P>::take_again() {
-  if (how == Entry::kPerCpu)
-    return here.load(std::memory_order_relaxed) == kRevokedHere && P::restart_here() &&
-           here.load(std::memory_order_acquire) == kRevokedHere;  // as in take_from_cpu()
-  Slot* slot = owner_slot();
-  if (slot == nullptr || rests_) return true;
-  if (!is_being_revoked()) return false;
-  close_gate();
-  return P::barrier() && is_named_by(slot) && is_closed();  // as in take_from_owner()
-}
-
 template <class P>
 void Lane<P>::give_to_owner() {
   // release: the owner that reads this sees what was done to its lane [revoking.release].

@@ -781,7 +781,8 @@ bool Engine<P>::tend(Lane<P>& lane, Visit& visit) {
     rest = {activity, 0, false};
     return true;
   }
-  if (rest.cleaned && !lane.inbox().has_mail()) return reclaim(lane, visit);  // its thread may have ended since
+  if (rest.cleaned && !lane.inbox().has_mail())
+    return reclaim(lane, visit);  // its thread may have ended since
   if (++rest.passes < Scavenger<P>::kPassesToDecay) return true;
   if (reclaim(lane, visit)) return true;
   bool whole = false;

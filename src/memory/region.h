@@ -60,7 +60,7 @@ enum class BlockKind : uint8_t {
 // What the first or the last block of a run says of it.
 struct RunEnd {
   BlockKind kind;
-  bool is_first;  // block of a run; else its last one, or what it was once
+  bool is_first;    // block of a run; else its last one, or what it was once
   uint32_t length;  // blocks of the run
 };
 
@@ -75,24 +75,14 @@ struct alignas(kNoSharing) BlockState {
 
   // All of it in one step: whoever is torn off before it or behind it leaves a run that is whole (Runs::salvage).
   void set_end(BlockKind k, bool first, uint32_t blocks) {
-#if defined(__SANITIZE_THREAD__)
-    kind.store(k, std::memory_order_relaxed);
-    is_first = first;
-    length = blocks;
-#else
     const uint64_t word =
         uint64_t{blocks} << 32 | uint64_t{first} << 8 | static_cast<uint64_t>(static_cast<uint8_t>(k));
     __atomic_store_n(reinterpret_cast<uint64_t*>(&kind), word, __ATOMIC_RELAXED);
-#endif
   }
   // The same, read. acquire: sees what was marked before. Pairs with [walk.release].
   RunEnd end() const {
-#if defined(__SANITIZE_THREAD__)
-    return {kind.load(std::memory_order_acquire), is_first, length};
-#else
     const uint64_t word = __atomic_load_n(reinterpret_cast<const uint64_t*>(&kind), __ATOMIC_ACQUIRE);
     return {static_cast<BlockKind>(word & 0xFF), (word >> 8 & 1) != 0, static_cast<uint32_t>(word >> 32)};
-#endif
   }
 };
 static_assert(offsetof(BlockState, kind) % sizeof(uint64_t) == 0);

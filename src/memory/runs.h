@@ -350,7 +350,8 @@ class Runs {
   }
   RunEnd salvaged(BlockIndex at, bool some_go_on) const {
     RunEnd first = region_.state(at).end();
-    if (first.kind == BlockKind::kWaiting && !some_go_on) first.kind = static_cast<BlockKind>(run(at).freed_at);
+    if (first.kind == BlockKind::kWaiting && !some_go_on)
+      first.kind = static_cast<BlockKind>(run(at).freed_at);
     return first;
   }
 

@@ -401,6 +401,10 @@ void plain_range(uintptr_t a, size_t n, bool is_write, const void* pc) {
     if (tested->bounds.at_plain) point();
     plain_access(a + i, is_write, pc);
   }
+  // It goes to memory by itself: what the thread has stored there with its neighbours, in one step, has to be there before.
+  Thread& thread = threads[current];
+  for (const Store& store : thread.buffer)
+    if (store.address < a + n && a < store.address + store.size) return drain(thread);
 }
 
 void atomic_access(uintptr_t a, bool is_read, bool is_write, const void* pc) {
@@ -457,7 +461,8 @@ void store(volatile void* p, uint64_t value, unsigned size, int order, const voi
   atomic_access(a, false, true, pc);
   me.buffer.push_back({a, value, static_cast<uint8_t>(size), releases(order), me.clock});
   if (releases(order)) ++me.clock[current];
-  if (is_alone) drain(me);  // nobody else looks; and what asm adds to memory, which is not seen here, must come after
+  if (is_alone)
+    drain(me);  // nobody else looks; and what asm adds to memory, which is not seen here, must come after
   trace(pc, "store %s = %#zx", name_of(a).c_str(), static_cast<size_t>(value));
   if (order == __ATOMIC_SEQ_CST) drain(me);
   wake_spinners();

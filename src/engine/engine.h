@@ -105,7 +105,7 @@ class Engine {
   void* allocate_slow(Bytes size, Slot& slot, Gate* gate);
   // Tells why if the pointer is bad; then nothing changed.
   Verdict free_slow(void* p, Slot& slot, Gate* gate);
-  void look_slow(Slab* slab, Slot& slot, Gate* gate);
+  FAST void look_slow(Slab* slab, Slot& slot, Gate* gate);
   void flush_slow(Remote* batch, Slot& slot, Gate* gate);
 
   // --- Whole operations, for everything but malloc(n) and free(p). Null: no memory.

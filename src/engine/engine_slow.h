@@ -524,7 +524,7 @@ Verdict Engine<P>::free_chain(Object* first, size_t n, Slot& slot, const void*& 
 }
 
 template <class P>
-void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
+FAST void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
   Inside inside(slot, gate);
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
   if (LIKELY(lane->how != Entry::kPerCpu)) return lane->look_at(slab, inside.visit());

@@ -62,6 +62,14 @@ struct RunEnd {
   BlockKind kind;
   bool is_first;    // block of a run; else its last one, or what it was once
   uint32_t length;  // blocks of the run
+
+  static RunEnd from(uint64_t word) {
+    return {static_cast<BlockKind>(word & 0xFF), (word >> 8 & 1) != 0, static_cast<uint32_t>(word >> 32)};
+  }
+  uint64_t word() const {
+    return uint64_t{length} << 32 | uint64_t{is_first} << 8 |
+           static_cast<uint64_t>(static_cast<uint8_t>(kind));
+  }
 };
 
 // Neighbours may be two lanes', so they do not share a pair of lines.
@@ -74,16 +82,19 @@ struct alignas(kNoSharing) BlockState {
   uint32_t length;
 
   // All of it in one step: whoever is torn off before it or behind it leaves a run that is whole (Runs::salvage).
-  void set_end(BlockKind k, bool first, uint32_t blocks) {
-    const uint64_t word =
-        uint64_t{blocks} << 32 | uint64_t{first} << 8 | static_cast<uint64_t>(static_cast<uint8_t>(k));
-    __atomic_store_n(reinterpret_cast<uint64_t*>(&kind), word, __ATOMIC_RELAXED);
-  }
+  void set_end(RunEnd to) { __atomic_store_n(end_word(), to.word(), __ATOMIC_RELAXED); }
   // The same, read. acquire: sees what was marked before. Pairs with [walk.release].
   RunEnd end() const {
-    const uint64_t word = __atomic_load_n(reinterpret_cast<const uint64_t*>(&kind), __ATOMIC_ACQUIRE);
-    return {static_cast<BlockKind>(word & 0xFF), (word >> 8 & 1) != 0, static_cast<uint32_t>(word >> 32)};
+    return RunEnd::from(__atomic_load_n(reinterpret_cast<const uint64_t*>(&kind), __ATOMIC_ACQUIRE));
   }
+  // The same where it still says what was seen.
+  void replace_end(RunEnd seen, RunEnd to) {
+    uint64_t word = seen.word();
+    __atomic_compare_exchange_n(end_word(), &word, to.word(), false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  }
+
+ private:
+  uint64_t* end_word() { return reinterpret_cast<uint64_t*>(&kind); }
 };
 static_assert(offsetof(BlockState, kind) % sizeof(uint64_t) == 0);
 static_assert(offsetof(BlockState, is_first) == offsetof(BlockState, kind) + 1);

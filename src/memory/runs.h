@@ -237,8 +237,8 @@ class Runs {
   NOINLINE void salvage(bool some_go_on) {
     for (Bins& bins : sets_) bins = Bins{};
     oldest_ = newest_ = kNone;
-    dirty_blocks_.store(0, std::memory_order_relaxed);
-    clean_blocks_.store(0, std::memory_order_relaxed);
+    bump(dirty_blocks_, -dirty());
+    bump(clean_blocks_, -clean_blocks_.load(std::memory_order_relaxed));
     // Who goes on finds what he has left there, or has in his hands.
     if (!some_go_on) {
       deferred_.store(0, std::memory_order_relaxed);
@@ -256,8 +256,9 @@ class Runs {
         for (RunEnd more; end < known && (more = salvaged(end, some_go_on)).kind == first.kind;)
           end += more.length;
         insert(at, end - at, first.kind);
-      } else if (is_free(region_.state(end - 1).end().kind)) {
-        mark_used(at, first.length);  // its last block says what was to come, or what was
+      } else if (const RunEnd last = region_.state(end - 1).end(); is_free(last.kind)) {
+        // It was not reached. Nor may it be yet, by a thread that goes on, which may have cut the run again meanwhile.
+        region_.state(end - 1).replace_end(last, {BlockKind::kUsed, false, first.length});
       }
     }
   }
@@ -334,11 +335,11 @@ class Runs {
     return kExactBins + (doubling - 5) * 4 + ((n >> (doubling - 2)) & 3);
   }
 
-  // The first block last: it decides for who walks.
+  // The first block first: of a run that grows, the last one may be the first one of what it takes in.
   void set_ends(BlockIndex at, BlockCount n, BlockKind kind) {
-    if (n > 1) region_.state(at + n - 1).set_end(kind, false, n);
     fence_of_walk();
-    region_.state(at).set_end(kind, true, n);
+    region_.state(at).set_end({kind, true, n});
+    if (n > 1) region_.state(at + n - 1).set_end({kind, false, n});
   }
   void mark_used(BlockIndex at, BlockCount n) { set_ends(at, n, BlockKind::kUsed); }
   // release: what was marked before is marked too for a child that is forked now, and for who walks [walk.release].

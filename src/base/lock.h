@@ -1,6 +1,14 @@
 // A lock that knows its holder and its place in the lock order, sleeps on a futex, and counts its waits.
 // While the process has one thread it is taken and given back by plain stores.
 //
+//   the lock's word:  [ the holder's slot | forks | awaited | held ]
+//                           48 bits         14        1        1      who sleeps, sleeps on the lower half
+//
+// The word names the holder, so there is no instant at which a lock is taken and nobody knows by whom. A handler may leave by a long
+// jump what it has interrupted, and what that holds stays held. When the thread ends, it finds each lock that names it, and gives it
+// back (Engine::thread_exits). Until then nobody waits for one stay of a holder longer than kLateMs: acquire() fails, as when a fork has
+// closed the lock, and fails at once for those who come later. What is given back without a wake-up, for the same reason, is found after as long.
+//
 // A lane's lock is given back by a plain store always, so that a shared lane costs one locked instruction an entry:
 //
 //   holder                                    waiter
@@ -61,6 +69,14 @@ struct Visit {
   bool holds_from(Rank rank) const { return locks_held >= one_of(rank); }
 };
 
+inline constexpr uint64_t kLateMs = 1000;  // nobody who goes on stays as long where others wait
+
+// Where a futex finds the bits of a word that change when it is taken or given back.
+inline std::atomic<uint32_t>& lower_half_of(std::atomic<uint64_t>& word) {
+  static_assert(std::endian::native == std::endian::little);
+  return *reinterpret_cast<std::atomic<uint32_t>*>(&word);
+}
+
 template <class P>
 class Lock {
  public:
@@ -70,11 +86,11 @@ class Lock {
     if (P::single_threaded()) {
       // Plain: a handler that interrupts between the load and the store has given the lock back before it returns.
       if (state_.load(std::memory_order_relaxed) != kFree) return false;
-      state_.store(kHeld, std::memory_order_relaxed);
+      state_.store(held_by(visit.who), std::memory_order_relaxed);
     } else {
-      uint32_t expected = kFree;
+      uint64_t expected = kFree;
       // acquire: sees what the last holder wrote. Pairs with [unlock.release].
-      if (!state_.compare_exchange_strong(expected, kHeld, std::memory_order_acquire,
+      if (!state_.compare_exchange_strong(expected, held_by(visit.who), std::memory_order_acquire,
                                           std::memory_order_relaxed)) {
         contention_.failed();
         return false;
@@ -84,12 +100,11 @@ class Lock {
     return true;
   }
 
-  // Waits only where the visit may, and only for a holder, not for a fork; else like try_acquire.
+  // Waits only where the visit may, and only for a holder that is not late, not for a fork; else like try_acquire.
   bool acquire(Visit& visit) { return LIKELY(try_acquire(visit)) || acquire_slowly(visit); }
 
   void release(Visit& visit) {
     visit.locks_held -= one_;
-    holder_.store(nullptr, std::memory_order_relaxed);
     if (P::single_threaded()) {
       state_.store(kFree, std::memory_order_relaxed);
       return;
@@ -98,11 +113,19 @@ class Lock {
     if (is_of_lane()) {
       state_.store(kFree, std::memory_order_release);  // [give]
       compiler_fence();
-      if (UNLIKELY(sleepers_.load(std::memory_order_relaxed) != 0)) P::wake(state_, 1);  // [look]
-    } else if (uint32_t held = kHeld; UNLIKELY(!state_.compare_exchange_strong(
+      if (UNLIKELY(sleepers_.load(std::memory_order_relaxed) != 0)) P::wake(lower_half(), 1);  // [look]
+    } else if (uint64_t held = held_by(visit.who); UNLIKELY(!state_.compare_exchange_strong(
                    held, kFree, std::memory_order_release, std::memory_order_relaxed))) {
       release_slowly();
     }
+  }
+
+  // What the visit's thread has held since it was torn off, by a long jump or at its end, the visit holds from now on. False: it holds
+  // nothing here.
+  bool take_over(Visit& visit) {
+    if (holder() != visit.who) return false;
+    visit.locks_held += one_;
+    return true;
   }
 
   // --- Fork. In a process with one thread there is nothing to do.
@@ -110,18 +133,19 @@ class Lock {
   void close(Visit& visit) {
     if (P::single_threaded()) return;
     // acquire, both: the child finds what the last holder wrote. Pairs with [unlock.release].
-    uint32_t seen = state_.fetch_add(kFork, std::memory_order_acquire) + kFork;
-    if (seen < 2 * kFork) lasts_.store(false, std::memory_order_relaxed);
+    uint64_t seen = state_.fetch_add(kFork, std::memory_order_acquire) + kFork;
+    if ((seen & kForks) == kFork) late_.store(0, std::memory_order_relaxed);
     // Also those who slept in it, and one who has just been woken, and leaves without waking the next.
-    P::wake(state_, kEverybody);
-    while (visit.may_block && is_held(seen)) {
-      P::wait(state_, seen);
+    P::wake(lower_half(), kEverybody);
+    if (!visit.may_block || !is_held(seen)) return;
+    for (Patience patience(*this); is_held(seen) && !patience.is_over();) {
+      P::wait(lower_half(), static_cast<uint32_t>(seen), kLateMs);
       seen = state_.load(std::memory_order_acquire);
     }
   }
   // In the parent. One that nobody has closed stays as it is: a child that was made by a handler of the fork has opened it.
   void open() {
-    uint32_t seen = state_.load(std::memory_order_relaxed);
+    uint64_t seen = state_.load(std::memory_order_relaxed);
     while (is_closed(seen) && !state_.compare_exchange_weak(seen, seen - kFork, std::memory_order_relaxed)) {
     }
   }
@@ -130,31 +154,31 @@ class Lock {
     // acquire: sees what one who insisted has left. Pairs with [unlock.release].
     const bool held = is_held(state_.load(std::memory_order_acquire));
     if (held && holder() == me) {
-      state_.store(kHeld, std::memory_order_relaxed);  // it goes on, further down its stack
+      state_.store(held_by(me), std::memory_order_relaxed);  // it goes on, further down its stack
       return true;
     }
     forget_holder();
     return !held;
   }
 
-  const void* holder() const { return holder_.load(std::memory_order_relaxed); }
+  // Null: nobody.
+  const void* holder() const { return holder_in(state_.load(std::memory_order_relaxed)); }
   bool is_held() const { return is_held(state_.load(std::memory_order_relaxed)); }
   bool is_closed() const { return is_closed(state_.load(std::memory_order_relaxed)); }
 
-  // In a fork child: the holder does not exist here.
-  void forget_holder() {
-    holder_.store(nullptr, std::memory_order_relaxed);
-    state_.store(kFree, std::memory_order_relaxed);
-  }
+  // In a fork child: the holder does not exist here. release: who takes it sees what was done to what it guards.
+  void forget_holder() { state_.store(kFree, std::memory_order_release); }
 
   const Contention& contention() const { return contention_; }
 
  private:
-  static constexpr uint32_t kFree = 0;
-  static constexpr uint32_t kHeld = 1;
-  static constexpr uint32_t kHeldAndAwaited = 2;
-  static constexpr uint32_t kHolding = 3;  // bits of the above
-  static constexpr uint32_t kFork = 4;     // beside them, for each fork that has closed the lock
+  static constexpr uint64_t kFree = 0;
+  static constexpr uint64_t kHeld = 1;
+  static constexpr uint64_t kAwaited = 2;  // beside kHeld: somebody sleeps
+  static constexpr uint64_t kFork = 4;     // for each fork that has closed the lock
+  static constexpr unsigned kHolderShift = 16;
+  static constexpr uint64_t kForks = (uint64_t{1} << kHolderShift) - kFork;
+  static constexpr uint64_t kTheFork = ~uint64_t{0};
   static constexpr int kEverybody = INT_MAX;
   static constexpr int kSpins = 64;
 
@@ -162,11 +186,41 @@ class Lock {
   Rank rank() const {
     return static_cast<Rank>(std::countr_zero(one_) / static_cast<int>(Visit::kBitsOfRank));
   }
-  static bool is_held(uint32_t state) { return (state & kHolding) != kFree; }
-  static bool is_closed(uint32_t state) { return state >= kFork; }
+  static uint64_t held_by(const void* who) {
+    return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(who)) << kHolderShift | kHeld;
+  }
+  static const void* holder_in(uint64_t state) {
+    return reinterpret_cast<const void*>(static_cast<uintptr_t>(state >> kHolderShift));
+  }
+  static bool is_held(uint64_t state) { return (state & kHeld) != 0; }
+  static bool is_closed(uint64_t state) { return (state & kForks) != 0; }
+  // What sleepers sleep on: never 0 while the lock is held.
+  auto& lower_half() { return lower_half_of(state_); }
+
+  // Of who waits, for one and the same stay of a holder.
+  class Patience {
+   public:
+    explicit Patience(const Lock& lock) : lock_(lock), stay_(lock.stay()), since_(P::now_ns()) {}
+    bool is_over() {
+      const uint64_t now = P::now_ns();
+      if (lock_.stay() != stay_) {
+        stay_ = lock_.stay();
+        since_ = now;
+      }
+      return UNLIKELY(now - since_ >= kLateMs * 1'000'000);
+    }
+
+   private:
+    const Lock& lock_;
+    uint64_t stay_;
+    uint64_t since_;
+  };
+  // Somebody has waited for this stay of its holder in vain.
+  bool is_late() const { return late() == stay() + 1; }
+  uint64_t late() const { return late_.load(std::memory_order_relaxed); }
+  uint64_t stay() const { return contention_.count.load(std::memory_order_relaxed); }
 
   void entered(Visit& visit) {
-    holder_.store(visit.who, std::memory_order_relaxed);
     visit.locks_held += one_;
     bump(contention_.count);
   }
@@ -174,21 +228,21 @@ class Lock {
   // Somebody sleeps, or a fork has closed the lock.
   NOINLINE void release_slowly() {
     // release: as in release().
-    const uint32_t held = state_.fetch_and(~kHolding, std::memory_order_release);
-    P::wake(state_, is_closed(held) ? kEverybody : 1);  // a closed one: forks wait for it too
+    const uint64_t held = state_.fetch_and(kForks, std::memory_order_release);
+    P::wake(lower_half(), is_closed(held) ? kEverybody : 1);  // a closed one: forks wait for it too
   }
 
   NOINLINE bool acquire_slowly(Visit& visit) {
     const bool may_wait = visit.may_block && visit.locks_held < one_;
     if (is_closed()) {
       if (visit.insists == 0) return false;
-      while (may_wait && visit.insists > 1 && is_closed() && !lasts_.load(std::memory_order_relaxed)) {
+      while (may_wait && visit.insists > 1 && is_closed() && late() != kTheFork) {
         P::sleep_ms(1);
-        if (--visit.insists == 1) lasts_.store(true, std::memory_order_relaxed);
+        if (--visit.insists == 1) late_.store(kTheFork, std::memory_order_relaxed);
       }
       if (is_closed() ? try_closed(visit) : try_acquire(visit)) return true;
     }
-    if (!may_wait) return false;
+    if (!may_wait || is_late()) return false;
     contention_.waits.fetch_add(1, std::memory_order_relaxed);
     const uint64_t since = P::now_ns();
     if (!take_turn(visit)) return false;
@@ -201,60 +255,76 @@ class Lock {
 
   // Of a visit that insists.
   bool try_closed(Visit& visit) {
-    uint32_t seen = state_.load(std::memory_order_relaxed);
+    uint64_t seen = state_.load(std::memory_order_relaxed);
     // acquire: as in try_acquire().
-    if (is_held(seen) || !state_.compare_exchange_strong(seen, seen + kHeld, std::memory_order_acquire,
-                                                         std::memory_order_relaxed))
+    if (is_held(seen) ||
+        !state_.compare_exchange_strong(seen, seen | held_by(visit.who), std::memory_order_acquire,
+                                        std::memory_order_relaxed))
       return false;
     entered(visit);
     return true;
   }
 
-  // False: a fork has closed the lock.
+  // False: a fork has closed the lock, or its holder is late.
   bool take_turn(Visit& visit) {
     for (int spin = 0; spin < kSpins; ++spin) {
       P::pause();
       if (state_.load(std::memory_order_relaxed) == kFree && try_acquire(visit)) return true;
     }
-    if (is_of_lane()) return sleep_for_lane(visit), true;
-    uint32_t seen = state_.load(std::memory_order_relaxed);
+    if (is_of_lane()) return sleep_for_lane(visit);
+    Patience patience(*this);
+    uint64_t seen = state_.load(std::memory_order_relaxed);
     for (;;) {
       if (is_closed(seen) && visit.insists == 0) return false;
       if (!is_held(seen)) {
         // acquire: as in try_acquire. Whoever slept takes the lock as awaited, since others may still sleep.
-        if (state_.compare_exchange_weak(seen, seen + kHeldAndAwaited, std::memory_order_acquire,
-                                         std::memory_order_relaxed))
+        if (state_.compare_exchange_weak(seen, seen | held_by(visit.who) | kAwaited,
+                                         std::memory_order_acquire, std::memory_order_relaxed))
           return entered(visit), true;
-      } else if ((seen & kHolding) == kHeldAndAwaited ||
-                 state_.compare_exchange_weak(seen, seen + (kHeldAndAwaited - kHeld),
-                                              std::memory_order_relaxed)) {
-        P::wait(state_, seen - (seen & kHolding) + kHeldAndAwaited);
+      } else if (patience.is_over()) {
+        return give_up();
+      } else if ((seen & kAwaited) != 0 ||
+                 state_.compare_exchange_weak(seen, seen | kAwaited, std::memory_order_relaxed)) {
+        P::wait(lower_half(), static_cast<uint32_t>(seen | kAwaited), kLateMs);
         seen = state_.load(std::memory_order_relaxed);
       }
     }
   }
 
-  void sleep_for_lane(Visit& visit) {
+  bool sleep_for_lane(Visit& visit) {
+    Patience patience(*this);
     sleepers_.fetch_add(1, std::memory_order_relaxed);  // [announce]
     const bool will_be_woken = P::barrier();
-    while (!try_acquire(visit)) {
+    bool done;
+    while (!(done = try_acquire(visit))) {
+      const uint64_t seen = state_.load(std::memory_order_relaxed);
+      if (!is_held(seen)) continue;
+      if (patience.is_over()) {
+        give_up();
+        break;
+      }
       if (will_be_woken) {
-        P::wait(state_, kHeld);  // [sleep]
+        P::wait(lower_half(), static_cast<uint32_t>(seen), kLateMs);  // [sleep]
       } else {
         P::sleep_ms(1);
       }
     }
     sleepers_.fetch_sub(1, std::memory_order_relaxed);
+    return done;
+  }
+
+  bool give_up() {
+    late_.store(stay() + 1, std::memory_order_relaxed);
+    return false;
   }
 
   SHOWN_BY_LAYOUT;
 
-  std::atomic<uint32_t> state_{kFree};
+  std::atomic<uint64_t> state_{kFree};
   std::atomic<uint32_t> sleepers_{0};
-  std::atomic<bool> lasts_{false};  // the fork: a thread has waited out its patience with it
-  std::atomic<const void*> holder_{nullptr};
-  const uint32_t one_;     // what a visit that holds this lock has more (Visit::locks_held)
-  Contention contention_;  // what every holder writes lies in the same line as the above
+  const uint32_t one_;             // what a visit that holds this lock has more (Visit::locks_held)
+  std::atomic<uint64_t> late_{0};  // what nobody waits for any longer: the stay of a holder, + 1, or kTheFork
+  Contention contention_;          // what every holder writes lies in the same line as the above
 };
 
 }  // namespace lanemalloc

@@ -105,7 +105,7 @@ class Engine {
   void* allocate_slow(Bytes size, Slot& slot, Gate* gate);
   // Tells why if the pointer is bad; then nothing changed.
   Verdict free_slow(void* p, Slot& slot, Gate* gate);
-  void look_slow(Slab* slab, Slot& slot, Gate* gate);
+  FAST void look_slow(Slab* slab, Slot& slot, Gate* gate);
   void flush_slow(Remote* batch, Slot& slot, Gate* gate);
 
   // --- Whole operations, for everything but malloc(n) and free(p). Null: no memory.
@@ -344,7 +344,8 @@ class Engine {
   void step_aside(Slot& slot);
   Lane<P>* find_own_lane(const Slot& slot);
   bool reclaim(Lane<P>& lane, Visit& visit);
-  void abandon_lanes(Slot& slot, Lane<P>* inside);
+  void give_back_torn(Slot& slot, Lane<P>* inside);
+  void give_back_torn(Lane<P>& lane, Visit& visit);
   void sweep(Visit& visit);
   bool can_enter_by_cpu();
   void set_entry(Entry entry, uint32_t shared_lanes);

@@ -265,20 +265,22 @@ bool Engine<P>::is_start_of(const Kind& kind, const void* p) const {
 // --- All lanes.
 
 // A turn to look into all lanes. Who waits for it is in no lane and has no lock. A handler that has interrupted the allocator does
-// without, since it may not wait; so does one that has interrupted a search.
+// without, since it may not wait; so does one that has interrupted a search, and who has waited too long.
 template <class P>
 class Engine<P>::Search {
  public:
   Search(Engine& engine, Slot& slot) : engine_(engine) {
     if (is_busy(slot.load(std::memory_order_relaxed))) return;
-    for (;;) {
+    for (const uint64_t since = P::now_ns();;) {
       // acquire, both: what the last one has found is to be seen; and who sees that a search is over sees nobody searching.
       const uint32_t over = engine.searches_.load(std::memory_order_acquire);
       Slot* searcher = nullptr;
       has_turn_ = engine.searcher_.compare_exchange_strong(searcher, &slot, std::memory_order_acquire);
       is_alone_ = has_turn_ || searcher == &slot;
       if (is_alone_) return;
-      P::wait(engine.searches_, over);
+      P::wait(engine.searches_, over, kLateMs);
+      // It may have been torn off, by a long jump.
+      if (UNLIKELY(P::now_ns() - since >= kLateMs * 1'000'000)) return;
     }
   }
   Search(const Search&) = delete;
@@ -520,7 +522,7 @@ Bytes Engine<P>::give_back_empties_of(Kind& kind, uint64_t least_free, Slot& slo
 }
 
 // Each slab is in one place, and what is cut is what the budget says. Lanes that a fork child has set aside are not looked into:
-// then there is more than is found.
+// then there is more than is found; and so there may be after a thread was torn off.
 template <class P>
 void Engine<P>::check_kinds() {
   world_.kinds.for_each([&](KindOwner& owner) {
@@ -531,7 +533,7 @@ void Engine<P>::check_kinds() {
         ++slabs;
         carved += slab->carved;
       };
-      bool all = true;
+      bool all = !world_.was_torn.load(std::memory_order_relaxed);
       world_.lanes.for_each([&](Lane<P>& lane) {
         all &= !lane.is_set_aside();
         const Bin* bin = lane.bin_of(*kind);

@@ -87,7 +87,14 @@ class Engine<P>::Stay : public Inside {
     return lane;
   }
 
+  // With all signals blocked, once a thread: nobody is torn off who has a lane in hand that nobody else has.
   NOINLINE Lane<P>* adopt() {
+    const uint64_t mask = P::block_signals();
+    Lane<P>* lane = adopt_uninterrupted();
+    P::restore_signals(mask);
+    return lane;
+  }
+  Lane<P>* adopt_uninterrupted() {
     Lane<P>* lane = UNLIKELY(world().lanes.has_changed()) ? engine_.find_own_lane(slot_) : nullptr;
     if (lane == nullptr) lane = world().lanes.pop_idle_or_make();
     if (lane == nullptr || !lane->adopt_by(slot_, visit_)) return nullptr;
@@ -127,6 +134,7 @@ class Engine<P>::Stay : public Inside {
           P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before);
       if (LIKELY(result == Restartable::kDone)) {
         if (gate_ != lane && gate_ != &no_lane_gate) count<P>(world().counters.rebinds);
+        lane->taken_by(visit_);
         lane->see_growth();
         lane_ = lane;
         gate_ = lane;
@@ -167,8 +175,10 @@ class Engine<P>::Turn {
     } else if (gate->how == Entry::kPerCpu) {
       uint32_t before;
       if (P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before) ==
-          Restartable::kDone)
+          Restartable::kDone) {
+        lane->taken_by(visit_);
         lane_ = lane;
+      }
     }
   }
   Turn(const Turn&) = delete;
@@ -514,11 +524,13 @@ Verdict Engine<P>::free_chain(Object* first, size_t n, Slot& slot, const void*& 
 }
 
 template <class P>
-void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
+FAST void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
   Inside inside(slot, gate);
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
+  if (LIKELY(lane->how != Entry::kPerCpu)) return lane->look_at(slab, inside.visit());
+  lane->taken_by(inside.visit());
   lane->look_at(slab, inside.visit());
-  if (lane->how == Entry::kPerCpu) lane->leave_here();
+  lane->leave_here();
 }
 
 template <class P>
@@ -831,7 +843,7 @@ void Engine<P>::thread_exits(Slot& slot) {
   Lane<P>* lane = names_lane(gate) ? static_cast<Lane<P>*>(gate) : nullptr;
   Visit visit(&slot, !is_torn);
   if (UNLIKELY(is_torn)) {
-    abandon_lanes(slot, lane);
+    give_back_torn(slot, lane);
   } else if (lane != nullptr && lane->how == Entry::kOwned) {
     give_up_lane(*lane, visit);
   }
@@ -889,7 +901,10 @@ bool Engine<P>::reclaim(Lane<P>& lane, Visit& visit) {
     // Outside when it ended; where its slot does not tell that any more, it may have been inside.
     const bool is_whole = rested || lane.is_named_by(slot);
     lane.forget_owner();
-    if (!is_whole) lane.salvage(visit);
+    if (!is_whole) {
+      world_.was_torn.store(true, std::memory_order_relaxed);
+      lane.salvage(visit);
+    }
     lane.flush_all(visit);
     lane.leave_full(true);
     if (!rested) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
@@ -899,12 +914,28 @@ bool Engine<P>::reclaim(Lane<P>& lane, Visit& visit) {
   return is_its;
 }
 
-// What the thread was inside when it was torn off comes back. It must not wait: it may have a lock itself, further down its stack.
+// What the thread was inside when it was torn off comes back. It must not wait for a lock: others wait for those that it has itself.
 template <class P>
-void Engine<P>::abandon_lanes(Slot& slot, Lane<P>* inside) {
+void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
   Visit visit(&slot, false);
+  world_.was_torn.store(true, std::memory_order_relaxed);
+  if (world_.runs.lock().take_over(visit)) {
+    world_.runs.salvage(true);
+    world_.runs.lock().release(visit);
+  }
+  if (world_.depot.lock().take_over(visit)) {
+    world_.depot.salvage(world_.kinds);
+    world_.depot.lock().release(visit);
+  }
+  if (epochs_.lock().take_over(visit)) epochs_.lock().release(visit);  // the list is whole at every instant
+  Slot* searcher = &slot;
+  if (searcher_.compare_exchange_strong(searcher, nullptr, std::memory_order_release,
+                                        std::memory_order_relaxed)) {
+    searches_.fetch_add(1, std::memory_order_release);
+    P::wake(searches_, 1);
+  }
   if (inside != nullptr && inside->how == Entry::kOwned && inside->owner_slot() == &slot) {
-    if (inside->lock().holder() == &slot || inside->try_lock(visit)) {
+    if (inside->take_over(visit) || inside->try_lock(visit)) {
       inside->forget_owner();
       inside->salvage(visit);
       inside->leave_full(true);
@@ -915,10 +946,34 @@ void Engine<P>::abandon_lanes(Slot& slot, Lane<P>* inside) {
     // Else a revoker has it now, and gives it up at once: the scavenger takes it back when the thread is gone.
   }
   world_.lanes.for_each([&](Lane<P>& lane) {
-    if (lane.lock().holder() != &slot) return;
-    lane.salvage(visit);
-    lane.unlock(visit);
+    if (lane.is_taken_by(&slot)) {
+      lane.salvage(visit);
+      lane.leave_here();
+    }
+    if (lane.take_over(visit)) give_back_torn(lane, visit);
   });
+  // By a hit, which leaves no word, or by another thread: whoever runs there gets another lane, and this one serves on if it comes back.
+  if (inside != nullptr && inside->how == Entry::kPerCpu && inside->is_taken_here()) {
+    inside->doubt();
+    world_.lanes.forget_number(*inside);
+  }
+}
+
+// A lane whose lock the thread has had. If that was to take it from its owner, or its CPU, the thread may have been torn off before it
+// had it, or after: so it is taken once more, which has to wait while the owner is inside.
+template <class P>
+void Engine<P>::give_back_torn(Lane<P>& lane, Visit& visit) {
+  bool held = lane.take_again();
+  for (uint64_t ms = 0; !held && lane.is_being_revoked() && P::barrier() && ms < kLateMs; ++ms) {
+    P::sleep_ms(1);
+    held = lane.take_again();
+  }
+  if (held) {
+    lane.salvage(visit);
+    return lane.let_go(visit);
+  }
+  if (!lane.is_being_revoked()) return lane.unlock(visit);
+  P::barrier() ? lane.set_aside() : lane.let_go(visit);
 }
 
 // The kernel knows nothing of the child's restartable sequences, and the number of the CPU that the slot's neighbour shows is the
@@ -990,12 +1045,7 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   if (!runs_are_whole || (!world_.runs.is_whole() && !is_busy(gate))) world_.runs.salvage(is_busy(gate));
   if (!world_.depot.lock().open_in_child(&slot)) {
     world_.depot.abandon();
-    world_.kinds.for_each([](KindOwner& owner) {
-      for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next) {
-        kind->depot = SlabList();
-        kind->depot_count.store(0, std::memory_order_relaxed);
-      }
-    });
+    world_.kinds.for_each([](KindOwner& owner) { Depot<P>::forget_slabs_of(owner); });
   }
   world_.lanes.for_each([&](Lane<P>& lane) { sort_out_lane(lane, slot, gate); });
   world_.lanes.forget_makers();

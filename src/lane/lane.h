@@ -186,6 +186,7 @@ class Lane : public Gate {
   // --- Entered by the CPU (entry/percpu.h).
   // The thread that took the lane, on whichever CPU it runs now.
   void leave_here() {
+    taker_.store(nullptr, std::memory_order_relaxed);
     // release: what was done inside is visible to who takes the lane next. Pairs with [take.here].
     here.store(free_here(), std::memory_order_release);
   }
@@ -198,6 +199,8 @@ class Lane : public Gate {
   uint32_t free_here() const { return number_ << 16 | static_cast<uint32_t>(id_); }
   // Somebody is inside: not the one who holds the lane from outside.
   bool is_taken_here() const { return here.load(std::memory_order_relaxed) == kTakenHere; }
+  // Inside, in a miss: if the thread is torn off it knows that it was here, from now until it leaves.
+  void taken_by(const Visit& visit) { taker_.store(visit.who, std::memory_order_relaxed); }
 
   // --- Entered by its lock (entry/shared.h).
   // When an entry first failed since the last that did not: nanoseconds; 0 for none.
@@ -215,6 +218,12 @@ class Lane : public Gate {
   // The owner's number with the system; 0 if there is none.
   uint32_t owner_thread() const { return thread_.load(std::memory_order_relaxed); }
   uint32_t owner_process() const { return process_; }
+  // Of a thread that was torn off: it is inside by the CPU, in a miss.
+  bool is_taken_by(const void* who) const { return taker_.load(std::memory_order_relaxed) == who; }
+  // It has the lock, which goes over to the visit.
+  bool take_over(Visit& visit) { return lock_.take_over(visit); }
+  // It has the lock, and was perhaps about to take the lane from outside, or had it. True: nobody else is inside now, as after try_hold().
+  bool take_again();
   // Whoever was inside is gone, and stopped at some instruction: puts everything together again, from what the page map says. What was
   // just between two places is lost. Whoever calls has the lane to itself.
   void salvage(Visit& visit);
@@ -237,7 +246,7 @@ class Lane : public Gate {
     process_ = slot != nullptr ? P::process_id() : 0;
     thread_.store(slot != nullptr ? P::thread_id() : 0, std::memory_order_relaxed);
   }
-  // In a fork child: nobody will ever enter this lane again; its owner, if it is there, works elsewhere.
+  // In a fork child, or after give_back_torn(): nobody will ever enter this lane again; its owner, if it is there, works elsewhere.
   void set_aside();
   bool is_set_aside() const { return set_aside_; }
   // The same of a lane that perhaps this thread is inside, further down its stack: nobody may count on its coming free.
@@ -421,14 +430,15 @@ class Lane : public Gate {
   std::atomic<Slot*> owner_slot_{nullptr};  // whose lane it is; under the lock
   std::atomic<bool> revoking_{false};
   bool set_aside_ = false;
-  bool is_doubtful_ = false;
+  Relaxed<bool> is_doubtful_ = false;
   bool rests_ = false;                   // closed, though it has an owner; under the lock
   std::atomic<bool> mail_waits_{false};  // much of it
   std::atomic<bool> left_full_{false};
-  std::atomic<bool> asked_{false};   // where the system has no barrier: clean yourself when you can
-  Lock<P> lock_{Rank::kLane};        // last, for what is behind its first words is rarely written
-  std::atomic<uint32_t> thread_{0};  // the owner's number with the system, for readers
-  Relaxed<uint32_t> process_ = 0;    // in which it has that number
+  std::atomic<bool> asked_{false};           // where the system has no barrier: clean yourself when you can
+  Lock<P> lock_{Rank::kLane};                // last, for what is behind its first words is rarely written
+  std::atomic<uint32_t> thread_{0};          // the owner's number with the system, for readers
+  Relaxed<uint32_t> process_ = 0;            // in which it has that number
+  std::atomic<const void*> taker_{nullptr};  // who is inside by the CPU, in a miss
 };
 
 }  // namespace lanemalloc

@@ -111,6 +111,7 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
   Bin* bin = bin_in(at, kind);
   bin->next = bins_;
   bins_ = bin;
+  compiler_fence();  // a bin of a kind is always found here
   bin->kind.store(&kind, std::memory_order_relaxed);
   if (kind.index == Kind::kNoIndex) give_label(*kind.owner, at);
   return bin;
@@ -244,10 +245,11 @@ void Lane<P>::forget_kind(Bin& bin, SlabList& slabs, Visit&) {
     slab->settle(Slab::Place::kPartial);
     slabs.push(slab);
   }
+  bin.kind.store(nullptr, std::memory_order_relaxed);  // first: salvage() takes it out then
+  compiler_fence();
   Bin** link = &bins_;
   while (*link != &bin) link = &(*link)->next;
   *link = bin.next;
-  bin.kind.store(nullptr, std::memory_order_relaxed);
   bin.in_flight.store(0, std::memory_order_relaxed);
 }
 

@@ -10,56 +10,24 @@
 
 namespace lanemalloc {
 
-// The objects of a slab that were found free.
-class FreeObjects {
- public:
-  static constexpr uint32_t kMost = 8192;
-
-  // begin: of the slab's first object, as links lead there; step: from one to the next; n: that there are.
-  FreeObjects(Address begin, Bytes step, uint32_t n) : begin_(begin), step_(step), n_(n) {}
-
-  // Once each: true the first time.
-  bool add(const Object* object) {
-    const Bytes into = reinterpret_cast<Address>(object) - begin_;
-    if (into >= n_ * step_ || into % step_ != 0) return false;
-    const Bytes i = into / step_;
-    if ((found_[i / 64] >> (i % 64) & 1) != 0) return false;
-    found_[i / 64] |= uint64_t{1} << (i % 64);
-    ++count_;
-    return true;
-  }
-  uint32_t count() const { return count_; }
-
- private:
-  const Address begin_;
-  const Bytes step_;
-  const uint32_t n_;
-  uint32_t count_ = 0;
-  uint64_t found_[kMost / 64]{};
-};
+// The owner is kept out all the time: what lies here may be half done.
+template <class P>
+bool Lane<P>::take_again() {
+  if (how == Entry::kPerCpu)
+    return here.load(std::memory_order_relaxed) == kRevokedHere && P::restart_here() &&
+           here.load(std::memory_order_acquire) == kRevokedHere;  // as in take_from_cpu()
+  Slot* slot = owner_slot();
+  if (slot == nullptr || rests_) return true;
+  if (!is_being_revoked()) return false;
+  close_gate();
+  return P::barrier() && is_named_by(slot) && is_closed();  // as in take_from_owner()
+}
 
 // chain: what the bin of the slab's class or kind held, which may lie in another slab.
 template <class P>
 void Lane<P>::salvage_slab(Slab* slab, SlabList& partial, SlabList* full, Object* chain) {
   slabs().give_to(slab, id_);  // of several blocks: perhaps only some were written
-  const uint32_t link = slab->is_of_kind() ? slab->its_kind().link : 0;
-  Object* list = slab->free_list;
-  slab->give_up_free_list();
-  if (LIKELY(slab->carved <= FreeObjects::kMost)) {
-    FreeObjects found(slabs().begin(slab) + link, slab->size(), slab->carved);
-    const auto keep = [&](Object* object) {
-      while (object != nullptr && found.add(object)) {
-        Object* next = object->next;
-        object->next = slab->free_list;
-        slab->free_list = object;
-        object = next;
-      }
-    };
-    keep(list);
-    keep(chain);
-    slab->countdown -= static_cast<int32_t>(found.count());
-  }
-  slab->settle(Slab::Place::kPartial);
+  salvage_objects(slab, slabs().begin(slab), chain);
   if (slab->has_room()) return partial.push(slab);
   slab->wait_for_frees(slab->capacity());
   if (full != nullptr) full->push(slab);
@@ -74,15 +42,26 @@ void Lane<P>::salvage(Visit& visit) {
     current_[c] = nullptr;
     partial_[c] = SlabList();
   }
-  for (Bin* bin = bins_; bin != nullptr; bin = bin->next) {
-    bin->partial = bin->full = SlabList();
-    bin->current = nullptr;
-    bin->end.store(0, std::memory_order_relaxed);
+  for (Bin** link = &bins_; *link != nullptr;) {
+    Bin& bin = **link;
+    if (bin.kind.load(std::memory_order_relaxed) == nullptr) {  // just being entered, or taken out
+      *link = bin.next;
+      continue;
+    }
+    bin.partial = bin.full = SlabList();
+    bin.current = nullptr;
+    bin.end.store(0, std::memory_order_relaxed);
+    link = &bin.next;
   }
   empties_ = EmptySlabs();
   empty_blocks_.store(0, std::memory_order_relaxed);
   for (Remote& remote : remotes_) {
-    remote.mend();
+    remote.mend([&](Object* object) -> Bytes {
+      const MapEntry entry = world_.region.entry_of(object);
+      if (!is_private(entry.owner())) return Batch::places_in(size_of(world_.region.size_class_of(object)));
+      const Kind& kind = slabs().at(entry)->its_kind();
+      return kind.link != 0 ? 0 : Batch::places_in(kind.size);
+    });
     if (!remote.is_empty()) claimed_ |= uint64_t{1} << (&remote - remotes_);
   }
 

@@ -143,9 +143,14 @@ class LaneTable {
     // acquire: sees the lane made. Pairs with the release below.
     uint16_t id = entry.load(std::memory_order_acquire);
     if (LIKELY(id != 0)) return id != kBeingMade ? &at(owner(id)) : nullptr;
-    if (!entry.compare_exchange_strong(id, kBeingMade, std::memory_order_relaxed)) return nullptr;
-    Lane<P>* lane = make(nullptr, how, number);
-    entry.store(lane != nullptr ? static_cast<uint16_t>(lane->id()) : 0, std::memory_order_release);
+    // Nobody is torn off who leaves it half made.
+    const uint64_t mask = P::block_signals();
+    Lane<P>* lane = nullptr;
+    if (entry.compare_exchange_strong(id, kBeingMade, std::memory_order_relaxed)) {
+      lane = make(nullptr, how, number);
+      entry.store(lane != nullptr ? static_cast<uint16_t>(lane->id()) : 0, std::memory_order_release);
+    }
+    P::restore_signals(mask);
     return lane;
   }
 

@@ -194,6 +194,8 @@ void Lane<P>::wait_for_frees(Slab* slab) {
 template <class P>
 Run Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
   if (Slab* slab = empties_.oldest(); slab != nullptr && slab->blocks() == n && take_away(slab)) {
+    if (slab->is_of_kind())
+      slabs().give_to(slab, Owner::kNobody);  // before: salvage() must not find it again
     slabs().uncharge(slab);
     return {world_.region.block_of_state(slab), false};
   }

@@ -67,6 +67,8 @@ struct World {
   Depot<P> depot{Slabs<P>{region, runs}};
   LaneTable<P> lanes{*this};
   KindTable kinds{bytes_of(Lane<P>::kAreaBlocks)};
+  // A thread was torn off, perhaps while it made a slab of a kind or gave one back: that may be counted, and charged, for good.
+  std::atomic<bool> was_torn{false};
   std::atomic<bool> can_revoke{true};  // else kinds' objects are handed out by lanes with a lock only
   Scavenger<P> scavenger;
   Sampler<P> sampler;

@@ -57,14 +57,48 @@ enum class BlockKind : uint8_t {
   kAbsent,   // the same: not claimed
 };
 
+// What the first or the last block of a run says of it.
+struct RunEnd {
+  BlockKind kind;
+  bool is_first;    // block of a run; else its last one, or what it was once
+  uint32_t length;  // blocks of the run
+
+  static RunEnd from(uint64_t word) {
+    return {static_cast<BlockKind>(word & 0xFF), (word >> 8 & 1) != 0, static_cast<uint32_t>(word >> 32)};
+  }
+  uint64_t word() const {
+    return uint64_t{length} << 32 | uint64_t{is_first} << 8 |
+           static_cast<uint64_t>(static_cast<uint8_t>(kind));
+  }
+};
+
 // Neighbours may be two lanes', so they do not share a pair of lines.
 struct alignas(kNoSharing) BlockState {
   static constexpr size_t kOwnerPart = 112;
   std::byte owner_part[kOwnerPart];
   std::atomic<BlockKind> kind;
-  uint8_t unused[3];
-  uint32_t length;  // blocks of the run; in its first and last block
+  bool is_first;
+  uint8_t unused[2];
+  uint32_t length;
+
+  // All of it in one step: whoever is torn off before it or behind it leaves a run that is whole (Runs::salvage).
+  void set_end(RunEnd to) { __atomic_store_n(end_word(), to.word(), __ATOMIC_RELAXED); }
+  // The same, read. acquire: sees what was marked before. Pairs with [walk.release].
+  RunEnd end() const {
+    return RunEnd::from(__atomic_load_n(reinterpret_cast<const uint64_t*>(&kind), __ATOMIC_ACQUIRE));
+  }
+  // The same where it still says what was seen.
+  void replace_end(RunEnd seen, RunEnd to) {
+    uint64_t word = seen.word();
+    __atomic_compare_exchange_n(end_word(), &word, to.word(), false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  }
+
+ private:
+  uint64_t* end_word() { return reinterpret_cast<uint64_t*>(&kind); }
 };
+static_assert(offsetof(BlockState, kind) % sizeof(uint64_t) == 0);
+static_assert(offsetof(BlockState, is_first) == offsetof(BlockState, kind) + 1);
+static_assert(offsetof(BlockState, length) == offsetof(BlockState, kind) + 4);
 static_assert(sizeof(BlockState) % kNoSharing == 0);
 
 template <class P>

@@ -13,7 +13,8 @@
 // Invariant: the first and last block of every run, free or used, carry its kind and length; no two neighbours are free
 // in the same condition.
 // Invariant at every instant: who walks from one run's first block to the next by their lengths alone meets no block inside a run, and
-// what is free there is nobody's. So a child of fork finds what is free, wherever another thread stopped (salvage). A run is
+// what is free there is nobody's, and in that condition. So the lists can be made anew from the blocks wherever a thread stopped that
+// changed them (salvage): in a child of fork, and when a thread ends that a signal handler tore off here, by a long jump. A run is
 // split from its end: each part is marked before the length of the one before it shrinks. What goes back to the system is marked as used
 // meanwhile.
 #pragma once
@@ -122,7 +123,6 @@ class Runs {
         if (done) {
           if (kind == BlockKind::kAbsent) claimed(missing);
           return_rest(behind + missing, length - missing, kind, freed_at);
-          fence_of_walk();
           mark_used(at, wanted);
           raise_used_end(at + wanted);
         } else {
@@ -187,7 +187,6 @@ class Runs {
       remove(at);
       const BlockCount n = purge_piece(at, length);
       if (n < length) insert_dirty(at + n, length - n, run(at).freed_at);
-      fence_of_walk();
       mark_used(at, n);
       lock_.release(visit);
       const BlockKind kind = give_to_system(at, n);
@@ -233,29 +232,34 @@ class Runs {
   Lock<P>& lock() { return lock_; }
   // In a fork child. Without that, somebody who is not here may have runs in his hands that wait to be taken in.
   bool is_whole() const { return takers_.load(std::memory_order_relaxed) == 0; }
-  // In a fork child, where a thread that is not here was changing the lists: makes them anew, from what the blocks say. What that thread
-  // had for itself stays in use for good. is_nested: this thread is inside too, further down its stack, and may have runs that wait.
-  void salvage(bool is_nested) {
+  // A thread that is not here, in a fork child, or was torn off and holds the lock, was changing the lists: makes them anew, from what
+  // the blocks say. What that thread had for itself stays in use for good. some_go_on: who may have runs that wait, this thread itself,
+  // further down its stack, or others, who take and split what no list holds meanwhile.
+  NOINLINE void salvage(bool some_go_on) {
     for (Bins& bins : sets_) bins = Bins{};
     oldest_ = newest_ = kNone;
-    dirty_blocks_.store(0, std::memory_order_relaxed);
-    clean_blocks_.store(0, std::memory_order_relaxed);
-    if (!is_nested) {
+    bump(dirty_blocks_, -dirty());
+    bump(clean_blocks_, -clean_blocks_.load(std::memory_order_relaxed));
+    // Who goes on finds what he has left there, or has in his hands.
+    if (!some_go_on) {
       deferred_.store(0, std::memory_order_relaxed);
       takers_.store(0, std::memory_order_relaxed);
+      taken_back_ = 0;
     }
     const BlockCount known = region_.frontier() < region_.opened() ? region_.frontier() : region_.opened();
     for (BlockIndex at = 0, end; at < known; at = end) {
-      const BlockKind kind = salvaged_kind(at, is_nested);
-      end = at + region_.state(at).length;
-      if (end == at) {  // never used, or taken just now by a thread that is not here
-        ++end;
-      } else if (is_free(kind)) {
+      const RunEnd first = salvaged(at, some_go_on);
+      end = at + first.length;
+      if (!first.is_first) {  // never used, or taken just now by a thread that has not come to say so
+        end = at + 1;
+      } else if (is_free(first.kind)) {
         // With what follows in the same condition: they were about to become one.
-        while (end < known && salvaged_kind(end, is_nested) == kind) end += region_.state(end).length;
-        insert(at, end - at, kind);
-      } else {
-        set_ends(at, end - at, kind);  // the last block may not have been reached
+        for (RunEnd more; end < known && (more = salvaged(end, some_go_on)).kind == first.kind;)
+          end += more.length;
+        insert(at, end - at, first.kind);
+      } else if (const RunEnd last = region_.state(end - 1).end(); is_free(last.kind)) {
+        // It was not reached. Nor may it be yet, by a thread that goes on, which may have cut the run again meanwhile.
+        region_.state(end - 1).replace_end(last, {BlockKind::kUsed, false, first.length});
       }
     }
   }
@@ -279,7 +283,7 @@ class Runs {
           const BlockState& last = region_.state(at + first.length - 1);
           CHECK(set_of(first.kind.load(std::memory_order_relaxed)) == s);
           CHECK(last.kind.load(std::memory_order_relaxed) == first.kind.load(std::memory_order_relaxed));
-          CHECK(last.length == first.length && bin_of(first.length) == b);
+          CHECK(first.is_first && last.length == first.length && bin_of(first.length) == b);
           for (BlockIndex i = at; i < at + first.length; ++i)
             CHECK(region_.entry(i).owner() == Owner::kNobody);
           if (s == 0) dirty += first.length;
@@ -332,24 +336,25 @@ class Runs {
     return kExactBins + (doubling - 5) * 4 + ((n >> (doubling - 2)) & 3);
   }
 
+  // The first block first: of a run that grows, the last one may be the first one of what it takes in.
   void set_ends(BlockIndex at, BlockCount n, BlockKind kind) {
-    for (BlockIndex end : {at, at + n - 1}) {
-      region_.state(end).kind.store(kind, std::memory_order_relaxed);
-      region_.state(end).length = n;
-    }
+    fence_of_walk();
+    region_.state(at).set_end({kind, true, n});
+    if (n > 1) region_.state(at + n - 1).set_end({kind, false, n});
   }
   void mark_used(BlockIndex at, BlockCount n) { set_ends(at, n, BlockKind::kUsed); }
-  // Between two steps that a fork may fall between: what was marked before is marked for the child too.
+  // release: what was marked before is marked too for a child that is forked now, and for who walks [walk.release].
   static void fence_of_walk() { std::atomic_thread_fence(std::memory_order_release); }
   // A run in use becomes two.
   void split(BlockIndex at, BlockCount n, BlockCount first) {
     if (n > first) mark_used(at + first, n - first);
-    fence_of_walk();
     mark_used(at, first);
   }
-  BlockKind salvaged_kind(BlockIndex at, bool is_nested) const {
-    const BlockKind kind = region_.state(at).kind.load(std::memory_order_relaxed);
-    return kind == BlockKind::kWaiting && !is_nested ? static_cast<BlockKind>(run(at).freed_at) : kind;
+  RunEnd salvaged(BlockIndex at, bool some_go_on) const {
+    RunEnd first = region_.state(at).end();
+    if (first.kind == BlockKind::kWaiting && !some_go_on)
+      first.kind = static_cast<BlockKind>(run(at).freed_at);
+    return first;
   }
 
   void raise_used_end(BlockIndex to) {
@@ -453,9 +458,7 @@ class Runs {
           claimed(n);
         }
         return_rest(begin + n, at + length - begin - n, kind, freed_at);
-        fence_of_walk();
         mark_used(begin, n);
-        fence_of_walk();
         return_rest(at, begin - at, kind, freed_at);
         return {begin, kind != BlockKind::kDirty};
       }
@@ -512,9 +515,17 @@ class Runs {
     return any && run.at == kNone ? grow(n, align_blocks, visit) : run;
   }
 
-  // Nothing is free. One thread at a time takes more than it needs. Whoever comes here meanwhile takes just what it needs, and
-  // only if it cannot have that waits for what the other may leave over.
+  // Nothing is free. With all signals blocked: nobody is torn off who has blocks in hand that nothing describes yet, or the lock for
+  // which others wait. What the system does here takes longer.
   Run grow(BlockCount n, BlockCount align_blocks, Visit& visit) {
+    const uint64_t mask = P::block_signals();
+    const Run run = grow_uninterrupted(n, align_blocks, visit);
+    P::restore_signals(mask);
+    return run;
+  }
+  // One thread at a time takes more than it needs. Whoever comes here meanwhile takes just what it needs, and
+  // only if it cannot have that waits for what the other may leave over.
+  Run grow_uninterrupted(BlockCount n, BlockCount align_blocks, Visit& visit) {
     if (!growth_.try_acquire(visit)) {
       const BlockIndex at = take_fresh_aligned(n, align_blocks);
       if (at != kNone || !growth_.acquire(visit)) return {at, true};
@@ -690,17 +701,17 @@ class Runs {
       for (BlockIndex at = head; at != kNone;) {
         const BlockCount n = region_.state(at).length;
         const BlockIndex next = run(at).next;
+        const uint32_t freed_at = run(at).freed_at;
+        remove(at);
         mark_used(at, n);
         fence_of_walk();
         if (P::release(region_.address_of(at), bytes_of(n))) {
-          set_ends(at, n, kind);
-          remove(at);
           claimed(-uint64_t{n});
           if (kind == BlockKind::kDirty) count<P>(purged_, uint64_t{n});
           put(at, n, BlockKind::kAbsent);
           any = true;
         } else {
-          set_ends(at, n, kind);
+          return_rest(at, n, kind, freed_at);
         }
         at = next;
       }
@@ -713,7 +724,6 @@ class Runs {
   // where its age will be.
   NOINLINE void defer(BlockIndex at, BlockCount n, BlockKind kind) {
     run(at).freed_at = static_cast<uint32_t>(kind);
-    fence_of_walk();
     set_ends(at, n, BlockKind::kWaiting);
     raise_used_end(at + n);
     BlockIndex head = deferred_.load(std::memory_order_relaxed);
@@ -765,10 +775,10 @@ class Runs {
   void take_back_deferred() {
     if (LIKELY(deferred_.load(std::memory_order_relaxed) == 0)) return;
     // acquire: pairs with the release in defer() [deferred.take].
-    BlockIndex head = deferred_.exchange(0, std::memory_order_acquire);
-    while (head != 0) {
-      const BlockIndex at = head - 1;
-      head = run(at).next;
+    if (taken_back_ == 0) taken_back_ = deferred_.exchange(0, std::memory_order_acquire);
+    while (taken_back_ != 0) {
+      const BlockIndex at = taken_back_ - 1;
+      taken_back_ = run(at).next;
       put(at, region_.state(at).length, static_cast<BlockKind>(run(at).freed_at));
     }
   }
@@ -787,6 +797,8 @@ class Runs {
   Bins sets_[kSets];
   BlockIndex oldest_ = kNone;
   BlockIndex newest_ = kNone;
+  BlockIndex taken_back_ =
+      0;  // of deferred_, as it was taken; not 0 only while that goes on, or if it was never ended
   std::atomic<uint64_t> dirty_blocks_{0};
   std::atomic<uint64_t> clean_blocks_{0};
   std::atomic<uint64_t> claimed_blocks_{0};  // also counted by those who could not have the lock

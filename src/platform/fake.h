@@ -63,6 +63,7 @@ struct Fake {
   static inline std::function<void()> on_barrier;   // runs in the middle of a revocation
   static inline std::function<void()> on_restart;   // the same, of a lane that is entered by its CPU
   static inline thread_local std::function<void()> on_wake;  // before this thread's next, once
+  static inline thread_local bool signals_are_blocked = false;
   static inline uint32_t cpu_count = 2;
   static inline thread_local uint32_t number =
       0;  // of the CPU that the thread runs on; kNoNumber: none to be had
@@ -270,6 +271,7 @@ struct Fake {
   // Real steps start again if a revoker comes in between; this one finds out afterwards.
   static Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
                                    uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
+    const OneStep step;
     const auto lower = static_cast<uint16_t>(who.load(std::memory_order_relaxed));
     const Restartable taken = take_here(word, lower, mark, before);
     if (taken != Restartable::kDone) return taken;
@@ -280,6 +282,7 @@ struct Fake {
   }
   static Restartable hit_pop_here(std::atomic<uint32_t>& word, void** head, void*& object) noexcept {
     constexpr uint32_t kBusy = 0xFFFFFFFF;
+    const OneStep step;
     uint32_t before = word.load(std::memory_order_relaxed);
     if (before >> 16 != number) return Restartable::kElsewhere;
     const Restartable taken = take_here(word, static_cast<uint16_t>(before), kBusy, before);
@@ -326,11 +329,16 @@ struct Fake {
     if (std::find(gone.begin(), gone.end(), thread) != gone.end()) return true;
     return id == 0 && Linux::thread_is_gone(thread);
   }
-  static uint64_t block_signals() noexcept { return 0; }
-  static void restore_signals(uint64_t) noexcept {}
+  static uint64_t block_signals() noexcept { return std::exchange(signals_are_blocked, true) ? 1 : 0; }
+  static void restore_signals(uint64_t mask) noexcept { signals_are_blocked = mask != 0; }
   static void say(const char* text, Bytes n) noexcept { said.append(text, n); }
 
  private:
+  // Nobody is torn off in the middle of what is one step elsewhere.
+  struct OneStep {
+    const uint64_t mask = block_signals();
+    ~OneStep() { restore_signals(mask); }
+  };
   enum class State : uint8_t { kNone, kMetadata, kClaimed, kForeign };
   static constexpr size_t kCalls = static_cast<size_t>(Call::kRelease) + 1;
 

@@ -30,11 +30,14 @@ class Batch {
   template <class Places>
   FAST void add(Object* object, Places places) {
     if (LIKELY(place_ != end_)) {
-      *place_++ = object;
+      *place_ = object;
+      compiler_fence();  // mend() relies on both orders
+      ++place_;
       return;
     }
     close();
     object->next = first_;
+    compiler_fence();
     first_ = object;
     place_ = others(object);
     end_ = reinterpret_cast<Object**>(reinterpret_cast<std::byte*>(place_) + places());
@@ -48,10 +51,16 @@ class Batch {
     first_ = nullptr;
     return first;
   }
-  // Whoever was adding an object is gone: what may not have been written down yet is left out.
-  void mend() {
-    if (first_ == nullptr || place_ < others(first_) || place_ > others(first_) + kCountMask)
-      place_ = first_ != nullptr ? others(first_) : nullptr;
+  // Whoever was adding an object, or taking the batch, was torn off: what had not been written down yet is left out. places(first): what
+  // places_in() the size of the first holder is. If it is not this one that place_ is in, nothing is named by it yet, or it is closed.
+  template <class Places>
+  void mend(Places places) {
+    if (first_ != nullptr) {
+      const auto into = reinterpret_cast<uintptr_t>(place_) - reinterpret_cast<uintptr_t>(others(first_));
+      if (into > places(first_)) place_ = others(first_);
+    } else {
+      place_ = nullptr;
+    }
     end_ = place_;
   }
   // What take() returned.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "slab/batch.h"
+#include "slab/slab_salvage.h"
 
 namespace lanemalloc {
 
@@ -88,8 +89,7 @@ class Depot {
         slabs_.destroy(slab, visit);
       } else {
         bad = object;
-        slab->depot_life =
-            static_cast<uint8_t>(life_ - 1);  // lost, as after abandon(): in no list, and never looked at
+        lose(slab);
       }
     });
     lock_.release(visit);
@@ -111,6 +111,37 @@ class Depot {
     ++life_;  // slabs of the life before are in no list: what is freed into them stays there
   }
 
+  // The lock is held, by a thread that was torn off: puts together what the page map says is here.
+  NOINLINE void salvage(KindTable& kinds) {
+    for (SlabList& list : lists_) list = SlabList();
+    for (auto& count : counts_) count.store(0, std::memory_order_relaxed);
+    kinds.for_each([](KindOwner& owner) { forget_slabs_of(owner); });
+    const Region<P>& region = slabs_.region;
+    for (BlockIndex b = 0, end = region.opened(); b < end; ++b) {
+      const MapEntry entry = region.entry(b);
+      if (public_of(entry.owner()) != Owner::kDepot || entry.state() != &region.state(b)) continue;
+      Slab* slab = slabs_.at(entry);
+      if (slab->depot_life != life_) continue;  // lost before
+      slabs_.give_to(slab, Owner::kDepot);      // of several blocks: perhaps only some were written
+      slab->bin = nullptr;
+      salvage_objects(slab, slabs_.begin(slab), nullptr);
+      if (!slab->has_room()) {
+        lose(slab);
+        continue;
+      }
+      const Shelf shelf = shelf_of(slab);
+      shelf.slabs.push(slab);
+      bump(shelf.count);
+    }
+  }
+  // Of an owner whose slabs here are found anew, or are gone.
+  static void forget_slabs_of(KindOwner& owner) {
+    for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next) {
+      kind->depot = SlabList();
+      kind->depot_count.store(0, std::memory_order_relaxed);
+    }
+  }
+
   // Objects of a class that were freed here; single writer under the lock.
   uint64_t freed(unsigned c) const { return freed_[c].load(std::memory_order_relaxed); }
   uint64_t moved() const { return moved_.load(std::memory_order_relaxed); }
@@ -128,6 +159,9 @@ class Depot {
   }
 
  private:
+  // As after abandon(): in no list, and never looked at.
+  void lose(Slab* slab) { slab->depot_life = static_cast<uint8_t>(life_ - 1); }
+
   struct Shelf {
     SlabList& slabs;
     std::atomic<uint32_t>& count;

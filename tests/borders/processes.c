@@ -458,9 +458,6 @@ static void* may_end_anywhere(void* unused) {
   return unused;
 }
 CASE(lanemalloc_asynchronous_cancellation_in_malloc) {
-  const char* options = getenv("LANEMALLOC_OPTIONS");
-  if (options && strstr(options, "shared"))
-    SKIP("a shared lane's lock may go with its holder, as in the C library");
   for (int i = 0; i < 40; i++) {
     pthread_t thread = start(may_end_anywhere, 0);
     usleep((unsigned)(100 + i * 37 % 300));

@@ -151,41 +151,68 @@ static void leave(int signal) {
   (void)signal;
   if (in_loop) siglongjmp(out, 1);
 }
-static void* torn_off(void* unused) {
-  static __thread void* objects[64];
+// What is being freed is nobody's already.
+static void* take_out(void* volatile* object) {
+  void* taken = *object;
+  *object = NULL;
+  return taken;
+}
+static void small_step(void* volatile* object, unsigned i) {
+  free(take_out(object));
+  *object = malloc(i * 7 % 400);
+}
+// Of every kind, so that every lock is taken: slabs of all classes, runs that come and go, what another thread is to get.
+static void* left_to_others[64];
+static size_t largest = 1200000;
+static void any_step(void* volatile* object, unsigned i) {
+  const size_t sizes[] = {100, 3000, 30000, 70000, 200000, largest, 16, 40000};
+  const size_t size = sizes[i / 3 % 8] + i % 500;
+  if (i % 5 == 0) {
+    *object = __atomic_exchange_n(&left_to_others[i % 64], take_out(object), __ATOMIC_ACQ_REL);
+  } else if (i % 5 == 1) {
+    *object = realloc(take_out(object), size);
+  } else {
+    free(take_out(object));
+    *object = i % 5 == 2 ? calloc(1, size) : malloc(size);
+  }
+  if (*object != NULL) *(volatile char*)*object = 1;
+  if (i % 61 == 0) malloc_trim(0);
+}
+static void (*step)(void* volatile* object, unsigned i);
+static int goes_on;  // after the jump, instead of ending
+enum { kTornObjects = 64 };
+static void* torn_off(void* given) {
+  void* volatile* objects = (void* volatile*)given;
   if (sigsetjmp(out, 1) == 0) {
     in_loop = 1;
-    for (unsigned i = 0;; i++) {
-      void** object = &objects[i % 64];
-      free(*object);
-      *object = NULL;
-      *object = malloc(i * 7 % 400);
-    }
+    for (unsigned i = 0;; i++) step(&objects[i % kTornObjects], i);
   }
   in_loop = 0;
-  return unused;
+  for (int i = 0; goes_on && i < 300; i++) {
+    const size_t size = i % 30 == 0 ? 300000 : (size_t)i * 13 % 3000 + 1;
+    char* object = (char*)malloc(size);
+    REQUIRE(object != NULL);
+    fill(object, size, (unsigned)i);
+    if (i % 10 == 0) usleep(100);
+    CHECK(filled(object, size, (unsigned)i));
+    free(object);
+  }
+  return NULL;
 }
+// What such a thread had is freed when it is gone, but the one that it was at.
 static void tear_off(int n, int seed) {
   for (int i = 0; i < n; i++) {
     pthread_t thread;
-    REQUIRE(pthread_create(&thread, NULL, torn_off, NULL) == 0);
+    void* volatile objects[kTornObjects] = {NULL};
+    REQUIRE(pthread_create(&thread, NULL, torn_off, (void*)objects) == 0);
     usleep((unsigned)(200 + (i * 37 + seed) % 400));
     int result;
     while ((result = pthread_kill(thread, SIGUSR1)) == 0 && pthread_tryjoin_np(thread, NULL) != 0) usleep(50);
     REQUIRE(result == 0);
+    for (int k = 0; k < kTornObjects; k++) free(objects[k]);
   }
 }
-CASE(lanemalloc_a_handler_leaves_malloc_by_siglongjmp_and_the_thread_ends) {
-  const char* options = getenv("LANEMALLOC_OPTIONS");
-  if (options != NULL && strstr(options, "lanes=shared") != NULL)
-    SKIP("a thread that is torn off between taking a shared lane's lock and saying so leaves it locked");
-  struct sigaction action = {.sa_handler = leave};
-  REQUIRE(sigaction(SIGUSR1, &action, NULL) == 0);
-  pthread_t other = start_idle();
-  tear_off(60, 1);
-  let_passes_go_by();
-  allocate_some();
-  // Objects that are in use are in use once.
+static void expect_objects_are_in_use_once(void) {
   enum { kObjects = 20000 };
   char** objects = (char**)malloc(kObjects * sizeof *objects);
   for (unsigned i = 0; i < kObjects; i++)
@@ -193,6 +220,63 @@ CASE(lanemalloc_a_handler_leaves_malloc_by_siglongjmp_and_the_thread_ends) {
   for (unsigned i = 0; i < kObjects; i++) CHECK(filled(objects[i], i * 7 % 400 + 1, i));
   for (unsigned i = 0; i < kObjects; i++) free(objects[i]);
   free(objects);
+}
+static void watch_signal(void) {
+  struct sigaction action = {.sa_handler = leave};
+  REQUIRE(sigaction(SIGUSR1, &action, NULL) == 0);
+}
+CASE(lanemalloc_a_handler_leaves_malloc_by_siglongjmp_and_the_thread_ends) {
+  watch_signal();
+  pthread_t other = start_idle();
+  step = small_step;
+  tear_off(60, 1);
+  let_passes_go_by();
+  allocate_some();
+  expect_objects_are_in_use_once();
+  end_idle(other);
+}
+
+// The same anywhere in the allocator, while others work there: they go on, and so does the thread.
+static int stop_working;
+static void* work(void* seed) {
+  void* volatile objects[64] = {NULL};
+  unsigned i = (unsigned)(uintptr_t)seed;
+  for (; !__atomic_load_n(&stop_working, __ATOMIC_ACQUIRE); i++) any_step(&objects[i % 64], i);
+  for (int k = 0; k < 64; k++) free(objects[k]);
+  return NULL;
+}
+static void tear_off_beside_others(void) {
+  watch_signal();
+  pthread_t others[2];
+  for (uintptr_t i = 0; i < 2; i++) REQUIRE(pthread_create(&others[i], NULL, work, (void*)(i * 7)) == 0);
+  step = any_step;
+  for (int seed = 0; seed < 3; seed++) {
+    tear_off(40, seed);
+    allocate_some();
+  }
+  __atomic_store_n(&stop_working, 1, __ATOMIC_RELEASE);
+  for (int i = 0; i < 2; i++) REQUIRE(pthread_join(others[i], NULL) == 0);
+  expect_objects_are_in_use_once();
+}
+CASE(lanemalloc_handlers_leave_every_function_by_siglongjmp_and_the_threads_end) { tear_off_beside_others(); }
+CASE(lanemalloc_handlers_leave_every_function_by_siglongjmp_and_the_threads_go_on) {
+  goes_on = 1;
+  tear_off_beside_others();
+}
+
+// What was held comes back: without that a lock that was held would keep all that is free from then on.
+CASE(lanemalloc_what_torn_off_threads_had_comes_back) {
+  watch_signal();
+  step = any_step;
+  largest = 150000;
+  pthread_t other = start_idle();
+  tear_off(20, 1);
+  let_passes_go_by();
+  const size_t before = resident();
+  for (int round = 0; round < 6; round++) tear_off(20, round);
+  let_passes_go_by();
+  // Each may lose the object that it was at, and now and then what a bin held.
+  CHECK_MSG(resident() < before + (32 << 20), "%zu, then %zu", before, resident());
   end_idle(other);
 }
 

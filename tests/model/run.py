@@ -69,6 +69,11 @@ PUBLIC = "../include/lanemalloc/safepoint.h"
 PERCPU, SHARED, LANE, LANE_WORK = "lane/entry/percpu.h", "lane/entry/shared.h", "lane/lane.h", "lane/lane_work.h"
 KINDS, LANE_KINDS, POOL = "engine/engine_kinds.h", "lane/lane_kinds.h", "pool/pool_work.h"
 STACKS = "telemetry/stacks.h"
+# Relacy's variables have no halves: who sleeps looks at the whole word.
+WHOLE_WORD = ("""inline model::atomic<uint32_t>& lower_half_of(model::atomic<uint64_t>& word) {
+  static_assert(std::endian::native == std::endian::little);
+  return *reinterpret_cast<model::atomic<uint32_t>*>(&word);
+}""", "inline model::atomic<uint64_t>& lower_half_of(model::atomic<uint64_t>& word) { return word; }")
 STORE_BUSY = "__atomic_store_n(reinterpret_cast<unsigned char*>(&slot), kBusyByte, __ATOMIC_RELAXED);"
 
 PROGRAMS = {
@@ -92,6 +97,7 @@ PROGRAMS = {
         prepare=("base/lock.h", "memory/scavenger.h", "memory/runs.h", "platform/platform.h"),
         substitutes=(
             (LOCK, "kSpins = 64", "kSpins = 1"),  # so that a waiter comes to sleep
+            (LOCK, *WHOLE_WORD),
             (LOCK, "compiler_fence();", "model::full_fence();"),
         ),
     ),
@@ -110,6 +116,7 @@ PROGRAMS = {
         substitutes=(
             (OWNED, "compiler_fence();", "model::full_fence();"),
             (LOCK, "compiler_fence();", "model::full_fence();"),
+            (LOCK, *WHOLE_WORD),
             # One byte of a pointer: Relacy's variables have no bytes.
             (OWNED, STORE_BUSY, "slot.store(model::busy(gate, kBusyByte), std::memory_order_relaxed);"),
         ),
@@ -126,6 +133,7 @@ PROGRAMS = {
         prepare=("base/lock.h", EPOCHS, PUBLIC),
         substitutes=(
             (LOCK, "compiler_fence();", "model::full_fence();"),
+            (LOCK, *WHOLE_WORD),
             (EPOCHS, "static model::atomic<T>& word(T& field) { return reinterpret_cast<model::atomic<T>&>(field); }",
              "static T& word(T& field) { return field; }"),
             (EPOCHS, "static const model::atomic<T>& word(const T& field) {\n    return reinterpret_cast<const model::atomic<T>&>(field);",
@@ -159,6 +167,8 @@ PROGRAMS = {
             (PLATFORM, "kMostNumbers = 8192", "kMostNumbers = 8"),
             ("lane/probe_orders.h", "kMostLanes = 4096", "kMostLanes = 8"),
             (LOCK, "kSpins = 64", "kSpins = 2"),
+            # No time passes while somebody sleeps: who is not woken sleeps for good, and that is found.
+            (LOCK, "kLateMs = 1000", "kLateMs = ~uint64_t{0}"),
             (KINDS, "kSpins = 256", "kSpins = 2"),
             (LANE, "kAreaBlocks = 18", "kAreaBlocks = 3"),
         ),
@@ -197,11 +207,11 @@ MUTANTS = [
            "if (is_mine) return &stack;", "if (is_mine || at == next) return &stack;"),
     change("stacks", "who comes second to a slot does not look at it", "stacks", STACKS,
            "if (value >> 32 == hash && stack_in", "if (made == nullptr && value >> 32 == hash && stack_in"),
-    change("protocols", "release relaxed", "lock", LOCK, f"kFree, {RELEASE},", f"kFree, {RELAXED},",
-           f"fetch_and(~kHolding, {RELEASE})", f"fetch_and(~kHolding, {RELAXED})"),
-    change("protocols", "try_acquire relaxed", "lock", LOCK, f"(expected, kHeld, {ACQUIRE},", f"(expected, kHeld, {RELAXED},"),
+    change("protocols", "release relaxed", "lock", LOCK, f"kFree, {RELEASE}, {RELAXED}", f"kFree, {RELAXED}, {RELAXED}",
+           f"fetch_and(kForks, {RELEASE})", f"fetch_and(kForks, {RELAXED})"),
+    change("protocols", "try_acquire relaxed", "lock", LOCK, f"(expected, held_by(visit.who), {ACQUIRE},", f"(expected, held_by(visit.who), {RELAXED},"),
     change("protocols", "a waiter's acquire relaxed", "lock", LOCK,
-           f"seen + kHeldAndAwaited, {ACQUIRE},", f"seen + kHeldAndAwaited, {RELAXED},"),
+           f"held_by(visit.who) | kAwaited, {ACQUIRE},", f"held_by(visit.who) | kAwaited, {RELAXED},"),
     change("protocols", "idle after the pass", "scavenger", SCAVENGER,
            "uint32_t wanted = kWanted;", "const bool more = pass_(context_);\n    uint32_t wanted = kWanted;",
            "if (!pass_(context_)) return;", "if (!more) return;"),
@@ -209,10 +219,10 @@ MUTANTS = [
            "P::wake(word_, 1);\n  }\n\n  // A thread is about to run it", ";\n  }\n\n  // A thread is about to run it"),
     change("protocols", "defer relaxed", "deferred", RUNS, f"at + 1, {RELEASE}, {RELAXED}", f"at + 1, {RELAXED}, {RELAXED}"),
     change("protocols", "taken relaxed", "deferred", RUNS,
-           f"BlockIndex head = deferred_.exchange(0, {ACQUIRE}); while", f"BlockIndex head = deferred_.exchange(0, {RELAXED}); while"),
+           f"taken_back_ = deferred_.exchange(0, {ACQUIRE}); while", f"taken_back_ = deferred_.exchange(0, {RELAXED}); while"),
     change("protocols", "taken by a load and a store", "deferred", RUNS,
-           f"BlockIndex head = deferred_.exchange(0, {ACQUIRE}); while",
-           f"BlockIndex head = deferred_.load({ACQUIRE}); deferred_.store(0, {RELAXED}); while"),
+           f"taken_back_ = deferred_.exchange(0, {ACQUIRE}); while",
+           f"taken_back_ = deferred_.load({ACQUIRE}); deferred_.store(0, {RELAXED}); while"),
     change("entry", "no membarrier", "entry-allocate entry-free entry-defer entry-miss", OWNED,
            "if (!P::barrier()) {", "if (false) {"),
     change("entry", "the gate is looked at before the busy store", "entry-allocate", OWNED, "compiler_fence();",
@@ -263,23 +273,33 @@ MUTANTS += [
            "      visit(batch);\n      batch = earlier;",
            "visit(batch);\n      batch = reinterpret_cast<Batch*>(batch->next);"),
     change("explorer", "release wakes nobody", "lock", LOCK,
-           "P::wake(state_, is_closed(held) ? kEverybody : 1);", ""),
+           "P::wake(lower_half(), is_closed(held) ? kEverybody : 1);", ""),
     change("explorer", "who has slept takes the lock as if nobody else slept", "lock-3", LOCK,
-           f"seen + kHeldAndAwaited, {ACQUIRE}", f"seen + kHeld, {ACQUIRE}"),
+           f"held_by(visit.who) | kAwaited, {ACQUIRE}", f"held_by(visit.who), {ACQUIRE}"),
     change("explorer", "who finds a lock closed waits for the fork", "fork-lock", LOCK,
            "if (visit.insists == 0) return false; while (may_wait",
-           "for (uint32_t s; visit.insists == 0 && is_closed(s = state_.load(std::memory_order_relaxed));) P::wait(state_, s); while (may_wait",
+           "for (uint64_t s; visit.insists == 0 && is_closed(s = state_.load(std::memory_order_relaxed));) P::wait(lower_half(), static_cast<uint32_t>(s)); while (may_wait",
            "seen - kFork, std::memory_order_relaxed)) { }",
-           "seen - kFork, std::memory_order_relaxed)) { } P::wake(state_, kEverybody);"),
+           "seen - kFork, std::memory_order_relaxed)) { } P::wake(lower_half(), kEverybody);"),
     change("explorer", "a fork wakes nobody when it closes the lock", "fork-lock-sleep-4", LOCK,
-           "who has just been woken, and leaves without waking the next. P::wake(state_, kEverybody);",
+           "who has just been woken, and leaves without waking the next. P::wake(lower_half(), kEverybody);",
            "who has just been woken, and leaves without waking the next."),
-    change("explorer", "a fork does not wait for the holder", "fork-runs", LOCK, "while (visit.may_block && is_held(seen)) {", "while (false) {"),
+    change("explorer", "a fork does not wait for the holder", "fork-runs", LOCK, "if (!visit.may_block || !is_held(seen)) return;", "return;"),
     change("explorer", "a fork closes nothing", "fork-runs", LOCK,
            f"fetch_add(kFork, {ACQUIRE}) + kFork", f"load({ACQUIRE})"),
     change("explorer", "a child trusts what a holder who is gone had in hand", "fork-insists", LOCK, "return !held;", "return true;"),
     change("explorer", "a child finds what waits, and takes it in once more", "fork-runs", RUNS,
            "      deferred_.store(0, std::memory_order_relaxed);\n      takers_", "      takers_"),
+    change("explorer", "who is torn off drops what another takes", "torn-runs", RUNS, "if (!some_go_on) {", "{"),
+    change("explorer", "who is torn off takes in what waits, too", "torn-runs", RUNS,
+           "first.kind == BlockKind::kWaiting && !some_go_on", "first.kind == BlockKind::kWaiting"),
+    change("explorer", "a run is cut before its rest is marked", "torn-runs", RUNS,
+           "return_rest(begin + n, at + length - begin - n, kind, freed_at);\n        mark_used(begin, n);",
+           "mark_used(begin, n);\n        return_rest(begin + n, at + length - begin - n, kind, freed_at);"),
+    change("explorer", "a run's last block is marked before its first", "torn-runs", RUNS,
+           "region_.state(at).set_end({kind, true, n});", "",
+           "if (n > 1) region_.state(at + n - 1).set_end({kind, false, n});",
+           "if (n > 1) region_.state(at + n - 1).set_end({kind, false, n}); region_.state(at).set_end({kind, true, n});"),
     change("explorer", "idle after the pass", "scavenger", SCAVENGER,
            "uint32_t wanted = kWanted;", "const bool more = pass_(context_);\n    uint32_t wanted = kWanted;",
            "if (!pass_(context_)) return;", "if (!more) return;"),
@@ -308,8 +328,8 @@ MUTANTS += [
            "Claim claim = P::claim(",
            "Claim claim = at + n > block_count_ ? Claim::kNoMemory : P::claim("),
     change("explorer", "deferred runs taken by a load and a store", "runs-3", RUNS,
-           f"BlockIndex head = deferred_.exchange(0, {ACQUIRE}); while",
-           f"BlockIndex head = deferred_.load({ACQUIRE}); deferred_.store(0, {RELAXED}); while"),
+           f"taken_back_ = deferred_.exchange(0, {ACQUIRE}); while",
+           f"taken_back_ = deferred_.load({ACQUIRE}); deferred_.store(0, {RELAXED}); while"),
     change("explorer", "no membarrier", "entry miss", OWNED, "if (!P::barrier()) {", "if (false) {"),
     change("explorer", "the gate is looked at before the busy store", "entry", ENGINE,
            "    Gate* gate = Owned::enter(slot);\n    const Bytes index = small_index(size);\n"
@@ -320,10 +340,11 @@ MUTANTS += [
     change("explorer", "leave relaxed", "entry", OWNED, f"slot.store(gate, {RELEASE})", f"slot.store(gate, {RELAXED})"),
     Mutant("a revocation ends without a release", "explorer", "entry miss",
            ((OWNED, f"revoking_.store(false, {RELEASE})", f"revoking_.store(false, {RELAXED})"),
-            (LOCK, f"state_.store(kFree, {RELEASE})", f"state_.store(kFree, {RELAXED})"))),
+            (LOCK, f"state_.store(kFree, {RELEASE});  // [give]", f"state_.store(kFree, {RELAXED});"))),
     change("explorer", "not marked busy", "handler", OWNED, STORE_BUSY, "",
            "marked - kBusyByte", "marked & ~uintptr_t{kBusyByte}"),
-    change("explorer", "a handler waits for locks", "handler", LOCK, "if (!may_wait) return false;", ""),
+    change("explorer", "a handler waits for locks", "handler", LOCK, "const bool may_wait = visit.may_block && visit.locks_held < one_;",
+           "const bool may_wait = visit.locks_held < one_;"),
     change("explorer", "a revoker reads the slot as memory", "exit-silent", OWNED,
            "return P::reads_as(slot, reinterpret_cast<Address>(static_cast<const Gate*>(this)));",
            f"return slot->load({ACQUIRE}) == this;"),
@@ -342,14 +363,14 @@ MUTANTS += [
 
 
 # A lane's lock.
-LOOK = "if (UNLIKELY(sleepers_.load(std::memory_order_relaxed) != 0)) P::wake(state_, 1);  // [look]"
+LOOK = "if (UNLIKELY(sleepers_.load(std::memory_order_relaxed) != 0)) P::wake(lower_half(), 1);  // [look]"
 GIVE = f"state_.store(kFree, {RELEASE});  // [give]"
 for program, tests in (("protocols", "lane-lock"), ("explorer", "shared shared-3")):
     MUTANTS += [
         change(program, "a lane's lock: no barrier before sleeping", tests, LOCK,
                "const bool will_be_woken = P::barrier();", "const bool will_be_woken = true;"),
         change(program, "a lane's lock: look before give", tests, LOCK, f"{GIVE}\n      compiler_fence();\n      {LOOK}",
-               f"const bool some = sleepers_.load({RELAXED}) != 0; compiler_fence(); {GIVE}\nif (some) P::wake(state_, 1);"),
+               f"const bool some = sleepers_.load({RELAXED}) != 0; compiler_fence(); {GIVE}\nif (some) P::wake(lower_half(), 1);"),
         change(program, "a lane's lock: a waiter does not announce itself", tests, LOCK,
                "sleepers_.fetch_add(1, std::memory_order_relaxed);  // [announce]", "",
                "sleepers_.fetch_sub(1, std::memory_order_relaxed);", ""),

@@ -119,7 +119,7 @@ add_beside() {
 }
 
 # These go step by step, in one thread: beside the others.
-readonly kSteps=(single_step pool_steps)
+readonly kSteps=(single_step pool_steps torn_off)
 if [[ -z $only ]]; then
   run_beside "${kSteps[@]}" &
   beside=$!

@@ -1,5 +1,5 @@
 // A signal handler at every instruction of an operation: the trap flag makes the processor raise SIGTRAP after each one, and what the
-// program has chosen as handler runs. Used by: single_step.cpp, pool_steps.cpp. x86-64 only; nothing of this elsewhere.
+// program has chosen as handler runs. Used by: single_step.cpp, pool_steps.cpp, torn_off.cpp. x86-64 only; nothing of this elsewhere.
 #pragma once
 
 #if defined(__x86_64__)
@@ -30,6 +30,8 @@ inline uint64_t g_cut = 0;  // operations that started a thread or process: not 
 inline uint64_t g_forks = 0;
 inline size_t g_size = 0;  // what the interrupted code works on
 inline bool g_child = false;
+inline bool g_blocked =
+    false;  // the code has blocked SIGTRAP, if it were not for us: no other signal could come
 
 // SIGTRAP while it is blocked ends the process. So a system call that blocks it is done here, without SIGTRAP; one
 // that starts a thread ends the stepping of this operation, since the new thread would inherit the trap flag.
@@ -49,6 +51,7 @@ inline bool at_system_call(greg_t* r, ucontext_t* context) {
   memcpy(&mask, &context->uc_sigmask, sizeof mask);
   if (r[REG_RDX] != 0) memcpy(reinterpret_cast<void*>(r[REG_RDX]), &mask, sizeof mask);
   mask = r[REG_RDI] == SIG_BLOCK ? mask | wanted : r[REG_RDI] == SIG_UNBLOCK ? mask & ~wanted : wanted;
+  g_blocked = (mask & trap) != 0;
   mask &= ~trap;
   memcpy(&context->uc_sigmask, &mask, sizeof mask);
   r[REG_RAX] = 0;

@@ -127,6 +127,22 @@ TEST_ALL_CONFIGS(LockTest, AChildKnowsWhetherAnotherThreadWasInside) {
   EXPECT_FALSE(lock_.is_held());
 }
 
+TEST_ALL_CONFIGS(LockTest, WhatATornThreadHasHeldItGivesBack) {
+  for (Rank rank : {Rank::kLane, Rank::kRuns}) {
+    Lock<Fake> lock{rank};
+    Visit torn(&a_, true);
+    ASSERT_TRUE(lock.acquire(torn));
+    EXPECT_EQ(lock.holder(), &a_);  // from the instruction on that takes it: there is but one word
+    EXPECT_FALSE(lock.take_over(other_));
+    Visit later(&a_, false);
+    ASSERT_TRUE(lock.take_over(later));
+    lock.release(later);
+    EXPECT_EQ(later.locks_held, 0);
+    EXPECT_FALSE(lock.is_held());
+    EXPECT_FALSE(lock.take_over(later));
+  }
+}
+
 TEST_ALL_CONFIGS(LockTest, ALockTakenWithOneThreadIsGivenBackWithMany) {
   ASSERT_TRUE(lock_.acquire(mine_));
   start_threads();
@@ -153,6 +169,7 @@ class LockWaitTest : public LockTest {
   }
   void expect_only_one_is_inside(Lock<Fake>& lock) {
     constexpr int kThreads = 3, kRounds = 2000;
+    Fake::ns = 1;          // no holder is late, however busy the machine is
     uint64_t counter = 0;  // plain: the lock guards it
     std::vector<std::thread> threads;
     for (int i = 0; i < kThreads; ++i) {
@@ -169,11 +186,13 @@ class LockWaitTest : public LockTest {
       });
     }
     for (std::thread& t : threads) t.join();
+    Fake::ns = 0;
     EXPECT_EQ(counter, uint64_t{kThreads} * kRounds);
     EXPECT_FALSE(lock.is_held());
   }
   void expect_waiters_sleep_until_the_holder_leaves(Lock<Fake>& lock) {
     for (int waiters : {1, 3}) {
+      Fake::ns = 1;  // no holder is late, however busy the machine is
       ASSERT_TRUE(lock.acquire(mine_));
       const uint64_t before = lock.contention().waits;
       std::atomic<int> inside{0};
@@ -190,8 +209,10 @@ class LockWaitTest : public LockTest {
       while (lock.contention().waits != before + static_cast<uint64_t>(waiters)) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(2));  // most of them sleep by now
       EXPECT_EQ(inside, 0);
+      Fake::ns = 1000;
       lock.release(mine_);
       for (std::thread& t : threads) t.join();
+      Fake::ns = 0;
       EXPECT_EQ(inside, waiters);
       EXPECT_FALSE(lock.is_held());
     }
@@ -235,6 +256,47 @@ TEST_ALL_CONFIGS(LockWaitTest, AForkWaitsForTheHolderAndWhoSleepsGoesAway) {
   lock_.open();
   EXPECT_TRUE(lock_.acquire(mine_));
   lock_.release(mine_);
+}
+TEST_ALL_CONFIGS(LockWaitTest, NobodyWaitsLongForAHolderThatDoesNotLeave) {
+  for (Lock<Fake>* lock : {&lock_, &lane_}) {
+    ASSERT_TRUE(lock->acquire(mine_));
+    Fake::ns = 1;
+    Fake::on_wait = [](const void*, uint64_t ms) {
+      Fake::ns += ms * 1'000'000;
+      return true;
+    };
+    EXPECT_FALSE(lock->acquire(other_));
+    EXPECT_EQ(lock->contention().waits, 1u);
+    EXPECT_FALSE(lock->acquire(other_));
+    EXPECT_EQ(lock->contention().waits, 1u) << "the next one waits too";
+    EXPECT_EQ(other_.locks_held, 0);
+    if (lock == &lock_) {
+      lock->close(other_);  // nor does a fork
+      lock->open();
+    }
+    Fake::on_wait = nullptr;
+    Fake::ns = 0;
+    lock->release(mine_);
+    ASSERT_TRUE(lock->acquire(other_));
+    lock->release(other_);
+    expect_waiters_sleep_until_the_holder_leaves(*lock);
+  }
+}
+TEST_ALL_CONFIGS(LockWaitTest, WhoIsNotWokenLooksAgain) {
+  for (Lock<Fake>* lock : {&lock_, &lane_}) {
+    ASSERT_TRUE(lock->acquire(mine_));
+    static Lock<Fake>* held;
+    held = lock;
+    // The holder is torn off between giving back and waking.
+    Fake::on_wait = [](const void*, uint64_t) {
+      held->forget_holder();
+      return true;
+    };
+    EXPECT_TRUE(lock->acquire(other_));
+    Fake::on_wait = nullptr;
+    lock->release(other_);
+    mine_.locks_held = 0;
+  }
 }
 TEST_ALL_CONFIGS(LockWaitTest, AWitnessIsToldWhoWaitsAndTheLatestStacksAreKept) {
   static std::atomic<const void*> told;

@@ -45,6 +45,7 @@ class RunsTest : public FakeTest {
         continue;
       }
       ASSERT_GT(state.length, 0u);
+      ASSERT_TRUE(state.is_first) << "run at " << b;  // so that salvage() finds it
       ASSERT_LE(b + state.length, region_.frontier());
       const BlockState& last = region_.state(b + state.length - 1);
       ASSERT_EQ(last.kind, kind) << "run at " << b;
@@ -434,6 +435,53 @@ TEST_ALL_CONFIGS(RunsTest, AChildOfAForkInAHandlerLeavesWhatWaits) {
   take(1);  // the next holder takes them in
   EXPECT_EQ(blocks().dirty, 7u);
   check();
+}
+
+TEST_ALL_CONFIGS(RunsTest, WhatIsFreeIsFoundAgainFromTheBlocksAlone) {
+  start(false, -1);
+  BlockIndex at[12];
+  for (BlockCount n = 1; n <= 12; ++n) stamp(at[n - 1] = take(n), n, n);
+  for (BlockCount n : {2u, 3u, 7u}) runs_.free(at[n - 1], n, visit_);
+  runs_.purge(FakeRuns::kAll, visit_);
+  for (BlockCount n : {4u, 9u, 10u}) runs_.free(at[n - 1], n, visit_);
+  runs_.shrink(at[10], 11, 5, visit_);
+  const RunStatistics before = blocks();
+  ASSERT_TRUE(runs_.lock().acquire(visit_));
+  runs_.salvage(true);
+  runs_.lock().release(visit_);
+  EXPECT_EQ(blocks().dirty, before.dirty);
+  EXPECT_EQ(blocks().clean, before.clean);
+  EXPECT_EQ(before.dirty, 4u + 9 + 10 + 6);
+  EXPECT_HOLDS(check());
+  EXPECT_EQ(take(19), at[8]);  // merged, as before
+  for (BlockCount n : {1u, 5u, 6u, 8u, 12u}) EXPECT_TRUE(is_stamped(at[n - 1], n, n));
+  EXPECT_TRUE(is_stamped(at[10], 5, 11));
+}
+
+// Torn off where memory is given back while the lock is held: what the system has already is not taken for memory.
+TEST_ALL_CONFIGS(RunsTest, WhatATornThreadWasGivingBackIsNobodys) {
+  start(true, 0);
+  runs_.set_scavenged(false);
+  const BlockIndex kept = take(3), given = take(40), behind = take(2);
+  stamp(kept, 3, 1);
+  stamp(given, 40, 2);
+  static jmp_buf out;
+  Fake::on_release = [] { longjmp(out, 1); };
+  if (setjmp(out) == 0) {
+    runs_.free(given, 40, visit_);
+    ADD_FAILURE() << "nothing was given back";
+  }
+  Visit later(&me_, false);
+  ASSERT_TRUE(runs_.lock().take_over(later));
+  runs_.salvage(true);
+  runs_.lock().release(later);
+  EXPECT_HOLDS(check());
+  for (int i = 0; i < 30; ++i) {
+    const BlockIndex at = take(static_cast<BlockCount>(1 + i % 40));
+    stamp(at, static_cast<BlockCount>(1 + i % 40), 3);  // it is memory
+  }
+  EXPECT_TRUE(is_stamped(kept, 3, 1));
+  runs_.free(behind, 2, visit_);
 }
 
 TEST_ALL_CONFIGS(RunsTest, WithoutMemoryEverythingFreeIsUnmappedBeforeGivingUp) {

@@ -401,6 +401,10 @@ void plain_range(uintptr_t a, size_t n, bool is_write, const void* pc) {
     if (tested->bounds.at_plain) point();
     plain_access(a + i, is_write, pc);
   }
+  // It goes to memory by itself: what the thread has stored there with its neighbours, in one step, has to be there before.
+  Thread& thread = threads[current];
+  for (const Store& store : thread.buffer)
+    if (store.address < a + n && a < store.address + store.size) return drain(thread);
 }
 
 void atomic_access(uintptr_t a, bool is_read, bool is_write, const void* pc) {

@@ -1,5 +1,7 @@
 // What the explorer runs: the real lists, locks, lanes and engine over the Model platform.
 // Called by: explorer.cpp. Each scenario says what must hold; run.py says which mutants must break it.
+#include <setjmp.h>
+
 #include <utility>
 
 #include "engine/engine.h"
@@ -336,6 +338,61 @@ struct ForkRunsScenario : ForkLockScenario {
   }
   void check() {
     if (!in_child) ForkLockScenario::check();
+  }
+};
+
+// A handler tears the first thread off, by a long jump, which then ends: what it was changing is made anew, while another, who does not
+// wait for it, goes on.
+struct TornRunsScenario : ForkLockScenario {
+  jmp_buf out;
+  bool may_be_torn = false;
+  bool is_torn = false;
+  BlockIndex& its = mine[2];
+  BlockIndex& others = mine[3];  // behind it
+  BlockIndex longer;             // the other's too
+  TornRunsScenario() : longer(runs.allocate_fresh(3)) {
+    Visit visit(this, true);
+    runs.free(runs.allocate(8, 1, visit).at, 8, visit);  // so that there is a run to be cut, and nobody grows
+  }
+  void handler(int) {
+    if (may_be_torn) _longjmp(out, 1);
+  }
+  void thread(int i) {
+    if (i != 0) {
+      Visit visit(&others, false);
+      runs.shrink(longer, 3, 1, visit);
+      runs.free(others, 1, visit);
+      others = runs.allocate(1, 1, visit).at;
+      return;
+    }
+    if (_setjmp(out) == 0) {
+      may_be_torn = true;
+      Visit visit(&its, true);
+      runs.free(its, 1, visit);
+      its = runs.allocate(2, 1, visit).at;
+    } else {
+      is_torn = true;
+      Visit visit(&its, false);
+      if (runs.lock().take_over(visit)) {
+        runs.salvage(true);
+        runs.lock().release(visit);
+      }
+    }
+    may_be_torn = false;
+  }
+  void check() {
+    explorer::check(!runs.lock().is_held(), "the lock stays held");
+    explorer::check(runs.is_whole(), "somebody takes for good");
+    Visit visit(this, true);
+    runs.free(runs.allocate(1, 1, visit).at, 1, visit);  // takes in what waits
+    runs.check_invariants();
+    explorer::check(others != longer && (is_torn || its != others), "a block comes twice");
+    if (!is_torn) runs.free(its, 2, visit);
+    for (BlockIndex at : {mine[0], mine[1], others, longer}) runs.free(at, 1, visit);
+    runs.check_invariants();
+    // What the thread was giving back, or was to have, and what it had just taken of the other's that waited.
+    const RunStatistics s = runs.statistics();
+    explorer::check(s.claimed - s.dirty - s.clean <= bytes_of(is_torn ? 2 + 3 : 0), "blocks are lost");
   }
 };
 
@@ -1257,6 +1314,8 @@ const Scenario kScenarios[] = {
     scenario<ForkSleepScenario>("fork-lock-sleep", "fork: nobody sleeps on in a lock that it has closed",
                                 {3, 3}),
     scenario<ForkSleepScenario>("fork-lock-sleep-4", "fork: the same with two who sleep", {4, 2}),
+    scenario<TornRunsScenario>("torn-runs", "Runs: a thread is torn off while another goes on", {2, 2, 1}),
+    scenario<TornRunsScenario>("torn-runs-plain", "the same, also between plain accesses", {2, 1, 1, true}),
     scenario<ForkRunsScenario<false>>("fork-runs", "fork: the child finds the runs whole", {2, 4}),
     scenario<ForkRunsScenario<true>>("fork-insists", "fork: the same where there is no other memory", {2, 4}),
     scenario<ForkRunsScenario<true>>("fork-insists-plain",

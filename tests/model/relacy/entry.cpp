@@ -26,8 +26,8 @@ struct Platform {
     model::full_fence();
     return true;
   }
-  static void wait(model::atomic<uint32_t>&, uint32_t) { rl::yield(1, $); }
-  static void wake(model::atomic<uint32_t>&, int) {}
+  static void wait(model::atomic<uint64_t>&, uint32_t, uint64_t) { rl::yield(1, $); }
+  static void wake(model::atomic<uint64_t>&, int) {}
   static void sleep_ms(uint64_t) { rl::yield(1, $); }
   static uint64_t now_ns() { return 1; }
   static bool reads_as(const Slot* slot, uint64_t value) {

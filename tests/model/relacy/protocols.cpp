@@ -17,8 +17,13 @@ using namespace lanemalloc;
 struct Platform {
   static bool single_threaded() { return false; }
   static void pause() { rl::yield(1, $); }
-  static void wait(model::atomic<uint32_t>&, uint32_t, uint64_t = kForever) { rl::yield(1, $); }
-  static void wake(model::atomic<uint32_t>&, int) {}
+  // A lock's word is one of 64 bits, and waiters look at the lower half.
+  template <class T>
+  static void wait(model::atomic<T>&, uint32_t, uint64_t = kForever) {
+    rl::yield(1, $);
+  }
+  template <class T>
+  static void wake(model::atomic<T>&, int) {}
   static void sleep_ms(uint64_t) { rl::yield(1, $); }
   static uint64_t now_ns() { return 1; }
   static bool barrier() {
@@ -44,8 +49,8 @@ LaneLockTest* lane_lock_test;
 
 // With a futex that sleeps until it is woken: where a wake-up is lost, Relacy finds a thread that waits for good.
 struct Sleepers : Platform {
-  static void wait(model::atomic<uint32_t>& word, uint32_t value);
-  static void wake(model::atomic<uint32_t>& word, int count);
+  static void wait(model::atomic<uint64_t>& word, uint32_t value, uint64_t);
+  static void wake(model::atomic<uint64_t>& word, int count);
 };
 
 // A lane's lock: given back by a plain store and a look at who sleeps.
@@ -65,13 +70,13 @@ struct LaneLockTest : rl::test_suite<LaneLockTest, 3> {
   void after() { RL_ASSERT(guarded.value() == 3); }
 };
 
-void Sleepers::wait(model::atomic<uint32_t>& word, uint32_t value) {
+void Sleepers::wait(model::atomic<uint64_t>& word, uint32_t value, uint64_t) {
   LaneLockTest& test = *lane_lock_test;
   test.kernel.lock($);
-  if (word.load(std::memory_order_relaxed) == value) test.asleep.wait(test.kernel, $);
+  if (static_cast<uint32_t>(word.load(std::memory_order_relaxed)) == value) test.asleep.wait(test.kernel, $);
   test.kernel.unlock($);
 }
-void Sleepers::wake(model::atomic<uint32_t>&, int) {
+void Sleepers::wake(model::atomic<uint64_t>&, int) {
   LaneLockTest& test = *lane_lock_test;
   test.kernel.lock($);
   test.asleep.notify_one($);
@@ -171,6 +176,7 @@ struct DeferredTest : rl::test_suite<DeferredTest, 3> {
   Blocks region_;
   RunState runs_[3];
   model::atomic<BlockIndex> deferred_{0};
+  BlockIndex taken_back_ = 0;
   struct {
     void failed() {}
     void done() {}

@@ -1,0 +1,60 @@
+// What can be told of a slab whose owner was torn off while it worked there: which of its objects are free.
+// Called by: depot, lane. Locking: the caller has the slab to itself.
+#pragma once
+
+#include "slab/slab.h"
+
+namespace lanemalloc {
+
+// The objects of a slab that were found free.
+class FreeObjects {
+ public:
+  static constexpr uint32_t kMost = 8192;
+
+  // begin: of the slab's first object, as links lead there; step: from one to the next; n: that there are.
+  FreeObjects(Address begin, Bytes step, uint32_t n) : begin_(begin), step_(step), n_(n) {}
+
+  // Once each: true the first time.
+  bool add(const Object* object) {
+    const Bytes into = reinterpret_cast<Address>(object) - begin_;
+    if (into >= n_ * step_ || into % step_ != 0) return false;
+    const Bytes i = into / step_;
+    if ((found_[i / 64] >> (i % 64) & 1) != 0) return false;
+    found_[i / 64] |= uint64_t{1} << (i % 64);
+    ++count_;
+    return true;
+  }
+  uint32_t count() const { return count_; }
+
+ private:
+  const Address begin_;
+  const Bytes step_;
+  const uint32_t n_;
+  uint32_t count_ = 0;
+  uint64_t found_[kMost / 64]{};
+};
+
+// Counts the slab anew: what its free list leads to, each object once, is free, and so is what `chain` leads to, which may lie in another
+// slab; the rest is in use. begin: of its first object.
+inline void salvage_objects(Slab* slab, Address begin, Object* chain) {
+  const uint32_t link = slab->is_of_kind() ? slab->its_kind().link : 0;
+  Object* const list = slab->free_list;
+  slab->give_up_free_list();
+  if (LIKELY(slab->carved <= FreeObjects::kMost)) {
+    FreeObjects found(begin + link, slab->size(), slab->carved);
+    const auto keep = [&](Object* object) {
+      while (object != nullptr && found.add(object)) {
+        Object* next = object->next;
+        object->next = slab->free_list;
+        slab->free_list = object;
+        object = next;
+      }
+    };
+    keep(list);
+    keep(chain);
+    slab->countdown -= static_cast<int32_t>(found.count());
+  }
+  slab->settle(Slab::Place::kPartial);
+}
+
+}  // namespace lanemalloc

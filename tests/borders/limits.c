@@ -144,3 +144,48 @@ CASE(without_addresses_nothing_is_lost) {
   for (int i = 0; i < count; i++) CHECK(all_bytes(blocks[i], 4096, (unsigned char)(i + 1)));
   for (int i = 0; i < count; i++) free(blocks[i]);
 }
+
+// --- Other limits.
+
+CASE(a_limit_of_data_is_told_and_what_is_freed_serves_again) {
+  struct rlimit limit = {(rlim_t)200 * kMiB, (rlim_t)200 * kMiB};
+  REQUIRE(setrlimit(RLIMIT_DATA, &limit) == 0);
+  for (int round = 0; round < 3; round++) {
+    const size_t size = round == 1 ? 4096 : 1 << 20;
+    const size_t sum = take_all(size);
+    CHECK_MSG(sum >= (size_t)170 * kMiB && sum <= (size_t)200 * kMiB, "%zu MiB in objects of %zu", sum / kMiB,
+              size);
+  }
+}
+
+CHILD(uses_memory_in_threads) {
+  enum { kThreads = 8 };
+  pthread_t threads[kThreads];
+  pthread_attr_t attributes;  // the stacks' size is the limit, if there is one
+  REQUIRE(pthread_attr_init(&attributes) == 0);
+  pthread_barrier_init(&all_here, NULL, kThreads);
+  for (int i = 0; i < kThreads; i++) REQUIRE(pthread_create(&threads[i], &attributes, use_memory, NULL) == 0);
+  for (int i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
+  // Without a limit of the stack the kernel maps from the bottom up.
+  void* large[64];
+  for (int i = 0; i < 64; i++) {
+    REQUIRE((large[i] = malloc(kMiB)) != NULL);
+    fill(large[i], kMiB, (unsigned)i);
+  }
+  for (int i = 0; i < 64; i++) {
+    CHECK(filled(large[i], kMiB, (unsigned)i));
+    free(large[i]);
+  }
+}
+CASE(a_stack_without_a_limit_and_a_small_one) {
+  const rlim_t sizes[] = {RLIM_INFINITY, (rlim_t)128 << 10};
+  for (int i = 0; i < 2; i++) {
+    struct rlimit limit;
+    REQUIRE(getrlimit(RLIMIT_STACK, &limit) == 0);
+    if (sizes[i] > limit.rlim_max) SKIP("the stack is limited here");
+    limit.rlim_cur = sizes[i];
+    REQUIRE(setrlimit(RLIMIT_STACK, &limit) == 0);
+    run_child_with("uses_memory_in_threads", getenv("LANEMALLOC_OPTIONS"));
+    CHECK_CHILD(child_succeeded());
+  }
+}

@@ -491,6 +491,24 @@ CASE(limits_of_files_and_of_time) {
   CHECK(open("/dev/null", O_RDONLY) < 0);
 }
 
+// What a process may set for itself. PR_SET_DUMPABLE takes its own files in /proc from it, where it is nobody.
+CASE(what_prctl_sets_changes_nothing) {
+  const unsigned long settings[][2] = {{PR_SET_NO_NEW_PRIVS, 1},    {PR_SET_DUMPABLE, 0},
+                                       {PR_SET_THP_DISABLE, 1},     {PR_SET_TIMERSLACK, 1},
+                                       {PR_SET_TSC, PR_TSC_ENABLE}, {PR_SET_CHILD_SUBREAPER, 1}};
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    if (prctl((int)settings[i][0], settings[i][1], 0, 0, 0) != 0)
+      CHECK_MSG(errno == EINVAL, "setting %zu", i);
+    turn_over((unsigned)i, 100);
+    join(start(ends, 0));
+    fork_and_use();
+  }
+  REQUIRE(setgid(65534) == 0 && setuid(65534) == 0);
+  prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  join(start(ends, 0));
+  fork_and_use();
+}
+
 CASE(a_thread_in_strict_seccomp_uses_what_is_there) {
   const pid_t pid = fork();
   if (pid == 0) {

@@ -76,6 +76,10 @@ enum class Ours : uint8_t { kNone, kChanging, kRuns };
 constinit pthread_mutex_t others_lock = PTHREAD_MUTEX_INITIALIZER;
 constinit Other* first_other = nullptr;
 constinit uint32_t others = 0;
+// Of threads that have ended, for those that start next. A free by a thread that ends would go to another lane.
+constexpr uint32_t kMostSpares = 64;
+constinit Other* first_spare = nullptr;
+constinit uint32_t spares = 0;
 constinit Ours ours = Ours::kNone;
 constinit pthread_t scavenger{};
 constinit std::atomic<uint32_t> scavenger_id{0};  // with the system
@@ -120,7 +124,7 @@ class Guard {
   bool is_new_;
 };
 
-// others_lock is held, in both.
+// others_lock is held, in all of these.
 void add(Other& other) {
   other.previous = nullptr;
   other.next = first_other;
@@ -136,6 +140,21 @@ void remove(Other& other) {
   const uint64_t now = Linux::now_ms();
   short_times = now - others_since < process_engine.scavenger_period_ms() ? short_times + 1 : 0;
   alone_since = now;
+}
+
+// Null: there is none.
+Other* take_spare() {
+  Other* other = first_spare;
+  if (other != nullptr) first_spare = other->next, --spares;
+  return other;
+}
+// False: there are enough.
+bool keep(Other& other) {
+  if (spares == kMostSpares) return false;
+  other.next = first_spare;
+  first_spare = &other;
+  ++spares;
+  return true;
 }
 
 // Threads that have ended by the raw system call tell nobody. others_lock is not held.
@@ -287,7 +306,7 @@ void look_after_ours(Change change) {
     const Guard guard;
     if (change(guard)) step = next_step(guard);
   }
-  take(step);
+  if (UNLIKELY(step != Step::kNone)) take(step);
   pthread_setcancelstate(state, nullptr);
   errno = saved;
 }
@@ -310,17 +329,30 @@ bool make_room() {
   return true;
 }
 
-void begin(Other& other) {
-  look_after_ours([&](const Guard&) { return add(other), true; });
+// Null: there is no memory.
+Other* begin(void* (*run)(void*), void* argument) {
+  Other* other = nullptr;
+  const auto list = [&](const Guard&) {
+    if (other == nullptr && (other = take_spare()) == nullptr) return false;
+    add(*new (other) Other{run, argument, 0, nullptr, nullptr});
+    return true;
+  };
+  look_after_ours(list);
+  if (UNLIKELY(other == nullptr)) {
+    other = static_cast<Other*>(LANE_NAME(malloc)(sizeof(Other)));
+    if (other != nullptr) look_after_ours(list);
+  }
+  return other;
 }
 void end(Other& other) {
-  bool is_listed = false;
+  bool is_kept = false;
   look_after_ours([&](const Guard& guard) {
-    is_listed = !guard.found_new_process();
-    if (is_listed) remove(other);
-    return is_listed;
+    if ((is_kept = guard.found_new_process())) return false;  // it was in the list, which has been freed
+    remove(other);
+    is_kept = keep(other);
+    return true;
   });
-  if (is_listed) LANE_NAME(free)(&other);
+  if (!is_kept) LANE_NAME(free)(&other);
 }
 
 // The keys' destructors run after the destructors of C++ thread_local objects; what other keys' destructors free or allocate later goes
@@ -380,6 +412,7 @@ void forget_other_threads() {
   const bool is_whole = pthread_mutex_trylock(&others_lock) == 0;
   others_lock = PTHREAD_MUTEX_INITIALIZER;
   Other* list = is_whole ? first_other : nullptr;
+  if (!is_whole) first_spare = nullptr, spares = 0;
   first_other = nullptr;
   others = 0;
   ours = Ours::kNone;
@@ -401,11 +434,8 @@ extern "C" EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* at
   // A child that has its parent's memory (vfork) is not to change what is true of the parent.
   const bool is_guest = thread_slot.load(std::memory_order_relaxed) == &exited_gate && is_elsewhere();
   Other* other = nullptr;
-  if (!is_guest && start_process() && has_keys.load(std::memory_order_acquire))
-    other = static_cast<Other*>(LANE_NAME(malloc)(sizeof(Other)));
+  if (!is_guest && start_process() && has_keys.load(std::memory_order_acquire)) other = begin(run, argument);
   if (other == nullptr) return create(thread, attributes, run, argument);
-  new (other) Other{run, argument, 0, nullptr, nullptr};
-  begin(*other);
   int result = create(thread, attributes, thread_starts, other);
   if (UNLIKELY(result == EAGAIN) && make_room()) result = create(thread, attributes, thread_starts, other);
   if (result != 0) end(*other);

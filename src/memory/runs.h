@@ -19,6 +19,8 @@
 // meanwhile.
 #pragma once
 
+#include <utility>
+
 #include "base/lock.h"
 #include "memory/region.h"
 
@@ -479,26 +481,27 @@ class Runs {
   }
 
   // The lists are closed. What is freed meanwhile is cut into ever smaller pieces, and only the lists put them together: a few threads that
-  // allocate and free would take gigabytes of addresses until the fork is over, and the kernel refuses a fork of that much. So past a
-  // limit the lists are opened, at once: the child makes them anew where it must.
+  // allocate and free would take gigabytes of addresses until the fork is over, and as much again in the next one. So where there is
+  // free memory in the lists, or much was taken beside them already, they are opened at once: the child makes them anew where it must.
   NOINLINE Run take_beside(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = take_deferred(n, align_blocks);
     if (run.at != kNone) return run;
-    const uint64_t quarter = claimed_blocks_.load(std::memory_order_relaxed) / 4;
-    if (taken_beside_.fetch_add(n, std::memory_order_relaxed) >=
-        (quarter > kCacheLimit ? quarter : kCacheLimit)) {
-      const Visit before = visit;
-      visit.insists = 1;
-      visit.may_block = false;  // for a holder who may not be there: this may be the child already
+    if (taken_beside_.fetch_add(n, std::memory_order_relaxed) + unused() >= kCacheLimit) {
+      // It may wait for another thread that does the same; in a child, for one that is not there, a second, once.
+      const auto insists = std::exchange(visit.insists, uint8_t{1});
       if (lock_.acquire(visit)) {
         run = take(n, align_blocks);
         lock_.release(visit);
       }
-      visit.insists = before.insists;
-      visit.may_block = before.may_block;
+      visit.insists = insists;
     }
     if (run.at == kNone) run = {take_fresh_aligned(n, align_blocks), true};
     return run;
+  }
+  // Blocks that somebody has had, or was to have, and that nobody has, as far as the lists say.
+  uint64_t unused() const {
+    return region_.frontier() - (claimed_blocks_.load(std::memory_order_relaxed) - dirty() -
+                                 clean_blocks_.load(std::memory_order_relaxed));
   }
 
   // There is no memory: what a fork has closed is opened, and all that is free goes back to the system first.

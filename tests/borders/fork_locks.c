@@ -339,6 +339,21 @@ CASE(a_long_fork_does_not_make_memory_grow) {
   for (int i = 0; i < 2; i++) pthread_join(id[i], NULL);
 }
 
+// Each fork is short. What one of them needs the next one finds.
+CASE(many_forks_do_not_make_memory_grow) {
+  pthread_t id[4];
+  for (int i = 0; i < 4; i++)
+    REQUIRE(pthread_create(&id[i], NULL, takes_and_gives_all_sizes, &rounds[i % 2]) == 0);
+  wait_for_rounds();
+  fork_once();
+  const size_t before = status_bytes("VmPeak:");
+  for (int i = 0; i < 200; i++) fork_once();
+  const size_t after = status_bytes("VmPeak:");
+  CHECK_MSG(after < before + ((size_t)512 << 20), "%zu MiB, then %zu", before >> 20, after >> 20);
+  __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
+  for (int i = 0; i < 4; i++) pthread_join(id[i], NULL);
+}
+
 // --- Pools and heaps.
 
 static struct {

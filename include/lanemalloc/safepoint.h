@@ -65,8 +65,8 @@ int lane_safepoint_heap_free(struct lane_heap* heap, void* object);
 int lane_safepoint_heap_free_sized(struct lane_heap* heap, void* object, size_t size);
 
 /** Frees an object of a pool later: a call of lane_pool_free(), as lane_safepoint_heap_free() says. What is no pool is reported at
- * the call. Its dtor is called then, and who
- * waits with LANE_POOL_WAIT is served then. lane_pool_destroy() makes the frees of its pool that wait. */
+ * the call. The object's dtor is called when it is freed, and who waits with LANE_POOL_WAIT is served then. lane_pool_destroy() makes
+ * the frees of its pool that wait. */
 int lane_safepoint_pool_free(struct lane_pool* pool, void* object);
 
 /** The world is stopped: no thread holds on to deferred memory, be it in a read section or not. Frees what was deferred before;

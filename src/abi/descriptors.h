@@ -1,6 +1,6 @@
-// Descriptors: places for the heaps or pools of the process, of one size. They are never given back to malloc, so that a pointer to one
-// that has been destroyed still leads to it; with checked=1 none is used twice.
-// Called by: abi. Locking: the depot's; not for signal handlers.
+// Descriptors: places for the heaps or pools of the process, of one size. They are never given back to malloc: who was just looking a
+// handle up reads what is a descriptor still. And what leads from a handle to them.
+// Called by: abi. Locking: the depot's for places, not for signal handlers; none to look up.
 #pragma once
 
 #include "abi/process.h"
@@ -22,7 +22,6 @@ class Descriptors {
   }
   // What lies there stays as it is.
   void give(void* object) {
-    if (process_engine.is_checked()) return;
     Place* place = static_cast<Place*>(object);
     process_engine.locked(thread_slot, [&] {
       place->next = list_;
@@ -38,5 +37,22 @@ class Descriptors {
 
   Place* list_ = nullptr;
 };
+
+// The heap or pool whose handle it is, whatever it may be; null: nobody's of that type, which has been reported.
+template <class Front, KindOwner::Type kType>
+NOINLINE Front* live_slowly(const void* handle, const char* function) {
+  const KindOwner* owner = process_engine.find_owner(handle, kType);
+  if (owner != nullptr) return static_cast<Front*>(owner->front);
+  report_dead_owner(function, handle, kType);
+  return nullptr;
+}
+template <class Front, KindOwner::Type kType>
+FAST Front* live_front(const void* handle, const char* function) {
+  const KindOwner* owner = process_engine.find_owner_quickly(handle, kType);
+  if (UNLIKELY(owner == nullptr)) return live_slowly<Front, kType>(handle, function);
+  auto* found = static_cast<Front*>(owner->front);
+  if (found == nullptr) __builtin_unreachable();
+  return found;
+}
 
 }  // namespace lanemalloc

@@ -24,19 +24,8 @@ constinit Descriptors<sizeof(Kind)> kinds;
 constexpr ProcessHeap::KindSource kSource{[]() -> void* { return kinds.take(); },
                                           [](void* kind) { kinds.give(kind); }};
 
-NOINLINE ProcessHeap* live_slowly(lane_heap* heap, const char* function) {
-  const KindOwner* owner = process_engine.find_owner(heap, KindOwner::Type::kHeap);
-  if (owner != nullptr) return static_cast<ProcessHeap*>(owner->front);
-  report_dead_owner(function, heap, KindOwner::Type::kHeap);
-  return nullptr;
-}
-
 FAST ProcessHeap* live(lane_heap* heap, const char* function) {
-  const KindOwner* owner = process_engine.find_owner_quickly(heap, KindOwner::Type::kHeap);
-  if (UNLIKELY(owner == nullptr)) return live_slowly(heap, function);
-  auto* found = static_cast<ProcessHeap*>(owner->front);
-  if (found == nullptr) __builtin_unreachable();
-  return found;
+  return live_front<ProcessHeap, KindOwner::Type::kHeap>(heap, function);
 }
 
 Handle handle_of(const lane_heap* heap) { return reinterpret_cast<Handle>(heap); }

@@ -24,19 +24,8 @@ static_assert(LANE_POOL_ZERO == ProcessPool::kZero && LANE_POOL_WAIT == ProcessP
 
 constinit Descriptors<sizeof(ProcessPool)> descriptors;
 
-NOINLINE ProcessPool* live_slowly(lane_pool* pool, const char* function) {
-  const KindOwner* owner = process_engine.find_owner(pool, KindOwner::Type::kPool);
-  if (owner != nullptr) return static_cast<ProcessPool*>(owner->front);
-  report_dead_owner(function, pool, KindOwner::Type::kPool);
-  return nullptr;
-}
-
 FAST ProcessPool* live(lane_pool* pool, const char* function) {
-  const KindOwner* owner = process_engine.find_owner_quickly(pool, KindOwner::Type::kPool);
-  if (UNLIKELY(owner == nullptr)) return live_slowly(pool, function);
-  auto* found = static_cast<ProcessPool*>(owner->front);
-  if (found == nullptr) __builtin_unreachable();
-  return found;
+  return live_front<ProcessPool, KindOwner::Type::kPool>(pool, function);
 }
 
 // The alignment that is asked for, or fits; 0: none does.

@@ -112,8 +112,8 @@ class Lane : public Gate {
   // Sends every waiting batch. True if there was any.
   bool flush_all(Visit& visit);
   // --- Kinds.
-  static constexpr BlockCount kAreaBlocks =
-      18;  // of addresses; pages that no bin or label is in cost nothing
+  // Of addresses; pages that no bin or label is in cost nothing.
+  static constexpr BlockCount kAreaBlocks = 18;
   // Null: no memory, or beyond the kind's budget.
   Object* allocate(Kind& kind, Visit& visit);
   void free_of_kind(Object* object, MapEntry entry, Visit& visit);

@@ -85,7 +85,7 @@ struct alignas(kNoSharing) BlockState {
   void set_end(RunEnd to) { __atomic_store_n(end_word(), to.word(), __ATOMIC_RELAXED); }
   // The same, read. acquire: sees what was marked before. Pairs with [walk.release].
   RunEnd end() const {
-    return RunEnd::from(__atomic_load_n(reinterpret_cast<const uint64_t*>(&kind), __ATOMIC_ACQUIRE));
+    return RunEnd::from(__atomic_load_n(const_cast<BlockState*>(this)->end_word(), __ATOMIC_ACQUIRE));
   }
   // The same where it still says what was seen.
   void replace_end(RunEnd seen, RunEnd to) {
@@ -94,7 +94,8 @@ struct alignas(kNoSharing) BlockState {
   }
 
  private:
-  uint64_t* end_word() { return reinterpret_cast<uint64_t*>(&kind); }
+  using Word [[gnu::may_alias]] = uint64_t;
+  Word* end_word() { return reinterpret_cast<Word*>(&kind); }
 };
 static_assert(offsetof(BlockState, kind) % sizeof(uint64_t) == 0);
 static_assert(offsetof(BlockState, is_first) == offsetof(BlockState, kind) + 1);

@@ -676,10 +676,8 @@ class Runs {
       give_back_all(BlockKind::kClean);
       return;
     }
-    constexpr unsigned kClean =
-        static_cast<unsigned>(BlockKind::kClean) - static_cast<unsigned>(BlockKind::kDirty);
     for (;;) {
-      const BlockIndex at = find(kClean, kLargestStep + 1);
+      const BlockIndex at = find(set_of(BlockKind::kClean), kLargestStep + 1);
       if (LIKELY(at == kNone)) return;
       const BlockCount n = region_.state(at).length;
       remove(at);
@@ -800,8 +798,8 @@ class Runs {
   Bins sets_[kSets];
   BlockIndex oldest_ = kNone;
   BlockIndex newest_ = kNone;
-  BlockIndex taken_back_ =
-      0;  // of deferred_, as it was taken; not 0 only while that goes on, or if it was never ended
+  // Of deferred_, as it was taken; not 0 only while that goes on, or if it was never ended.
+  BlockIndex taken_back_ = 0;
   std::atomic<uint64_t> dirty_blocks_{0};
   std::atomic<uint64_t> clean_blocks_{0};
   std::atomic<uint64_t> claimed_blocks_{0};  // also counted by those who could not have the lock

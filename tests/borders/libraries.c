@@ -115,28 +115,23 @@ static void allocate_once_more(void) {
   free(p);
   say("end\n");
 }
+static void check_leaving(const char* how) {
+  run_child_with(how, getenv("LANEMALLOC_OPTIONS"));
+  CHECK_CHILD(WIFEXITED(child.status) && WEXITSTATUS(child.status) == 7 &&
+              strstr(child.out, "end\n") != NULL);
+}
 CHILD(leaves_by_quick_exit) {
   REQUIRE(at_quick_exit(allocate_once_more) == 0);
   start_threads();
   quick_exit(7);
 }
-CASE(quick_exit_while_threads_allocate) {
-  run_child_with("leaves_by_quick_exit", getenv("LANEMALLOC_OPTIONS"));
-  CHECK_CHILD(WIFEXITED(child.status) && WEXITSTATUS(child.status) == 7 &&
-              strstr(child.out, "end\n") != NULL);
-}
-
-static void leave(void) { allocate_once_more(); }
+CASE(quick_exit_while_threads_allocate) { check_leaving("leaves_by_quick_exit"); }
 CHILD(leaves_by_exit) {
-  atexit(leave);
+  REQUIRE(atexit(allocate_once_more) == 0);
   start_threads();
   exit(7);
 }
-CASE(exit_while_threads_allocate) {
-  run_child_with("leaves_by_exit", getenv("LANEMALLOC_OPTIONS"));
-  CHECK_CHILD(WIFEXITED(child.status) && WEXITSTATUS(child.status) == 7 &&
-              strstr(child.out, "end\n") != NULL);
-}
+CASE(exit_while_threads_allocate) { check_leaving("leaves_by_exit"); }
 
 static void on_abort(int signal) {
   (void)signal;

@@ -491,6 +491,15 @@ CASE(limits_of_files_and_of_time) {
   CHECK(open("/dev/null", O_RDONLY) < 0);
 }
 
+// README, Limits.
+CASE(lanemalloc_takes_two_keys) {
+  free(hide(malloc(100)));
+  pthread_key_t key;
+  int n = 0;
+  while (pthread_key_create(&key, NULL) == 0) n++;
+  CHECK_MSG(n == PTHREAD_KEYS_MAX - 2, "%d keys of %d are left", n, PTHREAD_KEYS_MAX);
+}
+
 // What a process may set for itself. PR_SET_DUMPABLE takes its own files in /proc from it, where it is nobody.
 CASE(what_prctl_sets_changes_nothing) {
   const unsigned long settings[][2] = {{PR_SET_NO_NEW_PRIVS, 1},    {PR_SET_DUMPABLE, 0},

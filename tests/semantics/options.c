@@ -266,7 +266,10 @@ CASE(lanemalloc_realloc_counts_stay_in_balance) {
   CHECK(some.allocations - zero.allocations >= 100);
 }
 
+// The four live at once: pthread_create allocates for a thread only where it has no stack of an ended one.
+static pthread_barrier_t all_live;
 static void* thread_counts(void* argument) {
+  pthread_barrier_wait(&all_live);
   for (int i = 0; i < argument_count(); i++) {
     void* kept = malloc(500);
     free(hide(malloc(100)));
@@ -276,6 +279,7 @@ static void* thread_counts(void* argument) {
 }
 CHILD(four_threads) {
   pthread_t threads[4];
+  pthread_barrier_init(&all_live, NULL, 4);
   for (int i = 0; i < 4; i++) REQUIRE(pthread_create(&threads[i], NULL, thread_counts, NULL) == 0);
   for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
 }

@@ -73,7 +73,11 @@ class Collection {
   void look_at(Lane<P>& lane) {
     uint64_t waiting[kClassCount]{};
     for (int attempt = 0; attempt < kAttempts; ++attempt) {  // a thread is rarely inside for long
-      if (!lane.try_hold(visit_, false)) continue;
+      if (!lane.try_hold(visit_, false)) {
+        // Who holds it from outside, the scavenger perhaps, may have been stopped there.
+        if (attempt >= kAttempts / 2 && lane.lock().is_held()) P::sleep_ms(1);
+        continue;
+      }
       for (unsigned c = 1; c < kClassCount; ++c) waiting[c] = lane.bin_length(c);
       if (const Deferred* deferred = lane.deferred.load(std::memory_order_relaxed); deferred != nullptr) {
         s_.deferred += deferred->added();

@@ -151,6 +151,26 @@ TEST_OWNED(EngineTest, AHeldLaneIsClosedEvenIfItsOwnerOpenedItDuringTheRevocatio
   give(t, take(t, 64));
 }
 
+// Whoever holds the lane from outside, the scavenger perhaps, was stopped there: what waits in the lane's bins is in nobody's hands all the
+// same.
+TEST_ALL_CONFIGS(EngineTest, FiguresAreExactThoughALaneIsHeldForAWhile) {
+  static Lane<Fake>* lane;
+  static Visit* holder;
+  Slot &t = thread(), &other = thread();
+  give(t, take(t, 64));
+  lane = lane_of(t);
+  Visit visit(&other, true);
+  ASSERT_TRUE(lane->try_hold(visit));
+  holder = &visit;
+  Fake::on_sleep = [] {
+    Fake::on_sleep = nullptr;
+    lane->let_go(*holder);
+  };
+  const Statistics s = statistics();
+  EXPECT_EQ(s.allocations, 1u);
+  EXPECT_EQ(s.live_objects, 0u);
+}
+
 TEST_OWNED(EngineTest, WithoutABarrierTheOwnerIsAskedAndCleansItself) {
   Fake::has_barrier = false;
   Slot &t = thread(), &other = thread();

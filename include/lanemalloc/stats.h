@@ -11,7 +11,8 @@
  * - fork: the child goes on with its parent's figures
  * - errors: returned; errno stays as it is
  * - signals: async-signal-safe; a lane that the interrupted thread is inside counts as it stands
- * - cost: a look at every lane and every block; a millisecond a GiB, or less
+ * - cost: a look at every lane and every block; a millisecond a GiB, or less. A lane that another thread holds all the while is waited
+ *   for up to 32 milliseconds
  *
  * Source: jemalloc's mallctl and mimalloc's statistics for the form; Traffic Server's counting of failed exchanges for the contents.
  * */

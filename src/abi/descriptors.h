@@ -1,5 +1,5 @@
-// Descriptors: places for the heaps or pools of the process, of one size. They are never given back to malloc: who was just looking a
-// handle up reads what is a descriptor still. And what leads from a handle to them.
+// Descriptors: places for the heaps or pools of the process, of one size, and the way from a handle to one. A place is never given back
+// to malloc, so a thread that looks up a handle while another one destroys the pool still reads a descriptor.
 // Called by: abi. Locking: the depot's for places, not for signal handlers; none to look up.
 #pragma once
 
@@ -38,7 +38,7 @@ class Descriptors {
   Place* list_ = nullptr;
 };
 
-// The heap or pool whose handle it is, whatever it may be; null: nobody's of that type, which has been reported.
+// The heap or pool that has this handle, which may be any value; null if none of that type has it, and then that has been reported.
 template <class Front, KindOwner::Type kType>
 NOINLINE Front* live_slowly(const void* handle, const char* function) {
   const KindOwner* owner = process_engine.find_owner(handle, kType);

@@ -35,7 +35,7 @@ Place& take_place() {
 Figures::Figures() : place_(&take_place()) {
   Statistics& s = static_cast<Place*>(place_)->statistics;
   if (start_process()) {
-    process_engine.statistics(s);
+    process_engine.statistics(s, !is_busy(thread_slot.load(std::memory_order_relaxed)));
     is_good_ = true;
   } else {
     s = Statistics{};

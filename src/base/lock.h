@@ -32,7 +32,8 @@
 //   Who finds no memory otherwise insists: it gives the fork some milliseconds, and then takes the closed lock if that is free. The
 // child may find it held by a thread that is not there: it makes the lists of runs anew (Runs::salvage), and gives up the depot's
 // slabs. A fork may itself be waiting for the thread that insists. So these milliseconds are waited once a fork, by whichever thread
-// insists first, and later ones take the lock at once. So does who would take fresh memory while the lists have some (Runs::take_beside).
+// insists first, and later ones take the lock at once. So does a thread that would take fresh memory
+// while the lists have some (Runs::take_beside).
 #pragma once
 
 #include <limits.h>

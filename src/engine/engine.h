@@ -309,8 +309,9 @@ class Engine {
   void after_fork_in_parent();
   void step_back(Slot& slot);  // after that; the child does it by itself
   void after_fork_in_child(Slot& slot);
-  void statistics(Statistics& s) {
-    Collection<P>(world_, s);
+  // may_wait: the caller is no handler that has interrupted the allocator in this thread.
+  void statistics(Statistics& s, bool may_wait = true) {
+    Collection<P>(world_, s, may_wait);
     Layout<P>::read_cells(*this, s);
   }
   // Stops the process if the structure is broken; only at rest.

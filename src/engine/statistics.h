@@ -33,7 +33,7 @@ class Collection {
   // At most so many tries for each lane, and for the depot's lock: who has it may be this very thread, further down its stack.
   static constexpr int kAttempts = 64;
 
-  Collection(World<P>& world, Statistics& s) : world_(world), s_(s), visit_(&s, true) {
+  Collection(World<P>& world, Statistics& s, bool may_wait) : world_(world), s_(s), visit_(&s, may_wait) {
     s_ = Statistics{};
     s_.version = LANE_STATS_VERSION;
     s_.size = sizeof(lane_statistics);
@@ -74,8 +74,8 @@ class Collection {
     uint64_t waiting[kClassCount]{};
     for (int attempt = 0; attempt < kAttempts; ++attempt) {  // a thread is rarely inside for long
       if (!lane.try_hold(visit_, false)) {
-        // Who holds it from outside, the scavenger perhaps, may have been stopped there.
-        if (attempt >= kAttempts / 2 && lane.lock().is_held()) P::sleep_ms(1);
+        // Another thread, perhaps the scavenger, may have been preempted while it holds the lane.
+        if (visit_.may_block && attempt >= kAttempts / 2 && lane.lock().is_held()) P::sleep_ms(1);
         continue;
       }
       for (unsigned c = 1; c < kClassCount; ++c) waiting[c] = lane.bin_length(c);

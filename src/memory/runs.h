@@ -480,14 +480,14 @@ class Runs {
     insert(at, n, kind);
   }
 
-  // The lists are closed. What is freed meanwhile is cut into ever smaller pieces, and only the lists put them together: a few threads that
-  // allocate and free would take gigabytes of addresses until the fork is over, and as much again in the next one. So where there is
-  // free memory in the lists, or much was taken beside them already, they are opened at once: the child makes them anew where it must.
+  // A fork has closed the lists. What is freed meanwhile is cut into ever smaller pieces, and only the lists merge pieces: a few threads
+  // that allocate and free would take gigabytes of fresh addresses in each fork. So where the lists have free memory, or much fresh
+  // memory was taken already, they are opened at once: the child makes them anew where it must.
   NOINLINE Run take_beside(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = take_deferred(n, align_blocks);
     if (run.at != kNone) return run;
     if (taken_beside_.fetch_add(n, std::memory_order_relaxed) + unused() >= kCacheLimit) {
-      // It may wait for another thread that does the same; in a child, for one that is not there, a second, once.
+      // This may wait for another thread that has opened them. In a child that thread may not exist: then it waits a second, once.
       const auto insists = std::exchange(visit.insists, uint8_t{1});
       if (lock_.acquire(visit)) {
         run = take(n, align_blocks);
@@ -498,7 +498,7 @@ class Runs {
     if (run.at == kNone) run = {take_fresh_aligned(n, align_blocks), true};
     return run;
   }
-  // Blocks that somebody has had, or was to have, and that nobody has, as far as the lists say.
+  // Blocks below the frontier that nobody has, as far as the lists say.
   uint64_t unused() const {
     return region_.frontier() - (claimed_blocks_.load(std::memory_order_relaxed) - dirty() -
                                  clean_blocks_.load(std::memory_order_relaxed));

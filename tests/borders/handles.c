@@ -393,6 +393,22 @@ CASE(lanemalloc_stale_handles_are_told_apart_from_their_heirs) {
   run("heirs", "bad_pointer=ignore", NULL);
   CHECK_CHILD(child_succeeded() && child.err[0] == 0);
 }
+CHILD(many_heirs) {
+  size_t before = 0;
+  for (int i = 0; i < 20000; i++) {
+    if (i == 1000) before = status_bytes("VmRSS:");
+    lane_pool* pool = new_pool("one of many");
+    lane_heap* heap = new_heap("one of many");
+    REQUIRE(lane_pool_destroy(pool) == 0 && lane_heap_destroy(heap) == 0);
+  }
+  const size_t after = status_bytes("VmRSS:");
+  CHECK_MSG(after < before + ((size_t)2 << 20), "%zu KiB, then %zu", before >> 10, after >> 10);
+}
+// The places of those that were destroyed are used again, with every option.
+CASE(lanemalloc_pools_and_heaps_that_come_and_go_take_no_memory) {
+  run("many_heirs", "bad_pointer=report", NULL);
+  CHECK_CHILD(child_succeeded());
+}
 CHILD(heirs) {
   lane_pool* first_pool = new_pool("first");
   lane_heap* first_heap = new_heap("first");

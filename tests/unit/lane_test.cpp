@@ -151,8 +151,7 @@ TEST_OWNED(EngineTest, AHeldLaneIsClosedEvenIfItsOwnerOpenedItDuringTheRevocatio
   give(t, take(t, 64));
 }
 
-// Whoever holds the lane from outside, the scavenger perhaps, was stopped there: what waits in the lane's bins is in nobody's hands all the
-// same.
+// A thread, perhaps the scavenger, was preempted while it holds the lane. What waits in the lane's bins must still be subtracted.
 TEST_ALL_CONFIGS(EngineTest, FiguresAreExactThoughALaneIsHeldForAWhile) {
   static Lane<Fake>* lane;
   static Visit* holder;
@@ -169,6 +168,17 @@ TEST_ALL_CONFIGS(EngineTest, FiguresAreExactThoughALaneIsHeldForAWhile) {
   const Statistics s = statistics();
   EXPECT_EQ(s.allocations, 1u);
   EXPECT_EQ(s.live_objects, 0u);
+}
+
+TEST_ALL_CONFIGS(EngineTest, AHandlerThatReadsFiguresWaitsForNobody) {
+  Slot &t = thread(), &other = thread();
+  give(t, take(t, 64));
+  Visit visit(&other, true);
+  ASSERT_TRUE(lane_of(t)->try_hold(visit));
+  Fake::on_sleep = [] { ADD_FAILURE() << "it sleeps"; };
+  Statistics s;
+  engine().statistics(s, false);
+  lane_of(t)->let_go(visit);
 }
 
 TEST_OWNED(EngineTest, WithoutABarrierTheOwnerIsAskedAndCleansItself) {

@@ -225,6 +225,7 @@ class Region {
   // Takes n blocks that nobody has ever used: one atomic step, then a system call. Async-signal-safe. kNoBlock without
   // memory or addresses.
   BlockIndex take_fresh(BlockCount n) {
+    if (UNLIKELY(n > kMuch) && !would_get(n)) return kNoBlock;
     for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
       BlockIndex at = frontier();
       do {
@@ -261,6 +262,18 @@ class Region {
   static constexpr Bytes kStatesColour = 9 << 12;
   static constexpr Bytes kLanesColour = 37 << 12;
   static constexpr int kClaimAttempts = 64;
+  static constexpr BlockCount kMuch = (Bytes{256} << 20) >> kBlockShift;
+
+  // Whether the system grants so much, tried at the end of the addresses, where nobody is. A refusal behind the frontier may lose its
+  // addresses to a thread that goes on from there: that few blocks can be lost matters to nobody, but some requests of terabytes, each
+  // refused, would take all addresses.
+  bool would_get(BlockCount n) {
+    if (n > block_count_ - frontier()) return false;
+    const Address end = address_of(block_count_ - n);
+    const Claim claim = P::claim(end, bytes_of(n));
+    if (claim == Claim::kDone) P::release(end, bytes_of(n));
+    return claim != Claim::kNoMemory;
+  }
 
   std::atomic<uint64_t>* map() const { return reinterpret_cast<std::atomic<uint64_t>*>(map_); }
   std::atomic<SizeClass>* classes() const { return reinterpret_cast<std::atomic<SizeClass>*>(classes_); }

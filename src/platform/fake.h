@@ -52,6 +52,7 @@ struct Fake {
   static inline std::atomic<uint64_t> ns{0};       // 0: the machine's
   static inline std::function<void()> on_release;  // after the next release, once
   static inline std::function<void()> on_extend;   // after each extension
+  static inline std::function<void()> on_claim;    // before the next claim, once
   static inline std::function<void()> on_pause;    // while a thread spins for a lock
   static inline std::atomic<int> sleepers{0};      // threads in wait()
   static inline void (*on_sleep)() = nullptr;
@@ -116,6 +117,7 @@ struct Fake {
     ns = 0;
     on_release = nullptr;
     on_extend = nullptr;
+    on_claim = nullptr;
     on_pause = nullptr;
     on_sleep = nullptr;
     on_wait = nullptr;
@@ -201,6 +203,7 @@ struct Fake {
   }
 
   static Claim claim(Address a, Bytes n) noexcept {
+    if (on_claim) std::exchange(on_claim, nullptr)();
     if (fails(Call::kClaim)) return Claim::kNoMemory;
     if (taken.next()) {
       take_away(a, n);

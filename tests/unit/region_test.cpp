@@ -70,6 +70,22 @@ TEST_ALL_CONFIGS(RegionTest, WhereMetadataCannotGrowTheBodyEndsAndNothingIsLost)
   EXPECT_EQ(region_.take_fresh(1), step) << "somebody else's mapping has gone";
 }
 
+// Else its addresses are lost, and after some such requests all are.
+TEST_ALL_CONFIGS(RegionTest, MuchThatIsRefusedTakesNoAddressesFromAThreadThatGrowsMeanwhile) {
+  ASSERT_TRUE(region_.start(1 << 20, false));
+  constexpr BlockCount kMuch = 5000;
+  BlockIndex grown = FakeRegion::kNoBlock;
+  Fake::on_claim = [&] {
+    grown = region_.take_fresh(1);
+    Fake::fail_once(Fake::Call::kClaim, 1);
+  };
+  EXPECT_EQ(region_.take_fresh(kMuch), FakeRegion::kNoBlock);
+  EXPECT_EQ(grown, 0u);
+  EXPECT_EQ(region_.frontier(), 1u);
+  EXPECT_EQ(region_.take_fresh(kMuch), 1u) << "what is granted is taken where the others are";
+  EXPECT_EQ(Fake::claimed_blocks(), kMuch + 1);
+}
+
 TEST_ALL_CONFIGS(RegionTest, LanesGrowByPieces) {
   ASSERT_TRUE(region_.start(1 << 20, false));
   EXPECT_EQ(region_.lane_bytes(), Bytes{1} << 20);

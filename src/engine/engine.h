@@ -310,8 +310,19 @@ class Engine {
   void step_back(Slot& slot);  // after that; the child does it by itself
   void after_fork_in_child(Slot& slot);
   // may_wait: the caller is no handler that has interrupted the allocator in this thread.
+  // Slabs and lanes are read one after the other, so while the scavenger moves objects between them the figures are read again.
   void statistics(Statistics& s, bool may_wait = true) {
-    Collection<P>(world_, s, may_wait);
+    constexpr int kAttempts = 64;
+    for (int attempt = may_wait ? 0 : kAttempts;; ++attempt) {
+      const uint32_t moves = world_.scavenger.moves();
+      const bool is_last = attempt >= kAttempts;
+      if (moves % 2 == 0 || is_last) {
+        Collection<P>(world_, s, may_wait);
+        std::atomic_thread_fence(std::memory_order_acquire);
+        if (world_.scavenger.moves() == moves || is_last) break;
+      }
+      P::sleep_ms(1);
+    }
     Layout<P>::read_cells(*this, s);
   }
   // Stops the process if the structure is broken; only at rest.
@@ -389,7 +400,7 @@ class Engine {
   static bool pass(void* engine);
   bool pass();
   bool tend(Lane<P>& lane, Visit& visit);
-  void sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate);
+  void sort_out_lane(Lane<P>& lane, Slot& slot, Gate* gate);
 
   // The rest of engine_safepoint.h.
   template <class Entry>

@@ -758,9 +758,11 @@ bool Engine<P>::pass() {
   Visit visit(&world_.scavenger, true);
   world_.runs.advance_epoch();
   bool more = false;
+  world_.scavenger.begin_move();
   world_.lanes.for_each([&](Lane<P>& lane) {
     if (!world_.scavenger.must_stop()) more |= tend(lane, visit);
   });
+  world_.scavenger.end_move();
   const uint32_t now = world_.runs.epoch();
   if (now > Scavenger<P>::kPassesToDecay) {
     const uint32_t before = now - Scavenger<P>::kPassesToDecay;
@@ -824,10 +826,12 @@ void Engine<P>::sweep(Visit& visit) {
   const uint64_t now = P::now_ms();
   if (now - swept_at_ms_ < period * Scavenger<P>::kPassesToDecay) return world_.runs.keep_limit(visit);
   swept_at_ms_ = now;
+  world_.scavenger.begin_move();
   world_.lanes.for_each([&](Lane<P>& lane) {
     reclaim(lane, visit);
     world_.with_idle_lane(lane, visit, [&](Lane<P>& held) { held.clean(visit); });
   });
+  world_.scavenger.end_move();
   world_.runs.purge(Runs<P>::kAll, visit);
 }
 
@@ -1028,7 +1032,8 @@ void Engine<P>::after_fork_in_parent() {
   world_.depot.lock().open();
 }
 
-// The child has one thread. Lanes that were not busy are whole and become idle ones; busy ones are set aside for good.
+// The child has one thread. Lanes in which nobody was are whole, and those of other threads become idle ones. A lane that somebody worked
+// in who is not here is put together again, unless this is a handler that has interrupted the allocator: then it is set aside for good.
 // (This relies on the child seeing the other threads' stores in their order, which x86-64 and the page-table lock that
 // fork takes on each page give; see docs/design/0005-fork.md.)
 template <class P>
@@ -1047,6 +1052,7 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
     world_.depot.abandon();
     world_.kinds.for_each([](KindOwner& owner) { Depot<P>::forget_slabs_of(owner); });
   }
+  world_.lanes.for_each([](Lane<P>& lane) { lane.inbox().forget_givers(); });
   world_.lanes.for_each([&](Lane<P>& lane) { sort_out_lane(lane, slot, gate); });
   world_.lanes.forget_makers();
   if (searcher_.load(std::memory_order_relaxed) != &slot) searcher_.store(nullptr, std::memory_order_relaxed);
@@ -1057,7 +1063,7 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
 }
 
 template <class P>
-void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate) {
+void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate* gate) {
   if (lane.is_set_aside()) return;
   const Slot* owner = lane.owner_slot();
   const bool is_orphan = owner != nullptr && owner != &slot;
@@ -1065,18 +1071,20 @@ void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate*& gate) {
   if (is_orphan && !lane.rests()) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
   // Somebody who is not here worked in it, or was about to; or this thread had only just got the lock.
   const bool held_by_other = lane.lock().is_held() && lane.lock().holder() != &slot;
-  const bool rests = lane.rests();
-  // Whoever is inside: if it was this thread, further down its stack, it will finish and leave.
+  const bool left_inside = is_orphan && !lane.rests() && !lane.is_named_by(owner);
   const bool taken = lane.is_taken_here();
-  if (held_by_other || taken) world_.lanes.forget_number(lane);
-  if (held_by_other) {
-    if (gate == &lane) gate = &no_lane_gate;
-    return lane.set_aside();
+  if (is_busy(gate)) {
+    // Whoever is inside by the CPU: if it was this thread, further down its stack, it will finish and leave.
+    if (held_by_other || taken) world_.lanes.forget_number(lane);
+    if (held_by_other || left_inside) return lane.set_aside();
+    if (taken) lane.doubt();
+  } else if (held_by_other || left_inside || taken) {
+    Visit visit(&slot, false);
+    visit.may_drain = false;  // the other lanes may not be sorted out yet
+    world_.was_torn.store(true, std::memory_order_relaxed);
+    lane.salvage(visit);
+    lane.begin_in_child();
   }
-  if (taken && !is_busy(gate)) return lane.set_aside();
-  if (taken) lane.doubt();
-  if (is_orphan && !rests && !lane.is_named_by(owner)) return lane.set_aside();
-  lane.inbox().forget_givers();
   if (!is_orphan) return;
   lane.forget_owner();
   world_.lanes.push_idle(lane);

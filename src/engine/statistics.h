@@ -74,8 +74,8 @@ class Collection {
     uint64_t waiting[kClassCount]{};
     for (int attempt = 0; attempt < kAttempts; ++attempt) {  // a thread is rarely inside for long
       if (!lane.try_hold(visit_, false)) {
-        // Another thread, perhaps the scavenger, may have been preempted while it holds the lane.
-        if (visit_.may_block && attempt >= kAttempts / 2 && lane.lock().is_held()) P::sleep_ms(1);
+        // Another thread, perhaps the scavenger or one that ends, may have been preempted there.
+        if (visit_.may_block && attempt >= kAttempts / 2 && patience_ms_ > 0) P::sleep_ms(1), --patience_ms_;
         continue;
       }
       for (unsigned c = 1; c < kClassCount; ++c) waiting[c] = lane.bin_length(c);
@@ -166,6 +166,7 @@ class Collection {
   World<P>& world_;
   Statistics& s_;
   Visit visit_;
+  int patience_ms_ = 100;  // for all lanes together
   uint64_t used_[kClassCount]{};
 };
 

@@ -246,7 +246,13 @@ class Lane : public Gate {
     process_ = slot != nullptr ? P::process_id() : 0;
     thread_.store(slot != nullptr ? P::thread_id() : 0, std::memory_order_relaxed);
   }
-  // In a fork child, or after give_back_torn(): nobody will ever enter this lane again; its owner, if it is there, works elsewhere.
+  // In a fork child, after salvage(): whoever was inside or had the lock is not here. An owner that is here finds its gate as it was.
+  void begin_in_child() {
+    revoking_.store(false, std::memory_order_relaxed);
+    lock_.forget_holder();
+    if (how == Entry::kPerCpu) leave_here();
+  }
+  // In a fork child of a handler, or after give_back_torn(): nobody will ever enter this lane again; its owner, if it is there, works elsewhere.
   void set_aside();
   bool is_set_aside() const { return set_aside_; }
   // The same of a lane that perhaps this thread is inside, further down its stack: nobody may count on its coming free.

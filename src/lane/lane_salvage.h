@@ -27,7 +27,8 @@ bool Lane<P>::take_again() {
 template <class P>
 void Lane<P>::salvage_slab(Slab* slab, SlabList& partial, SlabList* full, Object* chain) {
   slabs().give_to(slab, id_);  // of several blocks: perhaps only some were written
-  salvage_objects(slab, slabs().begin(slab), chain);
+  const uint32_t of_chain = salvage_objects(slab, slabs().begin(slab), chain);
+  if (!slab->is_of_kind()) ClassBin{*this, slab->size_class}.count_returned(of_chain);
   if (slab->has_room()) return partial.push(slab);
   slab->wait_for_frees(slab->capacity());
   if (full != nullptr) full->push(slab);

@@ -61,11 +61,19 @@ class Scavenger {
   }
   void end() {
     running_ = false;
+    if (moves_.load(std::memory_order_relaxed) % 2 != 0)
+      moves_.fetch_add(1, std::memory_order_relaxed);  // in a fork child
     word_.store(kWanted, std::memory_order_relaxed);
   }
   bool is_running() const { return running_; }
   // Memory is to be given back, and nobody does it while the program is idle.
   bool is_missed() const { return !running_ && period_ms_ != 0; }
+
+  // Its thread moves objects from bins to slabs, from here to end_move().
+  void begin_move() { moves_.fetch_add(1, std::memory_order_acq_rel); }
+  void end_move() { moves_.fetch_add(1, std::memory_order_acq_rel); }
+  // Odd meanwhile. acquire: a reader that finds the same even number before and after has read nothing of a move in between.
+  uint32_t moves() const { return moves_.load(std::memory_order_acquire); }
 
   // Has run() return soon.
   void stop() {
@@ -125,6 +133,7 @@ class Scavenger {
   void* context_ = nullptr;
   Relaxed<uint64_t> period_ms_ = 0;  // 0: never
   Relaxed<bool> running_ = false;
+  std::atomic<uint32_t> moves_{0};
   alignas(kNoSharing) std::atomic<uint32_t> word_{kWanted};
 };
 

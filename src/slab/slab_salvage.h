@@ -35,10 +35,11 @@ class FreeObjects {
 };
 
 // Counts the slab anew: what its free list leads to, each object once, is free, and so is what `chain` leads to, which may lie in another
-// slab; the rest is in use. begin: of its first object.
-inline void salvage_objects(Slab* slab, Address begin, Object* chain) {
+// slab; the rest is in use. begin: of its first object. Returns how many objects of the chain it has kept.
+inline uint32_t salvage_objects(Slab* slab, Address begin, Object* chain) {
   const uint32_t link = slab->is_of_kind() ? slab->its_kind().link : 0;
   Object* const list = slab->free_list;
+  uint32_t of_chain = 0;
   slab->give_up_free_list();
   if (LIKELY(slab->carved <= FreeObjects::kMost)) {
     FreeObjects found(begin + link, slab->size(), slab->carved);
@@ -51,10 +52,13 @@ inline void salvage_objects(Slab* slab, Address begin, Object* chain) {
       }
     };
     keep(list);
+    of_chain = found.count();
     keep(chain);
+    of_chain = found.count() - of_chain;
     slab->countdown -= static_cast<int32_t>(found.count());
   }
   slab->settle(Slab::Place::kPartial);
+  return of_chain;
 }
 
 }  // namespace lanemalloc

@@ -357,8 +357,8 @@ MUTANTS += [
     change("explorer", "who leaves with nothing done puts back the gate that it found", "first-lane", OWNED,
            "__atomic_store_n(reinterpret_cast<unsigned char*>(&slot), byte, __ATOMIC_RELEASE);",
            "(void)byte; slot.store(const_cast<Gate*>(gate), std::memory_order_release);"),
-    change("explorer", "the child takes over busy lanes", "fork fork-3", ENGINE_SLOW,
-           "if (is_orphan && !rests && !lane.is_named_by(owner)) return lane.set_aside();", ""),
+    change("explorer", "the child takes over busy lanes as they are", "fork fork-3", ENGINE_SLOW,
+           "} else if (held_by_other || left_inside || taken) {", "} else if (false) {"),
 ]
 
 

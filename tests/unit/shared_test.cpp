@@ -467,7 +467,7 @@ TEST_SHARED(SharedTest, ThePoolIsEnlargedAndShrunkWhileThreadsWork) {
 
 // --- Fork.
 
-TEST_SHARED(SharedTest, InAForkChildALaneThatAnotherThreadWasInIsSetAsideAndItsNumberGetsANewOne) {
+TEST_SHARED(SharedTest, InAHandlersForkChildALaneThatAnotherThreadWasInIsSetAsideAndItsNumberGetsANewOne) {
   begin(2);
   Slot &a = thread_at(0), &other = thread_at(1);
   std::vector<void*> live;
@@ -475,8 +475,10 @@ TEST_SHARED(SharedTest, InAForkChildALaneThatAnotherThreadWasInIsSetAsideAndItsN
   give(a, take(a, 48));
   Lane<Fake>*mine = &lane(0), *taken = &lane(1);
   Stopped inside(other);
-  engine().before_fork(a);
-  engine().after_fork_in_child(a);
+  in_handler(a, [&] {
+    engine().before_fork(a);
+    engine().after_fork_in_child(a);
+  });
   EXPECT_TRUE(taken->is_set_aside());
   EXPECT_FALSE(mine->is_set_aside());
   EXPECT_EQ(&lane(0), mine);

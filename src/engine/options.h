@@ -20,7 +20,6 @@ struct Options {
   bool strict = false;
   SeeingOptions seeing;
 
-  constexpr Options() { settings.choose_entry = true; }
 };
 
 // Reads option strings one after the other; later ones win.

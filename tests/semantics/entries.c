@@ -153,7 +153,7 @@ CASE(lanemalloc_auto_leaves_owned_when_threads_are_many) {
   run_child_with("many_threads", "lanes=auto");
   CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned other ") == 0);
   run_child_with("many_threads", NULL);
-  CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned other ") == 0);
+  CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned owned ") == 0);
   run_child_with("many_threads", "lanes=owned");
   CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned owned ") == 0);
 }

@@ -88,7 +88,7 @@ TEST_F(OptionsTest, EveryKeyIsRead) {
 TEST_F(OptionsTest, LanesSayHowTheyAreEntered) {
   const Settings& settings = options_.settings;
   EXPECT_EQ(settings.entry, Entry::kOwned);
-  EXPECT_TRUE(settings.choose_entry);
+  EXPECT_FALSE(settings.choose_entry);
   const struct {
     const char* text;
     Entry entry;
@@ -115,13 +115,13 @@ TEST_F(OptionsTest, BadLanesAreOneLineThatSaysWhatIsAllowedAndUsed) {
                           "shared8", "percpu:2", "Owned", "own", "ownedx", "shared:99999999999999999999"}) {
     const std::string line =
         "lanemalloc: LANEMALLOC_OPTIONS: bad value '" + std::string(bad) + "' for 'lanes' " + allowed;
-    EXPECT_EQ(read(("lanes=" + std::string(bad)).c_str()), line + "auto\n");
-    for (const char* before : {"shared:16", "shared", "percpu", "owned"}) {
+    EXPECT_EQ(read(("lanes=" + std::string(bad)).c_str()), line + "owned\n");
+    for (const char* before : {"shared:16", "shared", "percpu", "auto"}) {
       EXPECT_EQ(read(("lanes=" + std::string(before) + ",lanes=" + bad).c_str()), line + before + "\n");
     }
-    read("lanes=auto");
+    read("lanes=owned");
   }
-  EXPECT_EQ(read("lanes"), "lanemalloc: LANEMALLOC_OPTIONS: bad value '' for 'lanes' " + allowed + "auto\n");
+  EXPECT_EQ(read("lanes"), "lanemalloc: LANEMALLOC_OPTIONS: bad value '' for 'lanes' " + allowed + "owned\n");
   Settings settings;
   EXPECT_TRUE(OptionReader::read_lanes("shared:12", 9, settings));
   EXPECT_EQ(settings.shared_lanes, 12u);

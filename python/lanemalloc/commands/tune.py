@@ -19,7 +19,7 @@ from lanemalloc.tracefile import Trace
 
 MEASURE = {"time": "seconds_in_calls", "memory": "peak_rss"}
 DECAYS = ("0", "100", "1000", "10000", "-1")
-DEFAULTS = {"lanes": "auto", "decay_ms": "1000"}
+DEFAULTS = {"lanes": "owned", "decay_ms": "1000"}
 FINAL_ROUNDS = 7
 LEAST_GAIN = 0.02  # what is smaller is not worth an option
 
@@ -52,9 +52,9 @@ class Outcome:
 def candidates(threads: int) -> list[str]:
     """Options to try, the defaults (no options) first. Of one thread's trace lanes make no difference: they are left out."""
     cpus = len(os.sched_getaffinity(0))
-    lanes = ["auto"]
+    lanes = ["owned"]
     if threads > 1:
-        lanes += ["owned", "percpu", *(f"shared:{n}" for n in sorted({cpus, 2 * cpus, 4 * cpus}))]
+        lanes += ["auto", "percpu", *(f"shared:{n}" for n in sorted({cpus, 2 * cpus, 4 * cpus}))]
     found = []
     for lane in lanes:
         for decay in DECAYS:

@@ -87,8 +87,8 @@ pub fn lanes() -> Lanes {
     match text.get(..length) {
         Some(b"owned") => Lanes::Owned,
         Some(b"percpu") => Lanes::PerCpu,
-        // One that has not started says nothing; it starts as auto.
-        _ => number().map_or(Lanes::Auto, Lanes::Shared),
+        // One that has not started says nothing; it starts with owned lanes.
+        _ => number().map_or(Lanes::Owned, Lanes::Shared),
     }
 }
 

@@ -82,7 +82,11 @@ class Engine<P>::Stay : public Inside {
   }
 
   Lane<P>* enter_own(Lane<P>* lane) {
-    if (UNLIKELY(lane->is_being_revoked())) return nullptr;
+    if (UNLIKELY(lane->is_being_revoked())) {
+      // The thread that takes it away, the scavenger perhaps, may have been preempted: it gets the CPU once.
+      if (visit_.may_block) P::yield();
+      if (lane->is_being_revoked()) return nullptr;
+    }
     lane->open_gate();
     return lane;
   }

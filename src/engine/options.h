@@ -19,7 +19,6 @@ struct Options {
   Relaxed<OnBadPointer> bad_pointer = OnBadPointer::kAbort;
   bool strict = false;
   SeeingOptions seeing;
-
 };
 
 // Reads option strings one after the other; later ones win.

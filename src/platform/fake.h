@@ -54,6 +54,7 @@ struct Fake {
   static inline std::function<void()> on_extend;   // after each extension
   static inline std::function<void()> on_claim;    // before the next claim, once
   static inline std::function<void()> on_pause;    // while a thread spins for a lock
+  static inline std::function<void()> on_yield;    // once: when a thread gives up its CPU
   static inline std::atomic<int> sleepers{0};      // threads in wait()
   static inline void (*on_sleep)() = nullptr;
   // In place of this thread's waits: false has it wait.
@@ -119,6 +120,7 @@ struct Fake {
     on_extend = nullptr;
     on_claim = nullptr;
     on_pause = nullptr;
+    on_yield = nullptr;
     on_sleep = nullptr;
     on_wait = nullptr;
     id = 0;
@@ -323,6 +325,10 @@ struct Fake {
   static void pause() noexcept {
     if (on_pause) on_pause();
     Linux::pause();
+  }
+  static void yield() noexcept {
+    if (on_yield) std::exchange(on_yield, nullptr)();
+    Linux::yield();
   }
   static bool reads_as(const void* at, uint64_t value) noexcept {
     if (std::find(unmapped.begin(), unmapped.end(), at) != unmapped.end()) return false;

@@ -48,6 +48,7 @@ struct Linux {
   static void wake(std::atomic<uint32_t>& word, int count) noexcept;
   static void sleep_ms(uint64_t ms) noexcept;
   static void pause() noexcept { arch::pause(); }
+  static void yield() noexcept;
   static bool reads_as(const void* at, uint64_t value) noexcept;
   static bool thread_is_gone(uint32_t id) noexcept;
   static uint64_t block_signals() noexcept;

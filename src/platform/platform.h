@@ -38,6 +38,7 @@
 //   wait(word, value, n)   sleeps while *word == value, at most n milliseconds; may wake early. wake(word, n) wakes at most n sleepers.
 //   sleep_ms(n)            sleeps that long; may wake early.
 //   pause()                a hint for a spinning CPU.
+//   yield()                leaves the CPU to others for a moment, far less than a millisecond.
 //   reads_as(at, value)    whether the eight bytes at `at` hold the value, with acquire order; false where there is no memory any more.
 //   process_id()           the system's number of the process: that of a child differs from its parent's, but in other name spaces.
 //   thread_is_gone(id)     no thread of the process has this thread_id(). False where the system does not tell.
@@ -112,6 +113,7 @@ concept Platform =
       { P::wake(word, 1) } noexcept;
       { P::sleep_ms(uint64_t{}) } noexcept;
       { P::pause() } noexcept;
+      { P::yield() } noexcept;
       { P::reads_as(object, seen) } noexcept -> std::same_as<bool>;
       { P::thread_is_gone(number) } noexcept -> std::same_as<bool>;
       { P::block_signals() } noexcept -> std::same_as<uint64_t>;

@@ -358,7 +358,7 @@ MUTANTS += [
     change("explorer", "who leaves forgets the lane that a handler has got", "first-lane", OWNED,
            "return is_busy(gate) ? gate : reinterpret_cast<Gate*>(marked - kBusyByte);", "return (void)marked, const_cast<Gate*>(gate);"),
     change("explorer", "who leaves with nothing done puts back the gate that it found", "first-lane", OWNED,
-           "__atomic_store_n(reinterpret_cast<unsigned char*>(&slot), byte, __ATOMIC_RELEASE);",
+           "slot.store(reinterpret_cast<Gate*>(but_for_the_byte(slot) | byte), std::memory_order_release);",
            "(void)byte; slot.store(const_cast<Gate*>(gate), std::memory_order_release);"),
     change("explorer", "the child takes over busy lanes as they are", "fork fork-3", ENGINE_SLOW,
            "} else if (held_by_other || left_inside || taken) {", "} else if (false) {"),

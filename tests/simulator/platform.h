@@ -83,6 +83,7 @@ struct Simulated {
   static void wake(std::atomic<uint32_t>& word, int count) noexcept { simulator::wake(&word, count); }
   static void sleep_ms(uint64_t) noexcept {}
   static void pause() noexcept { idle(40); }
+  static void yield() noexcept { idle(400); }
   static bool reads_as(const void* at, uint64_t value) noexcept {
     return static_cast<const std::atomic<uint64_t>*>(at)->load(std::memory_order_acquire) == value;
   }

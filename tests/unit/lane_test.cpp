@@ -92,6 +92,27 @@ TEST_OWNED(EngineTest, AnOwnerFindsItsHeldLaneClosedAndGoesElsewhere) {
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
+TEST_OWNED(EngineTest, AnOwnerGivesAHolderTheCpuOnceAndGoesOnInItsLaneIfThatIsFreeThen) {
+  Slot &t = thread(), &other = thread();
+  void* p = take(t, 64);
+  Lane<Fake>* lane = lane_of(t);
+  Visit visit(&other, true);
+  ASSERT_TRUE(lane->try_hold(visit));
+  Fake::on_yield = [&] { lane->let_go(visit); };
+  void* q = take(t, 64);
+  EXPECT_EQ(Fake::on_yield, nullptr);
+  EXPECT_EQ(owner_of(q), lane->id());
+  // A handler must not wait.
+  ASSERT_TRUE(lane->try_hold(visit));
+  Fake::on_yield = [&] { ADD_FAILURE() << "a handler gives up its CPU"; };
+  in_handler(t, [&] { give(t, take(t, 64)); });
+  Fake::on_yield = nullptr;
+  lane->let_go(visit);
+  give(t, p);
+  give(t, q);
+  EXPECT_EQ(statistics().live_objects, 0u);
+}
+
 TEST_ALL_CONFIGS(EngineTest, ABusyLaneRefusesToBeHeldAndStaysOpenToItsOwner) {
   Slot &t = thread(), &other = thread();
   give(t, take(t, 64));

@@ -65,8 +65,9 @@ struct Owned {
   }
   // Leaves without having done anything: what a handler has put there between the two steps of entering stays.
   FAST static void leave_as_found(Slot& slot, const Gate* gate) {
+    // By a store of the whole word: the next load of it would have to wait until a store of one byte has reached the cache.
     const auto byte = static_cast<unsigned char>(reinterpret_cast<uintptr_t>(gate));
-    __atomic_store_n(reinterpret_cast<unsigned char*>(&slot), byte, __ATOMIC_RELEASE);
+    slot.store(reinterpret_cast<Gate*>(but_for_the_byte(slot) | byte), std::memory_order_release);
   }
   // relaxed, both: written by the owner, or by a revoker whom the barrier orders (above).
   FAST static bool may_allocate(const Gate* gate, Bytes index) {
@@ -86,6 +87,14 @@ struct Owned {
   FAST static void has_deferred(Gate* gate) { move_on(gate->deferred_next); }
 
  private:
+  // The slot's word with a lowest byte of 0. Read beside that byte, which enter() has just stored: a load of both would have to wait.
+  FAST static uintptr_t but_for_the_byte(const Slot& slot) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(&slot);
+    const uintptr_t second = __atomic_load_n(bytes + 1, __ATOMIC_RELAXED);
+    const uintptr_t middle = __atomic_load_n(reinterpret_cast<const uint16_t*>(bytes + 2), __ATOMIC_RELAXED);
+    const uintptr_t upper = __atomic_load_n(reinterpret_cast<const uint32_t*>(bytes + 4), __ATOMIC_RELAXED);
+    return upper << 32 | middle << 16 | second << 8;
+  }
   // A gate's word, by its distance: a busy gate is no whole Gate, its address is eight bytes off.
   template <class T, size_t kDistance>
   FAST static const std::atomic<T>* word(const Gate* gate) {

@@ -82,9 +82,12 @@ struct Model {
   static void wake(std::atomic<uint32_t>& word, int count) noexcept { explorer::wake(&word, count); }
   static void sleep_ms(uint64_t) noexcept { explorer::sleep(); }
   static void pause() noexcept { explorer::pause(); }
+  static void yield() noexcept { explorer::pause(); }
   static bool reads_as(const void* at, uint64_t value) noexcept { return explorer::reads_as(at, value); }
   static bool thread_is_gone(uint32_t) noexcept { return false; }
-  static void take_memory_as_it_is() noexcept { explorer::take_memory_as_it_is(); }  // for ../run.py's substitute
+  static void take_memory_as_it_is() noexcept {
+    explorer::take_memory_as_it_is();
+  }  // for ../run.py's substitute
   static void say(const char*, lanemalloc::Bytes) noexcept {}
 };
 static_assert(lanemalloc::Platform<Model>);

@@ -593,15 +593,21 @@ def precompile(place: Path) -> Path:
     return sources
 
 
-def build(name: str, edits: tuple[tuple[str, str, str], ...], sources: Path, place: Path) -> Path:
-    """Compiles a program over a copy of src/ with the edits. Returns the executable."""
-    program = PROGRAMS[name]
-    tree, executable = place / "src", place / "test"
+def write_tree(program: Program, edits: tuple[tuple[str, str, str], ...], place: Path) -> Path:
+    """Makes a copy of src/ with the edits, as the program has it. Returns where it lies."""
+    tree = place / "src"
     shutil.copytree(SOURCE, tree)
     shutil.copytree(SOURCE.parent / "include", place / "include")
     for file, text, replacement in edits:
         replace_once(tree / file, text, replacement)
     prepare(tree, program)
+    return tree
+
+
+def build(name: str, edits: tuple[tuple[str, str, str], ...], sources: Path, place: Path) -> Path:
+    """Compiles a program over a copy of src/ with the edits. Returns the executable."""
+    program = PROGRAMS[name]
+    tree, executable = write_tree(program, edits, place), place / "test"
     source = str(sources / program.source)
     if name == "explorer":
         scenarios = str(place / "scenarios.o")
@@ -703,6 +709,19 @@ def check_program(name: str, sources: Path, pool: concurrent.futures.Executor) -
     return outcomes
 
 
+def check_quotes() -> list[Outcome]:
+    """Whether each text that a mutant replaces, or that stands for another in a program, is there once. Compiles nothing."""
+    outcomes = []
+    for title, name, edits in [(f"program {name}", name, ()) for name in PROGRAMS] + [(f"mutant '{m.name}'", m.program, m.edits) for m in MUTANTS]:
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                write_tree(PROGRAMS[name], edits, Path(place))
+                outcomes.append(Outcome(True, f"{title} quotes the sources"))
+            except Broken as why:
+                outcomes.append(Outcome(False, f"{title}: {why}"))
+    return outcomes
+
+
 def check_mutant(mutant: Mutant, sources: Path) -> list[Outcome]:
     verb = "is caught" if mutant.caught else "is as good as the original"
     title, detail = f"{mutant.program}: mutant '{mutant.name}' {verb}", ""
@@ -749,7 +768,14 @@ def main() -> int:
     parser.add_argument("--mutant", help="only mutants whose name contains this; 'none': no mutants")
     parser.add_argument("--replay", nargs=2, metavar=("SCENARIO", "FILE"),
                         help="run the schedule of the explorer whose `choices:` line FILE holds")
+    parser.add_argument("--quotes", action="store_true", help="only look whether what mutants and programs quote is there once: some seconds")
     arguments = parser.parse_args()
+    if arguments.quotes:
+        outcomes = check_quotes()
+        failed = sum(not outcome.good for outcome in outcomes)
+        print("\n".join(f"FAILED {outcome.title}" for outcome in outcomes if not outcome.good) or "ok each quote is found once")
+        print(f"{len(outcomes) - failed} passed, {failed} failed, 0 skipped")
+        return 0 if failed == 0 else 1
     if arguments.replay:
         return replay(arguments.replay[0], Path(arguments.replay[1]))
     programs = [name for name in PROGRAMS if arguments.only in name and arguments.mutant in (None, "none")]

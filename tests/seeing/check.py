@@ -313,8 +313,8 @@ def test_a_file_that_cannot_be_written() -> None:
     equal("with /dev/full", "lanemalloc: stats_file=/dev/full: not a regular file, using standard error", done.stderr.split("\n", 1)[0])
     # A standard error that is full is nobody's problem.
     with open("/dev/full", "w") as full:
-        done = subprocess.run([programs / "told", "obey"], env=os.environ | {"LANEMALLOC_OPTIONS": "stats=exit"}, stdin=subprocess.DEVNULL, stderr=full)
-    equal("with /dev/full for standard error", 0, done.returncode)
+        full_run = subprocess.run([programs / "told", "obey"], env=os.environ | {"LANEMALLOC_OPTIONS": "stats=exit"}, stdin=subprocess.DEVNULL, stderr=full)
+    equal("with /dev/full for standard error", 0, full_run.returncode)
 
 
 def test_options_that_are_wrong() -> None:

@@ -410,6 +410,7 @@ void* Engine<P>::allocate_large_again(Bytes size, Bytes alignment, Slot& slot, b
 
 template <class P>
 Run Engine<P>::take_run(BlockCount blocks, BlockCount align_blocks, Gate* gate, Visit& visit) {
+  if (Owned::may_allocate(gate, 0)) static_cast<Lane<P>*>(gate)->give_back_big(visit);
   Run run = {world_.runs.reuse(blocks, align_blocks, visit), false};
   if (run.at == Runs<P>::kNone) {
     collect_empties(Need::kSome, gate, visit);
@@ -653,7 +654,9 @@ bool Engine<P>::mark_free(const void* p) {
 template <class P>
 void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   const Bytes old_size = usable_size(p, entry);
-  if (old_size > kSlabMax && size > kSlabMax && size < world_.region.most_bytes()) {
+  const bool is_run = entry.owner() == Owner::kLarge &&
+                      large_state(world_.region, world_.region.block_of(p)).sample_class == SizeClass{0};
+  if (is_run && size > kBlockSize && size < world_.region.most_bytes()) {
     const BlockCount blocks = blocks_for(size);
     Inside inside(slot, Owned::enter(slot));
     Visit& visit = inside.visit();
@@ -675,7 +678,10 @@ void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
 
 template <class P>
 void* Engine<P>::copy_to_new(void* p, Bytes bytes, Bytes size, Slot& slot) {
-  void* copy = allocate(size, slot);
+  // What grows beyond a block, or shrinks to more, may grow on in place where it is a run.
+  bool zeroed;
+  void* copy = size > kBlockSize ? allocate_large(size, kGranule, slot, Owned::enter(slot), zeroed)
+                                 : allocate(size, slot);
   if (copy == nullptr) return nullptr;
   memcpy(copy, p, bytes);
   free(p, slot);

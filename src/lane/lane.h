@@ -152,6 +152,10 @@ class Lane : public Gate {
   // Gives away everything that is not in use: the scavenger does it to lanes at rest, trim to all. True if a slab went back.
   bool clean(Visit& visit);
 
+  // The same of the one whose objects are big, if there is one: so that a request which it does not serve has its memory.
+  void give_back_big(Visit& visit) {
+    if (UNLIKELY(empty_big_ != nullptr)) give_back(empty_big_, visit);
+  }
   // Gives back the slabs that have been empty longest, at least so many blocks. True if any.
   bool give_back_empties(BlockCount enough, Visit& visit);
 
@@ -321,6 +325,7 @@ class Lane : public Gate {
   struct SampledBin;
   NOINLINE void* refill_plain(SizeClass c, Visit& visit);
   void* refill_sampled(SizeClass c, Visit& visit);
+  NOINLINE Object* take_big(SizeClass c, Visit& visit);
   bool is_sample_due(SizeClass c);
   bool takes_no_sample(Bytes index, const Slab* slab);
   uint64_t cut_list(SizeClass c, Object* list, uint64_t n);
@@ -374,8 +379,10 @@ class Lane : public Gate {
   Slab* pop_partial(SlabList& partial);
   void take_partial(SlabList& partial, Slab* slab);
   void keep(Slab* slab, Visit& visit);
+  void keep_limit(Visit& visit);
   void forget_empty(Slab* slab);
   bool take_away(Slab* slab);
+  void give_back(Slab* slab, Visit& visit);
   NOINLINE void age(Visit& visit);
   void free_here(Object* object, MapEntry entry, Visit& visit);
   FAST Remote& remote_to(Owner owner) {
@@ -410,6 +417,8 @@ class Lane : public Gate {
   const Object* last_given_[kRemotesOfKinds]{};  // batches
   uint64_t claimed_ = 0;                         // which remotes have ever had an owner
   EmptySlabs empties_;
+  Slab* empty_big_ =
+      nullptr;  // the youngest of those whose objects are big; the only one, but after frees in bulk
   std::atomic<Address> bins_at_{0};  // the area; others may look into it
   Bin* bins_ = nullptr;
   std::atomic<uint32_t> empty_blocks_{0};  // of those; anybody reads it

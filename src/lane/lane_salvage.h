@@ -55,6 +55,7 @@ void Lane<P>::salvage(Visit& visit) {
     link = &bin.next;
   }
   empties_ = EmptySlabs();
+  empty_big_ = nullptr;
   empty_blocks_.store(0, std::memory_order_relaxed);
   for (Remote& remote : remotes_) {
     remote.mend([&](Object* object) -> Bytes {

@@ -55,7 +55,11 @@ struct Lane<P>::SampledBin : ClassBin {
 
 template <class P>
 NOINLINE void* Lane<P>::refill_sampled(SizeClass c, Visit& visit) {
-  return is_sample_due(c) ? nullptr : refill_from(SampledBin{{*this, c}}, visit);
+  if (is_sample_due(c)) return nullptr;
+  if (LIKELY(!is_big(c))) return refill_from(SampledBin{{*this, c}}, visit);
+  Object* object = take_big(c, visit);
+  if (object != nullptr) sample_left_ -= static_cast<int64_t>(size_of(c));
+  return object;
 }
 
 }  // namespace lanemalloc

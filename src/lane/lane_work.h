@@ -126,6 +126,7 @@ FAST void* Lane<P>::refill(SizeClass c, Visit& visit) {
 }
 template <class P>
 void* Lane<P>::refill_plain(SizeClass c, Visit& visit) {
+  if (UNLIKELY(is_big(c))) return take_big(c, visit);
   return refill_from(ClassBin{*this, c}, visit);
 }
 
@@ -184,6 +185,39 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
   }
 }
 
+// The same of a big object. No slab of such is the bin's: so it is looked at as soon as it is empty.
+template <class P>
+Object* Lane<P>::take_big(SizeClass c, Visit& visit) {
+  world_.scavenger.poke();
+  bump(counters_.misses);
+  if (UNLIKELY(empty_blocks() != 0 && epoch_ != world_.runs.epoch())) age(visit);
+  SlabList& partial = partial_[index_of(c)];
+  for (;;) {
+    Slab* slab = partial.first();
+    while (slab == nullptr && drain_inbox(visit, kSomeBatches)) slab = partial.first();
+    if (slab == nullptr) {
+      slab = world_.depot.take(c, id_, visit);
+      if (slab == nullptr) slab = ClassBin{*this, c}.fresh_slab(visit);
+      if (slab == nullptr) return nullptr;
+      slab->place = Slab::Place::kPartial;
+      partial.push(slab);
+    }
+    if (slab->place == Slab::Place::kEmpty) forget_empty(slab);
+    if (slab->free_list != nullptr && UNLIKELY(!slab->free_list_looks_sound())) {
+      drop_damaged_list(slab, Verdict::kListDamaged);
+      continue;
+    }
+    Object* object =
+        slab->free_list != nullptr ? slab->take_one() : slab->carve(slabs().begin(slab), size_of(c), 1);
+    if (!slab->has_room()) {
+      partial.remove(slab);
+      wait_for_frees(slab);
+    }
+    ClassBin{*this, c}.count_taken(1);
+    return object;
+  }
+}
+
 template <class P>
 void Lane<P>::wait_for_frees(Slab* slab) {
   slab->wait_for_frees(slab->capacity());
@@ -193,6 +227,7 @@ void Lane<P>::wait_for_frees(Slab* slab) {
 // Memory that was used before comes first: the lane's own empty slabs of other classes, free runs, other lanes' empty slabs.
 template <class P>
 Run Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
+  if (n > 1) give_back_big(visit);
   if (Slab* slab = empties_.oldest(); slab != nullptr && slab->blocks() == n && take_away(slab)) {
     if (slab->is_of_kind())
       slabs().give_to(slab, Owner::kNobody);  // before: salvage() must not find it again
@@ -256,23 +291,37 @@ void Lane<P>::look_at(Slab* slab, Visit& visit) {
 
 template <class P>
 void Lane<P>::keep(Slab* slab, Visit& visit) {
+  const bool is_big_one = is_big(slab->size_class);
+  if (is_big_one && !visit.in_bulk) give_back_big(visit);
   const BlockCount blocks = slab->blocks();
   slab->place = Slab::Place::kEmpty;
   slab->emptied_at = world_.runs.epoch();
   empties_.push(slab);
   bump(empty_blocks_, blocks);
   fresh_blocks_ = kMuch;
+  if (is_big_one) {
+    empty_big_ = slab;
+    return;
+  }
   // Of several blocks: no other class could use it. One is enough, and that only if the bin's own slab has no room.
   const Slab* current = current_of(slab);
   const bool only_one = slab->next == nullptr && slab->previous == nullptr;
   const bool is_needed = only_one && (current == nullptr || !current->has_room());
   if (blocks > 1 && !is_needed && !visit.in_bulk && take_away(slab)) return slabs().destroy(slab, visit);
-  if (empty_blocks() > kMostAlone && (P::single_threaded() || world_.scavenger.is_missed()))
-    give_back_empties(kMostAlone / 2, visit);
+  if (P::single_threaded() || world_.scavenger.is_missed()) keep_limit(visit);
+}
+
+// Nobody looks after the lane while it rests.
+template <class P>
+void Lane<P>::keep_limit(Visit& visit) {
+  const uint64_t most = world_.settings.decay_ms > 0 ? world_.runs.most_at_rest() : kMostAlone;
+  const BlockCount limit = most < kMostAlone ? static_cast<BlockCount>(most) : kMostAlone;
+  if (empty_blocks() > limit) give_back_empties(limit / 2, visit);
 }
 
 template <class P>
 void Lane<P>::forget_empty(Slab* slab) {
+  if (slab == empty_big_) empty_big_ = nullptr;
   empties_.remove(slab);
   bump(empty_blocks_, uint32_t{0} - slab->blocks());
   slab->place = Slab::Place::kPartial;
@@ -301,6 +350,11 @@ bool Lane<P>::take_away(Slab* slab) {
   }
   partial_of(slab).remove(slab);
   return true;
+}
+
+template <class P>
+void Lane<P>::give_back(Slab* empty, Visit& visit) {
+  if (take_away(empty)) slabs().destroy(empty, visit);
 }
 
 template <class P>

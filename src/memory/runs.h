@@ -4,8 +4,9 @@
 // thread at a time has the system add memory, which may last, and only those who need memory too wait for it.
 //
 // A free run is dirty (old data), clean (zeros, no memory behind it) or absent (not even claimed). Only runs in the same
-// condition are merged. A request takes the smallest dirty run that fits, then a clean one, then an absent one, then fresh
-// blocks: so memory that is there anyway is used first, and whole huge pages stay free as long as smaller pieces serve.
+// condition are merged. A request takes the smallest dirty run that fits, then one with the clean run beside it, then a clean one, then
+// an absent one, then fresh blocks: so memory that is there anyway is used first, and whole huge pages stay free as long as smaller
+// pieces serve. Where memory grows nevertheless, as much that is dirty and would not do goes back, past a limit (memory/keep.h).
 //
 //   bins, one set a condition:  [1][2] .. [32][33-40][41-48] ..      list of runs, by length
 //   dirty runs, oldest first:   (run) <-> (run) <-> (run)            decay takes from the left
@@ -22,6 +23,7 @@
 #include <utility>
 
 #include "base/lock.h"
+#include "memory/keep.h"
 #include "memory/region.h"
 
 namespace lanemalloc {
@@ -37,6 +39,7 @@ static_assert(sizeof(RunState) <= BlockState::kOwnerPart);
 struct Run {
   BlockIndex at;
   bool zeroed;
+  BlockCount grown = 0;  // blocks without memory, of one that is not zeroed
 };
 
 struct RunStatistics {
@@ -78,10 +81,7 @@ class Runs {
     if (UNLIKELY(run.at == kNone)) run = allocate_the_last(n, align_blocks, visit);
     if (run.at == kNone) return run;
     raise_used_end(run.at + n);
-    const bool swap = run.zeroed && decay_ms_ >= 0 && dirty() > cache_limit();
-    // Much is dirty, and yet none of it would do: give back as much as was taken, so that memory does not grow by the
-    // pieces that do not fit.
-    if (UNLIKELY(swap)) purge(kAll, visit, n);
+    if (const BlockCount grown = run.zeroed ? n : run.grown; grown != 0) make_up_for(grown, visit);
     return run;
   }
 
@@ -110,7 +110,7 @@ class Runs {
   // Grows a run in place by what is free behind it. False: nothing changed.
   bool extend(BlockIndex at, BlockCount n, BlockCount wanted, Visit& visit) {
     if (!lock_.acquire(visit)) return false;
-    bool done = false;
+    bool done = false, grown = false;
     const BlockIndex behind = at + n;
     const BlockCount missing = wanted - n;
     if (behind < region_.opened()) {
@@ -127,12 +127,14 @@ class Runs {
           return_rest(behind + missing, length - missing, kind, freed_at);
           mark_used(at, wanted);
           raise_used_end(at + wanted);
+          grown = kind != BlockKind::kDirty;
         } else {
           insert(behind, length, kind);
         }
       }
     }
     lock_.release(visit);
+    if (grown) make_up_for(missing, visit);
     return done;
   }
 
@@ -185,11 +187,7 @@ class Runs {
         lock_.release(visit);
         break;
       }
-      const BlockCount length = region_.state(at).length;
-      remove(at);
-      const BlockCount n = purge_piece(at, length);
-      if (n < length) insert_dirty(at + n, length - n, run(at).freed_at);
-      mark_used(at, n);
+      const BlockCount n = cut_for_purge(at, enough - blocks_for(given));
       lock_.release(visit);
       const BlockKind kind = give_to_system(at, n);
       give(at, n, kind, visit);
@@ -215,6 +213,8 @@ class Runs {
     keep_limit();
     lock_.release(visit);
   }
+  // The same limit, for what lanes keep.
+  uint64_t most_at_rest() const { return keep_.at_rest(live()); }
 
   bool has_dirty() const {
     return dirty_blocks_.load(std::memory_order_relaxed) != 0 ||
@@ -312,7 +312,12 @@ class Runs {
       kExactBins + 4 * 24;              // below 2^29 blocks: of a run, and of what alignment adds
   static constexpr unsigned kSets = 3;  // dirty, clean, absent
   static constexpr int kScan = 16;
-  static constexpr uint64_t kCacheLimit = (Bytes{32} << 20) >> kBlockShift;
+  static constexpr uint64_t kMuchBeside = (Bytes{32} << 20) >> kBlockShift;
+  static constexpr uint32_t kPassesToDecay = 4;  // as the scavenger's
+  static constexpr BlockCount kLeastPurged = 4;  // less is not worth a system call
+  // Of what has decayed: at most so much at once, and so many blocks a millisecond, which cost some 60 us.
+  static constexpr BlockCount kMostByAge = 1024;
+  static constexpr uint64_t kByAgeAMs = 4;
 
   struct Bins {
     BlockIndex head[kBins];
@@ -439,6 +444,8 @@ class Runs {
   Run take(BlockCount n, BlockCount align_blocks, unsigned sets = kSets) {
     take_back_deferred();
     for (unsigned set = 0; set < sets; ++set) {
+      if (set == set_of(BlockKind::kClean) && align_blocks == 1)
+        if (const Run run = take_mixed(n); run.at != kNone) return run;
       for (;;) {
         const BlockIndex at = find(set, n + align_blocks - 1);
         if (at == kNone) break;
@@ -468,6 +475,53 @@ class Runs {
     return {kNone, false};
   }
 
+  // No dirty run has n blocks: a long one, with as many clean blocks beside it as are missing. At least half is dirty, so that who
+  // wants zeros does not write to much that would read as such anyway.
+  NOINLINE Run take_mixed(BlockCount n) {
+    const Bins& bins = sets_[set_of(BlockKind::kDirty)];
+    const unsigned least = bin_of(n / 2 + n % 2);
+    int scanned = 0;
+    for (unsigned b = bin_of(n) + 1; b-- > least;) {
+      for (BlockIndex at = bins.head[b]; at != kNone; at = run(at).next) {
+        if (++scanned > kScan) return {kNone, false};
+        const BlockCount length = region_.state(at).length;
+        if (length >= n || length < n - length) continue;
+        const BlockCount missing = n - length;
+        if (clean_behind(at + length) >= missing) return join(at, length, at + length, missing);
+        if (const BlockCount before = clean_before(at); before >= missing)
+          return join(at - before, before, at, length, before - missing);
+      }
+    }
+    return {kNone, false};
+  }
+  BlockCount clean_behind(BlockIndex at) const {
+    if (at >= region_.opened()) return 0;
+    const BlockState& state = region_.state(at);
+    return state.kind.load(std::memory_order_relaxed) == BlockKind::kClean ? state.length : 0;
+  }
+  BlockCount clean_before(BlockIndex at) const {
+    if (at == 0) return 0;
+    const BlockState& state = region_.state(at - 1);
+    return state.kind.load(std::memory_order_relaxed) == BlockKind::kClean ? state.length : 0;
+  }
+  // Two neighbours, one dirty and one clean, become a run in use, but for `skipped` blocks of the first. Of the second the first
+  // `second_blocks` are taken.
+  Run join(BlockIndex first, BlockCount first_blocks, BlockIndex second, BlockCount second_blocks,
+           BlockCount skipped = 0) {
+    const BlockState& behind = region_.state(second);
+    const BlockCount length = behind.length;
+    const bool clean_first = region_.state(first).kind.load(std::memory_order_relaxed) == BlockKind::kClean;
+    remove(first);
+    remove(second);
+    return_rest(second + second_blocks, length - second_blocks, BlockKind::kClean, 0);
+    // Each is in use by itself before they are one, so that who walks here finds whole runs (salvage).
+    mark_used(second, second_blocks);
+    mark_used(first + skipped, first_blocks - skipped);
+    return_rest(first, skipped, BlockKind::kClean, 0);
+    mark_used(first + skipped, first_blocks - skipped + second_blocks);
+    return {first + skipped, false, clean_first ? first_blocks - skipped : second_blocks};
+  }
+
   // The first block at or behind `at` whose address is aligned.
   BlockIndex aligned_in(BlockIndex at, BlockCount align_blocks) const {
     const Address address = region_.address_of(at);
@@ -486,7 +540,7 @@ class Runs {
   NOINLINE Run take_beside(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = take_deferred(n, align_blocks);
     if (run.at != kNone) return run;
-    if (taken_beside_.fetch_add(n, std::memory_order_relaxed) + unused() >= kCacheLimit) {
+    if (taken_beside_.fetch_add(n, std::memory_order_relaxed) + unused() >= kMuchBeside) {
       // This may wait for another thread that has opened them. In a child that thread may not exist: then it waits a second, once.
       const auto insists = std::exchange(visit.insists, uint8_t{1});
       if (lock_.acquire(visit)) {
@@ -499,10 +553,7 @@ class Runs {
     return run;
   }
   // Blocks below the frontier that nobody has, as far as the lists say.
-  uint64_t unused() const {
-    return region_.frontier() - (claimed_blocks_.load(std::memory_order_relaxed) - dirty() -
-                                 clean_blocks_.load(std::memory_order_relaxed));
-  }
+  uint64_t unused() const { return region_.frontier() - live(); }
 
   // There is no memory: what a fork has closed is opened, and all that is free goes back to the system first.
   NOINLINE Run allocate_the_last(BlockCount n, BlockCount align_blocks, Visit& visit) {
@@ -587,8 +638,74 @@ class Runs {
     if (!lock_.acquire(visit)) return defer(at, n, kind);
     take_back_deferred();
     put(at, n, kind);
-    if (kind == BlockKind::kDirty) keep_limit();
+    if (kind == BlockKind::kDirty) {
+      look_at_clock();
+      keep_limit();
+    }
     lock_.release(visit);
+  }
+
+  // So many blocks without memory were taken, and get some now. What is dirty beyond a limit would not do for the request: as much of that
+  // goes back, so that memory does not grow by the pieces that do not fit.
+  NOINLINE void make_up_for(BlockCount n, Visit& visit) {
+    if (decay_ms_ < 0 || !lock_.acquire(visit)) return;
+    look_at_clock();
+    keep_.took(n, live());
+    const uint64_t limit = decay_ms_ == 0 ? 0 : keep_.while_growing(live());
+    const uint64_t beyond = dirty() > limit ? dirty() - limit : 0;
+    if (beyond < n) n = static_cast<BlockCount>(beyond);
+    keep_.gave(n);
+    lock_.release(visit);
+    if (n != 0) purge(kAll, visit, n);
+  }
+
+  // Where no scavenger runs, time passes when memory is freed or more is taken, and what has decayed goes back then: within a share of
+  // the time, and not much at once.
+  void look_at_clock() {
+    const int64_t decay = decay_ms_;
+    if (decay <= 0) return;
+    const uint64_t now = P::now_ms();
+    const uint64_t passed = looked_at_ms_ == 0 ? 0 : now - looked_at_ms_;
+    looked_at_ms_ = now;
+    if (passed == 0) return;
+    keep_.pass(passed, static_cast<uint64_t>(decay));
+    if (scavenged_) return;
+    const uint64_t period = decay < kPassesToDecay ? 1 : static_cast<uint64_t>(decay) / kPassesToDecay;
+    since_pass_ms_ += passed;
+    bump(epoch_, static_cast<uint32_t>(since_pass_ms_ / period));
+    since_pass_ms_ %= period;
+    const uint64_t more = passed < kMostByAge ? passed * kByAgeAMs : kMostByAge;
+    by_age_ = by_age_ + more < kMostByAge ? by_age_ + static_cast<BlockCount>(more) : kMostByAge;
+    purge_by_age();
+  }
+  void purge_by_age() {
+    const uint32_t now = epoch();
+    while (by_age_ != 0 && oldest_ != kNone && now - run(oldest_).freed_at >= kPassesToDecay) {
+      const BlockCount given = purge_oldest(by_age_);
+      by_age_ = given < by_age_ ? by_age_ - given : 0;
+      if (given == 0) return;
+    }
+  }
+  // Under the lock: at most so many blocks, or a few more. 0 if the system does not take them.
+  BlockCount purge_oldest(uint64_t most) {
+    const BlockIndex at = oldest_;
+    const BlockCount n = cut_for_purge(at, most);
+    const BlockKind kind = give_to_system(at, n);
+    if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
+    put(at, n, kind);
+    return LIKELY(kind != BlockKind::kDirty) ? n : 0;
+  }
+  // The beginning of a dirty run, out of the lists: at most `most` blocks, or a few more.
+  BlockCount cut_for_purge(BlockIndex at, uint64_t most) {
+    const BlockCount length = region_.state(at).length;
+    remove(at);
+    BlockCount n = purge_piece(at, length);
+    if (most < kLeastPurged) most = kLeastPurged;
+    if (n > most) n = static_cast<BlockCount>(most);
+    if (n < length) insert_dirty(at + n, length - n, run(at).freed_at);
+    mark_used(at, n);
+    fence_of_walk();
+    return n;
   }
 
   // Inserts a run and merges it with its neighbours. A merged dirty run counts as old as its oldest part, so that a run
@@ -641,29 +758,21 @@ class Runs {
   }
 
   uint64_t dirty() const { return dirty_blocks_.load(std::memory_order_relaxed); }
-  // How many dirty blocks are kept without asking how old they are.
-  uint64_t cache_limit() const {
-    const uint64_t live = claimed_blocks_.load(std::memory_order_relaxed) - dirty() -
-                          clean_blocks_.load(std::memory_order_relaxed);
-    return decay_ms_ == 0 ? 0 : live / 4 > kCacheLimit ? live / 4 : kCacheLimit;
+  uint64_t live() const {
+    return claimed_blocks_.load(std::memory_order_relaxed) - dirty() -
+           clean_blocks_.load(std::memory_order_relaxed);
   }
 
   // Where no scavenger runs, as in a process with one thread, frees give memory back, past a limit.
   void keep_limit() {
     if (decay_ms_ < 0 || (decay_ms_ > 0 && scavenged_)) return;
-    const uint64_t limit = cache_limit();
+    const uint64_t limit = decay_ms_ == 0 ? 0 : keep_.at_rest(live());
     if (dirty() <= limit) return;
     int refusals = 0;
-    while (dirty() > limit / 2) {
-      const BlockIndex at = oldest_;
-      const BlockCount n = region_.state(at).length;
-      remove(at);
-      mark_used(at, n);
-      fence_of_walk();
-      const BlockKind kind = give_to_system(at, n);
-      if (kind == BlockKind::kAbsent) claimed(-uint64_t{n});
-      put(at, n, kind);
-      if (UNLIKELY(kind == BlockKind::kDirty) && ++refusals == kMostRefusals) return;
+    while (dirty() > limit - limit / 8) {
+      const BlockCount given = purge_oldest(dirty() - (limit - limit / 8));
+      keep_.gave(given);
+      if (UNLIKELY(given == 0) && ++refusals == kMostRefusals) return;
     }
     unmap_needless();
   }
@@ -800,6 +909,10 @@ class Runs {
   BlockIndex newest_ = kNone;
   // Of deferred_, as it was taken; not 0 only while that goes on, or if it was never ended.
   BlockIndex taken_back_ = 0;
+  Keep keep_;
+  uint64_t looked_at_ms_ = 0;   // at the clock
+  uint64_t since_pass_ms_ = 0;  // since the epoch became another, where no scavenger runs
+  BlockCount by_age_ = 0;       // blocks that may be given back by age now
   std::atomic<uint64_t> dirty_blocks_{0};
   std::atomic<uint64_t> clean_blocks_{0};
   std::atomic<uint64_t> claimed_blocks_{0};  // also counted by those who could not have the lock

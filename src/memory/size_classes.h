@@ -69,13 +69,13 @@ constexpr Bytes size_of(unsigned index) {
   return (Bytes{1} << doubling) + (step + 1) * (Bytes{1} << (doubling - kStepShift));
 }
 
-// A slab is the shortest run of blocks that holds at least four objects, two of the largest sizes, and wastes at most a
-// sixteenth at its end.
+// A slab is the shortest run of blocks that holds at least four objects and wastes at most a sixteenth at its end; of big ones: one
+// object, and an eighth.
 constexpr BlockCount slab_blocks(Bytes size) {
-  const Bytes least = size > kBlockSize ? 2 : 4;
+  const bool is_big = size >= kBlockSize;
   for (BlockCount n = 1;; ++n) {
     const Bytes bytes = bytes_of(n);
-    if (bytes / size >= least && bytes % size <= bytes / 16) return n;
+    if (bytes / size >= (is_big ? 1 : 4) && bytes % size <= bytes / (is_big ? 8 : 16)) return n;
   }
 }
 
@@ -106,6 +106,10 @@ constexpr Bytes size_of(SizeClass c) { return size_class_tables::kRows[index_of(
 constexpr uint32_t capacity_of(SizeClass c) { return size_class_tables::kRows[index_of(c)].capacity; }
 constexpr uint32_t chunk_of(SizeClass c) { return size_class_tables::kRows[index_of(c)].chunk; }
 constexpr BlockCount slab_blocks_of(SizeClass c) { return size_class_tables::kRows[index_of(c)].blocks; }
+
+// Big: of a block or more. Their slabs hold a few, most of them one. None waits in a bin, and an empty slab is soon a free run.
+inline constexpr SizeClass kFirstBig = class_of(kBlockSize);
+constexpr bool is_big(SizeClass c) { return c >= kFirstBig; }
 
 // The smallest class whose objects all lie at multiples of `alignment` (a power of two of at most a block) and hold
 // `size` bytes; class 0 if there is none.

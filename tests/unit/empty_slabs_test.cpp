@@ -244,7 +244,7 @@ TEST_ALL_CONFIGS(EmptySlabsTest, ALargeAllocationCollectsThemThoughThereAreFreeP
   give_all(a, slabs);
   const Bytes before = touched();
   void* p = take(b, Bytes{3} << 20);
-  EXPECT_EQ(touched(), before);
+  EXPECT_LE(touched(), before);  // a process with one thread also gives back what would not do
   give(b, p);
   for (size_t i = 0; i < pieces.size(); i += 2) give(b, pieces[i]);
 }
@@ -270,8 +270,8 @@ TEST_ALL_CONFIGS(EmptySlabsTest, AProcessWithOneThreadKeepsSome) {
   Slot& t = thread();
   give_all(t, take_slabs(t, 701));
   if (config().single) {
-    EXPECT_GE(lane_of(t)->empty_blocks(), 200u);
-    EXPECT_LE(lane_of(t)->empty_blocks(), 512u);
+    EXPECT_GE(lane_of(t)->empty_blocks(), 50u);
+    EXPECT_LE(lane_of(t)->empty_blocks(), 701u / 4);
   } else {
     EXPECT_EQ(lane_of(t)->empty_blocks(), 700u);
   }

@@ -198,7 +198,7 @@ TEST_ALL_CONFIGS(RunsTest, WhatAHandlerUnmapsAndCannotPutBackIsNotHandedOutAsMem
 }
 
 TEST_ALL_CONFIGS(RunsTest, ALongRunIsPurgedInPiecesThatEndWithHugePages) {
-  start(false, 1000);
+  start(false, -1);  // purged when the test says so
   const BlockIndex a = take(300);
   runs_.free(a, 300, visit_);
   const uint64_t before = Fake::calls(Fake::Call::kEmpty);
@@ -258,12 +258,12 @@ TEST_ALL_CONFIGS(RunsTest, ASingleThreadGivesBackPastALimitByItself) {
   for (BlockIndex a : at) {
     runs_.free(a, 16, visit_);
     if (config().single) {
-      EXPECT_LE(blocks().dirty, 512u);
+      EXPECT_LE(blocks().dirty, 60u * 17 / 4);
     }
   }
   if (config().single) {
     EXPECT_GT(blocks().purged, 0u);
-    EXPECT_GE(blocks().dirty, 128u);  // it does not give back everything at every free
+    EXPECT_GE(blocks().dirty, 100u);  // it does not give back everything at every free
   } else {
     EXPECT_EQ(blocks().purged, 0u);
     EXPECT_EQ(blocks().dirty, 60u * 16);

@@ -59,21 +59,23 @@ TEST(SizeClasses, TheIndexOfASmallSizeLeadsToItsClassAndNothingElsePasses) {
   for (Bytes below = 0; below < 15; ++below) EXPECT_EQ(small_index(~Bytes{0} - below), 0u) << below;
 }
 
-TEST(SizeClasses, SlabsHoldFourObjectsOrTwoLargeOnesAndWasteASixteenthAtMost) {
+TEST(SizeClasses, SlabsHoldFourObjectsAndWasteASixteenthOrOneBigOneAndWasteAnEighth) {
   for (unsigned c = 1; c < kClassCount; ++c) {
     const auto size_class = static_cast<SizeClass>(c);
     const Bytes bytes = bytes_of(slab_blocks_of(size_class));
-    const Bytes least = size_of(size_class) > kBlockSize ? 2 : 4;
+    const Bytes least = is_big(size_class) ? 1 : 4;
+    const Bytes part = is_big(size_class) ? 8 : 16;
+    EXPECT_EQ(is_big(size_class), size_of(size_class) >= kBlockSize);
     EXPECT_GE(capacity_of(size_class), least) << c;
     EXPECT_LE(capacity_of(size_class) * size_of(size_class), bytes) << c;
-    EXPECT_LE(bytes - capacity_of(size_class) * size_of(size_class), bytes / 16) << c;
+    EXPECT_LE(bytes - capacity_of(size_class) * size_of(size_class), bytes / part) << c;
     EXPECT_GE(chunk_of(size_class), 1u) << c;
     EXPECT_LE(chunk_of(size_class) * size_of(size_class), std::max<Bytes>(8192, size_of(size_class))) << c;
     // The shortest such run.
     for (BlockCount n = 1; n < slab_blocks_of(size_class); ++n) {
       const Bytes shorter = bytes_of(n);
       const bool serves =
-          shorter / size_of(size_class) >= least && shorter % size_of(size_class) <= shorter / 16;
+          shorter / size_of(size_class) >= least && shorter % size_of(size_class) <= shorter / part;
       EXPECT_FALSE(serves) << c << ' ' << n;
     }
   }

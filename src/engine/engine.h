@@ -390,6 +390,7 @@ class Engine {
   bool free_sampled_of(Object*& link, Slot& slot);
   void give_large_to(KindOwner* owner, const void* p);
   void* copy_to_new(void* p, Bytes old_size, Bytes size, Slot& slot);
+  NOINLINE void* copy_to_run(void* p, Bytes old_size, Bytes size, Slot& slot);
   void mark_in_use(const void* p);
   bool mark_free(const void* p);
   bool is_in_use(const void* p) const;

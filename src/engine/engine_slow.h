@@ -656,14 +656,16 @@ void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   const Bytes old_size = usable_size(p, entry);
   const bool is_run = entry.owner() == Owner::kLarge &&
                       large_state(world_.region, world_.region.block_of(p)).sample_class == SizeClass{0};
-  if (is_run && size > kBlockSize && size < world_.region.most_bytes()) {
+  // At most half of what is not large stays unused.
+  const bool fits = size <= old_size && (size >= old_size / 2 || old_size == kGranule);
+  if (is_run && size > kBlockSize && size < world_.region.most_bytes() && (old_size > kSlabMax || !fits)) {
     const BlockCount blocks = blocks_for(size);
     Inside inside(slot, Owned::enter(slot));
     Visit& visit = inside.visit();
     if (resize_large(p, blocks, visit)) return p;
     if (void* moved = move_large(p, size, visit)) return moved;
-  } else if (size <= old_size && (size >= old_size / 2 || old_size == kGranule)) {
-    return p;  // at most half of it stays unused
+  } else if (fits) {
+    return p;
   }
   if (size <= old_size) return copy_to_new(p, size, size, slot);
   // With room to spare, so that growing step by step does not copy at every step: of a large object as much again, since pages
@@ -671,17 +673,28 @@ void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   constexpr Bytes kManyPages = 32 << 10;
   const Bytes spare = old_size < kManyPages ? old_size / 8 * 3 : old_size;
   if (const Bytes roomy = old_size + spare; roomy > size) {
-    if (void* copy = copy_to_new(p, old_size, roomy, slot)) return copy;
+    // As a run it may grow on in place. Of at most twice what is wanted, or the next step would take it for too large.
+    const Bytes run = round_down(2 * size, kBlockSize);
+    void* copy = run > kBlockSize && run >= roomy - kBlockSize ? copy_to_run(p, old_size, run, slot)
+                                                               : copy_to_new(p, old_size, roomy, slot);
+    if (copy != nullptr) return copy;
   }
   return copy_to_new(p, old_size, size, slot);
 }
 
 template <class P>
 void* Engine<P>::copy_to_new(void* p, Bytes bytes, Bytes size, Slot& slot) {
-  // What grows beyond a block, or shrinks to more, may grow on in place where it is a run.
+  void* copy = allocate(size, slot);
+  if (copy == nullptr) return nullptr;
+  memcpy(copy, p, bytes);
+  free(p, slot);
+  return copy;
+}
+
+template <class P>
+void* Engine<P>::copy_to_run(void* p, Bytes bytes, Bytes size, Slot& slot) {
   bool zeroed;
-  void* copy = size > kBlockSize ? allocate_large(size, kGranule, slot, Owned::enter(slot), zeroed)
-                                 : allocate(size, slot);
+  void* copy = allocate_large(size, kGranule, slot, Owned::enter(slot), zeroed);
   if (copy == nullptr) return nullptr;
   memcpy(copy, p, bytes);
   free(p, slot);

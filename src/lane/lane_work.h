@@ -235,8 +235,8 @@ Run Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
     return {world_.region.block_of_state(slab), false};
   }
   BlockIndex at = world_.runs.reuse(n, 1, visit);
-  if (at == Runs<P>::kNone && give_back_empties(n == 1 ? 1 : empty_blocks(), visit))
-    at = world_.runs.reuse(n, 1, visit);
+  // A few at a time: those that became empty one after the other are often neighbours.
+  while (at == Runs<P>::kNone && give_back_empties(n, visit)) at = world_.runs.reuse(n, 1, visit);
   if (at == Runs<P>::kNone && fresh_blocks_ >= kMuch) {
     fresh_blocks_ = 0;
     if (world_.collect_empties(Need::kSome, this, visit)) at = world_.runs.reuse(n, 1, visit);

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# make bench: lanemalloc against the C library and the peers, on this machine: workloads, real programs, single calls, memory
-# after the end, pairs of a malloc and its free, start-up. Takes an hour at most.
+# make bench: lanemalloc against the C library and the peers, on this machine: rates of workloads in their steady state, real programs,
+# single calls, memory after the end, pairs of a malloc and its free, start-up. Takes an hour at most.
 #   build/bench/suite.html   the page        build/bench/suite.json   all figures
-# QUICK=1: all of it smaller, in 8 minutes at most. MINUTES=N: another budget. ROUNDS=N: another number of rounds (5).
-# What a budget cuts is said in the output. Arguments go to bench/suite/main.py, which also runs parts of it.
+# QUICK=1: fewer peers and lines, in 10 minutes at most. MINUTES=N: another budget. ROUNDS=N: at most so many rounds (5).
+# A budget drops lines, the least important first, but makes none shorter and gives none fewer than three rounds; what it cuts is said in
+# the output. Lines and their order: bench/suite/lines.py. When a line is steady: bench/suite/observe.py. Arguments go to bench/suite/main.py, which also runs parts of it.
 # Nothing here passes or fails, unless lanemalloc itself fails: the limits that must hold are in tests/golden/run.sh.
 set -euo pipefail
 # shellcheck source=bench/lib.sh
@@ -22,7 +23,7 @@ fi
 flags=(--all --rounds "${ROUNDS:-5}" --json "$root/build/bench/suite.json" --page "$root/build/bench/suite.html")
 # What has been installed and built so far is part of the budget; some minutes are left for it to be a measurement.
 budget=57 least=10
-[[ ${QUICK:-0} != 1 ]] || budget=7 least=4 flags+=(--quick)
+[[ ${QUICK:-0} != 1 ]] || budget=9 least=4 flags+=(--quick)
 left=$((budget * 60 - SECONDS))
 ((left > least * 60)) || left=$((least * 60))
 minutes=${MINUTES:-$(awk -v s="$left" 'BEGIN { printf "%.2f", s / 60 }')}

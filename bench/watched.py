@@ -69,10 +69,10 @@ class Top:
         os.close(self._terminal)
 
 
-def run(program: Path, name: str, scale: float, is_watched: bool) -> Run:
+def run(program: Path, name: str, operations: float, is_watched: bool) -> Run:
     environment = {**os.environ, "LD_PRELOAD": str(common.LANEMALLOC)}
     sleeper = subprocess.Popen(["sleep", "1000"], env=environment)
-    with subprocess.Popen([str(program), name, str(THREADS), "--scale", str(scale)], env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([str(program), name, str(THREADS), "--operations", f"{operations:.0f}"], env=environment, stdout=subprocess.PIPE, text=True) as process:
         time.sleep(0.3)
         top = Top(process.pid if is_watched else sleeper.pid)
         time.sleep(2)  # it has started
@@ -96,14 +96,14 @@ def main() -> None:
     arguments = parser.parse_args()
     program = build_workloads()
     for name in WORKLOADS:
-        scale = 0.2
-        while (other := run(program, name, scale, False)).clock < 3:
-            scale *= 2
-        scale *= arguments.seconds / other.clock
+        operations = 5e6
+        while (other := run(program, name, operations, False)).clock < 3:
+            operations *= 2
+        operations *= arguments.seconds / other.clock
         pairs = []
         for number in range(arguments.rounds):
             order = (False, True) if number % 2 == 0 else (True, False)
-            found = {is_watched: run(program, name, scale, is_watched) for is_watched in order}
+            found = {is_watched: run(program, name, operations, is_watched) for is_watched in order}
             pairs.append((found[False], found[True]))
         said = []
         for what in ("cpu", "clock"):

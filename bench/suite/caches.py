@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Instructions and cache misses an operation of some workloads, under lanemalloc and the peers: bench/suite/caches.py [WORKLOAD..]
 
-Counted by cachegrind, for machines whose counters cannot be read: the whole program at a part of its work, minus the same at
-half of that, so that start-up and first touches drop out. D1 and LL are the data misses of the simulated caches of this CPU,
+Counted by cachegrind, for machines whose counters cannot be read: so many operations, minus half as many, so that start-up and first touches drop out. D1 and LL are the data misses of the simulated caches of this CPU,
 of one core: what one core takes from another is counted by tests/simulator instead. Threads take turns on one CPU.
 Called by: nobody; by hand, after make bench has built what it measures.
 """
@@ -20,21 +19,22 @@ import common
 from common import Library
 
 PROGRAM = common.BUILD / "workloads"
-WORKLOADS = ("larson", "xmalloc", "t-test1", "linux-scalability", "sh8", "rptest", "mstress", "fan-out", "asymmetric", "server-latency", "realloc")
+WORKLOADS = ("larson", "xmalloc", "t-test1", "glibc-simple", "sh8", "rptest", "mstress", "fan-out", "asymmetric", "server-latency", "realloc")
 # snmalloc does not start under valgrind.
 PEERS = ("tcmalloc", "mimalloc2", "mimalloc3", "rpmalloc", "jemalloc531")
 THREADS = 2
+ALONE = ("glibc-simple",)
 
 Figures = tuple[float, float, float]
 
 
-def counts(library: Library, workload: str, scale: float) -> tuple[float, Figures]:
+def counts(library: Library, workload: str, wanted: int) -> tuple[float, Figures]:
     """Operations; instructions, D1 data misses and LL data misses."""
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "out"
         tool = ["valgrind", "--tool=cachegrind", "--cache-sim=yes", "--fair-sched=yes", f"--cachegrind-out-file={out}"]
         one_cpu = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
-        said = common.run([*one_cpu, *tool, PROGRAM, workload, str(THREADS), "--scale", str(scale)], library)
+        said = common.run([*one_cpu, *tool, PROGRAM, workload, "1" if workload in ALONE else str(THREADS), "--operations", str(wanted)], library)
         fields = common.fields(said)
         if not library.serves(fields["library"]):
             raise RuntimeError(f"{library.name}: not in use, malloc comes from {fields['library']}")
@@ -47,9 +47,9 @@ def counts(library: Library, workload: str, scale: float) -> tuple[float, Figure
     return float(fields["operations"]), (n["Ir"], n["D1mr"] + n["D1mw"], n["DLmr"] + n["DLmw"])
 
 
-def figures(library: Library, workload: str, scale: float) -> Figures:
-    few_operations, few = counts(library, workload, scale / 2)
-    operations, many = counts(library, workload, scale)
+def figures(library: Library, workload: str, wanted: int) -> Figures:
+    few_operations, few = counts(library, workload, wanted // 2)
+    operations, many = counts(library, workload, wanted)
     instructions, d1, ll = ((m - f) / (operations - few_operations) for m, f in zip(many, few, strict=True))
     return instructions, d1, ll
 
@@ -57,7 +57,7 @@ def figures(library: Library, workload: str, scale: float) -> Figures:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"default: {' '.join(WORKLOADS)}")
-    parser.add_argument("--scale", type=float, default=0.04, help="part of the work (default: %(default)s)")
+    parser.add_argument("--operations", type=int, default=400_000, help="of the longer run (default: %(default)s)")
     arguments = parser.parse_args()
     if not PROGRAM.exists():
         parser.error(f"{PROGRAM} is not there: make bench builds it")
@@ -69,7 +69,7 @@ def main() -> int:
         cells = []
         for library in all_:
             try:
-                cells.append("{:.0f} {:.2f} {:.2f}".format(*figures(library, workload, arguments.scale)))
+                cells.append("{:.0f} {:.2f} {:.2f}".format(*figures(library, workload, arguments.operations)))
             except (RuntimeError, subprocess.SubprocessError) as error:
                 print(f"{workload} under {library.name}: {error}", file=sys.stderr)
                 cells.append("failed")

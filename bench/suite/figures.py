@@ -1,30 +1,51 @@
 """Ratios, geometric means, noise and the project's own bars: the arithmetic of the suite, without input or output.
 
 Used by: report.py, page.py, tests/bench. An allocator that failed on a line has no figure there. So means are only compared over
-lines that both sides ran, and every result says over how many.
+lines that both sides ran, and every result says over how many. Of a rate more is better, of every other figure less.
 """
 
 import math
 import random
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from model import Measurements, Result
+from model import HIGHER_IS_BETTER, Measurements, Result
 
-TIME, PEAK = "wall_ns", "peak_kib"
+RATE, PEAK = "rate", "peak_kib"
 PROGRAM_TIME, PROGRAM_PEAK = "seconds", "peak_kib"
 LATENCY_THREADS = 8
 
-MEAN_TIME_LIMIT = 0.95
+MEAN_RATE_LIMIT = 1.05
 MEAN_PEAK_LIMIT = 1.00
-LINE_TIME_LIMIT = 1.10
+LINE_RATE_LIMIT = 0.90
 LINE_PEAK_LIMIT = 1.25
 PROGRAM_LIMIT = 1.02
-PAIR_LIMITS = {"pair32": 42.0, "bulk-order": 42.0, "bulk-reverse": 42.0, "bulk-shuffle": 42.0, "ring": 100.0}
+PAIR_LIMITS = {"pair32": 42.0, "bulk-order": 42.0, "bulk-reverse": 42.0, "bulk-shuffle": 42.0, "ring": 95.0}
 PAIR_TIME_LIMIT = 0.95
+MOVES = 0.15  # a rate of the steady state that changes by more from its first half to its second is told
+GROWS = 0.10  # so is memory that grows by more
+DISTURBED = 0.1  # CPUs that other processes, or the hypervisor, had meanwhile
 MIN_SHARE = 0.5  # a peer that ran fewer of the lines than this is in no mean
+
+
+def is_beyond(figure: str, ratio_: float, limit: float) -> bool:
+    """Whether a ratio is worse than a limit."""
+    return ratio_ < limit if figure in HIGHER_IS_BETTER else ratio_ > limit
+
+
+def best_of(figure: str, values: Iterable[float]) -> float:
+    return max(values) if figure in HIGHER_IS_BETTER else min(values)
+
+
+def worst_of(figure: str, values: Iterable[float]) -> float:
+    return min(values) if figure in HIGHER_IS_BETTER else max(values)
+
+
+def failed_at(figure: str) -> float:
+    """The ratio of one that has no figure: worse than any."""
+    return 0.0 if figure in HIGHER_IS_BETTER else math.inf
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -43,9 +64,9 @@ class Ratio:
 
 
 def best(m: Measurements, line: str, figure: str, names: Sequence[str]) -> float | None:
-    """The least median among those that have the figure on the line."""
+    """The best median among those that have the figure on the line."""
     medians = [v for n in names if (v := m.typical(line, n, figure)) is not None]
-    return min(medians) if medians else None
+    return best_of(figure, medians) if medians else None
 
 
 def ratio(m: Measurements, line: str, name: str, figure: str, base: float | None) -> Ratio | None:
@@ -140,11 +161,15 @@ def noise(m: Measurements, figure: str, names: Sequence[str] | None = None) -> N
 
 @dataclass(frozen=True)
 class Beyond:
-    """A line that is worse than a bar allows; `figure` is infinite where the line failed."""
+    """A line that is worse than a bar allows; `figure` is failed_at() where the line failed."""
 
     line: str
     figure: float
     note: str
+
+    @property
+    def shown(self) -> str:
+        return "failed" if self.figure == 0 or math.isinf(self.figure) else f"{self.figure:.2f}"
 
 
 @dataclass(frozen=True)
@@ -167,25 +192,25 @@ def ranked(m: Measurements, figure: str, subject: str, peers: Sequence[str]) -> 
     """Peers, the strongest first, with subject's mean against each; those that ran too few lines are left out."""
     seen = [(p, against(m, figure, subject, p)) for p in peers]
     usable = [(p, mean) for p, mean in seen if mean.lines and mean.lines >= MIN_SHARE * mean.of]
-    return sorted(usable, key=lambda item: -item[1].value)
+    return sorted(usable, key=lambda item: item[1].value, reverse=figure not in HIGHER_IS_BETTER)
 
 
 def _over(mean: Mean) -> str:
     return f"over all {mean.of} lines" if mean.whole else f"over the {mean.lines} of {mean.of} lines that both ran"
 
 
-def mean_time_bar(m: Measurements, subject: str, peers: Sequence[str]) -> Bar:
-    name, limit = "geometric mean of time / best single peer's", f"<= {MEAN_TIME_LIMIT:.2f}"
-    order = ranked(m, TIME, subject, peers)
+def mean_rate_bar(m: Measurements, subject: str, peers: Sequence[str]) -> Bar:
+    name, limit = "geometric mean of rate / best single peer's", f">= {MEAN_RATE_LIMIT:.2f}"
+    order = ranked(m, RATE, subject, peers)
     if not order:
         return Bar(name, limit, "-", None)
     peer, mean = order[0]
-    return Bar(name, limit, f"{mean.value:.3f}", mean.value <= MEAN_TIME_LIMIT, f"against {peer}, {_over(mean)}")
+    return Bar(name, limit, f"{mean.value:.3f}", mean.value >= MEAN_RATE_LIMIT, f"against {peer}, {_over(mean)}")
 
 
 def mean_peak_bar(m: Measurements, subject: str, peers: Sequence[str]) -> Bar:
     name, limit = "geometric mean of peak RSS / lowest of the three fastest peers'", f"<= {MEAN_PEAK_LIMIT:.2f}"
-    fastest = [p for p, _ in ranked(m, TIME, subject, peers)[:3]]
+    fastest = [p for p, _ in ranked(m, RATE, subject, peers)[:3]]
     order = ranked(m, PEAK, subject, fastest)
     if not order:
         return Bar(name, limit, "-", None)
@@ -203,25 +228,27 @@ def _line_bar(
         by = {p: v for p in peers if (v := m.typical(line, p, figure)) is not None}
         mine = m.typical(line, subject, figure)
         if mine is None:
-            seen.append(Beyond(line, math.inf, f"{subject} failed"))
+            seen.append(Beyond(line, failed_at(figure), f"{subject} failed"))
         elif by:
-            to = statistics.median(by.values()) if against_median else min(by.values())
-            whom = "the median peer" if against_median else min(by, key=lambda p: by[p])
+            to = statistics.median(by.values()) if against_median else best_of(figure, by.values())
+            whom = "the median peer" if against_median else next(p for p in by if by[p] == to)
             if to > 0:
                 seen.append(Beyond(line, mine / to, whom))
-    shown = f"<= {limit:.2f}"
+    shown = f"{'>=' if figure in HIGHER_IS_BETTER else '<='} {limit:.2f}"
     if not seen:
         return Bar(name, shown, "-", None)
-    worst = max(seen, key=lambda b: b.figure)
-    beyond = tuple(sorted((b for b in seen if b.figure > limit), key=lambda b: -b.figure))
-    figure_text = "failed" if math.isinf(worst.figure) else f"{worst.figure:.3f}"
-    note = f"{worst.line}, against {worst.note}" if not math.isinf(worst.figure) else f"{worst.line}: {worst.note}"
-    return Bar(name, shown, figure_text, not beyond, f"{note}; {len(beyond)} of {len(seen)} lines beyond", beyond)
+    by_badness = sorted(seen, key=lambda b: b.figure, reverse=figure not in HIGHER_IS_BETTER)
+    worst = by_badness[0]
+    beyond = tuple(b for b in by_badness if is_beyond(figure, b.figure, limit))
+    failed = worst.figure == failed_at(figure)
+    note = f"{worst.line}: {worst.note}" if failed else f"{worst.line}, against {worst.note}"
+    text = "failed" if failed else f"{worst.figure:.3f}"
+    return Bar(name, shown, text, not beyond, f"{note}; {len(beyond)} of {len(seen)} lines beyond", beyond)
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What a bar on every line says of one allocator; `worst` may be infinite."""
+    """What a bar on every line says of one allocator; `worst` is failed_at() where it failed on one."""
 
     name: str
     beyond: float  # lines; an expected number for what is drawn by chance
@@ -234,28 +261,70 @@ def standings(m: Measurements, figure: str, limit: float, names: Sequence[str]) 
     for name in names:
         bar = _line_bar(m, figure, name, [n for n in names if n != name], limit, "", False)
         if bar.met is not None:
-            result.append(Standing(name, len(bar.beyond), math.inf if bar.figure == "failed" else float(bar.figure)))
-    return sorted(result, key=lambda s: (s.beyond, s.worst))
+            result.append(Standing(name, len(bar.beyond), failed_at(figure) if bar.figure == "failed" else float(bar.figure)))
+    sign = -1 if figure in HIGHER_IS_BETTER else 1
+    return sorted(result, key=lambda s: (s.beyond, sign * s.worst))
 
 
 def twin_of_the_best(m: Measurements, figure: str, limit: float, names: Sequence[str], draws: int = 200) -> Standing | None:
     """What noise alone does to the bar: an allocator that is on each line exactly as good as the best of these. Its rounds, and
     theirs, are drawn with replacement from those that were measured; the same each time."""
     chance = random.Random(1)
-    beyond, worst = 0, [0.0] * draws
+    beyond, worst = 0, [1.0] * draws
     any_line = False
     for line in m.lines:
         by = {n: samples for n in names if (samples := m.samples(line, n, figure)) and m.typical(line, n, figure) is not None}
         if not by:
             continue
         any_line = True
-        twin = min(by.values(), key=statistics.median)
+        middle = best_of(figure, map(statistics.median, by.values()))
+        twin = next(samples for samples in by.values() if statistics.median(samples) == middle)
         for i in range(draws):
-            least = min(statistics.median(chance.choices(samples, k=len(samples))) for samples in by.values())
-            ratio_ = statistics.median(chance.choices(twin, k=len(twin))) / least
-            beyond += ratio_ > limit
-            worst[i] = max(worst[i], ratio_)
+            to = best_of(figure, (statistics.median(chance.choices(samples, k=len(samples))) for samples in by.values()))
+            ratio_ = statistics.median(chance.choices(twin, k=len(twin))) / to
+            beyond += is_beyond(figure, ratio_, limit)
+            worst[i] = worst_of(figure, (worst[i], ratio_))
     return Standing("a twin of the best", beyond / draws, statistics.median(worst)) if any_line else None
+
+
+def marked(m: Measurements, figure: str, is_marked: Callable[[float], bool]) -> dict[str, list[str]]:
+    """line -> the allocators whose median of the rounds is to be told."""
+    found = {line: [n for n in m.allocators if (v := m.typical(line, n, figure)) is not None and is_marked(v)] for line in m.lines}
+    return {line: names for line, names in found.items() if names}
+
+
+def unsteady(m: Measurements) -> set[tuple[str, str]]:
+    """(line, allocator) that were not steady in half of the rounds or more."""
+    return {(line, n) for line, names in marked(m, "steady", lambda v: v <= 0.5).items() for n in names}
+
+
+def start_up(m: Measurements) -> tuple[float, float, float] | None:
+    """What part of a run is over before it is measured: least, median and greatest of the lines, each with the median of its runs."""
+    parts = [statistics.median(seen) for line in m.lines if (seen := [s for n in m.allocators for s in m.samples(line, n, "start_part")])]
+    return (min(parts), statistics.median(parts), max(parts)) if parts else None
+
+
+def remarks(m: Measurements) -> list[str]:
+    """What a reader must know of the rates before he believes them."""
+
+    def told(found: dict[str, list[str]]) -> str:
+        whole = len(m.allocators)
+        return ", ".join(f"{line} ({'all' if len(names) == whole > 1 else ', '.join(names)})" for line, names in found.items())
+
+    found = []
+    if seen := marked(m, "steady", lambda v: v <= 0.5):
+        found.append(f"never steady (marked with ~), measured all the same: {told(seen)}")
+    if seen := marked(m, "drift", lambda v: abs(v - 1) > MOVES):
+        found.append(f"the rate of the second half of the measured time is not within {MOVES:.0%} of the first half's: {told(seen)}")
+    taken = [s for line in m.lines for n in m.allocators for s in m.samples(line, n, "others")]
+    if hit := [t for t in taken if t > DISTURBED]:
+        found.append(
+            f"other processes or the hypervisor had more than {DISTURBED:g} CPUs in {len(hit)} of {len(taken)} runs, "
+            f"{statistics.median(hit):.1f} in the middle of those: believe no small difference"
+        )
+    if seen := marked(m, "growth", lambda v: v > 1 + GROWS):
+        found.append(f"resident memory grows by more than {GROWS:.0%} while measured: {told(seen)}")
+    return found
 
 
 def program_bars(m: Measurements, subject: str, peers: Sequence[str]) -> list[Bar]:
@@ -270,7 +339,7 @@ def program_bars(m: Measurements, subject: str, peers: Sequence[str]) -> list[Ba
 
 def line_bars_of(result: Result) -> list[tuple[str, Measurements, str, float]]:
     return [
-        ("workloads", result.synthetic, TIME, LINE_TIME_LIMIT),
+        ("workloads", result.synthetic, RATE, LINE_RATE_LIMIT),
         ("real programs", result.programs, PROGRAM_TIME, PROGRAM_LIMIT),
     ]
 
@@ -335,9 +404,9 @@ def bars(result: Result, subject: str) -> list[Bar]:
     """The project's own bars, for one build of lanemalloc."""
     synthetic, peers = result.synthetic, result.peers
     return [
-        mean_time_bar(synthetic, subject, peers),
+        mean_rate_bar(synthetic, subject, peers),
         mean_peak_bar(synthetic, subject, peers),
-        _line_bar(synthetic, TIME, subject, peers, LINE_TIME_LIMIT, "worst line: time / best peer's", False),
+        _line_bar(synthetic, RATE, subject, peers, LINE_RATE_LIMIT, "worst line: rate / best peer's", False),
         _line_bar(synthetic, PEAK, subject, peers, LINE_PEAK_LIMIT, "worst line: peak RSS / median peer's", True),
         *program_bars(result.programs, subject, peers),
         *pair_bars(result.pairs, subject, peers),

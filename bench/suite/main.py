@@ -4,8 +4,8 @@
 Called by: bench/run.sh, or by hand while tuning, for example
   bench/suite/main.py --only larson,sh6 --threads 1,8 --allocators lanemalloc,mimalloc3,snmalloc --rounds 3 --no-programs
   bench/suite/main.py --only larson --lib old=/tmp/liblanemalloc.so --options cpu=lanes=percpu --base lanemalloc
-By itself it runs every workload and the real programs, without a budget of time. --all adds pairs, start-up, and memory some
-seconds after the work.
+By itself it runs every line of lines.py and the real programs, without a budget of time. --all adds pairs, start-up, and memory some
+seconds after the work. --only and --threads ask for lines of their own.
 """
 
 import argparse
@@ -31,23 +31,23 @@ if importlib.util.find_spec("rich") is None:
 
 sys.path.insert(0, str(HERE.parent))
 import common
+import lines as which
 import machine
 import measure
 import model
+import observe
 import report
 from common import Library
 from measure import Deadline, Line, Progress, Workload
 from model import Allocator, Result
 from rich.console import Console
 
-THREADS, QUICK_THREADS = (1, 2, 8, 32), (1, 8)
-DROPPED_FIRST = (2, 32, 1)  # numbers of threads to leave out when the time is too short for all
 IDLE_SECONDS = 10.0
-IDLE_THREADS = 8
-PROGRAMS_SHARE = 0.42  # of the time for workloads and real programs
+PROGRAMS_SHARE, QUICK_PROGRAMS_SHARE = 0.3, 0.25  # of the time for workloads and real programs
 SECONDS_TO_START_IDLING = 0.8
 BUSY = 0.3  # of the load average for each CPU: beyond it a remark is made
-QUICK_PAIRS = ("tcmalloc", "mimalloc3", "snmalloc", "rpmalloc")  # the fastest ones
+QUICK_PEERS = ("libc", "tcmalloc", "mimalloc3", "snmalloc", "rpmalloc")  # the one that is there, and the fastest ones
+QUICK_RULE = observe.Rule(latest=2.0)
 STEPPED_PAIRS = ("pair32", "bulk-order")  # a step takes microseconds
 QUICK_PROGRAM_ROUNDS, QUICK_PROGRAM_SCALE = 3, 0.25
 
@@ -114,6 +114,8 @@ def choose(arguments: argparse.Namespace) -> tuple[list[Library], list[str]]:
         left_out = [f"{n}: build/peers/lib{n}.so is not there (bench/peers/build.sh)" for n in missing]
         if not any(l.name == "lanemalloc" for l in mine):
             left_out.insert(0, "lanemalloc: build/release/liblanemalloc.so is not there (make build)")
+        if arguments.quick:
+            peers = [l for l in peers if l.name in QUICK_PEERS]
         return mine + peers, left_out
     names = words(arguments.allocators)
     known = {l.name for l in mine + peers}
@@ -152,14 +154,17 @@ def workload_program(arguments: argparse.Namespace) -> Path:
 
 
 def chosen_lines(workloads: Sequence[Workload], arguments: argparse.Namespace) -> list[Line]:
-    threads = numbers(arguments.threads, "--threads") if arguments.threads else list(QUICK_THREADS if arguments.quick else THREADS)
-    if arguments.only:
-        names = [w.name for w in workloads]
-        for name in words(arguments.only):
-            if name not in names:
-                raise stop(f"--only: no workload '{name}'; there are: {', '.join(names)}")
-        workloads = [w for w in workloads if w.name in words(arguments.only)]
-    return measure.lines_of(workloads, threads)
+    """The lines of lines.py, or of the workloads and the numbers of threads that are asked for."""
+    known = {w.name: w for w in workloads}
+    listed = list(dict.fromkeys(name for name, _ in which.LINES if name in known))
+    names = words(arguments.only) if arguments.only else listed or list(known)  # of another program all
+    for name in names:
+        if name not in known:
+            raise stop(f"--only: no workload '{name}'; there are: {', '.join(known)}")
+    if arguments.threads:
+        return measure.lines_of([known[name] for name in names], numbers(arguments.threads, "--threads"))
+    found = [Line(known[name], threads) for name, threads in which.LINES if name in names]
+    return found + measure.lines_of([known[name] for name in names if name not in listed], [which.IDLE_THREADS])
 
 
 def run_part(command: Sequence[str | Path], progress: Progress) -> str:
@@ -198,9 +203,7 @@ class Suite:
         self.progress.start("pairs and start-up", 3)
         try:
             self.progress.step("pairs")
-            peers = [n for n in self.result.peers if not quick or n in QUICK_PAIRS]
-            if quick:
-                self.result.cuts.append(f"quick: pairs against {', '.join(peers)} alone")
+            peers = self.result.peers
             flags = ["--rounds", "5", "--pairs", "500000"] if quick else ["--rounds", "9", "--pairs", "3000000"]
             self.result.pairs = self.micro([*flags, "--no-peers", *self.given(*peers)])
             self.progress.step("pairs by steps")
@@ -256,8 +259,9 @@ class Suite:
         if not ready:
             return
         left = self.deadline.left()
-        deadline = Deadline() if left == float("inf") else Deadline.after(left * PROGRAMS_SHARE)
-        scale, rounds = self.arguments.scale or 1.0, self.arguments.rounds
+        share = QUICK_PROGRAMS_SHARE if self.arguments.quick else PROGRAMS_SHARE
+        deadline = Deadline() if left == float("inf") else Deadline.after(left * share)
+        scale, rounds = self.arguments.scale, self.arguments.rounds
         if self.arguments.quick:
             scale, rounds = min(scale, QUICK_PROGRAM_SCALE), min(rounds, QUICK_PROGRAM_ROUNDS)
             self.result.cuts.append(f"quick: real programs in at most {rounds} rounds, {scale:g} of their work")
@@ -276,55 +280,26 @@ class Suite:
                 return f"{what}: {(done.stderr.strip().splitlines() or ['?'])[-1][:200]}"
         return ""
 
-    def idle_lines(self, lines: Sequence[Line]) -> list[Line]:
-        """One line of each workload that is worth it: 8 threads, or the nearest there is."""
-        found: dict[str, Line] = {}
-        for line in lines:
-            old = found.get(line.workload.name)
-            nearer = old is None or abs(line.threads - IDLE_THREADS) < abs(old.threads - IDLE_THREADS)
-            if line.workload.idle and nearer:
-                found[line.workload.name] = line
-        return list(found.values())
-
     def workloads(self, program: Path, lines: list[Line]) -> None:
         arguments, result = self.arguments, self.result
-        idle = self.idle_lines(lines) if arguments.all else []
+        idle = [Line(w, which.IDLE_THREADS) for w in measure.list_workloads(program) if w.idle] if arguments.all else []
         reserve = len(idle) * len(self.libraries) * SECONDS_TO_START_IDLING + 2 * IDLE_SECONDS if idle else 0.0
-        scale = arguments.scale or 1.0
-        seconds = self.deadline.left() - reserve
-        if seconds != float("inf"):
-            cost = measure.pilot(program, self.libraries, lines, 2 if arguments.quick else 4, self.progress)
-            lines, scale = self.fit(lines, cost, scale, self.deadline.left() - reserve)
-        counters = machine.counters_work()
-        result.counters = counters
+        result.counters = machine.counters_work()
+        rule = QUICK_RULE if arguments.quick else observe.Rule()
+        plan = measure.Plan(arguments.rounds, arguments.seconds, rule, result.counters)
+        if arguments.quick and not arguments.only:
+            long = [l for l in lines if plan.is_long(l)]
+            lines = [l for l in lines if l not in long]
+            result.cuts += [f"quick: {l} left out, for it takes {plan.seconds_of(l):g} s a run" for l in long]
         deadline = Deadline() if self.deadline.end is None else Deadline(self.deadline.end - reserve)
         result.workloads = {l.workload.name: l.workload.about for l in lines}
         result.latency_workloads = list(dict.fromkeys(l.workload.name for l in lines if l.workload.latency))
-        result.synthetic, cuts = measure.synthetic(
-            program, self.libraries, lines, arguments.rounds, scale, counters, deadline, self.progress
-        )
+        result.rule = f"{plan.seconds:g} s of the steady state, which begins with {rule}"
+        result.synthetic, cuts = measure.Rates(program, self.libraries, lines, plan, deadline, self.progress).measure()
         result.cuts += cuts
         if idle:
             result.idle_seconds = IDLE_SECONDS
-            result.idle = measure.idle(program, self.libraries, self.idle_lines(lines), scale, IDLE_SECONDS, self.progress)
-
-    def fit(self, lines: list[Line], cost: measure.Cost, scale: float, seconds: float) -> tuple[list[Line], float]:
-        """Makes the work of all lines smaller alike, then leaves out numbers of threads, until the rounds fit."""
-        each = 0.92 * seconds / self.arguments.rounds
-        whole = len(lines)
-        for threads in DROPPED_FIRST:
-            share = len(lines) / whole
-            if cost.at(measure.MIN_SCALE) * share <= each:
-                break
-            kept = [l for l in lines if not (l.workload.threaded and l.threads == threads)]
-            if kept and len(kept) < len(lines):
-                lines = kept
-                self.result.cuts.append(f"workloads: none at {threads} threads, to keep to the time")
-        share = len(lines) / whole
-        fits = max(measure.MIN_SCALE, min(scale, cost.scale_for(each / share)))
-        if fits < scale:
-            self.result.cuts.append(f"workloads: {fits:.2g} of their work, all alike, to keep to the time")
-        return lines, float(f"{fits:.2g}")
+            result.idle = measure.idle(program, self.libraries, idle, IDLE_SECONDS, self.progress)
 
 
 class Parser(argparse.ArgumentParser):
@@ -335,17 +310,18 @@ class Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     p = Parser(description=__doc__.splitlines()[0] if __doc__ else "")
     p.add_argument("--only", metavar="NAMES", help="these workloads alone")
-    p.add_argument("--threads", metavar="NUMBERS", help="numbers of threads (default 1,2,8,32)")
+    p.add_argument("--threads", metavar="NUMBERS", help="each workload with these numbers of threads (default: the lines of lines.py)")
+    p.add_argument("--seconds", type=float, default=which.SECONDS, help="of the steady state, each run of a workload (default %(default)s)")
     p.add_argument("--allocators", metavar="NAMES", help="these alone, and what --lib and --options add")
     p.add_argument("--lib", action="append", default=[], metavar="NAME=PATH", help="another build of lanemalloc")
     p.add_argument("--options", action="append", default=[], metavar="NAME=OPTIONS", help="lanemalloc with other LANEMALLOC_OPTIONS, under this name")
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--scale", type=float, help="part of the work (default 1)")
-    p.add_argument("--minutes", type=float, help="a budget: work, lines and rounds are cut to fit into it")
-    p.add_argument("--quick", action="store_true", help="fewer numbers of threads, smaller parts")
+    p.add_argument("--scale", type=float, default=1.0, help="part of the real programs' work (default 1)")
+    p.add_argument("--minutes", type=float, help="a budget: lines are dropped to fit into it, and the programs' work is made smaller")
+    p.add_argument("--quick", action="store_true", help="fewer peers, smaller parts")
     p.add_argument("--base", metavar="NAME", help="ratios to this allocator, not to the best peer on each line")
     p.add_argument("--cpu", action="store_true", help="tables of CPU time, which other processes disturb less than time")
-    p.add_argument("--least", action="store_true", help="compare the least of the rounds, not their medians: for a busy machine")
+    p.add_argument("--least", action="store_true", help="compare the best of the rounds, not their medians: for a busy machine")
     p.add_argument("--programs", metavar="NAMES", help="these real programs alone")
     p.add_argument("--no-programs", action="store_true")
     p.add_argument("--no-workloads", action="store_true")
@@ -390,6 +366,7 @@ def list_everything(arguments: argparse.Namespace, libraries: Sequence[Library])
 def check(arguments: argparse.Namespace) -> None:
     positive("--rounds", arguments.rounds)
     positive("--scale", arguments.scale)
+    positive("--seconds", arguments.seconds)
     positive("--minutes", arguments.minutes)
     if arguments.show and not arguments.show.is_file():
         raise stop(f"--show: no such file: {arguments.show}")
@@ -417,11 +394,11 @@ def measure_all(arguments: argparse.Namespace, libraries: list[Library], left_ou
     if not arguments.no_workloads:
         program = workload_program(arguments)
         lines = chosen_lines(measure.list_workloads(program), arguments)
-    if arguments.quick and lines and not arguments.threads:
-        result.cuts.append(f"quick: workloads at {' and '.join(map(str, QUICK_THREADS))} threads alone")
+    if arguments.quick and not arguments.allocators:
+        result.cuts.append(f"quick: against {', '.join(result.peers)} alone")
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > BUSY * cores:
-        result.remarks.append(f"the machine was busy when this began: load average {load:.1f} on {cores} CPUs; times mean little")
+        result.remarks.append(f"the machine was busy when this began: load average {load:.1f} on {cores} CPUs; rates and times mean little")
     suite = Suite(arguments, libraries, result, progress)
 
     def save() -> None:

@@ -2,7 +2,8 @@
 
 Called by: main.py. The allocators alternate within each round, and their order moves on from line to line and turns round from round to
 round, so that a slow spell of the machine hits all alike. A run that fails or hangs is recorded as failed; the others go on.
-Workloads are one program that obeys this: `workloads NAME THREADS --scale S [--idle SECONDS]` prints one line of key=value;
+Workloads are one program that obeys this: `workloads NAME THREADS --board FILE` works until its observer says stop (observe.py), then prints
+one line of key=value; `workloads NAME THREADS --operations N --idle SECONDS` does so much and rests;
 `workloads --list` prints `name<TAB>threads|single<TAB>latency|-<TAB>idle|-<TAB>description`.
 """
 
@@ -10,12 +11,10 @@ import contextlib
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,16 +22,19 @@ from typing import Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import common
+import lines as which
 import machine
+import observe
 from common import Library
 from model import Failure, Measurements, Run, Slow
 
-SLOW = 5.0  # a run that takes this many times the fastest one's time is repeated less often
-TIMEOUT_FACTOR = 100.0  # of the fastest run so far on a line
-MIN_TIMEOUT, FIRST_TIMEOUT = 10.0, 30.0
+SLOW = 5.0  # a program's run that takes this many times the fastest one's time is repeated less often
+LEAST_ROUNDS = 3  # a line has so many, or it is dropped
+USUAL_START_SECONDS = 0.8  # of a run, beside what is measured: until it has been seen
+END_TIMEOUT = 60.0  # for what a workload frees when it is told to stop
+IDLE_TIMEOUT = 60.0
+RULE = observe.Rule()
 HANGS = 3  # an allocator that has hung on this many lines is not tried on others
-PILOT_SCALE = 0.1
-MIN_SCALE = 0.05
 IDLE_AT_ONCE = 24
 IDLE_ROOM_KIB = 2 * 2**20
 PROGRAM_TIMEOUT = 240.0
@@ -144,16 +146,53 @@ def parse(output: str, library: Library) -> dict[str, float]:
     return {k: float(v) for k, v in seen.items() if k != "library"}
 
 
-def run_line(program: Path, library: Library, line: Line, scale: float, timeout: float, counters: bool) -> dict[str, float]:
-    command = [str(program), line.workload.name, str(line.threads), "--scale", f"{scale:g}"]
-    if not counters:
-        return parse(finish(start(command, library.environment()), timeout), library)
-    with tempfile.NamedTemporaryFile("r", suffix=".perf") as file:
-        # perf itself runs without the preload; env sets it for the program alone.
-        mine, plain = library.environment(), Library("libc", None).environment()
-        settings = [f"{k}={v}" for k, v in mine.items() if plain.get(k) != v]
-        perf = ["perf", "stat", "-x,", "-o", file.name, "-e", "instructions:u,cycles:u", "--", "env", *settings]
-        return parse(finish(start([*perf, *command], plain), timeout), library) | machine.parse_counters(file.read())
+def observed(child: "subprocess.Popen[str]", board: observe.Board, started: float, seconds: float, rule: observe.Rule) -> tuple[dict[str, float], str]:
+    """The figures of a workload that runs, and what it prints in the end; raises Failed where it dies or hangs."""
+    try:
+        found = observe.observe(board, started, seconds, rule, lambda: child.poll() is None)
+    except observe.Ended as error:
+        if child.poll() is None and "without a result" in str(error):
+            end_group(child)
+            raise Failed(str(error)) from None
+        errors = finish_dead(child)
+        raise Failed(reason(child, errors) if child.returncode else f"{error}, with status 0") from None
+    except BaseException:
+        end_group(child)
+        raise
+    return found, finish(child, END_TIMEOUT)
+
+
+def finish_dead(child: "subprocess.Popen[str]") -> str:
+    """What a child that has ended, or is about to, said on standard error."""
+    try:
+        return child.communicate(timeout=END_TIMEOUT)[1]
+    except subprocess.TimeoutExpired:
+        end_group(child)
+        return ""
+
+
+# Of what a workload prints, that is a figure in the steady state or after the end.
+PRINTED = ("end_kib", "malloc_", "free_")
+
+
+def run_line(program: Path, library: Library, line: Line, seconds: float, rule: observe.Rule, counters: bool) -> dict[str, float]:
+    """One run of a line: its rate in the steady state, and the rest."""
+    with contextlib.closing(observe.Board()) as board, tempfile.NamedTemporaryFile("r", suffix=".perf") as file:
+        command = [str(program), line.workload.name, str(line.threads), "--board", str(board.path)]
+        environment = library.environment()
+        if counters:
+            # perf itself runs without the preload; env sets it for the program alone.
+            mine, environment = environment, Library("libc", None).environment()
+            settings = [f"{k}={v}" for k, v in mine.items() if environment.get(k) != v]
+            perf = ["perf", "stat", "-x,", "-o", file.name, "-e", "instructions:u,cycles:u", "--", "env", *settings]
+            command = [*perf, *command]
+        started = time.monotonic()
+        found, output = observed(start(command, environment), board, started, seconds, rule)
+        said = parse(output, library)
+        found |= {k: v for k, v in said.items() if k.startswith(PRINTED)}
+        if counters:
+            found |= {k: v / max(said["operations"], 1) for k, v in machine.parse_counters(file.read()).items()}
+        return found
 
 
 def rotated(all_: Sequence[Library], number: int, line: int) -> list[Library]:
@@ -175,7 +214,8 @@ def counted(rounds: int) -> str:
 class Stage:
     """Rounds of jobs: what workloads and real programs have in common."""
 
-    def __init__(self, result: Measurements, libraries: Sequence[Library], time_figure: str, progress: Progress) -> None:
+    def __init__(self, result: Measurements, libraries: Sequence[Library], time_figure: str | None, progress: Progress) -> None:
+        """time_figure: of jobs that are as long as they take; None: all take the same time."""
         self.result = result
         self.libraries = libraries
         self.time_figure = time_figure
@@ -184,10 +224,14 @@ class Stage:
         self.given_up: set[tuple[str, str]] = set()
 
     def fastest(self, line: str) -> float | None:
+        if self.time_figure is None:
+            return None
         medians = [v for l in self.libraries if (v := self.result.typical(line, l.name, self.time_figure)) is not None]
         return min(medians) if medians else None
 
     def factor(self, line: str, name: str) -> float:
+        if self.time_figure is None:
+            return 1.0
         mine, to = self.result.typical(line, name, self.time_figure), self.fastest(line)
         return mine / to if mine and to else 1.0
 
@@ -213,101 +257,115 @@ class Stage:
             self.fail(line, library.name, number, str(error))
 
     def close(self) -> None:
-        """Notes who was measured in fewer rounds, and who did other work than the rest."""
+        """Notes who was measured in fewer rounds."""
         for line in self.result.lines:
-            self.same_work(line)
             for library in self.libraries:
                 factor, done = self.factor(line, library.name), len(self.result.of(line, library.name))
                 if factor > SLOW and 0 < done < self.result.rounds:
                     self.result.slow.append(Slow(line, library.name, factor, done))
 
-    def same_work(self, line: str) -> None:
-        seen = [r for l in self.libraries for r in self.result.of(line, l.name) if "checksum" in r.figures]
-        if not seen:
-            return
-        usual = Counter(r.figures["checksum"] for r in seen).most_common(1)[0][0]
-        for run in [r for r in seen if r.figures["checksum"] != usual]:
-            self.result.remove(run)
-            self.fail(line, run.allocator, run.round, f"did other work: checksum {run.figures['checksum']:.0f}, not {usual:.0f}")
-
-
-def timeout_for(fastest_seconds: float | None) -> float:
-    return FIRST_TIMEOUT if fastest_seconds is None else max(MIN_TIMEOUT, TIMEOUT_FACTOR * fastest_seconds)
-
 
 @dataclass(frozen=True)
-class Cost:
-    """Seconds of a whole round: what does not shrink with the scale, and what does at scale 1."""
+class Plan:
+    """How the lines are measured."""
 
-    fixed: float
-    work: float
+    rounds: int  # at most
+    seconds: float = which.SECONDS
+    rule: observe.Rule = RULE
+    counters: bool = False
 
-    def at(self, scale: float) -> float:
-        return self.fixed + self.work * scale
+    @property
+    def least_rounds(self) -> int:
+        return min(LEAST_ROUNDS, self.rounds)
 
-    def scale_for(self, seconds: float) -> float:
-        return (seconds - self.fixed) / self.work if self.work > 0 else 1.0
+    def seconds_of(self, line: Line) -> float:
+        return which.seconds_of(line.workload.name, self.seconds)
 
+    def is_long(self, line: Line) -> bool:
+        return self.seconds_of(line) >= which.ONCE_FROM
 
-def pilot(program: Path, libraries: Sequence[Library], lines: Sequence[Line], samples: int, progress: Progress) -> Cost:
-    """Runs every line once, small, under some of the allocators, to learn what a round of all costs."""
-    some = libraries[:: max(1, len(libraries) // samples)][:samples]
-    fixed = work = 0.0
-    progress.start("how long a round takes", len(lines) * len(some))
-    for line in lines:
-        walls: list[float] = []
-        for library in some:
-            progress.step(f"{line} {library.name}")
-            before = time.monotonic()
-            try:
-                wall = run_line(program, library, line, PILOT_SCALE, FIRST_TIMEOUT, False)["wall_ns"] / 1e9
-            except Failed:
-                continue  # the rounds will tell
-            fixed += max(0.0, time.monotonic() - before - wall)
-            walls.append(wall)
-        if walls:
-            work += len(some) * statistics.mean(min(w, SLOW * min(walls)) for w in walls) / PILOT_SCALE
-    progress.finish()
-    share = len(libraries) / len(some)
-    return Cost(fixed * share, work * share)
+    def rule_of(self, line: Line) -> observe.Rule:
+        return self.rule.slow() if self.is_long(line) else self.rule
+
+    def first_rounds(self, line: Line) -> int:
+        """Those without which there is no line."""
+        return 1 if self.is_long(line) else self.least_rounds
 
 
-def synthetic(
-    program: Path,
-    libraries: Sequence[Library],
-    lines: Sequence[Line],
-    rounds: int,
-    scale: float,
-    counters: bool,
-    deadline: Deadline,
-    progress: Progress,
-) -> tuple[Measurements, list[str]]:
-    """The workloads, and what the budget made smaller."""
-    result = Measurements([str(l) for l in lines], [l.name for l in libraries], rounds, scale)
-    cuts: list[str] = []
-    stage = Stage(result, libraries, "wall_ns", progress)
-    progress.start("workloads", rounds * len(lines) * len(libraries))
-    last = 0.0
-    for number in range(rounds):
-        if number and deadline.left() < last:
-            cuts.append(f"workloads: {counted(number)} instead of {rounds}: the time was over")
-            result.rounds = number
-            break
-        began = time.monotonic()
-        for i, line in enumerate(lines):
-            for library in rotated(libraries, number, i):
-                progress.step(f"round {number + 1} of {rounds}: {line} {library.name}")
-                fastest = stage.fastest(str(line))
-                timeout = timeout_for(None if fastest is None else fastest / 1e9)
+class Rates:
+    """The lines, one after the other in the order of their importance, each with all its rounds; what time is left for more rounds of all."""
 
-                def job(line: Line = line, library: Library = library, timeout: float = timeout) -> dict[str, float]:
-                    return run_line(program, library, line, scale, timeout, counters)
+    def __init__(self, program: Path, libraries: Sequence[Library], lines: Sequence[Line], plan: Plan, deadline: Deadline, progress: Progress) -> None:
+        self.program, self.libraries, self.lines = program, libraries, list(lines)
+        self.plan, self.deadline, self.progress = plan, deadline, progress
+        self.result = Measurements([], [l.name for l in libraries], plan.rounds)
+        self.cuts: list[str] = []
+        self.stage = Stage(self.result, libraries, None, progress)
+        self.spent = self.measured = 0.0  # seconds; seconds that were measured
+        self.runs = 0
 
-                stage.attempt(str(line), library, number, job)
-        last = time.monotonic() - began
-    progress.finish()
-    stage.close()
-    return result, cuts
+    def cost(self, line: Line, rounds: int) -> float:
+        """Seconds that so many rounds take, from what the runs until now took beside what is measured."""
+        beside = (self.spent - self.measured) / self.runs if self.runs else USUAL_START_SECONDS
+        return rounds * len(self.libraries) * (self.plan.seconds_of(line) + beside)
+
+    def round(self, line: Line, number: int) -> None:
+        seconds, rule = self.plan.seconds_of(line), self.plan.rule_of(line)
+        for library in rotated(self.libraries, number, self.lines.index(line)):
+            self.progress.step(f"{line} {library.name}, round {number + 1}")
+            began = time.monotonic()
+
+            def job(library: Library = library) -> dict[str, float]:
+                return run_line(self.program, library, line, seconds, rule, self.plan.counters)
+
+            self.stage.attempt(str(line), library, number, job)
+            self.spent += time.monotonic() - began
+            self.measured += seconds
+            self.runs += 1
+
+    def first(self) -> list[Line]:
+        """The rounds that a line must have; lines for which there is no time are dropped. Gives those that were measured."""
+        kept: list[Line] = []
+        dropped: list[str] = []
+        for line in self.lines:
+            rounds = self.plan.first_rounds(line)
+            if self.deadline.left() < self.cost(line, rounds):
+                dropped.append(str(line))
+                for _ in range(rounds * len(self.libraries)):
+                    self.progress.step(f"{line}: dropped")
+                continue
+            self.result.lines.append(str(line))
+            kept.append(line)
+            for number in range(rounds):
+                self.round(line, number)
+        if dropped:
+            self.cuts.append(f"workloads: {counted_lines(len(dropped))} dropped to keep to the time: {', '.join(dropped)}")
+        return kept
+
+    def measure(self) -> tuple[Measurements, list[str]]:
+        self.progress.start("workloads", sum(self.plan.first_rounds(l) for l in self.lines) * len(self.libraries))
+        kept = self.first()
+        self.progress.finish()
+        again = [l for l in kept if not self.plan.is_long(l)]
+        once = [str(l) for l in kept if self.plan.is_long(l)]
+        done = self.plan.least_rounds
+        while again and done < self.plan.rounds and self.deadline.left() > sum(self.cost(l, 1) for l in again):
+            self.progress.start(f"workloads, round {done + 1}", len(again) * len(self.libraries))
+            for line in again:
+                self.round(line, done)
+            self.progress.finish()
+            done += 1
+        if done < self.plan.rounds and kept:
+            self.cuts.append(f"workloads: {counted(done)} instead of {self.plan.rounds}, to keep to the time")
+        if once and done > 1:
+            self.cuts.append(f"workloads: {', '.join(once)} in one round alone, for a run of it takes long")
+        self.result.rounds = done
+        self.stage.close()
+        return self.result, self.cuts
+
+
+def counted_lines(lines: int) -> str:
+    return f"{lines} line{'' if lines == 1 else 's'}"
 
 
 def ticks_of(pid: int) -> int | None:
@@ -334,7 +392,7 @@ class Idlers:
     def __init__(self, seconds: float, done: Callable[[str, Library, str | Failed], None]) -> None:
         self._seconds = seconds
         self._done = done
-        self._children: list[tuple[str, Library, "subprocess.Popen[str]", float]] = []
+        self._children: list[tuple[str, Library, subprocess.Popen[str], float]] = []
 
     def start(self, line: str, library: Library, command: Sequence[str]) -> None:
         while self._children and (len(self._children) >= IDLE_AT_ONCE or available_kib() < IDLE_ROOM_KIB):
@@ -346,7 +404,7 @@ class Idlers:
     def _wait_until_quiet(self, child: "subprocess.Popen[str]") -> None:
         began = changed = time.monotonic()
         last = ticks_of(child.pid)
-        while last is not None and (now := time.monotonic()) - began < FIRST_TIMEOUT:
+        while last is not None and (now := time.monotonic()) - began < IDLE_TIMEOUT:
             seen = ticks_of(child.pid)
             if seen != last:
                 last, changed = seen, now
@@ -356,7 +414,7 @@ class Idlers:
 
     def _collect_first(self) -> None:
         line, library, child, began = self._children.pop(0)
-        left = self._seconds + FIRST_TIMEOUT - (time.monotonic() - began)
+        left = self._seconds + IDLE_TIMEOUT - (time.monotonic() - began)
         try:
             self._done(line, library, finish(child, max(1.0, left)))
         except Failed as error:
@@ -371,12 +429,10 @@ class Idlers:
             end_group(child)
 
 
-def idle(
-    program: Path, libraries: Sequence[Library], lines: Sequence[Line], scale: float, seconds: float, progress: Progress
-) -> Measurements:
+def idle(program: Path, libraries: Sequence[Library], lines: Sequence[Line], seconds: float, progress: Progress) -> Measurements:
     """Memory some seconds after the work, one round: the processes' idle times overlap, their work does not."""
-    result = Measurements([str(l) for l in lines], [l.name for l in libraries], 1, scale)
-    stage = Stage(result, libraries, "wall_ns", progress)
+    result = Measurements([str(l) for l in lines], [l.name for l in libraries], 1)
+    stage = Stage(result, libraries, None, progress)
     progress.start(f"memory {seconds:g} s after the work", len(lines) * len(libraries))
 
     def done(line: str, library: Library, output: str | Failed) -> None:
@@ -392,7 +448,8 @@ def idle(
         for i, line in enumerate(lines):
             for library in rotated(libraries, 0, i):
                 progress.step(f"{line} {library.name}")
-                command = [str(program), line.workload.name, str(line.threads), "--scale", f"{scale:g}", "--idle", f"{seconds:g}"]
+                operations = str(which.IDLE_OPERATIONS.get(line.workload.name, 1_000_000))
+                command = [str(program), line.workload.name, str(line.threads), "--operations", operations, "--idle", f"{seconds:g}"]
                 idlers.start(str(line), library, command)
         idlers.finish()
     finally:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
+HIGHER_IS_BETTER = frozenset({"rate"})  # of all figures
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Measurements:
     runs: list[Run] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     slow: list[Slow] = field(default_factory=list)
-    least: bool = False  # compare the least of the rounds, not their medians
+    least: bool = False  # compare the best of the rounds, not their medians
 
     def __post_init__(self) -> None:
         self._index: dict[tuple[str, str], list[Run]] = defaultdict(list)
@@ -87,11 +88,13 @@ class Measurements:
         return [run.figures[figure] for run in self.of(line, allocator) if figure in run.figures]
 
     def typical(self, line: str, allocator: str, figure: str) -> float | None:
-        """The median of the rounds, or the least if so chosen; None where the allocator has no such figure on the line."""
+        """The median of the rounds, or the best if so chosen; None where the allocator has no such figure on the line."""
         samples = self.samples(line, allocator, figure)
         if not samples:
             return None
-        return min(samples) if self.least else statistics.median(samples)
+        if not self.least:
+            return statistics.median(samples)
+        return max(samples) if figure in HIGHER_IS_BETTER else min(samples)
 
     def has(self, figure: str) -> bool:
         return any(figure in run.figures for run in self.runs)
@@ -112,6 +115,7 @@ class Result:
     latency_workloads: list[str] = field(default_factory=list)
     synthetic: Measurements = field(default_factory=Measurements)
     programs: Measurements = field(default_factory=Measurements)
+    rule: str = ""  # how the workloads were measured
     idle: Measurements = field(default_factory=Measurements)
     idle_seconds: float = 0.0
     pairs: dict[str, Any] = field(default_factory=dict)  # what bench/micro/run.py wrote

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import figures
 import plots
 from figures import Bar, Mean, Ratio
-from model import Measurements, Result
+from model import HIGHER_IS_BETTER, Measurements, Result
 from seeds.page import STYLE, escape
 
 MIB = 1024.0
@@ -22,13 +22,13 @@ TAIL_TEXT = (
 )
 POINTS = {"p50": "p50", "p99": "p99", "p999": "p99.9", "p9999": "p99.99", "max": "max"}
 MEANS = {
-    "wall_ns": "time",
-    "cpu_ns": "CPU time",
+    "rate": "rate",
+    "cpu_ns": "CPU time an operation",
     "peak_kib": "peak RSS",
-    "end_kib": "RSS right after",
-    "minor_faults": "page faults",
-    "instructions": "instructions",
-    "cycles": "cycles",
+    "mean_kib": "mean RSS",
+    "end_kib": "RSS after the end",
+    "instructions": "instructions an operation",
+    "cycles": "cycles an operation",
 }
 PROGRAM_MEANS = {
     "seconds": "time",
@@ -54,10 +54,10 @@ details.line summary span { color: var(--faint); font-size: 13px; margin-left: 8
 """
 
 
-def background(value: float) -> str:
-    """Green below 1, red above, the stronger the further; white near 1."""
+def background(value: float, figure: str = "") -> str:
+    """Green where it is better than 1, red where it is worse, the stronger the further; white near 1."""
     strength = min(1.0, abs(math.log2(max(value, 1e-6))) / 1.6)
-    red, green, blue = (214, 92, 66) if value > 1 else (64, 150, 110)
+    red, green, blue = (214, 92, 66) if figures.is_beyond(figure, value, 1.0) else (64, 150, 110)
     mixed = (round(255 + (c - 255) * strength * 0.75) for c in (red, green, blue))
     return "#" + "".join(f"{c:02x}" for c in mixed)
 
@@ -82,36 +82,35 @@ class Page:
 
     # -- tables
 
-    def heat_cell(self, value: Ratio | None, name: str, slow: bool, absolute: str) -> str:
+    def heat_cell(self, figure: str, value: Ratio | None, name: str, mark: str, absolute: str) -> str:
         if value is None:
             return '<td class="bad">failed</td>'
-        mark = "*" if slow else ""
         title = f"{name}: {absolute}; least–greatest {value.low:.2f}–{value.high:.2f}, {value.samples} runs"
-        return f'<td{self.mine(name)} style="background:{background(value.median)}" title="{escape(title)}">{number(value.median)}{mark}</td>'
+        return f'<td{self.mine(name)} style="background:{background(value.median, figure)}" title="{escape(title)}">{number(value.median)}{mark}</td>'
 
-    def mean_cell(self, mean: Mean, name: str) -> str:
+    def mean_cell(self, figure: str, mean: Mean, name: str) -> str:
         if not mean.lines:
             return '<td class="none">–</td>'
         note = "" if mean.whole else f" <small>({mean.lines}/{mean.of})</small>"
-        return f'<td{self.mine(name)} style="background:{background(mean.value)}">{number(mean.value)}{note}</td>'
+        return f'<td{self.mine(name)} style="background:{background(mean.value, figure)}">{number(mean.value)}{note}</td>'
 
     def heads(self, names: Sequence[str]) -> str:
         return "".join(f'<th{self.mine(n)} title="{escape(n)}">{escape(self.shorts[n])}</th>' for n in names)
 
     def heat(self, m: Measurements, figure: str, unit: float, unit_name: str) -> str:
         by_line = figures.ratios(m, figure, m.allocators, self.base)
-        slow = m.slow_ones()
+        marks = dict.fromkeys(m.slow_ones(), "*") | (dict.fromkeys(figures.unsteady(m), "~") if figure == figures.RATE else {})
         rows = [f"<tr><th></th>{self.heads(m.allocators)}<th>best [{unit_name}]</th></tr>"]
         for line, by in by_line.items():
             cells = []
             for n in m.allocators:
                 middle = m.typical(line, n, figure)
                 absolute = f"{middle / unit:.4g} {unit_name}" if middle is not None else ""
-                cells.append(self.heat_cell(by.get(n), n, (line, n) in slow, absolute))
+                cells.append(self.heat_cell(figure, by.get(n), n, marks.get((line, n), ""), absolute))
             best = figures.best(m, line, figure, self.base)
             rows.append(f"<tr><td>{escape(line)}</td>{''.join(cells)}<td>{(best or 0) / unit:.4g}</td></tr>")
         means = figures.means(by_line, m.allocators)
-        cells = [self.mean_cell(means[n], n) for n in m.allocators]
+        cells = [self.mean_cell(figure, means[n], n) for n in m.allocators]
         rows.append(f'<tr class="mean"><td>geometric mean</td>{"".join(cells)}<td></td></tr>')
         return f'<div class="wide"><table class="heat">{"".join(rows)}</table></div>'
 
@@ -121,7 +120,7 @@ class Page:
         by = {f: figures.means(figures.ratios(m, f, m.allocators, self.base), m.allocators) for f in columns}
         for n in m.allocators:
             noise = figures.noise(m, next(iter(columns)), [n])
-            cells = "".join(self.mean_cell(by[f][n], n) for f in columns)
+            cells = "".join(self.mean_cell(f, by[f][n], n) for f in columns)
             rows.append(f"<tr><td{self.mine(n)}>{escape(n)}</td>{cells}<td>{f'{noise.median:.0%}' if noise else '–'}</td></tr>")
         return f'<div class="wide"><table class="heat">{"".join(rows)}</table></div>'
 
@@ -131,7 +130,7 @@ class Page:
             style = {True: "met", False: "missed", None: "none"}[b.met]
             beyond = ""
             if b.beyond:
-                items = ", ".join(f"{b2.line} {'failed' if math.isinf(b2.figure) else f'{b2.figure:.2f}'}" for b2 in b.beyond)
+                items = ", ".join(f"{b2.line} {b2.shown}" for b2 in b.beyond)
                 beyond = f'<div class="beyond">beyond it: {escape(items)}</div>'
             note = f"{escape(b.note)}{beyond}"
             cells = f"<td>{escape(b.name)}</td><td>{escape(b.limit)}</td><td>{escape(b.figure)}</td>"
@@ -160,12 +159,13 @@ class Page:
                 continue
             cells = [
                 f"<tr><td{self.mine(s.name)}>{escape(s.name)}</td><td>{s.beyond:.0f}</td>"
-                f"<td>{'failed' if math.isinf(s.worst) else f'{s.worst:.2f}'}</td></tr>"
+                f"<td>{'failed' if s.worst == figures.failed_at(figure) else f'{s.worst:.2f}'}</td></tr>"
                 for s in rows
             ]
             cells.append(f"<tr><td>a twin of the best peer on each line</td><td>{twin.beyond:.1f}</td><td>{twin.worst:.2f}</td></tr>")
+            worse = "rate is less" if figure in HIGHER_IS_BETTER else "time is more"
             parts.append(
-                f"<h3>Every allocator under the bar of {limit:.2f} on each line: {what}</h3><p>Lines on which its time is more than that times "
+                f"<h3>Every allocator under the bar of {limit:.2f} on each line: {what}</h3><p>Lines on which its {worse} than that times "
                 "the best of the others', and the worst of them. The last row is what noise alone does: an allocator as good as the best "
                 "peer on every line, its rounds and theirs drawn by chance from those that were measured.</p>"
                 f'<table class="heat"><tr><th></th><th>lines beyond</th><th>worst</th></tr>{"".join(cells)}</table>'
@@ -177,18 +177,18 @@ class Page:
         if not m.lines:
             return ""
         parts = [
-            f"<p>Geometric means over all workload lines of the ratio to {self.best} on each line: below 1 is better than any peer is "
-            "on each line. Whiskers: the least and the greatest mean of a single round, "
-            "for those that were measured in all rounds on all lines. Best lies at the lower left.</p>",
-            f"<figure>{plots.scatter(self.result, m, figures.TIME, self.base, 'workloads')}</figure>",
+            f"<p>Geometric means over all workload lines of the ratio to {self.best} on each line: a rate above 1, and memory below 1, is "
+            + "better than any peer is on each line. Whiskers: the least and the greatest mean of a single round, over the lines that have all "
+            + "rounds. Best lies at the upper left.</p>",
+            f"<figure>{plots.scatter(self.result, m, figures.RATE, self.base, 'workloads')}</figure>",
             self.means(m, MEANS),
         ]
-        if not all(x.whole for x in figures.means(figures.ratios(m, figures.TIME, m.allocators, self.base), m.allocators).values()):
+        if not all(x.whole for x in figures.means(figures.ratios(m, figures.RATE, m.allocators, self.base), m.allocators).values()):
             parts.append("<p>(n/m): over the n of m lines that it ran; such a mean is not comparable with the others. The bars above compare "
                          "two allocators on the lines that both ran.</p>")
         if not self.result.counters:
             parts.append('<p class="source">Instructions and cycles: not counted here (perf stat counts none on this machine).</p>')
-        return self.section("means", "Time against memory", *parts)
+        return self.section("means", "Rate against memory", *parts)
 
     def lines(self) -> str:
         m = self.result.synthetic
@@ -198,7 +198,7 @@ class Page:
         return self.section(
             "lines",
             f"{subject} on every line",
-            f"<p>Ratio to {self.best}. Dot: median of the rounds; line: least to greatest; grey: the peers. Left of 1 is ahead of every peer.</p>",
+            f"<p>Ratio to {self.best}. Dot: median of the rounds; line: least to greatest; grey: the peers. A rate right of 1 is ahead of every peer's, memory left of 1 is less.</p>",
             f"<figure>{plots.every_line(self.result, m, subject, self.base)}</figure>",
         )
 
@@ -206,21 +206,40 @@ class Page:
         m = self.result.synthetic
         if not m.lines:
             return ""
-        parts = [f"<p>Ratios to {self.best} on each line; medians. Hover for the figures. * measured in fewer rounds, as it took more than five "
-                 "times as long as the fastest.</p>"]
+        parts = [f"<p>Ratios to {self.best} on each line; medians. Of a rate more is better, of the others less. Hover for the figures. ~ never "
+                 + "steady, measured all the same.</p>"]
         for figure, title, unit, name, opened in (
-            ("wall_ns", "Time", 1e6, "ms", True),
+            ("rate", "Rate", 1e6, "M/s", True),
             ("peak_kib", "Peak RSS", MIB, "MiB", True),
-            ("cpu_ns", "CPU time", 1e6, "ms", False),
-            ("end_kib", "RSS right after the work", MIB, "MiB", False),
-            ("minor_faults", "Page faults", 1.0, "faults", False),
-            ("instructions", "Instructions", 1e6, "million", False),
-            ("cycles", "Cycles", 1e6, "million", False),
+            ("mean_kib", "Mean RSS in the steady state", MIB, "MiB", False),
+            ("cpu_ns", "CPU time an operation", 1.0, "ns", False),
+            ("end_kib", "RSS right after the end", MIB, "MiB", False),
+            ("start_seconds", "Start-up: seconds until the steady state", 1.0, "s", False),
+            ("instructions", "Instructions an operation", 1.0, "", False),
+            ("cycles", "Cycles an operation", 1.0, "", False),
         ):
             if m.has(figure):
                 shown = " open" if opened else ""
                 parts.append(f"<details{shown}><summary>{title}</summary>{self.heat(m, figure, unit, name)}</details>")
+        for figure, title, form in (
+            ("faults", "Page faults a second in the steady state", "{:.0f}"),
+            ("cpus", "CPUs in use in the steady state", "{:.2f}"),
+            ("start_part", "Start-up: part of a run that is over before it is measured", "{:.0%}"),
+            ("drift", "Rate of the second half of the measured time to the first half's", "{:.2f}"),
+            ("growth", "Resident memory at the end of the measured time to that at its beginning", "{:.2f}"),
+        ):
+            if m.has(figure):
+                parts.append(f"<details><summary>{title}</summary>{self.plain(m, figure, form)}</details>")
         return self.section("tables", "All lines", *parts)
+
+    def plain(self, m: Measurements, figure: str, form: str) -> str:
+        """Medians as they are, not as ratios."""
+        rows = [f"<tr><th></th>{self.heads(m.allocators)}</tr>"]
+        for line in m.lines:
+            values = [(n, m.typical(line, n, figure)) for n in m.allocators]
+            cells = "".join(f"<td{self.mine(n)}>{'–' if v is None else form.format(v)}</td>" for n, v in values)
+            rows.append(f"<tr><td>{escape(line)}</td>{cells}</tr>")
+        return f'<div class="wide"><table class="heat">{"".join(rows)}</table></div>'
 
     def workload(self, name: str) -> str:
         m = self.result.synthetic
@@ -229,13 +248,13 @@ class Page:
             return ""
         said = ""
         if self.result.subjects:
-            by = figures.ratios(m, figures.TIME, self.result.subjects[:1], self.base)
+            by = figures.ratios(m, figures.RATE, self.result.subjects[:1], self.base)
             seen = [f"{line.rpartition(' ')[2]}: {by[line][self.result.subjects[0]].median:.2f}" for line in lines if by.get(line)]
-            said = f"<span>time by threads: {', '.join(seen)}</span>"
-        times = [plots.Panel(line, figures.TIME, 1e6, f"{line}: ms") for line in lines]
+            said = f"<span>rate by threads: {', '.join(seen)}</span>"
+        rates = [plots.Panel(line, figures.RATE, 1e6, f"{line}: M/s") for line in lines]
         peaks = [plots.Panel(line, figures.PEAK, MIB, f"{line}: peak RSS, MiB") for line in lines]
         # A row for each, or one for both where they have room.
-        groups = [times + peaks] if len(lines) <= 2 else [times, peaks]
+        groups = [rates + peaks] if len(lines) <= 2 else [rates, peaks]
         drawn = "".join(f"<figure>{plots.bars(self.result, m, g, f'{name}, {g[0].figure}')}</figure>" for g in groups)
         about = escape(self.result.workloads.get(name, ""))
         return f'<details class="line"><summary><b>{escape(name)}</b>{said}</summary><p>{about}</p>{drawn}</details>'
@@ -347,18 +366,24 @@ class Page:
         rows = "".join(f"<tr><td>{escape(k)}</td><td>{escape(v)}</td></tr>" for k, v in both.items())
         noise = []
         for m, what, figure in (
-            (self.result.synthetic, "workloads", figures.TIME),
-            (self.result.programs, "real programs", figures.PROGRAM_TIME),
+            (self.result.synthetic, "rates of the workloads", figures.RATE),
+            (self.result.programs, "times of the real programs", figures.PROGRAM_TIME),
         ):
             seen = figures.noise(m, figure)
             if seen:
-                noise.append(f"<p>Noise of the {what}: the times of {m.rounds} rounds spread by {seen.median:.0%} of their median in the middle "
+                noise.append(f"<p>Noise: the {what} in {m.rounds} rounds spread by {seen.median:.0%} of their median in the middle "
                              f"of all lines and allocators, by {seen.high:.0%} or more on a tenth of them.</p>")
+        if self.result.rule and self.result.synthetic.lines:
+            noise.append(f"<p>Rates: {escape(self.result.rule)}. Operations are allocations; those of cache-scratch and cache-thrash thousands of writes.</p>")
+        if start := figures.start_up(self.result.synthetic):
+            least, middle, most = start
+            noise.append(f"<p>Start-up: {middle:.0%} of a run is over before it is measured ({least:.0%} to {most:.0%}, by line); none of it is in a rate.</p>")
         took = f"<p>The whole took {self.result.seconds / 60:.0f} minutes.</p>"
         return self.section("machine", "Machine, versions, noise", *noise, took, f'<table class="words">{rows}</table>')
 
     def remarks(self) -> str:
-        parts = [f'<div class="left"><b>remark</b> {escape(r)}</div>' for r in self.result.remarks]
+        remarks = [*self.result.remarks, *figures.remarks(self.result.synthetic)]
+        parts = [f'<div class="left"><b>remark</b> {escape(r)}</div>' for r in remarks]
         parts += [f'<div class="left"><b>cut</b> {escape(c)}</div>' for c in self.result.cuts]
         parts += [f'<div class="left"><b>left out</b> {escape(c)}</div>' for c in self.result.left_out]
         seen: dict[tuple[str, str], list[str]] = {}
@@ -373,7 +398,7 @@ class Page:
     def whole(self) -> str:
         sections = {
             "bars": ("bars", self.bars()),
-            "means": ("time against memory", self.overview()),
+            "means": ("rate against memory", self.overview()),
             "lines": ("every line", self.lines()),
             "programs": ("real programs", self.programs()),
             "latency": ("single calls", self.latency()),
@@ -387,10 +412,10 @@ class Page:
         m = self.result.synthetic
         parts = []
         if m.lines:
-            parts.append(f"{len(m.lines)} workload lines in {counted(m.rounds)}, at {m.scale:g} of their full work")
+            parts.append(f"{len(m.lines)} workload lines in {counted(m.rounds)}")
         if self.result.programs.lines:
             programs = self.result.programs
-            parts.append(f"{len(programs.lines)} real programs in {counted(programs.rounds)}, at {programs.scale:g} of theirs")
+            parts.append(f"{len(programs.lines)} real programs in {counted(programs.rounds)}, at {programs.scale:g} of their full work")
         said = "; ".join([*parts, f"{len(self.result.names)} allocators, alternating within each round"])
         machine = self.result.machine
         about = ", ".join(machine[k] for k in ("cpu", "memory", "kernel", "distribution") if k in machine)

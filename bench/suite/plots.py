@@ -13,7 +13,7 @@ import figures
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
-from model import Measurements, Result
+from model import HIGHER_IS_BETTER, Measurements, Result
 from seeds.page import GRID, HERE, TEXT, Labels, as_svg
 
 PEER, PEER_DARK = "#b4bec9", "#7d8894"
@@ -48,26 +48,26 @@ def tidy(axes: Axes, grid: str) -> None:
     axes.tick_params(axis="both", length=0, which="both")
 
 
-def scatter(result: Result, m: Measurements, time_figure: str, base: Sequence[str], what: str) -> str:
-    """Geometric means of time over those of peak RSS; hollow where an allocator did not run all lines."""
+def scatter(result: Result, m: Measurements, figure: str, base: Sequence[str], what: str) -> str:
+    """Geometric means of rate over those of peak RSS; hollow where an allocator did not run all lines."""
     names = m.allocators
-    times = figures.means(figures.ratios(m, time_figure, names, base), names)
+    rates = figures.means(figures.ratios(m, figure, names, base), names)
     peaks = figures.means(figures.ratios(m, figures.PEAK, names, base), names)
     drawing, axes = plt.subplots(figsize=(WIDTH, 5.2))
     drawing.subplots_adjust(left=0.07, right=0.985, bottom=0.1, top=0.98)
-    seen = [n for n in names if times[n].lines and peaks[n].lines]
+    seen = [n for n in names if rates[n].lines and peaks[n].lines]
     extents_x, extents_y = [1.0], [1.0]
     for n in seen:
-        lines = [line for line in m.lines if m.of(line, n)]
-        by_round = [figures.mean_by_round(m, f, n, lines, base) for f in (figures.PEAK, time_figure)]
-        x, y = peaks[n].value, times[n].value
+        lines = [line for line in m.lines if len(m.of(line, n)) >= m.rounds]
+        by_round = [figures.mean_by_round(m, f, n, lines, base) for f in (figures.PEAK, figure)]
+        x, y = peaks[n].value, rates[n].value
         shade = color(result, n, dark=True)
         for values, along_x in zip(by_round, (True, False)):
-            if len(values) == m.rounds > 1:  # not where slow lines were measured in fewer rounds
+            if len(values) == m.rounds > 1:
                 ends = [min(values), max(values)]
                 axes.plot(ends if along_x else [x, x], [y, y] if along_x else ends, color=shade, linewidth=2, alpha=0.45)
                 (extents_x if along_x else extents_y).extend(ends)
-        whole = times[n].whole and peaks[n].whole
+        whole = rates[n].whole and peaks[n].whole
         axes.plot([x], [y], "o", color=shade, markersize=9 if n in result.subjects else 7, markerfacecolor=shade if whole else "white")
         extents_x.append(x)
         extents_y.append(y)
@@ -79,28 +79,35 @@ def scatter(result: Result, m: Measurements, time_figure: str, base: Sequence[st
     log_ratio_axis(axes, "y")
     axes.axhline(1, color="#9aa5b1", linewidth=1, linestyle=(0, (3, 3)), zorder=0)
     axes.axvline(1, color="#9aa5b1", linewidth=1, linestyle=(0, (3, 3)), zorder=0)
-    labels = Labels(axes, [(peaks[n].value, times[n].value) for n in seen])
+    labels = Labels(axes, [(peaks[n].value, rates[n].value) for n in seen])
     for n in sorted(seen, key=lambda n: n not in result.subjects):
-        hollow = "" if times[n].whole and peaks[n].whole else f" ({times[n].lines} of {times[n].of} lines)"
-        labels.put(n + hollow, peaks[n].value, times[n].value, color(result, n) if n in result.subjects else TEXT)
+        hollow = "" if rates[n].whole and peaks[n].whole else f" ({rates[n].lines} of {rates[n].of} lines)"
+        labels.put(n + hollow, peaks[n].value, rates[n].value, color(result, n) if n in result.subjects else TEXT)
     axes.set_xlabel("peak RSS, geometric mean of ratios")
-    axes.set_ylabel("time, geometric mean of ratios")
+    axes.set_ylabel("rate, geometric mean of ratios")
     tidy(axes, "both")
-    return as_svg(drawing, f"Time against peak RSS, {what}")
+    return as_svg(drawing, f"Rate against peak RSS, {what}")
+
+
+def clipped(figure: str, value: float) -> float:
+    """Drawn at the edge where it is worse than that."""
+    return max(value, 1 / CLIP) if figure in HIGHER_IS_BETTER else min(value, CLIP)
 
 
 def every_line(result: Result, m: Measurements, subject: str, base: Sequence[str]) -> str:
-    """A row for each line: the subject with its spread, and the peers as ticks; time on the left, peak RSS on the right."""
+    """A row for each line: the subject with its spread, and the peers as ticks; rate on the left, peak RSS on the right."""
     lines = m.lines
     height = 0.2 * len(lines) + 0.9
     drawing, panels = plt.subplots(1, 2, figsize=(WIDTH, height), sharey=True)
     drawing.subplots_adjust(left=0.19, right=0.985, bottom=0.42 / height, top=1 - 0.32 / height, wspace=0.06)
     names = list(dict.fromkeys(line.rpartition(" ")[0] for line in lines))
     for axes, figure, title, limit in (
-        (panels[0], figures.TIME, "time", figures.LINE_TIME_LIMIT),
+        (panels[0], figures.RATE, "rate", figures.LINE_RATE_LIMIT),
         (panels[1], figures.PEAK, "peak RSS", None),
     ):
         by_line = figures.ratios(m, figure, m.allocators, base)
+        higher = figure in HIGHER_IS_BETTER
+        edge = 1 / CLIP if higher else CLIP
         for i, line in enumerate(lines):
             y = len(lines) - 1 - i
             by = by_line.get(line, {})
@@ -108,24 +115,29 @@ def every_line(result: Result, m: Measurements, subject: str, base: Sequence[str
                 axes.axhspan(y - 0.5, y + 0.5, color="#f3f5f7", linewidth=0, zorder=-1)
             for n in base:
                 if n in by:
-                    axes.plot([min(by[n].median, CLIP)], [y], "|", color=PEER, markersize=7, markeredgewidth=1.4)
+                    axes.plot([clipped(figure, by[n].median)], [y], "|", color=PEER, markersize=7, markeredgewidth=1.4)
             mine = by.get(subject)
             if mine is None:
                 axes.text(1, y, "failed", color="#b3371f", va="center")
                 continue
-            shade = "#b3371f" if limit and mine.median > limit else HERE
-            axes.plot([min(mine.low, CLIP), min(mine.high, CLIP)], [y, y], color=shade, linewidth=2, alpha=0.45, solid_capstyle="round")
-            axes.plot([min(mine.median, CLIP)], [y], "o" if mine.median <= CLIP else ">", color=shade, markersize=5, clip_on=False)
-            if mine.median > CLIP:
-                axes.text(CLIP * 0.97, y, f"{mine.median:.1f}", color=shade, ha="right", va="center", fontsize=8.5, backgroundcolor="white")
+            shade = "#b3371f" if limit and figures.is_beyond(figure, mine.median, limit) else HERE
+            axes.plot([clipped(figure, mine.low), clipped(figure, mine.high)], [y, y], color=shade, linewidth=2, alpha=0.45, solid_capstyle="round")
+            outside = figures.is_beyond(figure, mine.median, edge)
+            axes.plot([clipped(figure, mine.median)], [y], ("<" if higher else ">") if outside else "o", color=shade, markersize=5, clip_on=False)
+            if outside:
+                text, side = (f"{mine.median:.2f}", "left") if higher else (f"{mine.median:.1f}", "right")
+                axes.text(edge * (1.03 if higher else 0.97), y, text, color=shade, ha=side, va="center", fontsize=8.5, backgroundcolor="white")
         axes.set_xscale("log")
-        least = min((r.low for by in by_line.values() for n, r in by.items() if n == subject), default=1.0)
-        axes.set_xlim(min(0.9, least / 1.05), CLIP * 1.02)
+        mine_all = [r for by in by_line.values() for n, r in by.items() if n == subject]
+        if higher:
+            axes.set_xlim(edge / 1.02, max(1.12, 1.05 * max((r.high for r in mine_all), default=1.0)))
+        else:
+            axes.set_xlim(min(0.9, min((r.low for r in mine_all), default=1.0) / 1.05), edge * 1.02)
         log_ratio_axis(axes, "x")
         axes.axvline(1, color=TEXT, linewidth=0.8, zorder=0)
         if limit:
             axes.axvline(limit, color="#b3371f", linewidth=0.8, linestyle=(0, (3, 3)), zorder=0)
-        axes.set_title(f"{title} (peers beyond {CLIP:g} at the edge)")
+        axes.set_title(f"{title} (peers beyond {edge:g} at the edge)")
         axes.set_yticks(range(len(lines)), list(reversed(lines)), fontsize=8.5)
         axes.set_ylim(-0.7, len(lines) - 0.3)
         tidy(axes, "x")

@@ -3,20 +3,19 @@
 Used by: main.py. Where the output is no terminal, progress is plain lines and tables have their full width.
 """
 
-import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 
+import figures
+from figures import Bar, Ratio
+from model import HIGHER_IS_BETTER, Measurements, Result
 from rich.console import Console
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
-
-import figures
-from figures import Bar, Ratio
-from model import Measurements, Result
 
 PLAIN_SECONDS = 15.0
 FILE_WIDTH = 200
@@ -90,22 +89,29 @@ def console_for(standard_error: bool) -> Console:
     return console if console.is_terminal else Console(stderr=standard_error, highlight=False, width=FILE_WIDTH)
 
 
-def shade(value: float, good: float, bad: float) -> str:
-    return "green" if value <= good else "red" if value > bad else "yellow"
+def shade(figure: str, value: float, bad: float) -> str:
+    if figures.is_beyond(figure, value, bad):
+        return "red"
+    return "yellow" if figures.is_beyond(figure, value, 1.0) else "green"
 
 
-def ratio_cell(value: Ratio | None, subject: bool, slow: bool, bad: float) -> Text:
+def ratio_cell(figure: str, value: Ratio | None, subject: bool, mark: str, bad: float) -> Text:
     if value is None:
         return Text("failed", "bold red")
-    text = f"{value.median:.2f}{'*' if slow else ''}"
-    return Text(text, f"bold {shade(value.median, 1.0, bad)}" if subject else "")
+    return Text(f"{value.median:.2f}{mark}", f"bold {shade(figure, value.median, bad)}" if subject else "")
 
 
-def mean_cell(mean: figures.Mean, subject: bool) -> Text:
+def mean_cell(figure: str, mean: figures.Mean, subject: bool) -> Text:
     if not mean.lines:
         return Text("-")
     text = f"{mean.value:.2f}" if mean.whole else f"{mean.value:.2f} ({mean.lines}/{mean.of})"
-    return Text(text, f"bold {shade(mean.value, 1.0, 1.1)}" if subject else "bold")
+    bad = figures.LINE_RATE_LIMIT if figure in HIGHER_IS_BETTER else 1.1
+    return Text(text, f"bold {shade(figure, mean.value, bad)}" if subject else "bold")
+
+
+def rounded(value: float) -> str:
+    """Three figures."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
 def new_table(title: str, *heads: str) -> Table:
@@ -122,8 +128,16 @@ class Report:
         self.console = console
         self.cpu = cpu
         self.base = [base] if base else result.peers or result.names
-        whom = base or ("the best peer" if result.peers else "the best")
-        self.to = f"{'least of the rounds, ' if result.synthetic.least else ''}ratio to {whom} on each line (below 1: better)"
+        self.whom = base or ("the best peer" if result.peers else "the best")
+
+    def to(self, m: Measurements, figure: str) -> str:
+        which = "above" if figure in HIGHER_IS_BETTER else "below"
+        return f"{'best of the rounds, ' if m.least else ''}ratio to {self.whom} on each line ({which} 1: better)"
+
+    def marks(self, m: Measurements, figure: str) -> dict[tuple[str, str], str]:
+        """What stands behind a cell: * fewer rounds, ~ never steady."""
+        found = dict.fromkeys(m.slow_ones(), "*")
+        return found | (dict.fromkeys(figures.unsteady(m), "~") if figure == figures.RATE else {})
 
     def show(self, table: Table) -> None:
         title, table.title = str(table.title), None
@@ -146,59 +160,73 @@ class Report:
         middle = m.typical(line, m.allocators[0], figure)
         return f"{(max(samples) - min(samples)) / middle:.0%}" if len(samples) > 1 and middle else "-"
 
-    def side_by_side(self, m: Measurements, time_figure: str, unit: float, unit_name: str) -> None:
-        """Time and memory of few allocators in one table."""
+    def side_by_side(self, m: Measurements, figure: str, what: str, unit: float, unit_name: str) -> None:
+        """A figure and memory of few allocators in one table."""
         names = m.allocators
         shorts = [self.result.short(n) for n in names]
-        heads = ["", *shorts, f"best {unit_name}", "spread", *shorts, "best MiB"]
-        table = new_table(f"{'CPU time' if self.cpu else 'Time'}, then peak RSS: {self.to}; spread of {shorts[0]}'s times", *heads)
-        times = figures.ratios(m, time_figure, names, self.base)
+        start = ["start-up"] if m.has("start_part") else []
+        heads = ["", *shorts, f"best {unit_name}", "spread", *start, *shorts, "best MiB"]
+        said = f"{what}: {self.to(m, figure)}; then peak RSS: {self.to(m, figures.PEAK)}; spread of {shorts[0]}'s rounds"
+        table = new_table(said, *heads)
+        main = figures.ratios(m, figure, names, self.base)
         peaks = figures.ratios(m, figures.PEAK, names, self.base)
-        slow = m.slow_ones()
-        for line in times:
+        bad = figures.LINE_RATE_LIMIT if figure in HIGHER_IS_BETTER else 1.1
+        for line in main:
             cells: list[Text | str] = [line]
-            for by, figure, scale, limit in ((times, time_figure, unit, 1.1), (peaks, figures.PEAK, MIB, 1.25)):
+            for by, f, scale, limit in ((main, figure, unit, bad), (peaks, figures.PEAK, MIB, figures.LINE_PEAK_LIMIT)):
+                marks = self.marks(m, f)
                 for n in names:
-                    cells.append(ratio_cell(by.get(line, {}).get(n), n in self.result.subjects, (line, n) in slow, limit))
-                best = figures.best(m, line, figure, self.base)
-                cells.append(Text(f"{best / scale:.1f}" if best else "-", "dim"))
-                if figure == time_figure:
-                    cells.append(Text(self.spread(m, line, time_figure), "dim"))
+                    cells.append(ratio_cell(f, by.get(line, {}).get(n), n in self.result.subjects, marks.get((line, n), ""), limit))
+                best = figures.best(m, line, f, self.base)
+                cells.append(Text(rounded(best / scale) if best else "-", "dim"))
+                if by is main:
+                    cells.append(Text(self.spread(m, line, figure), "dim"))
+                    cells += [Text(self.start_up(m, line), "dim")] if start else []
             table.add_row(*cells)
         cells = [Text("geometric mean", "bold")]
-        for by in (times, peaks):
+        for by, f in ((main, figure), (peaks, figures.PEAK)):
             means = figures.means(by, names)
-            cells += [mean_cell(means[n], n in self.result.subjects) for n in names]
-            cells += ["", ""] if by is times else [""]
+            cells += [mean_cell(f, means[n], n in self.result.subjects) for n in names]
+            cells += ["" for _ in ["best", "spread", *start]] if by is main else [""]
         table.add_row(*cells)
         self.show(table)
 
-    def ratios(self, m: Measurements, figure: str, title: str, bad: float) -> None:
+    def start_up(self, m: Measurements, line: str) -> str:
+        """What of a run is over before it is measured: the median of all allocators' runs."""
+        parts, seconds = ([s for n in m.allocators for s in m.samples(line, n, f"start_{f}")] for f in ("part", "seconds"))
+        return f"{statistics.median(seconds):.1f} s {statistics.median(parts):.0%}" if parts else "-"
+
+    def ratios(self, m: Measurements, figure: str, title: str, bad: float, unit: float = 0.0, unit_name: str = "") -> None:
         names = m.allocators
-        table = new_table(f"{title}: {self.to}", "", *[self.result.short(n) for n in names])
+        more = [f"best {unit_name}"] if unit else []
+        start = ["start-up"] if figure == figures.RATE and m.has("start_part") else []
+        table = new_table(f"{title}: {self.to(m, figure)}", "", *[self.result.short(n) for n in names], *more, *start)
         by_line = figures.ratios(m, figure, names, self.base)
-        slow = m.slow_ones()
+        marks = self.marks(m, figure)
         for line, by in by_line.items():
-            table.add_row(line, *[ratio_cell(by.get(n), n in self.result.subjects, (line, n) in slow, bad) for n in names])
+            best = figures.best(m, line, figure, self.base)
+            cells = [ratio_cell(figure, by.get(n), n in self.result.subjects, marks.get((line, n), ""), bad) for n in names]
+            cells += [Text(rounded(best / unit) if best else "-", "dim")] if unit else []
+            table.add_row(line, *cells, *[Text(self.start_up(m, line), "dim") for _ in start])
         means = figures.means(by_line, names)
-        table.add_row(Text("geometric mean", "bold"), *[mean_cell(means[n], n in self.result.subjects) for n in names])
+        table.add_row(Text("geometric mean", "bold"), *[mean_cell(figure, means[n], n in self.result.subjects) for n in names], *["" for _ in more + start])
         self.show(table)
 
     def geometric_means(self, m: Measurements) -> None:
         columns = {
-            "wall_ns": "time",
-            "cpu_ns": "CPU time",
+            "rate": "rate (above 1: better)",
+            "cpu_ns": "CPU time an operation",
             "peak_kib": "peak RSS",
-            "end_kib": "RSS at the end",
-            "minor_faults": "page faults",
-            "instructions": "instructions",
-            "cycles": "cycles",
+            "mean_kib": "mean RSS",
+            "end_kib": "RSS after the end",
+            "instructions": "instructions an operation",
+            "cycles": "cycles an operation",
         }
         columns = {f: t for f, t in columns.items() if m.has(f)}
-        table = new_table(f"Geometric means over all workload lines, {self.to}", "", *columns.values())
+        table = new_table(f"Geometric means over all workload lines, ratio to {self.whom} on each line (but for rates, below 1: better)", "", *columns.values())
         means = {f: figures.means(figures.ratios(m, f, m.allocators, self.base), m.allocators) for f in columns}
         for n in m.allocators:
-            table.add_row(n, *[mean_cell(means[f][n], n in self.result.subjects) for f in columns])
+            table.add_row(n, *[mean_cell(f, means[f][n], n in self.result.subjects) for f in columns])
         self.show(table)
         if not self.result.counters:
             self.say("Instructions and cycles of the workloads: not counted here (perf stat counts none on this machine).")
@@ -281,32 +309,38 @@ class Report:
             twin = figures.twin_of_the_best(m, figure, limit, others)
             if not rows or twin is None:
                 continue
-            table = new_table(f"Lines beyond {limit:.2f} of the best other's time, {what}: every allocator under the same bar", "", "lines", "worst")
+            which = f"below {limit:.2f} of the best other's rate" if figure in HIGHER_IS_BETTER else f"beyond {limit:.2f} of the best other's time"
+            table = new_table(f"Lines {which}, {what}: every allocator under the same bar", "", "lines", "worst")
             for s in rows:
-                table.add_row(s.name, f"{s.beyond:.0f}", "failed" if math.isinf(s.worst) else f"{s.worst:.2f}")
+                table.add_row(s.name, f"{s.beyond:.0f}", "failed" if s.worst == figures.failed_at(figure) else f"{s.worst:.2f}")
             table.add_row("a twin of the best peer on each line, by noise alone", f"{twin.beyond:.1f}", f"{twin.worst:.2f}", end_section=True)
             self.show(table)
 
     def beyond(self, bar: Bar) -> None:
         if bar.beyond:
-            items = [f"{b.line} {'failed' if math.isinf(b.figure) else f'{b.figure:.2f}'}" for b in bar.beyond]
-            self.say(f"Beyond {bar.limit.removeprefix('<= ')} in '{bar.name}': {', '.join(items)}")
+            items = [f"{b.line} {b.shown}" for b in bar.beyond]
+            self.say(f"Not {bar.limit} in '{bar.name}': {', '.join(items)}")
 
     def footer(self) -> None:
         result = self.result
         self.console.print()
-        for m, what, figure in ((result.synthetic, "workloads", figures.TIME), (result.programs, "real programs", figures.PROGRAM_TIME)):
+        if result.rule and result.synthetic.lines:
+            self.say(f"Rates: {result.rule}. Operations are allocations; those of cache-scratch and cache-thrash thousands of writes.")
+        if start := figures.start_up(result.synthetic):
+            least, middle, most = start
+            self.say(f"Start-up: {middle:.0%} of a run is over before it is measured ({least:.0%} to {most:.0%}, by line); none of it is in a rate.")
+        for m, what, figure in ((result.synthetic, "rates of the workloads", figures.RATE), (result.programs, "times of the real programs", figures.PROGRAM_TIME)):
             noise = figures.noise(m, figure)
             if noise:
                 self.say(
-                    f"Noise of the {what}: (greatest - least) / median of the times of {m.rounds} rounds is {noise.median:.0%} "
+                    f"Noise: (greatest - least) / median of the {what} in {m.rounds} rounds is {noise.median:.0%} "
                     f"in the middle, {noise.high:.0%} or more on a tenth of lines and allocators."
                 )
         for m in (result.synthetic, result.programs):
             if m.slow:
                 self.say(f"* measured in fewer rounds, as it took more than 5 times as long as the fastest: {self.slow_text(m)}")
-        if result.synthetic.lines and result.synthetic.scale != 1:
-            self.say(f"Workloads at {result.synthetic.scale:g} of their full work.")
+        for remark in figures.remarks(result.synthetic):
+            self.say(f"Remark: {remark}")
         for name, value in result.machine_at_end.items():
             self.say(f"{name.capitalize() if name[0].islower() else name}: {value} (at start: {result.machine.get('load average at start', '?')})"
                      if name.startswith("load") else f"{name}: {value}")
@@ -338,21 +372,24 @@ class Report:
         synthetic, programs = self.result.synthetic, self.result.programs
         few = len(self.result.names) <= SIDE_BY_SIDE
         if synthetic.lines and few:
-            self.side_by_side(synthetic, "cpu_ns" if self.cpu else figures.TIME, 1e6, "ms")
+            if self.cpu:
+                self.side_by_side(synthetic, "cpu_ns", "CPU time an operation", 1.0, "ns")
+            else:
+                self.side_by_side(synthetic, figures.RATE, "Rate", 1e6, "M/s")
         elif synthetic.lines:
             if self.cpu:
-                self.ratios(synthetic, "cpu_ns", "CPU time", figures.LINE_TIME_LIMIT)
+                self.ratios(synthetic, "cpu_ns", "CPU time an operation", 1.1, 1.0, "ns")
             else:
-                self.ratios(synthetic, figures.TIME, "Time", figures.LINE_TIME_LIMIT)
-            self.ratios(synthetic, figures.PEAK, "Peak RSS", figures.LINE_PEAK_LIMIT)
+                self.ratios(synthetic, figures.RATE, "Rate", figures.LINE_RATE_LIMIT, 1e6, "M/s")
+            self.ratios(synthetic, figures.PEAK, "Peak RSS", figures.LINE_PEAK_LIMIT, MIB, "MiB")
         if programs.lines and few:
-            self.side_by_side(programs, "cpu_seconds" if self.cpu else figures.PROGRAM_TIME, 1.0, "s")
+            self.side_by_side(programs, "cpu_seconds" if self.cpu else figures.PROGRAM_TIME, "CPU time" if self.cpu else "Time", 1.0, "s")
         elif programs.lines:
-            self.ratios(programs, figures.PROGRAM_TIME, "Real programs, time", figures.PROGRAM_LIMIT)
-            self.ratios(programs, "cpu_seconds", "Real programs, CPU time", figures.PROGRAM_LIMIT)
-            self.ratios(programs, figures.PROGRAM_PEAK, "Real programs, peak RSS", figures.LINE_PEAK_LIMIT)
+            self.ratios(programs, figures.PROGRAM_TIME, "Real programs, time", figures.PROGRAM_LIMIT, 1.0, "s")
+            self.ratios(programs, "cpu_seconds", "Real programs, CPU time", figures.PROGRAM_LIMIT, 1.0, "s")
+            self.ratios(programs, figures.PROGRAM_PEAK, "Real programs, peak RSS", figures.LINE_PEAK_LIMIT, MIB, "MiB")
             if programs.has("settled_kib"):
-                self.ratios(programs, "settled_kib", "Real programs, RSS after the work", figures.LINE_PEAK_LIMIT)
+                self.ratios(programs, "settled_kib", "Real programs, RSS after the work", figures.LINE_PEAK_LIMIT, MIB, "MiB")
         self.latency()
         self.idle()
         self.pairs()

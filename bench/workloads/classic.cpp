@@ -2,19 +2,18 @@
 //
 // threadtest         Berger et al., "Hoard" (ASPLOS 2000): each thread allocates its share of N objects of one size and
 //                    frees them all, again and again. Stresses the fast path in bulk, and slabs that fill and empty.
-// cache-scratch      the same paper: the main thread hands each thread a small object; the thread frees it, then allocates
-//                    one of the same size, writes to it many times, and frees it. Passive false sharing: an allocator that
-//                    gives out pieces of the first thread's cache line makes the writes slow.
+// cache-scratch      the same paper: the main thread hands each thread an object of one byte; the thread frees it, then
+//                    allocates one of the same size, writes to it 2,000,000 times / threads, frees it, and so on. Passive
+//                    false sharing: an allocator that gives out pieces of the first thread's cache line makes the writes
+//                    slow. An operation is a thousand writes.
 // cache-thrash       the same paper: as cache-scratch without the objects handed out. Active false sharing.
-// linux-scalability  Lever and Boreham, "malloc() performance in a multithreaded Linux environment" (USENIX 2000): malloc
-//                    and free of 512 bytes in a loop, in every thread at once. Stresses the shortest path of all.
 // t-test1            Wolfram Gloger's test of ptmalloc: bins of blocks up to 10,000 bytes; of 1,024 steps 4 call
-//                    memalign, 16 calloc, 80 realloc, the rest malloc; a thread ends after some steps and another starts.
+//                    memalign, 16 calloc, 80 realloc, the rest malloc; a thread ends after 10,000 steps and another starts.
 // alloc-test         OLogN Technologies, "Testing Memory Allocators" (2018): slots, chosen by Pareto's law (80 % of the
-//                    calls go to 20 % of them), are filled or emptied; each doubling of the size is half as likely; all
-//                    bytes are written and read again.
-// glibc-simple       the C library's benchtests, malloc-simple: 25, 100, 400 and 1,600 blocks of one size, first in,
-//                    first out, for sizes from 16 to 4,096 bytes.
+//                    calls go to 20 % of them), are filled or emptied; 2^18 slots of all threads, objects of up to 1 KiB,
+//                    each doubling of the size half as likely; all bytes are written and read again.
+// glibc-simple       the C library's benchtests, malloc-simple: 25, 100, 400 and 1,600 blocks of one size; one half is
+//                    freed first in, first out, the other half last in, first out; for sizes from 16 to 4,096 bytes.
 // glibc-thread       the same, malloc-thread: 1,024 blocks a thread, replaced at random; sizes from 4 bytes to 32 KiB that
 //                    fall with their inverse square (the mean is 36 bytes). A working set that fits a cache.
 #include "workloads.h"
@@ -23,62 +22,55 @@ namespace workloads {
 
 void threadtest(Run& run) {
   constexpr size_t kObjects = 131'072, kBytes = 64;
-  size_t rounds = run.units(200);
-  run.in_threads([&](int) {
-    Tally tally;
+  run.in_threads([&](int me) {
+    Worker worker(run, me);
     Book<char*> objects(kObjects / static_cast<size_t>(run.threads));
-    for (size_t round = 0; round < rounds; round++) {
-      for (char*& object : objects) object = make(kBytes, tally);
+    do {
+      for (char*& object : objects) object = make(kBytes, worker.tally);
       for (char* object : objects) std::free(object);
-    }
-    run.add(tally);
+    } while (worker.goes_on());
   });
 }
 
 namespace {
 
-// Rounds of an object that is written many times before it is freed.
-void write_objects(Run& run, Tally& tally) {
-  constexpr size_t kBytes = 8, kWrites = 1000;
-  size_t rounds = run.share(3.5e5);
-  for (size_t round = 0; round < rounds; round++) {
-    volatile char* object = make(kBytes, tally);
-    for (size_t i = 0; i < kWrites; i++) object[i % kBytes] = static_cast<char>(object[i % kBytes] + 1);
+constexpr size_t kWritesAtOnce = 1000;
+
+char* one_byte() {
+  char* object = static_cast<char*>(std::malloc(1));
+  if (object == nullptr) broken("malloc returned null");
+  return object;
+}
+
+// Objects that are written many times before they are freed.
+void write_objects(Run& run, int me) {
+  constexpr size_t kWrites = 2'000'000;
+  Worker worker(run, me);
+  const size_t times = kWrites / kWritesAtOnce / static_cast<size_t>(run.threads);
+  do {
+    volatile char* object = one_byte();
+    for (size_t i = 0; i < times; i++) {
+      for (size_t write = 0; write < kWritesAtOnce; write++) *object = static_cast<char>(*object + 1);
+    }
     std::free(const_cast<char*>(object));
-  }
+    worker.tally.operations += times;
+    worker.tally.checksum++;
+  } while (worker.goes_on());
 }
 
 }  // namespace
 
 void cache_scratch(Run& run) {
   std::array<char*, kMaxThreads> handed_out;
-  Tally first;
-  for (int i = 0; i < run.threads; i++) handed_out[static_cast<size_t>(i)] = make(8, first);
-  run.add(first);
+  for (int i = 0; i < run.threads; i++) handed_out[static_cast<size_t>(i)] = one_byte();
   run.in_threads([&](int me) {
-    Tally tally;
     std::free(handed_out[static_cast<size_t>(me)]);
-    write_objects(run, tally);
-    run.add(tally);
+    write_objects(run, me);
   });
 }
 
 void cache_thrash(Run& run) {
-  run.in_threads([&](int) {
-    Tally tally;
-    write_objects(run, tally);
-    run.add(tally);
-  });
-}
-
-void linux_scalability(Run& run) {
-  constexpr size_t kBytes = 512;
-  size_t pairs = run.share(4.5e7);
-  run.in_threads([&](int) {
-    Tally tally;
-    for (size_t i = 0; i < pairs; i++) std::free(make(kBytes, tally));
-    run.add(tally);
-  });
+  run.in_threads([&](int me) { write_objects(run, me); });
 }
 
 namespace {
@@ -115,20 +107,20 @@ void replace(char*& block, uint32_t& size, Random& random, Tally& tally) {
 }  // namespace
 
 void t_test1(Run& run) {
-  constexpr size_t kBins = 4096, kGenerations = 8, kStepsAtOnce = 30;
+  constexpr size_t kBins = 4096, kStepsOfThread = 10'000, kStepsAtOnce = 30;
   size_t bins = kBins / static_cast<size_t>(run.threads);
-  size_t rounds = run.share(5.5e6 / kGenerations / kStepsAtOnce);
   Book<char*> all_blocks(bins * static_cast<size_t>(run.threads));
   Book<uint32_t> all_sizes(bins * static_cast<size_t>(run.threads));
-  run.in_generations(kGenerations, [&](int chain, size_t generation) {
+  run.in_generations([&](int chain, size_t generation) {
     char** blocks = all_blocks.data() + bins * static_cast<size_t>(chain);
     uint32_t* sizes = all_sizes.data() + bins * static_cast<size_t>(chain);
     Random random(generation * kMaxThreads + static_cast<size_t>(chain));
-    Tally tally;
+    Worker worker(run, chain);
     for (size_t bin = 0; bin < bins; bin++) {
-      if (random.one_in(2)) replace(blocks[bin], sizes[bin], random, tally);
+      if (random.one_in(2)) replace(blocks[bin], sizes[bin], random, worker.tally);
     }
-    for (size_t round = 0; round < rounds; round++) {
+    bool goes_on;
+    do {
       for (size_t steps = random.below(kStepsAtOnce); steps > 0; steps--) {
         size_t bin = random.below(bins);
         std::free(blocks[bin]);
@@ -136,14 +128,15 @@ void t_test1(Run& run) {
       }
       for (size_t steps = random.below(kStepsAtOnce); steps > 0; steps--) {
         size_t bin = random.below(bins);
-        replace(blocks[bin], sizes[bin], random, tally);
+        replace(blocks[bin], sizes[bin], random, worker.tally);
       }
-    }
+      goes_on = worker.goes_on();
+    } while (goes_on && worker.tally.operations < kStepsOfThread);
     for (size_t bin = 0; bin < bins; bin++) {
       std::free(blocks[bin]);
       blocks[bin] = nullptr;
     }
-    run.add(tally);
+    return goes_on;
   });
 }
 
@@ -170,14 +163,14 @@ size_t by_pareto(size_t count, Random& random) {
 void alloc_test(Run& run) {
   constexpr size_t kSlots = 262'144;
   constexpr int kDoublings = 6;  // sizes from 16 to 1,023 bytes
+  constexpr size_t kStepsAtOnce = 256;
   size_t slots = kSlots / static_cast<size_t>(run.threads);
-  size_t steps = run.share(4e6);
   struct Slot {
     unsigned char* block;
   };
   run.in_threads([&](int me) {
     Random random(static_cast<uint64_t>(me));
-    Tally tally;
+    Worker worker(run, me);
     Book<Slot> table(slots);
     uint64_t read = 0;
     // The first two bytes hold the size.
@@ -196,47 +189,48 @@ void alloc_test(Run& run) {
       int doublings = std::min(__builtin_ctz(random.next() | 1u << 31), kDoublings - 1);
       size_t least = size_t{16} << doublings;
       uint16_t bytes = static_cast<uint16_t>(least + random.below(least));
-      slot.block = reinterpret_cast<unsigned char*>(make(bytes, tally));
+      slot.block = reinterpret_cast<unsigned char*>(make(bytes, worker.tally));
       std::memset(slot.block, static_cast<int>(bytes & 255), bytes);
       std::memcpy(slot.block, &bytes, sizeof bytes);
     };
     for (size_t i = 0; i < slots; i += 2) fill(table[i]);
-    for (size_t i = 0; i < steps; i++) {
-      Slot& slot = table[by_pareto(slots, random)];
-      if (slot.block != nullptr) {
-        empty(slot);
-      } else {
-        fill(slot);
+    do {
+      for (size_t i = 0; i < kStepsAtOnce; i++) {
+        Slot& slot = table[by_pareto(slots, random)];
+        if (slot.block != nullptr) {
+          empty(slot);
+        } else {
+          fill(slot);
+        }
       }
-    }
+    } while (worker.goes_on());
     for (Slot& slot : table) {
       if (slot.block != nullptr) empty(slot);
     }
-    tally.checksum += read;
-    run.add(tally);
+    worker.tally.checksum += read;
   });
 }
 
 void glibc_simple(Run& run) {
   constexpr size_t kBlocks[] = {25, 100, 400, 1600};
   constexpr size_t kSizes[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
-  size_t rounds = run.units(1800);
   Book<char*> blocks(kBlocks[3]);
-  Tally tally;
-  for (size_t bytes : kSizes) {
-    for (size_t count : kBlocks) {
-      // As many blocks in all for every count; fewer of the large sizes, whose time is the memory's.
-      for (size_t round = 0; round < rounds * 400 / count * 256 / std::max<size_t>(bytes, 256); round++) {
-        for (size_t i = 0; i < count; i++) blocks[i] = make(bytes, tally);
-        for (size_t i = 0; i < count; i++) std::free(blocks[i]);
-      }
+  Worker worker(run, 0);
+  for (size_t number = 0;; number++) {
+    size_t count = kBlocks[number % std::size(kBlocks)];
+    size_t bytes = kSizes[number / std::size(kBlocks) % std::size(kSizes)];
+    // As many blocks for every count; fewer of the large sizes, whose time is the memory's.
+    for (size_t rounds = 4 * kBlocks[3] / count * 256 / std::max<size_t>(bytes, 256); rounds > 0; rounds--) {
+      for (size_t i = 0; i < count; i++) blocks[i] = make(bytes, worker.tally);
+      for (size_t i = 0; i < count / 2; i++) std::free(blocks[i]);
+      for (size_t i = count; i-- > count / 2;) std::free(blocks[i]);
     }
+    if (!worker.goes_on()) return;
   }
-  run.add(tally);
 }
 
 void glibc_thread(Run& run) {
-  constexpr size_t kWorkingSet = 1024, kSizes = 8000;
+  constexpr size_t kWorkingSet = 1024, kSizes = 8000, kStepsAtOnce = 256;
   constexpr double kLeast = 4, kMost = 32'768;
   Book<uint16_t> sizes(kSizes);
   Random drawn(88);
@@ -244,22 +238,22 @@ void glibc_thread(Run& run) {
     double even = drawn.next() / 4294967296.0;
     size = static_cast<uint16_t>(1 / (1 / kLeast + (1 / kMost - 1 / kLeast) * even));
   }
-  size_t steps = run.share(2e7);
   run.in_threads([&](int me) {
     Random random(static_cast<uint64_t>(me));
-    Tally tally;
+    Worker worker(run, me);
     Book<char*> blocks(kWorkingSet);
     size_t drawn_at = random.below(kSizes);
-    for (size_t i = 0; i < steps; i++) {
-      char*& block = blocks[random.below(kWorkingSet)];
-      std::free(block);
-      size_t bytes = sizes[drawn_at];
-      drawn_at = drawn_at + 1 == kSizes ? 0 : drawn_at + 1;
-      block = make(bytes, tally);
-      std::memset(block, static_cast<int>(bytes & 255), bytes);
-    }
+    do {
+      for (size_t i = 0; i < kStepsAtOnce; i++) {
+        char*& block = blocks[random.below(kWorkingSet)];
+        std::free(block);
+        size_t bytes = sizes[drawn_at];
+        drawn_at = drawn_at + 1 == kSizes ? 0 : drawn_at + 1;
+        block = make(bytes, worker.tally);
+        std::memset(block, static_cast<int>(bytes & 255), bytes);
+      }
+    } while (worker.goes_on());
     for (char* block : blocks) std::free(block);
-    run.add(tally);
   });
 }
 

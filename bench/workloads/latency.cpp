@@ -6,6 +6,7 @@
 // A call in which the scheduler gives the CPU to another thread says nothing about the allocator, and with more threads than
 // CPUs one call in ten thousand is like that: those are counted by themselves (malloc_preempted), and are in no other figure.
 // A call in which the thread waits, for a lock, is the allocator's and counts like any other.
+// Calls before the steady state are in no figure.
 #if defined(__x86_64__)
 #include <sys/resource.h>
 #include <sys/rseq.h>
@@ -164,12 +165,24 @@ size_t server_bytes(Random& random) {
   return random.between(32'769, 65'536);
 }
 
-char* timed_make(size_t bytes, Watch& watch, Histogram& times, Tally& tally) {
-  watch.start();
+// What a thread times its calls with: `seat` is where they are counted, `is_measured` whether they are.
+struct Timer {
+  Watch watch;
+  Seat& seat;
+  bool is_measured;
+
+  void count(Histogram& times, uint64_t time) {
+    const bool was_preempted = watch.was_preempted();
+    if (is_measured) was_preempted ? times.leave_out() : times.add(time);
+  }
+};
+
+char* timed_make(size_t bytes, Timer& timer, Tally& tally) {
+  timer.watch.start();
   uint64_t from = stamp();
   char* object = static_cast<char*>(std::malloc(bytes));
   uint64_t time = stamp() - from;
-  watch.was_preempted() ? times.leave_out() : times.add(time);
+  timer.count(timer.seat.mallocs, time);
   if (object == nullptr) broken("malloc returned null");
   // The head of the object and every page of it, as a server that fills its answer.
   std::memset(object, static_cast<int>(bytes & 255), std::min<size_t>(bytes, 128));
@@ -180,12 +193,12 @@ char* timed_make(size_t bytes, Watch& watch, Histogram& times, Tally& tally) {
   return object;
 }
 
-void timed_free(void* object, Watch& watch, Histogram& times) {
-  watch.start();
+void timed_free(void* object, Timer& timer) {
+  timer.watch.start();
   uint64_t from = stamp();
   std::free(object);
   uint64_t time = stamp() - from;
-  watch.was_preempted() ? times.leave_out() : times.add(time);
+  timer.count(timer.seat.frees, time);
 }
 
 // False: the inbox is full.
@@ -200,12 +213,13 @@ bool post(Seat& to, char* object) {
   return true;
 }
 
-void read_inbox(Seat& seat, Watch& watch) {
+void read_inbox(Timer& timer) {
+  Seat& seat = timer.seat;
   if (seat.inbox.load(std::memory_order_relaxed) == nullptr) return;
   seat.letters.store(0, std::memory_order_relaxed);
   for (Letter* letter = seat.inbox.exchange(nullptr, std::memory_order_acquire); letter != nullptr;) {
     Letter* next = letter->next;
-    timed_free(letter, watch, seat.frees);
+    timed_free(letter, timer);
     letter = next;
   }
 }
@@ -215,34 +229,35 @@ void read_inbox(Seat& seat, Watch& watch) {
 void server_latency(Run& run) {
   constexpr size_t kObjects = 8192, kStepsPerLook = 32;
   size_t objects = kObjects / static_cast<size_t>(run.threads);
-  size_t steps = run.share(1.3e6);
   Book<Seat> seats(static_cast<size_t>(run.threads));
   uint64_t from_ticks = stamp(), from_ns = wall_ns();
   run.in_threads([&](int number) {
     size_t me = static_cast<size_t>(number), threads = static_cast<size_t>(run.threads);
     Random random(me);
-    Tally tally;
-    Watch watch;
-    Seat& seat = seats[me];
+    Worker worker(run, number);
+    Timer timer{Watch(), seats[me], worker.is_measured()};
     Book<char*> table(objects);
-    for (char*& object : table) object = timed_make(server_bytes(random), watch, seat.mallocs, tally);
-    for (size_t i = 0; i < steps; i++) {
-      char*& object = table[random.below(objects)];
-      size_t to = random.one_in(4) ? random.below(threads) : me;
-      if (to == me || !post(seats[to], object)) timed_free(object, watch, seat.frees);
-      object = timed_make(server_bytes(random), watch, seat.mallocs, tally);
-      if (i % kStepsPerLook == 0) read_inbox(seat, watch);
-    }
-    for (char* object : table) timed_free(object, watch, seat.frees);
-    read_inbox(seat, watch);
-    run.add(tally);
+    for (char*& object : table) object = timed_make(server_bytes(random), timer, worker.tally);
+    do {
+      timer.is_measured = worker.is_measured();
+      for (size_t i = 0; i < kStepsPerLook; i++) {
+        char*& object = table[random.below(objects)];
+        size_t to = random.one_in(4) ? random.below(threads) : me;
+        if (to == me || !post(seats[to], object)) timed_free(object, timer);
+        object = timed_make(server_bytes(random), timer, worker.tally);
+      }
+      read_inbox(timer);
+    } while (worker.goes_on());
+    timer.is_measured = false;
+    for (char* object : table) timed_free(object, timer);
+    read_inbox(timer);
   });
   double ns_a_tick = static_cast<double>(wall_ns() - from_ns) / static_cast<double>(stamp() - from_ticks);
-  // What was posted to threads that had ended.
-  Watch watch;
-  for (Seat& seat : seats) read_inbox(seat, watch);
   Book<Histogram> all(2);
   for (Seat& seat : seats) {
+    // What was posted to threads that had ended.
+    Timer timer{Watch(), seat, false};
+    read_inbox(timer);
     all[0].add(seat.mallocs);
     all[1].add(seat.frees);
   }

@@ -1,9 +1,11 @@
-// The synthetic workloads, one program: `workloads NAME THREADS [--scale S] [--idle SECONDS]`, or `workloads --list`.
+// The synthetic workloads, one program. It goes on until an observer says stop, or does a fixed amount of work:
+//   workloads NAME THREADS --board FILE                      bench/suite/observe.py is the observer
+//   workloads NAME THREADS --operations N [--idle SECONDS]   at least N; all figures that depend on time include the start
+//   workloads --list
 // Each is written anew from its published description, which the files name; the sizes, the lifetimes and who frees are
-// those of the description. The work is the same for any number of threads, and --scale multiplies it; the live data
-// stays. Prints one line of key=value:
+// those of the description. Prints one line of key=value when it ends:
 //   wall_ns cpu_ns             from the first to the last call, without phases of rest
-//   operations checksum        allocations, and bytes asked for or received: they depend on the work alone
+//   operations checksum        allocations, and bytes asked for or received: with --operations they depend on the work alone
 //   peak_kib end_kib           greatest resident memory; resident memory when all is freed
 //   minor_faults major_faults  of the work
 //   library                    the file that malloc comes from
@@ -12,7 +14,10 @@
 //   idle_kib                   with --idle: resident memory after so many seconds without a call
 // Called by: bench/suite, tests/bench.
 #include <inttypes.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <string_view>
@@ -93,38 +98,45 @@ struct Entry {
 };
 
 constexpr Entry kWorkloads[] = {
-    {"larson", larson, kNone, "a server's tables of blocks: replaced at random, handed to the next thread"},
-    {"xmalloc", xmalloc, kNone, "half of the threads allocate batches, the other half frees them"},
+    {"larson", larson, kNone,
+     "a server's tables of 1,000 blocks of 8 to 1,000 bytes, handed to the next thread"},
+    {"replaced", replaced, kNone, "as larson, but a thread ends after 1,000 blocks"},
+    {"xmalloc", xmalloc, kNone,
+     "half of the threads allocate batches of 4,096 objects, the other half frees them"},
     {"t-test1", t_test1, kNone, "malloc, calloc, realloc and memalign mixed, up to 10,000 bytes"},
     {"cache-scratch", cache_scratch, kNone,
-     "passive false sharing: objects handed out side by side are freed"},
+     "passive false sharing: objects handed out side by side are freed (thousands of writes)"},
     {"cache-thrash", cache_thrash, kNone,
-     "active false sharing: each thread writes to small objects of its own"},
+     "active false sharing: each thread writes to small objects of its own (thousands of writes)"},
     {"threadtest", threadtest, kNone, "allocates many objects of one size, then frees them all"},
-    {"linux-scalability", linux_scalability, kNone, "malloc and free of 512 bytes in a tight loop"},
-    {"alloc-test", alloc_test, kNone, "small sizes and slots after Pareto's law, all bytes written and read"},
+    {"alloc-test", alloc_test, kNone, "up to 1 KiB, slots after Pareto's law, all bytes written and read"},
     {"sh6", sh6, kNone, "waves of small sizes, freed forwards and backwards while a third stays"},
     {"sh8", sh8, kNone, "as sh6, and other threads free some of the objects"},
     {"mstress", mstress, kNone, "phases of new threads with uneven loads; objects move and survive"},
-    {"rptest", rptest, kNone, "16 to 16,000 bytes, scattered frees, some blocks freed by another thread"},
+    {"rptest", rptest, kNone, "8 to 16,000 bytes, scattered frees, some blocks freed by another thread"},
     {"mleak", mleak, kNone, "threads that leave one small object and end"},
-    {"glibc-simple", glibc_simple, kSingle, "blocks of one size, 25 to 1,600 at a time, first in, first out"},
+    {"glibc-simple", glibc_simple, kSingle,
+     "blocks of one size, 25 to 1,600 at a time, freed in both orders"},
     {"glibc-thread", glibc_thread, kNone, "1,024 blocks a thread, replaced at random, mostly tiny"},
     {"malloc-large", malloc_large, kSingle,
-     "20 buffers of 5 to 25 MiB, replaced at random, every page written"},
+     "20 buffers of 5 to 25 MiB, replaced at random, every byte written"},
     {"ring", ring, kNone, "pairs of a producer and a consumer"},
     {"fan-in", fan_in, kNone, "many producers, one consumer"},
     {"fan-out", fan_out, kNone, "one producer, many consumers"},
     {"asymmetric", asymmetric, kNone, "each thread allocates another share and frees another one"},
     {"realloc", realloc_growth, kNone, "strings and vectors that grow step by step"},
-    {"burst-idle", burst_idle, kIdle, "bursts of 200 MB, freed, with rests between"},
+    {"cache", cache, kNone, "128 MiB of values that turn over, their sizes move, a few get old"},
+    {"burst-idle", burst_idle, kIdle,
+     "bursts of 200 MB, freed, with rests between; for memory, not for a rate"},
     {"size-shift", size_shift, kIdle, "one mix of sizes after the other; a scattered tenth of each stays"},
     {"server-latency", server_latency, kLatency, "a server's mix of sizes, every call timed"},
 };
 
 [[noreturn]] void usage() {
   std::fprintf(stderr,
-               "usage: workloads NAME THREADS [--scale S] [--idle SECONDS]\n       workloads --list\n");
+               "usage: workloads NAME THREADS --board FILE\n"
+               "       workloads NAME THREADS --operations N [--idle SECONDS]\n"
+               "       workloads --list\n");
   std::exit(2);
 }
 
@@ -148,6 +160,27 @@ void list() {
   }
 }
 
+// The observer's file, or memory of our own where nobody looks.
+Board& board_of(const char* path) {
+  int file = path == nullptr ? -1 : open(path, O_RDWR | O_CLOEXEC);
+  struct stat about;
+  if (path != nullptr && (file < 0 || fstat(file, &about) != 0 || about.st_size != sizeof(Board)))
+    refuse("--board must be a file of the observer's", path);
+  void* p = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE,
+                 path == nullptr ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, file, 0);
+  if (p == MAP_FAILED) broken("no memory for the board");
+  Board& board = *static_cast<Board*>(p);
+  if (path == nullptr) {
+    board.phase.store(kMeasured, std::memory_order_relaxed);
+    return board;
+  }
+  close(file);
+  if (board.magic != Board::kMagic) refuse("--board must be a file of the observer's", path);
+  // Nobody else would end it.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return board;
+}
+
 int run_one(int argc, char** argv) {
   const Entry* entry = std::find_if(std::begin(kWorkloads), std::end(kWorkloads),
                                     [&](const Entry& e) { return e.name == argv[1]; });
@@ -155,19 +188,26 @@ int run_one(int argc, char** argv) {
   double threads = number(argv[2], "THREADS must be a whole number from 1 to 64", 0, kMaxThreads);
   if (threads != std::floor(threads)) refuse("THREADS must be a whole number from 1 to 64", argv[2]);
   if ((entry->marks & kSingle) != 0 && threads != 1) refuse("this workload has one thread, not", argv[2]);
-  double scale = 1, idle = 0;
+  double operations = 0, idle = 0;
+  const char* board_file = nullptr;
   for (int i = 3; i < argc; i += 2) {
     std::string_view option = argv[i];
-    if (option != "--scale" && option != "--idle") refuse("no such option", argv[i]);
+    if (option != "--operations" && option != "--idle" && option != "--board")
+      refuse("no such option", argv[i]);
     if (i + 1 == argc) refuse("this option needs a value", argv[i]);
-    if (option == "--scale") {
-      scale = number(argv[i + 1], "--scale must be a number above 0, up to 10000", 0, 1e4);
-    } else {
+    if (option == "--operations") {
+      operations = number(argv[i + 1], "--operations must be a number above 0, up to 1e15", 0, 1e15);
+    } else if (option == "--idle") {
       idle = number(argv[i + 1], "--idle must be seconds above 0, up to 3600", 0, 3600);
+    } else {
+      board_file = argv[i + 1];
     }
   }
-  Run run(static_cast<int>(threads), scale, idle);
+  if ((operations > 0) == (board_file != nullptr)) usage();
+  Board& board = board_of(board_file);
+  Run run(static_cast<int>(threads), static_cast<uint64_t>(std::ceil(operations)), idle, board);
   run.start();
+  board.pid.store(static_cast<uint64_t>(getpid()), std::memory_order_release);  // [the observer's look]
   entry->run(run);
   run.end();
   run.print();

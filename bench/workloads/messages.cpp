@@ -1,14 +1,15 @@
 // Workloads in which one thread allocates and another frees. Queues lie in books; live data is what waits in them.
 //
 // xmalloc     Lever and Boreham, "malloc() performance in a multithreaded Linux environment" (USENIX 2000), in the form of
-//             SuperMalloc's tests: half of the threads allocate batches of objects of 8 bytes to 2 KiB, and the other half
-//             frees them. The batches' own arrays are of malloc too.
+//             SuperMalloc's tests (xmalloc-test -s 64): half of the threads allocate batches of 4,096 objects of 64 bytes,
+//             which they write, and the other half frees them; at most 100 batches wait, the last is taken first. The
+//             batches' own arrays are of malloc too. W workers of the original are 2 W threads here.
 // ring        pairs of a producer and a consumer, each with a queue between them.
 // fan-in      many producers, one consumer: its frees go to the lanes (or heaps) of all the others.
 // fan-out     one producer, many consumers: what all the others free comes back to it.
 // asymmetric  after the message passing of snmalloc's paper (Liétar et al., ISMM 2019), with uneven roles: thread i sends to
-//             the threads above it, of n threads the first allocates n - 1 shares and frees none, the last allocates none
-//             and frees the most. Sizes from 16 bytes to 8 KiB.
+//             the threads above it, so the first frees none and the last allocates none; of a fixed amount of work the first
+//             of n threads allocates n - 1 shares. Sizes from 16 bytes to 8 KiB.
 // A message is written by its producer at both ends and read by its consumer. A thread alone plays both roles in turns.
 #include <optional>
 
@@ -45,15 +46,13 @@ void receive(void* object, Tally& tally) {
 
 size_t small_bytes(Random& random) { return random.by_powers(4, 10); }
 
-// `count` messages in portions to a queue, which it then closes.
-void produce(Queue& queue, size_t count, Random& random, Tally& tally) {
+// Messages in portions to a queue, which it then closes.
+void produce(Queue& queue, Random& random, Worker& worker) {
   void* portion[kPortion];
-  while (count > 0) {
-    size_t n = std::min(count, kPortion);
-    for (size_t i = 0; i < n; i++) portion[i] = compose(small_bytes(random), tally);
-    queue.push(portion, n);
-    count -= n;
-  }
+  do {
+    for (void*& message : portion) message = compose(small_bytes(random), worker.tally);
+    queue.push(portion, kPortion);
+  } while (worker.goes_on());
   queue.close();
 }
 
@@ -66,131 +65,178 @@ void consume(Queue& queue, Tally& tally) {
 
 // Both roles in one thread: as many messages as would wait in the queue, then all of them out again.
 template <class Bytes>
-void alone(size_t count, size_t waiting, Random& random, Tally& tally, Bytes bytes) {
-  Book<void*> queue(std::min(count, waiting));
-  while (count > 0) {
-    size_t n = std::min(count, queue.size());
-    for (size_t i = 0; i < n; i++) queue[i] = compose(bytes(random), tally);
-    for (size_t i = 0; i < n; i++) receive(queue[i], tally);
-    count -= n;
+void alone(size_t waiting, Random& random, Worker& worker, Bytes bytes) {
+  Book<void*> queue(waiting);
+  do {
+    size_t n = 0;
+    do {
+      queue[n++] = compose(bytes(random), worker.tally);
+    } while (n < waiting && (n % kPortion != 0 || worker.goes_on()));
+    for (size_t i = 0; i < n; i++) receive(queue[i], worker.tally);
+  } while (worker.goes_on());
+}
+
+constexpr size_t kBatchObjects = 4096, kBatchesWaiting = 100, kObjectBytes = 64;
+
+struct Batch {
+  Batch* next;
+  void* objects[kBatchObjects];
+};
+
+// The list of xmalloc's batches, as the original has it.
+class Batches {
+ public:
+  explicit Batches(int producers) : producers_(producers) {}
+
+  void push(Batch* batch) {
+    std::unique_lock lock(mutex_);
+    has_room_.wait(lock, [&] { return waiting_ < kBatchesWaiting; });
+    batch->next = first_;
+    first_ = batch;
+    waiting_++;
+    has_items_.notify_one();
   }
+
+  // Null: the producers are done and nothing is left.
+  Batch* pop() {
+    std::unique_lock lock(mutex_);
+    has_items_.wait(lock, [&] { return first_ != nullptr || producers_ == 0; });
+    Batch* batch = first_;
+    if (batch != nullptr) {
+      first_ = batch->next;
+      waiting_--;
+      has_room_.notify_one();
+    }
+    return batch;
+  }
+
+  // By each producer when it is done.
+  void close() {
+    std::lock_guard lock(mutex_);
+    if (--producers_ == 0) has_items_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable has_items_, has_room_;
+  Batch* first_ = nullptr;
+  size_t waiting_ = 0;
+  int producers_;
+};
+
+Batch* fill_batch(Tally& tally) {
+  Batch* batch = static_cast<Batch*>(std::malloc(sizeof(Batch)));
+  if (batch == nullptr) broken("malloc returned null");
+  for (void*& object : batch->objects) {
+    object = std::malloc(kObjectBytes);
+    if (object == nullptr) broken("malloc returned null");
+    std::memset(object, 1, kObjectBytes);
+  }
+  tally.operations += kBatchObjects + 1;
+  return batch;
+}
+
+void free_batch(Batch* batch, Tally& tally) {
+  for (void* object : batch->objects) {
+    tally.checksum += static_cast<uint64_t>(static_cast<char*>(object)[kObjectBytes - 1]);
+    std::free(object);
+  }
+  std::free(batch);
 }
 
 }  // namespace
 
 void xmalloc(Run& run) {
-  constexpr size_t kBatch = 512, kBatches = 32;
-  constexpr size_t kSizes[] = {8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048};
-  struct Batch {
-    void* objects[kBatch];
-  };
-  auto fill = [&](Random& random, Tally& tally) {
-    Batch* batch = static_cast<Batch*>(std::malloc(sizeof(Batch)));
-    if (batch == nullptr) broken("malloc returned null");
-    for (void*& object : batch->objects) object = compose(kSizes[random.below(std::size(kSizes))], tally);
-    tally.operations++;
-    return batch;
-  };
-  auto drain = [](void* item, Tally& tally) {
-    Batch* batch = static_cast<Batch*>(item);
-    for (void* object : batch->objects) receive(object, tally);
-    std::free(batch);
-  };
   int producers = std::max(1, run.threads / 2);
-  size_t batches = run.share(4.4e6 / kBatch, producers);
-  Queue queue(kBatches, producers);
+  Batches batches(producers);
   run.in_threads([&](int me) {
-    Random random(static_cast<uint64_t>(me));
-    Tally tally;
     if (run.threads == 1) {
-      void* waiting[kBatches];
-      for (size_t done = 0; done < batches; done += kBatches) {
-        size_t n = std::min(kBatches, batches - done);
-        for (size_t i = 0; i < n; i++) waiting[i] = fill(random, tally);
-        for (size_t i = 0; i < n; i++) drain(waiting[i], tally);
-      }
+      Worker worker(run, me);
+      do {
+        free_batch(fill_batch(worker.tally), worker.tally);
+      } while (worker.goes_on());
     } else if (me < producers) {
-      for (size_t i = 0; i < batches; i++) queue.push(fill(random, tally));
-      queue.close();
+      Worker worker(run, me, run.share(1, producers));
+      do {
+        batches.push(fill_batch(worker.tally));
+      } while (worker.goes_on());
+      batches.close();
     } else {
-      void* item;
-      while (queue.pop(&item, 1) != 0) drain(item, tally);
+      Worker worker(run, me);
+      while (Batch* batch = batches.pop()) free_batch(batch, worker.tally);
     }
-    run.add(tally);
   });
 }
 
 void ring(Run& run) {
   int pairs = run.threads / 2;
   size_t waiting = kWaiting / static_cast<size_t>(std::max(1, pairs));
-  size_t share = run.share(4e6);
   std::array<std::optional<Queue>, kMaxThreads / 2> queues;
   for (int i = 0; i < pairs; i++) queues[static_cast<size_t>(i)].emplace(waiting, 1);
   run.in_threads([&](int me) {
     Random random(static_cast<uint64_t>(me));
-    Tally tally;
     if (me == 2 * pairs) {  // the odd one
-      alone(share, waiting, random, tally, small_bytes);
+      Worker worker(run, me);
+      alone(waiting, random, worker, small_bytes);
     } else if (Queue& queue = *queues[static_cast<size_t>(me) / 2]; me % 2 == 0) {
-      produce(queue, 2 * share, random, tally);
+      Worker worker(run, me, run.share(2, run.threads));
+      produce(queue, random, worker);
     } else {
-      consume(queue, tally);
+      Worker worker(run, me);
+      consume(queue, worker.tally);
     }
-    run.add(tally);
   });
 }
 
 namespace {
 
 // The first `producers` threads send, the others receive, all through one queue.
-void through_one_queue(Run& run, double total, int producers) {
+void through_one_queue(Run& run, int producers) {
   Queue queue(kWaiting, producers);
   run.in_threads([&](int me) {
     Random random(static_cast<uint64_t>(me));
-    Tally tally;
+    Worker worker(run, me, run.share(1, producers));
     if (run.threads == 1) {
-      alone(run.units(total), kWaiting, random, tally, small_bytes);
+      alone(kWaiting, random, worker, small_bytes);
     } else if (me < producers) {
-      produce(queue, run.share(total, producers), random, tally);
+      produce(queue, random, worker);
     } else {
-      consume(queue, tally);
+      consume(queue, worker.tally);
     }
-    run.add(tally);
   });
 }
 
 }  // namespace
 
-void fan_in(Run& run) { through_one_queue(run, 3.3e6, std::max(1, run.threads - 1)); }
+void fan_in(Run& run) { through_one_queue(run, std::max(1, run.threads - 1)); }
 
-void fan_out(Run& run) { through_one_queue(run, 3e6, 1); }
+void fan_out(Run& run) { through_one_queue(run, 1); }
 
 namespace {
 
 size_t mixed_bytes(Random& random) { return random.by_powers(4, 13); }
 
-// Thread `me` of asymmetric: sends `messages` to the threads above it, and frees what those below send. Queues lead
-// upwards only, so a thread that waits for room waits for one that does not wait for it.
-void send_and_receive(size_t me, size_t threads, size_t messages, std::optional<Queue>* inboxes,
-                      Tally& tally) {
+// Thread `me` of asymmetric: sends to the threads above it, and frees what those below send. Queues lead upwards only, so a
+// thread that waits for room waits for one that does not wait for it.
+void send_and_receive(size_t me, size_t threads, std::optional<Queue>* inboxes, Worker& worker) {
   Random random(me);
   void* portion[kPortion];
-  while (messages > 0) {
-    size_t n = std::min(messages, random.between(1, kPortion / 2));
-    for (size_t i = 0; i < n; i++) portion[i] = compose(mixed_bytes(random), tally);
-    inboxes[me + 1 + random.below(threads - me - 1)]->push(portion, n);
-    messages -= n;
-    n = inboxes[me]->try_pop(portion, kPortion);
-    for (size_t i = 0; i < n; i++) receive(portion[i], tally);
+  if (me + 1 < threads) {
+    do {
+      size_t n = random.between(1, kPortion / 2);
+      for (size_t i = 0; i < n; i++) portion[i] = compose(mixed_bytes(random), worker.tally);
+      inboxes[me + 1 + random.below(threads - me - 1)]->push(portion, n);
+      n = inboxes[me]->try_pop(portion, kPortion);
+      for (size_t i = 0; i < n; i++) receive(portion[i], worker.tally);
+    } while (worker.goes_on());
   }
   for (size_t above = me + 1; above < threads; above++) inboxes[above]->close();
-  consume(*inboxes[me], tally);
+  consume(*inboxes[me], worker.tally);
 }
 
 }  // namespace
 
 void asymmetric(Run& run) {
-  constexpr double kMessages = 2.6e6;
   constexpr size_t kMixedWaiting = kWaiting / 4;  // of 1.4 KiB
   size_t threads = static_cast<size_t>(run.threads);
   std::array<std::optional<Queue>, kMaxThreads> inboxes;
@@ -199,18 +245,14 @@ void asymmetric(Run& run) {
   size_t all_shares = std::max<size_t>(1, threads * (threads - 1) / 2);
   run.in_threads([&](int number) {
     size_t me = static_cast<size_t>(number);
-    Tally tally;
     if (threads == 1) {
       Random random(0);
-      alone(run.units(kMessages), kMixedWaiting, random, tally, mixed_bytes);
+      Worker worker(run, number);
+      alone(kMixedWaiting, random, worker, mixed_bytes);
     } else {
-      size_t shares = threads - 1 - me;
-      size_t messages =
-          shares == 0 ? 0
-                      : run.units(kMessages * static_cast<double>(shares) / static_cast<double>(all_shares));
-      send_and_receive(me, threads, messages, inboxes.data(), tally);
+      Worker worker(run, number, run.share(threads - 1 - me, all_shares));
+      send_and_receive(me, threads, inboxes.data(), worker);
     }
-    run.add(tally);
   });
 }
 

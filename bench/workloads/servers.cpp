@@ -1,54 +1,68 @@
 // Programs whose threads come and go, and leave objects behind.
 //
-// larson   Larson and Krishnan, "Memory allocation for long-running server applications" (ISMM 1998): the main thread
-//          fills tables of blocks of 8 to 1,000 bytes and mixes them; each thread replaces random blocks of its table, then
-//          starts a thread that goes on with the table, and ends. Blocks outlive the threads that allocated them.
-// mstress  Leijen's stress test of mimalloc: phases of new threads with uneven shares of the work; sizes are powers of two,
-//          now and then many times that; part of the objects stays until the end of the thread, part is freed at random,
-//          part is exchanged through a table that all threads share, where it survives the phase.
-// rptest   Jansson's rpmalloc-benchmark: each thread holds blocks of 16 to 16,000 bytes, smaller ones more often, and in each
-//          loop frees some that lie scattered and allocates as many; in every second loop it hands some to another thread.
-// mleak    Leijen's test of what threads leave behind: a thread allocates one small object, exchanges it for one that
-//          another thread has left, frees that, and ends. Stresses the start and the end of threads.
+// larson    Larson and Krishnan, "Memory allocation for long-running server applications" (ISMM 1998): the main thread
+//           fills a table of 1,000 blocks of 8 to 1,000 bytes for each thread and mixes them all; each thread replaces random
+//           blocks of its table, 100 times as many as there are, then starts a thread that goes on with the table, and ends.
+//           Blocks outlive the threads that allocated them.
+// replaced  the same with threads that replace 1,000 blocks, not 100,000: what the start and the end of a thread cost.
+// mstress   Leijen's stress test of mimalloc, at scale 50: phases of new threads with uneven loads; thread i allocates
+//           (i mod 8 + 1) times 7,500 objects of one to 64 words, one in a hundred of 100 times that, one in a thousand of
+//           1,000 times, one in ten thousand of 10,000 times; a third stays until the end of the thread, part is freed at
+//           random, part is exchanged through a table of 1,000 that all threads share; half of it survives a phase.
+// rptest    Jansson's rpmalloc-benchmark (0 1 2 500 1000 100 8 16000): each thread holds 1,000 blocks of 8 to 16,000 bytes,
+//           smaller ones more often, and in each loop frees 100 that lie scattered and allocates as many; in every second
+//           loop it hands some to another thread.
+// mleak     Leijen's test of what threads leave behind: a thread allocates one small object, exchanges it for one that
+//           another thread has left, frees that, and ends; ten at a time. Stresses the start and the end of threads.
 #include <vector>
 
 #include "workloads.h"
 
 namespace workloads {
 
-void larson(Run& run) {
-  constexpr size_t kBlocks = 24'000, kLeast = 8, kMost = 1000, kGenerations = 8;
-  size_t blocks = kBlocks / static_cast<size_t>(run.threads);
-  size_t steps = run.share(5.5e6 / kGenerations);
-  Book<char*> tables(blocks * static_cast<size_t>(run.threads));
+namespace {
+
+// Threads that replace so many blocks, each in the place of the one before it.
+void replace_blocks(Run& run, size_t steps) {
+  constexpr size_t kBlocks = 1000, kLeast = 8, kMost = 1000, kStepsAtOnce = 100;
+  Book<char*> tables(kBlocks * static_cast<size_t>(run.threads));
   Random mixing(1);
   Tally first;
   for (char*& block : tables) block = make(mixing.between(kLeast, kMost), first);
   for (size_t i = tables.size(); i > 1; i--) std::swap(tables[i - 1], tables[mixing.below(i)]);
-  run.add(first);
-  run.in_generations(kGenerations, [&](int chain, size_t generation) {
-    char** table = tables.data() + blocks * static_cast<size_t>(chain);
+  run.in_generations([&](int chain, size_t generation) {
+    char** table = tables.data() + kBlocks * static_cast<size_t>(chain);
     Random random(2 + generation * kMaxThreads + static_cast<size_t>(chain));
-    Tally tally;
-    for (size_t i = 0; i < steps; i++) {
-      char*& block = table[random.below(blocks)];
-      std::free(block);
-      block = make(random.between(kLeast, kMost), tally);
-    }
-    run.add(tally);
+    Worker worker(run, chain);
+    bool goes_on;
+    do {
+      for (size_t i = 0; i < kStepsAtOnce; i++) {
+        char*& block = table[random.below(kBlocks)];
+        std::free(block);
+        block = make(random.between(kLeast, kMost), worker.tally);
+      }
+      goes_on = worker.goes_on();
+    } while (goes_on && worker.tally.operations < steps);
+    return goes_on;
   });
   for (char* block : tables) std::free(block);
 }
+
+}  // namespace
+
+void larson(Run& run) { replace_blocks(run, 100'000); }
+void replaced(Run& run) { replace_blocks(run, 1000); }
 
 namespace {
 
 constexpr size_t kTransfers = 1000;
 
-size_t mstress_bytes(Random& random) {
-  size_t bytes = size_t{8} << random.below(8);
-  if (random.one_in(100)) bytes *= 16;
-  if (random.one_in(1000)) bytes *= 16;
-  return bytes;
+size_t mstress_bytes(size_t words, Random& random) {
+  if (random.one_in(100)) {
+    size_t choice = random.below(100);
+    words *= choice == 0 ? 10'000 : choice <= 10 ? 1000 : 100;
+  }
+  return words * sizeof(uint64_t);
 }
 
 // All words of the object are written; the first and the last tell its size, and are looked at when it is freed.
@@ -67,25 +81,26 @@ void check_and_free(uint64_t* object) {
 
 // One thread of one phase. Its lists grow in memory of malloc, as those of the original do. What it does with an object
 // depends on what the others have left, so the sizes are drawn from a row of their own.
-void stress(size_t objects, Random sizes, Tally& tally, Book<std::atomic<uint64_t*>>& transfers) {
+void stress(size_t objects, Random sizes, Worker& worker, Book<std::atomic<uint64_t*>>& transfers) {
+  constexpr size_t kAtOnce = 100;
   Random random(objects);
   std::vector<uint64_t*> retained, passing;
-  for (size_t i = 0; i < objects; i++) {
-    (random.one_in(2) ? retained : passing).push_back(fill_object(mstress_bytes(sizes), tally));
+  for (size_t i = 0; i < objects && !worker.is_stopped(); i++) {
+    if (i % 3 == 0) {
+      retained.push_back(fill_object(mstress_bytes(size_t{1} << sizes.below(7), sizes), worker.tally));
+    } else {
+      passing.push_back(fill_object(mstress_bytes(size_t{1} << sizes.below(5), sizes), worker.tally));
+    }
     if (!passing.empty() && random.below(3) != 0) {
       uint64_t*& chosen = passing[random.below(passing.size())];
       check_and_free(chosen);
-      chosen = passing.back();
-      passing.pop_back();
+      chosen = nullptr;
     }
     if (!passing.empty() && random.one_in(4)) {
       uint64_t*& chosen = passing[random.below(passing.size())];
       chosen = transfers[random.below(kTransfers)].exchange(chosen);
-      if (chosen == nullptr) {
-        chosen = passing.back();
-        passing.pop_back();
-      }
     }
+    if (i % kAtOnce == 0) worker.publish();
   }
   for (uint64_t* object : retained) check_and_free(object);
   for (uint64_t* object : passing) check_and_free(object);
@@ -94,19 +109,18 @@ void stress(size_t objects, Random sizes, Tally& tally, Book<std::atomic<uint64_
 }  // namespace
 
 void mstress(Run& run) {
-  constexpr size_t kObjectsOfPhase = 64'000;
-  size_t phases = run.units(55);
+  constexpr size_t kObjects = 7500;
   Book<std::atomic<uint64_t*>> transfers(kTransfers);
-  // Thread i has i + 1 shares.
-  size_t all_shares = static_cast<size_t>(run.threads) * (static_cast<size_t>(run.threads) + 1) / 2;
-  for (size_t phase = 0; phase < phases; phase++) {
+  Random which(1);
+  for (size_t phase = 0; run.goes_on(); phase++) {
     run.in_new_threads([&, phase](int me) {
       Random sizes(phase * kMaxThreads + static_cast<size_t>(me));
-      Tally tally;
-      size_t objects = kObjectsOfPhase * (static_cast<size_t>(me) + 1) / all_shares;
-      stress(objects, sizes, tally, transfers);
-      run.add(tally);
+      Worker worker(run, me);
+      stress(kObjects * (static_cast<size_t>(me) % 8 + 1), sizes, worker, transfers);
     });
+    for (std::atomic<uint64_t*>& object : transfers) {
+      if (which.one_in(2)) check_and_free(object.exchange(nullptr));
+    }
   }
   for (std::atomic<uint64_t*>& object : transfers) check_and_free(object.load());
 }
@@ -150,52 +164,52 @@ void free_handed(Inbox& inbox) {
 }  // namespace
 
 void rptest(Run& run) {
-  constexpr size_t kBlocks = 4096, kLeast = 16, kMost = 16'000, kAtOnce = 100, kHandedAtOnce = 25;
+  constexpr size_t kBlocks = 1000, kLeast = 8, kMost = 16'000, kAtOnce = 100, kHandedAtOnce = 25;
   // A prime step through the table meets every block once, never two neighbours in a row.
-  constexpr size_t kStep = 1031;
-  size_t blocks = kBlocks / static_cast<size_t>(run.threads);
-  size_t loops = run.share(2e6 / kAtOnce);
-  Book<Inbox> inboxes(static_cast<size_t>(run.threads));
-  run.in_threads([&](int me) {
-    Random random(static_cast<uint64_t>(me));
-    Tally tally;
-    Book<char*> table(blocks);
+  constexpr size_t kStep = 31;
+  size_t threads = static_cast<size_t>(run.threads);
+  Book<Inbox> inboxes(threads);
+  run.in_threads([&](int number) {
+    size_t me = static_cast<size_t>(number);
+    Random random(me);
+    Worker worker(run, number);
+    Book<char*> table(kBlocks);
     // The smaller of two even draws falls linearly. The first byte of every page is written, as in the original.
     auto allocate = [&] {
       size_t bytes = std::min(random.between(kLeast, kMost), random.between(kLeast, kMost));
-      char* block = make(bytes, tally);
+      char* block = make(bytes, worker.tally);
       for (size_t at = 4096; at < bytes; at += 4096) block[at] = 1;
       return block;
     };
     for (char*& block : table) block = allocate();
-    size_t at = random.below(blocks);
-    for (size_t loop = 0; loop < loops; loop++) {
-      size_t to = (static_cast<size_t>(me) + 1 + loop / 2) % static_cast<size_t>(run.threads);
+    size_t at = random.below(kBlocks), loop = 0;
+    do {
+      size_t to = (me + 1 + loop / 2) % threads;
       for (size_t i = 0; i < kAtOnce; i++) {
-        at = (at + kStep) % blocks;
-        bool hand = loop % 2 == 1 && i < kHandedAtOnce && to != static_cast<size_t>(me);
+        at = (at + kStep) % kBlocks;
+        bool hand = loop % 2 == 1 && i < kHandedAtOnce && to != me;
         if (!hand || !hand_over(inboxes[to], table[at])) std::free(table[at]);
         table[at] = allocate();
       }
-      free_handed(inboxes[static_cast<size_t>(me)]);
-    }
+      free_handed(inboxes[me]);
+      loop++;
+    } while (worker.goes_on());
     for (char* block : table) std::free(block);
-    run.add(tally);
   });
   for (Inbox& inbox : inboxes) free_handed(inbox);
 }
 
 void mleak(Run& run) {
   constexpr size_t kWords = 16, kLeft = 1000;
-  size_t rounds = run.share(4500);
   Book<std::atomic<void*>> left(kLeft);
-  for (size_t round = 0; round < rounds; round++) {
-    run.in_new_threads([&](int me) {
+  for (size_t round = 0; run.goes_on(); round++) {
+    run.in_new_threads([&, round](int me) {
       Random random(round * kMaxThreads + static_cast<size_t>(me));
+      Worker worker(run, me);
       void* object = std::calloc(kWords, sizeof(void*));
       if (object == nullptr) broken("calloc returned null");
       std::free(left[random.below(kLeft)].exchange(object));
-      run.add({1, kWords * sizeof(void*)});
+      worker.tally = {1, kWords * sizeof(void*)};
     });
   }
   for (std::atomic<void*>& object : left) std::free(object.load());

@@ -33,13 +33,16 @@ class Sizes {
 
 // drop(object) takes an object that is no longer needed.
 template <class Drop>
-void waves(size_t count, size_t objects, Tally& tally, Drop drop) {
+void waves(Run& run, int me, Drop drop) {
+  size_t objects = kLiveObjects / static_cast<size_t>(run.threads);
+  Worker worker(run, me);
   Book<char*> live(objects);
   size_t third = objects / 3;
-  for (size_t wave = 0; wave < count; wave++) {
+  size_t wave = 0;
+  do {
     Sizes sizes(wave);
     for (char*& object : live) {
-      if (object == nullptr) object = make(sizes.next(), tally);
+      if (object == nullptr) object = make(sizes.next(), worker.tally);
     }
     // The thirds change places from wave to wave, so every object is freed in its turn.
     size_t forwards = wave % 3 * third, backwards = (wave + 1) % 3 * third;
@@ -51,35 +54,26 @@ void waves(size_t count, size_t objects, Tally& tally, Drop drop) {
       std::free(live[i]);
       live[i] = nullptr;
     }
-  }
+    wave++;
+  } while (worker.goes_on());
   for (char* object : live) std::free(object);
 }
 
 }  // namespace
 
 void sh6(Run& run) {
-  size_t objects = kLiveObjects / static_cast<size_t>(run.threads);
-  size_t count = run.units(210);
-  run.in_threads([&](int) {
-    Tally tally;
-    waves(count, objects, tally, [](char* object) { std::free(object); });
-    run.add(tally);
-  });
+  run.in_threads([&](int me) { waves(run, me, [](char* object) { std::free(object); }); });
 }
 
 void sh8(Run& run) {
-  size_t objects = kLiveObjects / static_cast<size_t>(run.threads);
-  size_t count = run.units(75);
   // An object that goes in here is freed by whoever puts the next one there.
   Book<std::atomic<char*>> exchanged(kExchanged);
   run.in_threads([&](int me) {
-    Tally tally;
     Random random(static_cast<uint64_t>(me));
-    waves(count, objects, tally, [&](char* object) {
+    waves(run, me, [&](char* object) {
       if (random.one_in(2)) object = exchanged[random.below(kExchanged)].exchange(object);
       std::free(object);
     });
-    run.add(tally);
   });
   for (std::atomic<char*>& object : exchanged) std::free(object.load());
 }

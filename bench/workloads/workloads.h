@@ -1,15 +1,19 @@
-// What the workloads build on: memory for their books outside of the allocator under test, threads that end with their
-// work, come in generations or stay parked, and the figures of a run.
+// What the workloads build on: memory for their books outside of the allocator under test, the board where an observer reads
+// how far they are, threads that end with their work, come in generations or stay parked, and the figures of a run.
 // Called by: every file of bench/workloads. Each workload is a function of a Run; main.cpp lists them and calls one.
+// Every thread of a workload is a Worker that does one batch after the other, until the observer says stop or a fixed amount
+// of work is done. Both are the same code.
 #ifndef LANEMALLOC_BENCH_WORKLOADS_WORKLOADS_H_
 #define LANEMALLOC_BENCH_WORKLOADS_WORKLOADS_H_
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -92,6 +96,26 @@ inline char* make(size_t bytes, Tally& tally) {
   return object;
 }
 
+// A batch of work, between two looks at the board, is some microseconds to some milliseconds.
+enum Phase : uint32_t { kWarming = 0, kMeasured = 1, kStop = 2 };
+
+// What the observer shares with the workload, in a file that both map. bench/suite/observe.py knows this layout.
+struct Board {
+  static constexpr uint64_t kMagic = 0x3164'7261'6f62'6c31;
+  static constexpr size_t kLine = 128;  // the hardware fetches lines in pairs
+
+  struct alignas(kLine) Counter {
+    std::atomic<uint64_t> operations;  // stored by one thread at a time
+  };
+
+  uint64_t magic;             // the observer's
+  std::atomic<uint64_t> pid;  // the workload's, stored when its work begins
+  alignas(kLine) std::atomic<uint32_t> phase;
+  Counter counters[kMaxThreads];
+};
+static_assert(offsetof(Board, pid) == 8 && offsetof(Board, phase) == 128 && offsetof(Board, counters) == 256);
+static_assert(sizeof(Board) == 256 + kMaxThreads * 128);
+
 // The tail of the time of single calls, in nanoseconds; and how many calls are not in it (latency.cpp).
 struct Tail {
   double p50 = 0, p99 = 0, p999 = 0, p9999 = 0, max = 0;
@@ -100,17 +124,33 @@ struct Tail {
 
 class Run {
  public:
-  Run(int threads, double scale, double idle_seconds)
-      : threads(threads), scale(scale), idle_seconds_(idle_seconds) {}
+  // operations: 0, or how many the whole work has at least.
+  Run(int threads, uint64_t operations, double idle_seconds, Board& board)
+      : threads(threads), operations(operations), board(board), idle_seconds_(idle_seconds) {}
 
   const int threads;
-  const double scale;
+  const uint64_t operations;
+  Board& board;
   Tail malloc_tail, free_tail;  // set by workloads that measure latency
 
-  // The whole work, and what each of `workers` does of it.
-  size_t units(double total) const { return std::max<size_t>(1, static_cast<size_t>(total * scale)); }
-  size_t share(double total, int workers) const { return units(total / workers); }
-  size_t share(double total) const { return share(total, threads); }
+  // What one of those does that do `part` of `whole` of a fixed amount of work; without end if there is none.
+  uint64_t share(size_t part, size_t whole) const {
+    return operations == 0 ? UINT64_MAX : std::max<uint64_t>(operations * part / whole, 1);
+  }
+  uint64_t share(int part, int whole) const {
+    return share(static_cast<size_t>(part), static_cast<size_t>(whole));
+  }
+
+  // Not ordered with anything: a thread that sees the phase a batch later does a batch more.
+  Phase phase() const { return static_cast<Phase>(board.phase.load(std::memory_order_relaxed)); }
+
+  // For work that comes in phases of new threads: whether there is to be another phase.
+  bool goes_on() const {
+    uint64_t done = 0;
+    for (const Board::Counter& counter : board.counters)
+      done += counter.operations.load(std::memory_order_relaxed);
+    return phase() != kStop && (operations == 0 || done < operations);
+  }
 
   void add(const Tally& tally) {
     operations_ += tally.operations;
@@ -134,26 +174,39 @@ class Run {
     for (int i = 0; i < threads; i++) pool[static_cast<size_t>(i)].join();
   }
 
-  // As many chains as there are threads; in each, a thread runs body(chain, generation), starts the next and ends.
+  // As many chains as there are threads; in each, a thread runs body(chain, generation), starts the next and ends. The next
+  // one has begun by then, as a server's has. The chain ends when the body returns false.
   template <class Body>
-  void in_generations(size_t generations, Body body) {
-    Book<pthread_t> handles(generations * static_cast<size_t>(threads));
+  void in_generations(Body body) {
+    struct Chain {
+      pthread_t last;
+      sem_t ended;
+    };
     struct Chains {
       Body& body;
-      Book<pthread_t>& handles;
-      size_t generations;
-      void start(int chain, size_t generation) {
-        pthread_t& handle = handles[static_cast<size_t>(chain) * generations + generation];
+      Book<Chain> all;
+      static void join(pthread_t thread) {
+        if (pthread_join(thread, nullptr) != 0) broken("cannot join a thread");
+      }
+      void start(int chain, size_t generation, pthread_t before) {
         // The thread gets a copy, for the one that starts it may end before.
-        handle = spawn([this, chain, generation] {
-          body(chain, generation);
-          if (generation + 1 < generations) start(chain, generation + 1);
+        spawn([this, chain, generation, before] {
+          const bool goes_on = body(chain, generation);
+          if (generation > 0) join(before);
+          if (goes_on) return start(chain, generation + 1, pthread_self());
+          all[static_cast<size_t>(chain)].last = pthread_self();
+          sem_post(&all[static_cast<size_t>(chain)].ended);
         });
       }
-    } chains{body, handles, generations};
-    for (int i = 0; i < threads; i++) chains.start(i, 0);
-    // A thread has stored its successor's handle when it ends.
-    for (pthread_t handle : handles) pthread_join(handle, nullptr);
+    } chains{body, Book<Chain>(static_cast<size_t>(threads))};
+    for (Chain& chain : chains.all) sem_init(&chain.ended, 0, 0);
+    for (int i = 0; i < threads; i++) chains.start(i, 0, pthread_self());
+    for (Chain& chain : chains.all) {
+      while (sem_wait(&chain.ended) != 0) {
+      }
+      Chains::join(chain.last);
+      sem_destroy(&chain.ended);
+    }
   }
 
   // Like in_new_threads, but the threads wait, without a call of the allocator, until the end has been measured.
@@ -187,9 +240,9 @@ class Run {
   void print() const;
 
  private:
-  // Starts a thread whose closure lies in memory of malloc, as std::thread does, but gives a plain handle.
+  // Starts a thread whose closure lies in memory of malloc, as std::thread does.
   template <class Closure>
-  static pthread_t spawn(Closure closure) {
+  static void spawn(Closure closure) {
     pthread_t handle;
     auto entry = [](void* p) -> void* {
       Closure mine = *static_cast<Closure*>(p);
@@ -198,7 +251,6 @@ class Run {
       return nullptr;
     };
     if (pthread_create(&handle, nullptr, entry, new Closure(closure)) != 0) broken("cannot start a thread");
-    return handle;
   }
 
   struct Clocks {
@@ -215,11 +267,47 @@ class Run {
   std::atomic<uint64_t> operations_{0}, checksum_{0};
 };
 
+// One thread of the work, and its part of it. A thread that takes another one's place goes on with its counter.
+class Worker {
+ public:
+  Worker(Run& run, int number) : Worker(run, number, run.share(1, run.threads)) {}
+  // share: its part of a fixed amount of work.
+  Worker(Run& run, int number, uint64_t share)
+      : run_(run),
+        counter_(run.board.counters[number].operations),
+        before_(counter_.load(std::memory_order_relaxed)),
+        share_(share) {}
+  ~Worker() {
+    publish();
+    run_.add(tally);
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  Tally tally;
+
+  // Not ordered with anything: the observer adds up numbers that may be a batch old.
+  void publish() { counter_.store(before_ + tally.operations, std::memory_order_relaxed); }
+
+  // After each batch: whether there is to be another one.
+  bool goes_on() {
+    publish();
+    return before_ + tally.operations < share_ && run_.phase() != kStop;
+  }
+
+  bool is_stopped() const { return run_.phase() == kStop; }
+  bool is_measured() const { return run_.phase() == kMeasured; }
+
+ private:
+  Run& run_;
+  std::atomic<uint64_t>& counter_;
+  const uint64_t before_, share_;
+};
+
 // classic.cpp
 void threadtest(Run&);
 void cache_scratch(Run&);
 void cache_thrash(Run&);
-void linux_scalability(Run&);
 void t_test1(Run&);
 void alloc_test(Run&);
 void glibc_simple(Run&);
@@ -229,6 +317,7 @@ void sh6(Run&);
 void sh8(Run&);
 // servers.cpp
 void larson(Run&);
+void replaced(Run&);
 void mstress(Run&);
 void rptest(Run&);
 void mleak(Run&);
@@ -238,6 +327,8 @@ void ring(Run&);
 void fan_in(Run&);
 void fan_out(Run&);
 void asymmetric(Run&);
+// cache.cpp
+void cache(Run&);
 // growth.cpp
 void realloc_growth(Run&);
 void malloc_large(Run&);

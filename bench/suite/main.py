@@ -37,6 +37,7 @@ import measure
 import model
 import observe
 import report
+import tables
 from common import Library
 from measure import Deadline, Line, Progress, Workload
 from model import Allocator, Result
@@ -328,6 +329,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--all", action="store_true", help="pairs, start-up and memory after the end too")
     p.add_argument("--json", type=Path, help="write the figures here")
     p.add_argument("--page", type=Path, help="write the HTML page here")
+    p.add_argument("--markdown", type=Path, help="write the tables of docs/performance.md here")
     p.add_argument("--show", type=Path, metavar="JSON", help="measure nothing: show this result")
     p.add_argument("--program", type=Path, help="another program with the workloads' command line")
     p.add_argument("--list", action="store_true", help="list workloads, programs and allocators")
@@ -338,14 +340,16 @@ def show(result: Result, arguments: argparse.Namespace) -> None:
     console = report.console_for(False)
     for m in (result.synthetic, result.programs):
         m.least = arguments.least
-    tables = report.Report(result, arguments.base, console, arguments.cpu)
-    tables.everything()
+    shown = report.Report(result, arguments.base, console, arguments.cpu)
+    shown.everything()
     if result.startup:
-        tables.say(result.startup.rstrip())
+        shown.say(result.startup.rstrip())
     if arguments.page:
         import page
 
         page.write(result, arguments.page)
+    if arguments.markdown:
+        tables.write(result, arguments.markdown)
 
 
 def list_everything(arguments: argparse.Namespace, libraries: Sequence[Library]) -> None:

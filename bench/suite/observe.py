@@ -165,8 +165,6 @@ def figures_of(started: float, measured: Sequence[Look], steady: bool) -> dict[s
         "steady": float(steady),
         "start_seconds": before,
         "start_part": before / (before + seconds),
-        # Seconds at the steady rate that the start-up's work would have saved.
-        "start_lost": max(0.0, before - first.operations / rate) if rate else before,
     }
 
 

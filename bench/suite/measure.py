@@ -38,7 +38,8 @@ HANGS = 3  # an allocator that has hung on this many lines is not tried on other
 IDLE_AT_ONCE = 24
 IDLE_ROOM_KIB = 2 * 2**20
 PROGRAM_TIMEOUT = 240.0
-MIN_PROGRAM_SCALE = 0.1
+MIN_PROGRAM_SCALE = 0.25
+FIXED_PART = 0.33  # of a program's run: its start and its data do not shrink with its work
 
 
 class Failed(Exception):
@@ -309,6 +310,16 @@ class Rates:
         beside = (self.spent - self.measured) / self.runs if self.runs else USUAL_START_SECONDS
         return rounds * len(self.libraries) * (self.plan.seconds_of(line) + beside)
 
+    def expected_runs(self) -> int:
+        """How many runs the first rounds will be, as far as can be told before."""
+        left, runs = self.deadline.left(), 0
+        for line in self.lines:
+            rounds = self.plan.first_rounds(line)
+            if self.cost(line, rounds) <= left:
+                left -= self.cost(line, rounds)
+                runs += rounds * len(self.libraries)
+        return runs
+
     def round(self, line: Line, number: int) -> None:
         seconds, rule = self.plan.seconds_of(line), self.plan.rule_of(line)
         for library in rotated(self.libraries, number, self.lines.index(line)):
@@ -331,8 +342,6 @@ class Rates:
             rounds = self.plan.first_rounds(line)
             if self.deadline.left() < self.cost(line, rounds):
                 dropped.append(str(line))
-                for _ in range(rounds * len(self.libraries)):
-                    self.progress.step(f"{line}: dropped")
                 continue
             self.result.lines.append(str(line))
             kept.append(line)
@@ -343,7 +352,7 @@ class Rates:
         return kept
 
     def measure(self) -> tuple[Measurements, list[str]]:
-        self.progress.start("workloads", sum(self.plan.first_rounds(l) for l in self.lines) * len(self.libraries))
+        self.progress.start("workloads", self.expected_runs())
         kept = self.first()
         self.progress.finish()
         again = [l for l in kept if not self.plan.is_long(l)]
@@ -507,6 +516,21 @@ def run_program(name: str, library: Library, scale: float, timeout: float) -> di
     return {k: float(v) for k, v in json.loads(output.splitlines()[-1]).items() if v is not None}
 
 
+def fit_programs(costs: dict[str, float], runs: float, scale: float, seconds: float) -> tuple[list[str], float]:
+    """Which programs fit, and at what part of their work: made smaller down to a limit, then left out from the end. costs: of a run of each
+    at `scale`; runs: of each."""
+    names = list(costs)
+    while names:
+        whole = sum(costs[n] for n in names) * runs
+        if whole <= seconds:
+            return names, scale
+        fits = scale * (seconds / whole - FIXED_PART) / (1 - FIXED_PART)
+        if fits >= min(MIN_PROGRAM_SCALE, scale):
+            return names, round(fits, 2)
+        names.pop()
+    return [], scale
+
+
 def programs(
     names: Sequence[str],
     libraries: Sequence[Library],
@@ -531,12 +555,14 @@ def programs(
                 pass  # the rounds will tell
             costs[name] = time.monotonic() - before
         progress.finish()
-        whole = sum(costs.values()) * len(libraries) * 1.1
-        if whole * rounds > deadline.left():
-            # A part of each run, its start and its data, does not shrink: a third is what to expect.
-            fits = (deadline.left() / rounds / whole - 0.33) / 0.67
-            result.scale = scale = round(min(scale, max(MIN_PROGRAM_SCALE, scale * fits)), 2)
-            cuts.append(f"real programs: {scale:g} of their work, to keep to the time")
+        least = min(LEAST_ROUNDS, rounds)
+        kept, result.scale = fit_programs(costs, 1.1 * least * len(libraries), scale, deadline.left())
+        if result.scale != scale:
+            cuts.append(f"real programs: {result.scale:g} of their work, to keep to the time")
+        if dropped := [n for n in names if n not in kept]:
+            cuts.append(f"real programs: dropped to keep to the time: {', '.join(dropped)}")
+        names, scale = kept, result.scale
+        result.lines = list(kept)
     progress.start("real programs", rounds * len(names) * len(libraries))
     last = 0.0
     for number in range(rounds):

@@ -579,6 +579,14 @@ class Budget(unittest.TestCase):
         for number in range(0, len(self.order), 2):
             self.assertEqual(len(set(self.order[number : number + 2])), 2)
 
+    def test_programs_do_less_and_then_there_are_fewer(self) -> None:
+        costs = {"a": 1.0, "b": 1.0, "c": 2.0}
+        self.assertEqual(measure.fit_programs(costs, 10, 1.0, 40), (["a", "b", "c"], 1.0))
+        self.assertEqual(measure.fit_programs(costs, 10, 1.0, 30), (["a", "b", "c"], 0.63))
+        self.assertEqual(measure.fit_programs(costs, 10, 1.0, 15), (["a", "b"], 0.63))
+        self.assertEqual(measure.fit_programs(costs, 10, 0.2, 39), (["a", "b"], 0.2))
+        self.assertEqual(measure.fit_programs(costs, 10, 1.0, 1), ([], 1.0))
+
     def test_every_line_is_one_of_a_workload_that_there_is(self) -> None:
         program = build_workloads()
         known = {w.name: w for w in measure.list_workloads(program)}

@@ -369,6 +369,9 @@ class Rates:
         if once and done > 1:
             self.cuts.append(f"workloads: {', '.join(once)} in one round alone, for a run of it takes long")
         self.result.rounds = done
+        # For a reader the lines of a workload stand together.
+        names = list(dict.fromkeys(l.workload.name for l in kept))
+        self.result.lines = [str(l) for l in sorted(kept, key=lambda l: (names.index(l.workload.name), l.threads))]
         self.stage.close()
         return self.result, self.cuts
 

@@ -13,8 +13,14 @@
 
 namespace workloads {
 
+namespace {
+
+constexpr size_t kAtOnce = 64;  // operations between two looks at the board
+
+}  // namespace
+
 void realloc_growth(Run& run) {
-  constexpr size_t kBuffers = 128, kLimit = 96 * 1024, kAtOnce = 64;
+  constexpr size_t kBuffers = 128, kLimit = 96 * 1024;
   size_t buffers = std::max<size_t>(1, kBuffers / static_cast<size_t>(run.threads));
   struct Buffer {
     char* bytes;
@@ -118,7 +124,7 @@ void burst_idle(Run& run) {
         Listed* object = listed(bytes, worker.tally);
         live += object->bytes;
         kept[random.below(2)].push(object);
-        worker.publish();
+        if (worker.tally.operations % kAtOnce == 0) worker.publish();
       }
       for (List& list : kept) list.free_all();
       pthread_barrier_wait(&over);
@@ -144,7 +150,7 @@ void fill_and_thin_out(size_t target, Book<List>& lists, List& kept, Random& ran
     Listed* object = listed(bytes(random), worker.tally);
     live += object->bytes;
     lists[random.below(kScattered)].push(object);
-    worker.publish();
+    if (worker.tally.operations % kAtOnce == 0) worker.publish();
   }
   for (List& list : lists) {
     while (list.first != nullptr) {

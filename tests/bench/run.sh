@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The benchmark suite's own tests: its arithmetic and its runner, against programs that fail, hang or do other work; and the
-# synthetic workloads, small. Takes half a minute. Called by: tests/run.sh, or by hand. Needs the release build.
+# The benchmark suite's own tests: when a line is steady, its arithmetic, its budget and its runner, against programs that die, hang or
+# stand still; and the synthetic workloads, small. Takes a minute. Called by: tests/run.sh, or by hand. Needs the release build.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

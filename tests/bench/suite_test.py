@@ -574,6 +574,12 @@ class Budget(unittest.TestCase):
             found, cuts, _ = self.measure(60)
             self.assertEqual(found.lines, ["a 8", "c 8"])
 
+    def test_lines_of_a_workload_stand_together_in_the_result(self) -> None:
+        lines = [measure.Line(measure.Workload(n, True, False, False, ""), t) for n, t in (("a", 8), ("b", 1), ("a", 32), ("a", 2))]
+        with unittest.mock.patch.object(measure, "run_line", lambda *_: {"rate": 1.0}):
+            found, _ = measure.Rates(Path("x"), [LIBC], lines, measure.Plan(1), measure.Deadline(), Quiet()).measure()
+        self.assertEqual(found.lines, ["a 2", "a 8", "a 32", "b 1"])
+
     def test_allocators_alternate_within_a_round(self) -> None:
         self.measure(None, names="a")
         for number in range(0, len(self.order), 2):

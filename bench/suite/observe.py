@@ -4,8 +4,9 @@ Called by: measure.py. The workload shares a file with its observer, the board (
 stores there how many operations it has done, and looks at the phase that stands there. The observer looks ten times a second at
 these counters and at /proc, so the workload itself takes no time, asks for no memory and makes no system call to be measured.
 
-The steady state begins by rule: when three windows in a row have rates within a tenth of each other. A window is 0.1 s, or 0.2
-or 0.4 s for work that goes in waves. Where that is not so after some seconds, measuring begins all the same, and the result says
+The steady state begins by rule: when three windows in a row have rates within a tenth of each other, and resident memory has not
+gone up in them to more than 5 % over what it had been at most: so first touches are over. A window is 0.1 s, or 0.2 or 0.4 s for
+work that goes in waves. Where that is not so after some seconds, measuring begins all the same, and the result says
 that the line was never steady. Only what comes afterwards counts for the rate.
 """
 
@@ -41,6 +42,7 @@ class Rule:
     spans: tuple[int, ...] = (1, 2, 4)  # windows are of so many looks
     windows: int = 3  # so many in a row agree
     agree: float = 0.1  # (greatest - least) / mean of their rates
+    grow: float = 0.05  # of resident memory, beyond its peak before them
     least: float = 0.3  # since the work began
     latest: float = 4.0  # then it is said that it never was
     stalled: float = 20.0  # without any operation: it hangs
@@ -51,7 +53,8 @@ class Rule:
 
     def __str__(self) -> str:
         spans = ", ".join(f"{self.window * s:g}" for s in self.spans)
-        return f"{self.windows} windows in a row (of {spans} s) within {self.agree:.0%} of each other, sought for {self.latest:g} s"
+        rates_agree = f"{self.windows} windows in a row (of {spans} s) whose rates are within {self.agree:.0%} of each other"
+        return f"{rates_agree} and in which resident memory goes up by at most {self.grow:.0%}, sought for {self.latest:g} s"
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,11 @@ def steady_span(looks: Sequence[Look], rule: Rule) -> int | None:
     """The shortest span whose last windows agree; None while none does."""
     for span in rule.spans:
         seen = rates(looks, span, rule.windows)
-        if len(seen) == rule.windows and min(seen) > 0 and max(seen) - min(seen) <= rule.agree * statistics.mean(seen):
+        if len(seen) < rule.windows or min(seen) <= 0:
+            continue
+        before, within = looks[: -rule.windows * span], looks[-rule.windows * span :]
+        grown = max(l.kib for l in within) > (1 + rule.grow) * max(l.kib for l in before)
+        if not grown and max(seen) - min(seen) <= rule.agree * statistics.mean(seen):
             return span
     return None
 

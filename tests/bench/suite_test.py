@@ -2,6 +2,7 @@
 """Tests of bench/suite: when a line is steady, ratios, means, missing lines, bars, the runner, the budget, the page. Called by: tests/bench/run.sh."""
 
 import contextlib
+import dataclasses
 import io
 import math
 import os
@@ -110,6 +111,17 @@ class Steady(unittest.TestCase):
         waves = ([1e6] * 16 + [4e6] * 16) * 20
         self.assertEqual(first_begin(waves, observe.Rule().slow()), (56, True, 16))
         self.assertEqual(first_begin([1e5 * 1.1**n for n in range(300)], observe.Rule().slow()), (160, False, 32))
+
+    def test_memory_that_still_grows_is_not_steady_but_waves_of_it_are(self) -> None:
+        def steady_with(kib: Sequence[float]) -> int | None:
+            looks = [dataclasses.replace(l, kib=k) for l, k in zip(series([1e6] * (len(kib) - 1)), kib, strict=True)]
+            return next((n - 1 for n in range(2, len(looks) + 1) if (seen := observe.begins(looks[:n], observe.Rule())) and seen[0]), None)
+
+        self.assertEqual(steady_with([100] * 10), 3)
+        self.assertEqual(steady_with([100, 104, 104, 105, 105]), 3)
+        self.assertEqual(steady_with([100, 200, 300, 400, 400, 400, 400, 400]), 6)
+        self.assertEqual(steady_with([100, 200, 50, 200, 60, 200, 100, 200]), 4)
+        self.assertIsNone(steady_with([100 * 1.1**n for n in range(33)]))
 
     def test_windows_are_as_long_as_they_were_not_as_they_should_have_been(self) -> None:
         looks = [observe.Look(0.0, 0), observe.Look(0.1, 100), observe.Look(0.25, 250), observe.Look(0.3, 300)]

@@ -76,6 +76,7 @@ class Tables:
         form: dict[str, tuple[str, Callable[[float], str]]] = {
             "start_seconds": ("start-up, s", lambda v: f"{v:.1f}"),
             "start_part": ("of a run", lambda v: f"{v:.0%}"),
+            "cpu_ns": ("CPU time an operation, ns", three),
             "cpus": ("CPUs in use", lambda v: f"{v:.2f}"),
             "faults": ("page faults a second", three),
             "mean_kib": ("mean RSS, MiB", lambda v: three(v / MIB)),

@@ -207,7 +207,8 @@ int run_one(int argc, char** argv) {
   Board& board = board_of(board_file);
   Run run(static_cast<int>(threads), static_cast<uint64_t>(std::ceil(operations)), idle, board);
   run.start();
-  board.pid.store(static_cast<uint64_t>(getpid()), std::memory_order_release);  // [the observer's look]
+  // Not ordered with anything: from here on the observer looks at counters, which are 0 until there is work.
+  board.pid.store(static_cast<uint64_t>(getpid()), std::memory_order_relaxed);
   entry->run(run);
   run.end();
   run.print();

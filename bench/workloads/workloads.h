@@ -96,7 +96,7 @@ inline char* make(size_t bytes, Tally& tally) {
   return object;
 }
 
-// A batch of work, between two looks at the board, is some microseconds to some milliseconds.
+// Said by the observer. Threads look at it between two batches, of some microseconds to some milliseconds.
 enum Phase : uint32_t { kWarming = 0, kMeasured = 1, kStop = 2 };
 
 // What the observer shares with the workload, in a file that both map. bench/suite/observe.py knows this layout.
@@ -133,7 +133,7 @@ class Run {
   Board& board;
   Tail malloc_tail, free_tail;  // set by workloads that measure latency
 
-  // What one of those does that do `part` of `whole` of a fixed amount of work; without end if there is none.
+  // The operations of a worker whose part of the work is part / whole. Without --operations there is no limit.
   uint64_t share(size_t part, size_t whole) const {
     return operations == 0 ? UINT64_MAX : std::max<uint64_t>(operations * part / whole, 1);
   }

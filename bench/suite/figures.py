@@ -298,6 +298,13 @@ def unsteady(m: Measurements) -> set[tuple[str, str]]:
     return {(line, n) for line, names in marked(m, "steady", lambda v: v <= 0.5).items() for n in names}
 
 
+def in_units(figure: str, value: float, unit: float) -> str:
+    """Three figures of a value in its unit; a rate with a unit of its own, for the rates of lines differ by a million."""
+    unit, name = next(((u, n) for u, n in ((1e6, " M"), (1e3, " k")) if value >= u), (1.0, "")) if figure == RATE else (unit, "")
+    scaled = value / unit
+    return (f"{scaled:.0f}" if scaled >= 100 else f"{scaled:.1f}" if scaled >= 10 else f"{scaled:.3g}") + name
+
+
 def start_up(m: Measurements) -> tuple[float, float, float] | None:
     """What part of a run is over before it is measured: least, median and greatest of the lines, each with the median of its runs."""
     parts = [statistics.median(seen) for line in m.lines if (seen := [s for n in m.allocators for s in m.samples(line, n, "start_part")])]

@@ -12,7 +12,13 @@ from figures import Bar, Ratio
 from model import HIGHER_IS_BETTER, Measurements, Result
 from rich.console import Console
 from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
@@ -109,11 +115,6 @@ def mean_cell(figure: str, mean: figures.Mean, subject: bool) -> Text:
     return Text(text, f"bold {shade(figure, mean.value, bad)}" if subject else "bold")
 
 
-def rounded(value: float) -> str:
-    """Three figures."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
-
-
 def new_table(title: str, *heads: str) -> Table:
     # A line of its own: a title inside of the table is cut to the table's width.
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", title=title, title_justify="left", title_style="bold")
@@ -178,7 +179,7 @@ class Report:
                 for n in names:
                     cells.append(ratio_cell(f, by.get(line, {}).get(n), n in self.result.subjects, marks.get((line, n), ""), limit))
                 best = figures.best(m, line, f, self.base)
-                cells.append(Text(rounded(best / scale) if best else "-", "dim"))
+                cells.append(Text(figures.in_units(f, best, scale) if best else "-", "dim"))
                 if by is main:
                     cells.append(Text(self.spread(m, line, figure), "dim"))
                     cells += [Text(self.start_up(m, line), "dim")] if start else []
@@ -206,7 +207,7 @@ class Report:
         for line, by in by_line.items():
             best = figures.best(m, line, figure, self.base)
             cells = [ratio_cell(figure, by.get(n), n in self.result.subjects, marks.get((line, n), ""), bad) for n in names]
-            cells += [Text(rounded(best / unit) if best else "-", "dim")] if unit else []
+            cells += [Text(figures.in_units(figure, best, unit) if best else "-", "dim")] if unit else []
             table.add_row(line, *cells, *[Text(self.start_up(m, line), "dim") for _ in start])
         means = figures.means(by_line, names)
         table.add_row(Text("geometric mean", "bold"), *[mean_cell(figure, means[n], n in self.result.subjects) for n in names], *["" for _ in more + start])
@@ -375,12 +376,12 @@ class Report:
             if self.cpu:
                 self.side_by_side(synthetic, "cpu_ns", "CPU time an operation", 1.0, "ns")
             else:
-                self.side_by_side(synthetic, figures.RATE, "Rate", 1e6, "M/s")
+                self.side_by_side(synthetic, figures.RATE, "Rate", 1.0, "a second")
         elif synthetic.lines:
             if self.cpu:
                 self.ratios(synthetic, "cpu_ns", "CPU time an operation", 1.1, 1.0, "ns")
             else:
-                self.ratios(synthetic, figures.RATE, "Rate", figures.LINE_RATE_LIMIT, 1e6, "M/s")
+                self.ratios(synthetic, figures.RATE, "Rate", figures.LINE_RATE_LIMIT, 1.0, "a second")
             self.ratios(synthetic, figures.PEAK, "Peak RSS", figures.LINE_PEAK_LIMIT, MIB, "MiB")
         if programs.lines and few:
             self.side_by_side(programs, "cpu_seconds" if self.cpu else figures.PROGRAM_TIME, "CPU time" if self.cpu else "Time", 1.0, "s")

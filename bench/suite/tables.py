@@ -45,7 +45,7 @@ class Tables:
         rows = []
         for line, by in by_line.items():
             cells = [f"{by[n].median:.2f}{'~' if (line, n) in doubtful else ''}" if n in by else "failed" for n in m.allocators]
-            rows.append([line, *cells, three((figures.best(m, line, figure, self.base) or 0) / unit)])
+            rows.append([line, *cells, figures.in_units(figure, figures.best(m, line, figure, self.base) or 0, unit)])
         means = figures.means(by_line, m.allocators)
         said = [f"{means[n].value:.2f}" + ("" if means[n].whole else f" ({means[n].lines}/{means[n].of})") for n in m.allocators]
         rows.append(["geometric mean", *said, ""])
@@ -95,7 +95,7 @@ class Tables:
         machine = f"{result.machine.get('cpu', '?')}, {result.machine.get('cores', '?')} CPUs"
         parts = [f"<!-- {counted}; {machine}. Rates: {result.rule}. -->\n", self.bars()]
         if m.lines:
-            parts += ["Rate, ratio to the best peer's (above 1: better)\n", self.lines(m, figures.RATE, 1e6, "M/s")]
+            parts += ["Rate, ratio to the best peer's (above 1: better)\n", self.lines(m, figures.RATE, 1.0, "a second")]
             parts += ["Peak RSS, ratio to the lowest peer's (below 1: better)\n", self.lines(m, figures.PEAK, MIB, "MiB")]
             parts += [self.standings(), self.start_up()]
             parts += [self.latency(line) for line in m.lines if line.rpartition(" ")[0] in result.latency_workloads]

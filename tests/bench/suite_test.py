@@ -167,6 +167,10 @@ class Arithmetic(unittest.TestCase):
         self.assertAlmostEqual(r["lane"].high, 0.7)
         self.assertAlmostEqual(r["q"].median, 1.0)
 
+    def test_a_rate_is_shown_in_its_own_unit_and_others_in_that_of_the_table(self) -> None:
+        self.assertEqual([figures.in_units("rate", v, 1.0) for v in (945.2, 6260, 9.58e6, 177e6, 0)], ["945", "6.26 k", "9.58 M", "177 M", "0"])
+        self.assertEqual(figures.in_units("peak_kib", 26.2 * 1024, 1024), "26.2")
+
     def test_a_line_that_no_base_ran_has_no_ratios(self) -> None:
         m = measured({"a 1": {"lane": [1]}, "b 1": {"lane": [1], "p": [2]}})
         self.assertEqual(list(figures.ratios(m, "wall_ns", ["lane", "p"], ["p"])), ["b 1"])
@@ -783,7 +787,7 @@ class Output(unittest.TestCase):
             text = file.read_text()
         self.assertRegex(text, r">0\.50~<")
         shown = tables.Tables(result).whole()
-        self.assertIn("| a 1 | 0.50~ | 1.00 | 2 |", shown)
+        self.assertIn("| a 1 | 0.50~ | 1.00 | 2 M |", shown)
         self.assertIn("- never steady (marked with ~)", shown)
         self.assertIn("never steady (marked with ~)", text)
         self.assertIn("Start-up: 25% of a run", text)

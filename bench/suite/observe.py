@@ -156,9 +156,11 @@ def figures_of(started: float, measured: Sequence[Look], steady: bool) -> dict[s
     first, last = measured[0], measured[-1]
     seconds, done = last.time - first.time, last.operations - first.operations
     rate = done / seconds
-    half = measured[len(measured) // 2]
-    later = (last.operations - half.operations) / (last.time - half.time)
-    earlier = (half.operations - first.operations) / (half.time - first.time)
+    drift = 1.0
+    if len(measured) > 2:  # fewer where the observer did not get a CPU for long
+        half = measured[len(measured) // 2]
+        earlier, later = ((b.operations - a.operations) / (b.time - a.time) for a, b in ((first, half), (half, last)))
+        drift = later / earlier if earlier > 0 else 1.0
     before = first.time - started
     return {
         "rate": rate,
@@ -168,7 +170,7 @@ def figures_of(started: float, measured: Sequence[Look], steady: bool) -> dict[s
         "faults": (last.faults - first.faults) / seconds,
         "mean_kib": statistics.mean(l.kib for l in measured),
         "growth": last.kib / max(first.kib, 1),
-        "drift": later / earlier if earlier > 0 else 1.0,
+        "drift": drift,
         "steady": float(steady),
         "start_seconds": before,
         "start_part": before / (before + seconds),

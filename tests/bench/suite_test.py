@@ -135,6 +135,10 @@ class Steady(unittest.TestCase):
         self.assertEqual((found["cpus"], found["cpu_ns"], found["faults"], found["drift"]), (2.0, 1e6, 20.0, 3.0))
         self.assertEqual((found["start_seconds"], found["start_part"]), (1.0, 0.5))
 
+    def test_an_observer_that_came_late_and_saw_the_end_alone_gives_the_rate(self) -> None:
+        found = observe.figures_of(0.0, [observe.Look(1.0, 500, 1.0, 10, 100.0), observe.Look(2.0, 2500, 3.0, 30, 300.0)], True)
+        self.assertEqual((found["rate"], found["drift"]), (2000.0, 1.0))
+
 
 class Arithmetic(unittest.TestCase):
     def test_geometric_mean_of_a_value_and_its_inverse_is_one(self) -> None:

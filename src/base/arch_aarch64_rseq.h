@@ -118,6 +118,13 @@ aborted:
   return Restartable::kInterrupted;
 }
 
+// Two registers are stored by one instruction, but another CPU may see one of them only: pushes enter (PerCpu::enter_for).
+inline constexpr bool kPushesHere = false;
+template <int kNumberAt, int kListAt>
+FAST Restartable rseq_push(ptrdiff_t, const std::atomic<uint32_t>&, const std::atomic<uint64_t>&, void*) {
+  return Restartable::kElsewhere;
+}
+
 #undef LANE_RSEQ_DESCRIPTOR
 #undef LANE_RSEQ_END
 

@@ -64,19 +64,20 @@ aborted:
 }
 
 // The same, where the lower half is that of *who, which is read in the sequence too: `seen` is what it was when the word was
-// marked.
+// marked. It is read after the word: who takes the lane away changes it meanwhile, and had it been read before, the word could say "free" again.
 template <int kNumberAt>
 FAST Restartable rseq_take_for(ptrdiff_t area, std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
                                uint32_t mark, uint32_t& before, uint64_t& seen) {
-  uint64_t scratch, low;  // low: in the register in which free()'s next function takes it
+  uint64_t scratch, mine, low;  // low: in the register in which free()'s next function takes it
   __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
+                        "movl %[word], %k[scratch]\n\t"
                         "movq %[who], %[low]\n\t"
-                        "movl %%fs:%c[at](%[area]), %k[scratch]\n\t"
-                        "movw %w[low], %w[scratch]\n\t"
-                        "cmpl %k[scratch], %[word]\n\t"
+                        "movl %%fs:%c[at](%[area]), %k[mine]\n\t"
+                        "movw %w[low], %w[mine]\n\t"
+                        "cmpl %k[scratch], %k[mine]\n\t"
                         "jne %l[elsewhere]\n\t"
                         "movl %[mark], %[word]\n" LANE_RSEQ_END
-                        : [scratch] "=&r"(scratch), [low] "=&d"(low), [word] "+m"(word)
+                        : [scratch] "=&r"(scratch), [mine] "=&r"(mine), [low] "=&d"(low), [word] "+m"(word)
                         : [area] "r"(area), [at] "i"(kNumberAt - 2), [who] "m"(who), [mark] "er"(mark)
                         : "memory", "cc"
                         : elsewhere, aborted);
@@ -115,6 +116,52 @@ elsewhere:
   return Restartable::kElsewhere;
 empty:
   return Restartable::kEmpty;
+aborted:
+  return Restartable::kInterrupted;
+}
+
+// Pushes are steps too: one store writes a list and its count.
+inline constexpr bool kPushesHere = true;
+
+// Of a CountedList.
+alignas(16) inline constexpr int32_t kOneLess[4] = {0, 0, -1, 0};
+
+// If the word names this CPU and the lower half of *who, as in rseq_take_for(): puts the object first in the list that lies kListAt
+// bytes into what the rest of *who is the address of, and takes one off its countdown; kLast, and nothing happened, if that would
+// leave none. The object's first word is written before, so it must be the caller's.
+template <int kNumberAt, int kListAt>
+FAST Restartable rseq_push(ptrdiff_t area, const std::atomic<uint32_t>& word,
+                           const std::atomic<uint64_t>& who, void* object) {
+  static_assert(kListAt % 16 == 0 && offsetof(CountedList, countdown) == 8);
+  uint64_t scratch, low;
+  __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
+                        "movl %%fs:%c[at](%[area]), %k[scratch]\n\t"
+                        "cmpw %w[scratch], %[upper]\n\t"
+                        "jne %l[elsewhere]\n\t"
+                        "movq %[who], %[low]\n\t"
+                        "cmpw %w[low], %[lower]\n\t"
+                        "jne %l[elsewhere]\n\t"
+                        "shrq $16, %[low]\n\t"
+                        "cmpl $1, %c[list]+8(%[low])\n\t"
+                        "jle %l[last]\n\t"
+                        "movq %[object], %%xmm0\n\t"
+                        "movhps %c[list]+8(%[low]), %%xmm0\n\t"
+                        "paddd %[one_less], %%xmm0\n\t"
+                        "movq %c[list](%[low]), %[scratch]\n\t"
+                        "movq %[scratch], (%[object])\n\t"
+                        "movaps %%xmm0, %c[list](%[low])\n" LANE_RSEQ_END
+                        : [scratch] "=&r"(scratch), [low] "=&r"(low)
+                        : [area] "r"(area), [at] "i"(kNumberAt), [list] "i"(kListAt), [who] "m"(who),
+                          [lower] "m"(reinterpret_cast<const uint16_t*>(&word)[0]),
+                          [upper] "m"(reinterpret_cast<const uint16_t*>(&word)[1]), [object] "r"(object),
+                          [one_less] "m"(kOneLess)
+                        : "memory", "cc", "xmm0"
+                        : elsewhere, last, aborted);
+  return Restartable::kDone;
+elsewhere:
+  return Restartable::kElsewhere;
+last:
+  return Restartable::kLast;
 aborted:
   return Restartable::kInterrupted;
 }

@@ -1,8 +1,9 @@
 // What came of a restartable sequence: a few instructions, the last of them a single store, that are one step for all
-// threads of a CPU. Called by: base/arch_*_rseq.h, platform.
+// threads of a CPU. Called by: base/arch_*_rseq.h, platform, slab.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace lanemalloc {
@@ -12,6 +13,15 @@ enum class Restartable : uint8_t {
   kElsewhere,    // the word was not the number of this CPU
   kEmpty,        // the list was
   kInterrupted,  // before the store: nothing happened
+  kLast,         // the count would have come to its end
+};
+
+// A list linked through its objects' first words, and a count that goes down. A step may write both: they are one aligned unit that one
+// instruction stores.
+struct alignas(16) CountedList {
+  void* head;
+  int32_t countdown;
+  uint32_t unused;
 };
 
 }  // namespace lanemalloc

@@ -89,7 +89,8 @@ class Engine {
   // `full(gate, batch)`: the object is freed, and the batch must be sent (flush_slow).
   template <class Full>
   FAST bool free_quickly(void* p, Slot& slot, Gate* gate, MapEntry entry, Full full) {
-    if (!Owned::may_allocate(gate, 0)) return false;
+    if (!Owned::may_allocate(gate, 0))
+      return PerCpu::may_free(gate, world_.region.distance(p)) && free_here_quickly(p, slot, gate);
     using Sent = typename Lane<P>::Sent;
     Remote* batch;
     const auto class_of_object = [&] { return world_.region.size_class_of(p); };
@@ -100,8 +101,12 @@ class Engine {
     Owned::leave(slot, gate);
     return true;
   }
-  // The next usual one: the owner's bin is refilled from elsewhere.
-  void* allocate_by_refill(Bytes size, Slot& slot, Gate* gate);
+  bool free_here_quickly(void* p, Slot& slot, Gate* gate);
+  // The next usual ones: the owner's bin is refilled from elsewhere, or that of a lane that is not owned.
+  FAST void* allocate_by_refill(Bytes size, Slot& slot, Gate* gate) {
+    return LIKELY(Owned::may_allocate(gate, 0)) ? allocate_by_owner(size, slot, gate)
+                                                : allocate_here(size, slot, gate);
+  }
   void* allocate_slow(Bytes size, Slot& slot, Gate* gate);
   // Tells why if the pointer is bad; then nothing changed.
   Verdict free_slow(void* p, Slot& slot, Gate* gate);
@@ -122,7 +127,10 @@ class Engine {
   Verdict free(void* p, Slot& slot) {
     Verdict verdict = Verdict::kGood;
     free(
-        p, slot, [&](Gate* gate, MapEntry) { verdict = free_slow(p, slot, gate); },
+        p, slot,
+        [&](Gate* gate, MapEntry) {
+          if (!free_here_quickly(p, slot, gate)) verdict = free_slow(p, slot, gate);
+        },
         [&](Gate* gate, Slab* slab) { look_slow(slab, slot, gate); });
     return verdict;
   }
@@ -339,6 +347,11 @@ class Engine {
   template <class Miss, class Look>
   FAST void free_here(void* p, Bytes distance, Slot& slot, Gate* gate, Miss miss, Look look) {
     if (UNLIKELY(!PerCpu::may_free(gate, distance))) return miss(gate, MapEntry());
+    if (P::pushes_here()) {
+      if (UNLIKELY(!PerCpu::push<P>(gate, world_.region.map_word(distance), p)))
+        return miss(gate, MapEntry());
+      return Owned::leave(slot, gate);
+    }
     uint64_t entry;
     uint32_t free;
     if (UNLIKELY(!PerCpu::enter_for<P>(gate, world_.region.map_word(distance), entry, free)))
@@ -349,7 +362,10 @@ class Engine {
     Owned::leave(slot, gate);
   }
   class Turn;
-  FAST void* allocate_in_turn(Bytes size, Slot& slot, Gate* gate);
+  Lane<P>* take_here(const Gate* gate, const Visit& visit);
+  void* allocate_by_owner(Bytes size, Slot& slot, Gate* gate);
+  void* allocate_here(Bytes size, Slot& slot, Gate* gate);
+  void* allocate_in_turn(Bytes size, Slot& slot, Gate* gate);
   FAST bool free_in_turn(void* p, Slot& slot, Gate* gate);
   void give_up_lane(Lane<P>& lane, Visit& visit);
   void rest_lane(Lane<P>& lane, Visit& visit);

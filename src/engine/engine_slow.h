@@ -32,8 +32,8 @@ class Engine<P>::Inside {
 //   exited_gate, forking_gate  -> an overflow lane
 //   owned          -> the thread's lane; it adopts an idle one or a new one if it has none
 //   shared         -> a lane of the pool, the one in its slot if it can be
-//   by CPU         -> the lane of the CPU that it runs on
-//   and where that one is revoked or taken, or there is no memory for it -> an overflow lane
+//   by CPU         -> the first lane that is free of the CPU that it runs on
+//   and where those are all revoked or taken, or there is no memory for one -> an overflow lane
 //
 // A thread that comes with a lane of another entry leaves it: the entry in use has changed.
 template <class P>
@@ -129,27 +129,10 @@ class Engine<P>::Stay : public Inside {
     world().region.set_hits(!P::numbers_for_hits());
     if (UNLIKELY(world().lanes.entry() != Entry::kPerCpu))
       world().region.set_hits(true);  // it has just changed
-    constexpr int kAttempts = 4;
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      Lane<P>* lane = world().lanes.here(P::lane_number());
-      if (lane == nullptr) return;
-      uint32_t before;
-      const Restartable result =
-          P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before);
-      if (LIKELY(result == Restartable::kDone)) {
-        if (gate_ != lane && gate_ != &no_lane_gate) count<P>(world().counters.rebinds);
-        lane->taken_by(visit_);
-        lane->see_growth();
-        lane_ = lane;
-        gate_ = lane;
-        how_ = How::kByCpu;
-        return;
-      }
-      // Taken or revoked; else the thread has moved to another CPU meanwhile.
-      if (result == Restartable::kElsewhere &&
-          lane->here.load(std::memory_order_relaxed) != lane->free_here())
-        return;
-    }
+    lane_ = engine_.take_here(gate_, visit_);
+    if (lane_ == nullptr) return;
+    gate_ = lane_;
+    how_ = How::kByCpu;
   }
 
   NOINLINE void overflow(bool nested) {
@@ -165,11 +148,40 @@ class Engine<P>::Stay : public Inside {
   How how_ = How::kOwned;
 };
 
-// Turn: a stay in the lane that the slot names, if it is a shared one or one of a CPU, and free; and not a first look around.
+// Enters the first lane that is free of the CPU that the thread runs on; null: none is, or there is no memory for one. gate: of the lane
+// that it comes from, or none. The first, so that threads of a CPU come together again after one of them was stopped inside.
+template <class P>
+NOINLINE Lane<P>* Engine<P>::take_here(const Gate* gate, const Visit& visit) {
+  constexpr int kAttempts = 3;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const uint32_t number = P::lane_number();
+    for (uint32_t which = 0;; ++which) {
+      if (which == LaneTable<P>::kLanesHere) return nullptr;
+      Lane<P>* lane = world_.lanes.here(number, which);
+      if (UNLIKELY(lane == nullptr)) return nullptr;
+      if (UNLIKELY(!lane->is_free_here())) continue;
+      uint32_t before;
+      const Restartable result =
+          P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before);
+      if (LIKELY(result == Restartable::kDone)) {
+        if (gate->how == Entry::kPerCpu && static_cast<const Lane<P>*>(gate)->number() != number)
+          count<P>(world_.counters.rebinds);
+        lane->taken_by(visit.who);
+        lane->see_growth();
+        return lane;
+      }
+      // Taken or revoked just now; else the thread was interrupted, or has moved to another CPU.
+      if (result == Restartable::kInterrupted || lane->is_free_here()) break;
+    }
+  }
+  return nullptr;
+}
+
+// Turn: a stay in the lane that the slot names, if it is a shared one, and free, or as by take_here(); and not a first look around.
 template <class P>
 class Engine<P>::Turn {
  public:
-  Turn(Engine& engine, Slot& slot, Gate* gate) : visit_(&slot, true) {
+  FAST Turn(Engine& engine, Slot& slot, Gate* gate) : visit_(&slot, true) {
     if (is_busy(gate) || gate->how != engine.entry() || engine.world_.settings.checked) return;
     Lane<P>* lane = static_cast<Lane<P>*>(gate);
     if (gate->how == Entry::kShared) {
@@ -177,11 +189,15 @@ class Engine<P>::Turn {
           Shared<P>(engine.world_, visit_).try_enter(*lane))
         lane_ = lane;
     } else if (gate->how == Entry::kPerCpu) {
+      // The usual one first, without a look at the CPU's number.
       uint32_t before;
-      if (P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before) ==
-          Restartable::kDone) {
-        lane->taken_by(visit_);
+      if (LIKELY(lane->is_first_here && P::take_here(lane->here, static_cast<uint16_t>(lane->id()),
+                                                     kTakenHere, before) == Restartable::kDone)) {
+        lane->taken_by(visit_.who);
+        lane->see_growth();
         lane_ = lane;
+      } else {
+        lane_ = engine.take_here(gate, visit_);
       }
     }
   }
@@ -205,11 +221,32 @@ class Engine<P>::Turn {
   Lane<P>* lane_ = nullptr;
 };
 
+// The usual miss by CPU: the first lane is free, and the slab that its bin draws from has a list.
 template <class P>
-FAST void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
+NOINLINE void* Engine<P>::allocate_here(Bytes size, Slot& slot, Gate* gate) {
+  const Bytes index = small_index(size);
+  if (UNLIKELY(!PerCpu::may_allocate(gate, index)))
+    return is_busy(gate) || gate->how == Entry::kOwned ? nullptr : allocate_in_turn(size, slot, gate);
+  Lane<P>* lane = static_cast<Lane<P>*>(gate);
+  const Bytes bin = lane->classes[index];
+  if (UNLIKELY(!lane->is_first_here || entry() != Entry::kPerCpu || world_.sampler.on() ||
+               !PerCpu::enter<P>(lane)))
+    return allocate_in_turn(size, slot, gate);
+  lane->taken_by(&slot);
+  void* object = lane->pop(bin);
+  if (object == nullptr) object = lane->refill_quickly(bin);
+  lane->leave_here();
+  if (UNLIKELY(object == nullptr)) return allocate_in_turn(size, slot, gate);
+  Owned::leave(slot, gate);
+  return object;
+}
+
+template <class P>
+NOINLINE void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
+  if (UNLIKELY(size - 1 >= kSlabMax)) return nullptr;
   Turn turn(*this, slot, gate);
   if (turn.lane() == nullptr) return nullptr;
-  const SizeClass c = class_of(size == 0 ? 1 : size);
+  const SizeClass c = class_of(size);
   void* p = turn.lane()->pop(index_of(c));
   if (p == nullptr) p = turn.lane()->refill_quickly(index_of(c));
   if (UNLIKELY(p == nullptr)) p = turn.lane()->refill(c, turn.visit());
@@ -218,12 +255,47 @@ FAST void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
   return UNLIKELY(due != SizeClass{0}) ? allocate_sampled(due, slot, gate) : p;
 }
 
+// The usual misses by CPU: an object of another lane of this CPU, which need not be entered; and one of another CPU's, if the first lane is
+// free and has a batch with room. False: nothing has changed.
+template <class P>
+NOINLINE bool Engine<P>::free_here_quickly(void* p, Slot& slot, Gate* gate) {
+  const Bytes distance = world_.region.distance(p);
+  if (UNLIKELY(!PerCpu::may_free(gate, distance))) return false;
+  const std::atomic<uint64_t>& word = world_.region.map_word(distance);
+  const Owner owner = MapEntry(word.load(std::memory_order_relaxed)).owner();
+  if (UNLIKELY(!is_lane(owner))) return false;
+  // acquire: whoever read the owner's number from the page map sees its lane made. Pairs with [entries.release].
+  std::atomic_thread_fence(std::memory_order_acquire);
+  Lane<P>& its = world_.lanes.at(owner);
+  Lane<P>& lane = *static_cast<Lane<P>*>(gate);
+  if (P::pushes_here() && its.number() == lane.number() && &its != &lane && its.here_bins != 0 &&
+      PerCpu::push<P>(&its, word, p))
+    return Owned::leave(slot, gate), true;
+  if (UNLIKELY(&its == &lane || !lane.is_first_here || entry() != Entry::kPerCpu || !PerCpu::enter<P>(&lane)))
+    return false;
+  lane.taken_by(&slot);
+  // Read again inside: until then the slab may have gone to or come from the depot.
+  const MapEntry now(word.load(std::memory_order_relaxed));
+  using Sent = typename Lane<P>::Sent;
+  Remote* batch;
+  Sent sent = Sent::kNot;
+  if (LIKELY(is_slab(now.owner()) && now.owner() != lane.id()))
+    sent = lane.send_quickly(
+        static_cast<Object*>(p), now, [&] { return world_.region.size_class_at(distance); }, batch);
+  if (UNLIKELY(sent == Sent::kFull)) {
+    Visit visit(&slot, true);
+    lane.flush(*batch, visit);
+  }
+  lane.leave_here();
+  if (UNLIKELY(sent == Sent::kNot)) return false;
+  return Owned::leave(slot, gate), true;
+}
+
 template <class P>
 FAST bool Engine<P>::free_in_turn(void* p, Slot& slot, Gate* gate) {
   if (!is_slab(world_.region.entry_for(p).owner())) return false;
   Turn turn(*this, slot, gate);
   if (turn.lane() == nullptr) return false;
-  if (turn.lane()->how == Entry::kPerCpu) turn.lane()->see_growth();
   // Read again inside: until then the slab may have gone to or come from the depot.
   const MapEntry entry = world_.region.entry_of(p);
   if (LIKELY(is_slab(entry.owner()))) turn.lane()->free(static_cast<Object*>(p), entry, turn.visit());
@@ -287,8 +359,8 @@ void Engine<P>::count_owner() {
 
 // An owner's bin. Null also where the owner must do something else first: that is seen to in a Stay.
 template <class P>
-void* Engine<P>::allocate_by_refill(Bytes size, Slot& slot, Gate* gate) {
-  if (!Owned::may_allocate(gate, 0) || size - 1 >= kSlabMax) return nullptr;
+void* Engine<P>::allocate_by_owner(Bytes size, Slot& slot, Gate* gate) {
+  if (UNLIKELY(size - 1 >= kSlabMax)) return nullptr;
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
   if (UNLIKELY(lane->is_asked() || (world_.lanes.entry() != Entry::kOwned && !P::single_threaded())))
     return nullptr;
@@ -308,7 +380,6 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
     bool zeroed;
     return allocate_large(size, kGranule, slot, gate, zeroed);
   }
-  if (void* p = allocate_in_turn(size, slot, gate)) return p;
   const SizeClass c = class_of(size == 0 ? 1 : size);
   void* p = nullptr;
   SizeClass due{0};
@@ -533,7 +604,7 @@ FAST void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
   Inside inside(slot, gate);
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
   if (LIKELY(lane->how != Entry::kPerCpu)) return lane->look_at(slab, inside.visit());
-  lane->taken_by(inside.visit());
+  lane->taken_by(inside.visit().who);
   lane->look_at(slab, inside.visit());
   lane->leave_here();
 }

@@ -201,10 +201,13 @@ class Lane : public Gate {
       here_bytes.store(bytes, std::memory_order_relaxed);
   }
   uint32_t free_here() const { return number_ << 16 | static_cast<uint32_t>(id_); }
+  // It is the first of its CPU's.
+  bool is_first_here = false;
+  bool is_free_here() const { return here.load(std::memory_order_relaxed) == free_here(); }
   // Somebody is inside: not the one who holds the lane from outside.
   bool is_taken_here() const { return here.load(std::memory_order_relaxed) == kTakenHere; }
   // Inside, in a miss: if the thread is torn off it knows that it was here, from now until it leaves.
-  void taken_by(const Visit& visit) { taker_.store(visit.who, std::memory_order_relaxed); }
+  void taken_by(const void* who) { taker_.store(who, std::memory_order_relaxed); }
 
   // --- Entered by its lock (entry/shared.h).
   // When an entry first failed since the last that did not: nanoseconds; 0 for none.

@@ -4,7 +4,7 @@
 //   owned     belongs to a thread: the thread's slot holds its gate
 //   idle      on the stack: its thread has exited; the next new thread adopts it
 //   shared    one of N, entered by try-lock by whoever comes (entry/shared.h); made when it is first asked for
-//   here      one a CPU, entered by who runs there (entry/percpu.h); the same
+//   here      some a CPU, entered by who runs there (entry/percpu.h); the same
 //   overflow  in a list that only grows: entered by try-lock, by whoever finds his own lane busy (a signal handler),
 //             revoked, or given back (late thread exit). One more is made whenever all are taken: a rescue lane.
 #pragma once
@@ -23,6 +23,8 @@ class LaneTable {
   static constexpr uint32_t kMostLanes = 32256;
   static_assert(is_lane(static_cast<Owner>(static_cast<uint32_t>(Owner::kFirstLane) + kMostLanes - 1)));
   static constexpr uint32_t kMostShared = ProbeOrders::kMostLanes;
+  // Of a CPU. Who is stopped inside one leaves the next ones to the others.
+  static constexpr uint32_t kLanesHere = 8;
 
   explicit constexpr LaneTable(World<P>& world) : world_(world) {}
 
@@ -73,29 +75,29 @@ class LaneTable {
   Lane<P>* shared(uint32_t i) {
     return i < orders_.lanes() ? numbered(shared_[i], Entry::kShared, i) : nullptr;
   }
-  Lane<P>* here(uint32_t i) { return i < kMostNumbers ? numbered(here_[i], Entry::kPerCpu, i) : nullptr; }
+  // which: of the CPU's lanes.
+  Lane<P>* here(uint32_t i, uint32_t which = 0) {
+    if (UNLIKELY(i >= kMostNumbers)) return nullptr;
+    std::atomic<uint16_t>& entry = here_[i][which];
+    if (UNLIKELY(entry.load(std::memory_order_relaxed) == 0)) see_number(i);
+    return numbered(entry, Entry::kPerCpu, i, which == 0);
+  }
   // Whoever comes next.
   uint32_t next_shared() { return orders_.start(turn_.fetch_add(1, std::memory_order_relaxed)); }
 
   // In a fork child: the lane keeps what it has; its number goes to a new one.
   void forget_number(const Lane<P>& lane) {
-    if (lane.number() == kNoNumber) return;
-    auto& entry = lane.how == Entry::kPerCpu ? here_[lane.number()] : shared_[lane.number()];
-    if (entry.load(std::memory_order_relaxed) == static_cast<uint16_t>(lane.id()))
-      entry.store(0, std::memory_order_relaxed);
+    if (std::atomic<uint16_t>* entry = entry_of(lane)) entry->store(0, std::memory_order_relaxed);
   }
-  bool is_forgotten(const Lane<P>& lane) const {
-    return lane.how == Entry::kPerCpu &&
-           here_[lane.number()].load(std::memory_order_relaxed) != static_cast<uint16_t>(lane.id());
-  }
+  bool is_forgotten(const Lane<P>& lane) { return lane.how == Entry::kPerCpu && entry_of(lane) == nullptr; }
   // In a fork child: who was making a lane is not here.
   void forget_makers() {
-    auto forget = [](auto& table) {
-      for (auto& entry : table)
-        if (entry.load(std::memory_order_relaxed) == kBeingMade) entry.store(0, std::memory_order_relaxed);
+    auto forget = [](std::atomic<uint16_t>& entry) {
+      if (entry.load(std::memory_order_relaxed) == kBeingMade) entry.store(0, std::memory_order_relaxed);
     };
-    forget(shared_);
-    forget(here_);
+    for (auto& entry : shared_) forget(entry);
+    for (uint32_t i = 0; i < numbers_end_.load(std::memory_order_relaxed); ++i)
+      for (auto& entry : here_[i]) forget(entry);
   }
 
   // Threads that have a lane of their own.
@@ -139,7 +141,24 @@ class LaneTable {
   }
   static_assert(sizeof(Lane<P>) + sizeof(std::atomic<bool>) <= kStride);
 
-  Lane<P>* numbered(std::atomic<uint16_t>& entry, Entry how, uint32_t number) {
+  // Where the lane's number leads to it; null: nowhere.
+  std::atomic<uint16_t>* entry_of(const Lane<P>& lane) {
+    if (lane.number() == kNoNumber) return nullptr;
+    const auto is_its = [&](const std::atomic<uint16_t>& entry) {
+      return entry.load(std::memory_order_relaxed) == static_cast<uint16_t>(lane.id());
+    };
+    if (lane.how != Entry::kPerCpu) return is_its(shared_[lane.number()]) ? &shared_[lane.number()] : nullptr;
+    for (auto& entry : here_[lane.number()])
+      if (is_its(entry)) return &entry;
+    return nullptr;
+  }
+  NOINLINE void see_number(uint32_t i) {
+    uint32_t end = numbers_end_.load(std::memory_order_relaxed);
+    while (end <= i && !numbers_end_.compare_exchange_weak(end, i + 1, std::memory_order_relaxed)) {
+    }
+  }
+
+  Lane<P>* numbered(std::atomic<uint16_t>& entry, Entry how, uint32_t number, bool is_first_here = false) {
     // acquire: sees the lane made. Pairs with the release below.
     uint16_t id = entry.load(std::memory_order_acquire);
     if (LIKELY(id != 0)) return id != kBeingMade ? &at(owner(id)) : nullptr;
@@ -148,6 +167,7 @@ class LaneTable {
     Lane<P>* lane = nullptr;
     if (entry.compare_exchange_strong(id, kBeingMade, std::memory_order_relaxed)) {
       lane = make(nullptr, how, number);
+      if (lane != nullptr) lane->is_first_here = is_first_here;
       entry.store(lane != nullptr ? static_cast<uint16_t>(lane->id()) : 0, std::memory_order_release);
     }
     P::restore_signals(mask);
@@ -182,7 +202,8 @@ class LaneTable {
   std::atomic<bool> has_changed_{false};
   ProbeOrders orders_;
   std::atomic<uint16_t> shared_[kMostShared]{};
-  std::atomic<uint16_t> here_[kMostNumbers]{};
+  std::atomic<uint16_t> here_[kMostNumbers][kLanesHere]{};
+  std::atomic<uint32_t> numbers_end_{0};  // of those that here() was asked for
   alignas(kNoSharing) std::atomic<uint32_t> count_{0};
   std::atomic<uint32_t> owners_{0};
   std::atomic<uint32_t> turn_{0};

@@ -74,6 +74,7 @@ struct Fake {
   static inline std::function<void()> on_step;  // runs before the next of them, once
   static inline std::atomic<uint64_t> interrupted{0};
   static inline bool number_hits = true;
+  static inline bool pushes = true;
   static inline Fault taken;                       // claims that find somebody else's mapping
   static inline Fault ground_taken;                // the same of metadata
   static inline bool is_child = false;             // of a fork: it releases what may not be there
@@ -134,7 +135,7 @@ struct Fake {
     number = interrupt_next = 0;
     interrupted = 0;
     on_step = nullptr;
-    number_hits = true;
+    number_hits = pushes = true;
     fail_never();
     for (auto& n : total_) n = 0;
     most_claimed_ = 0;
@@ -273,6 +274,10 @@ struct Fake {
                ? Restartable::kDone
                : Restartable::kElsewhere;
   }
+  static Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                                   uint32_t& before) noexcept {
+    return take_here(word, lower, mark, before);
+  }
   // Real steps start again if a revoker comes in between; this one finds out afterwards.
   static Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
                                    uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
@@ -297,6 +302,25 @@ struct Fake {
     word.store(before, std::memory_order_release);
     return object != nullptr ? Restartable::kDone : Restartable::kEmpty;
   }
+  template <int kAt>
+  static Restartable hit_push_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
+                                   void* object) noexcept {
+    const OneStep step;
+    uint32_t before;
+    uint64_t seen;
+    const Restartable taken = hit_take_here(word, who, 0xFFFFFFFF, before, seen);
+    if (taken != Restartable::kDone) return taken;
+    auto* list = reinterpret_cast<CountedList*>((seen >> 16) + kAt);
+    const bool is_last = list->countdown <= 1;
+    if (!is_last) {
+      *static_cast<void**>(object) = list->head;
+      list->head = object;
+      --list->countdown;
+    }
+    word.store(before, std::memory_order_release);
+    return is_last ? Restartable::kLast : Restartable::kDone;
+  }
+  static bool pushes_here() noexcept { return pushes; }
   static bool numbers_for_hits() noexcept { return number_hits && number != kNoNumber; }
   static bool restart_here() noexcept {
     if (on_restart != nullptr) on_restart();

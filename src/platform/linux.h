@@ -28,6 +28,10 @@ struct Linux {
   static uint32_t lane_number() noexcept;
   static Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
                                uint32_t& before) noexcept;
+  FAST static Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                                        uint32_t& before) noexcept {
+    return arch::rseq_take<kCidAt>(rseq_area, word, lower, mark, before);
+  }
   FAST static Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
                                         uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
     return arch::rseq_take_for<kCidAt>(rseq_area, word, who, mark, before, seen);
@@ -36,6 +40,12 @@ struct Linux {
                                        void*& object) noexcept {
     return arch::rseq_pop<kCidAt>(rseq_area, word, head, object);
   }
+  template <int kAt>
+  FAST static Restartable hit_push_here(const std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
+                                        void* object) noexcept {
+    return arch::rseq_push<kCidAt, kAt>(rseq_area, word, who, object);
+  }
+  static constexpr bool pushes_here() noexcept { return arch::kPushesHere; }
   static uint64_t interruptions() noexcept { return lanemalloc_restarts.load(std::memory_order_relaxed); }
   static bool numbers_for_hits() noexcept;
   static bool restart_here() noexcept;

@@ -26,15 +26,20 @@
 //   barrier()              a full memory barrier on every thread of the process. False if the system has none.
 //   thread_id()            the system's number of the calling thread; never 0.
 //   lane_number()          of the CPU, or of the concurrency id, that the calling thread runs on: below kMostNumbers, and
-//                          of no two running threads at once. kNoNumber where the next three are not to be had.
+//                          of no two running threads at once. kNoNumber where the next ones are not to be had.
 //   take_here(word, lower, mark, before)  if word == (lane_number() << 16 | lower): before = word, word = mark. One step for all
 //                          threads with that number, no locked instruction.
-//   hit_take_here(word, who, mark, before, seen)  the same for hits, where lower is that of *who, read in the step: seen = *who.
+//   hit_take_here(word, lower, mark, before)  the same for hits.
+//   hit_take_here(word, who, mark, before, seen)  the same, where lower is that of *who, read in the step, after the word: seen = *who.
 //   hit_pop_here(word, head, object)   if the upper half of word is lane_number(): takes the first object off a list, in one
 //                          step.
+//   hit_push_here<at>(word, who, object)  for hits: if word is as for hit_take_here(): puts the object first in the CountedList `at` bytes into
+//                          what the upper 48 bits of *who are the address of, and counts it, in one step. kLast: that would leave a
+//                          countdown of 0 or less. Also then the object's first word may have been written.
+//   pushes_here()          false if that may not be called; always the same.
 //   interruptions()        how many of these steps were interrupted so far, of all threads.
 //   numbers_for_hits()     false if hit_*_here() may not be called.
-//   restart_here()         whoever is in the middle of one of these three starts again; and a barrier(). False: not to be had.
+//   restart_here()         whoever is in the middle of one of these starts again; and a barrier(). False: not to be had.
 //   wait(word, value, n)   sleeps while *word == value, at most n milliseconds; may wake early. wake(word, n) wakes at most n sleepers.
 //   sleep_ms(n)            sleeps that long; may wake early.
 //   pause()                a hint for a spinning CPU.
@@ -101,8 +106,11 @@ concept Platform =
       { P::process_id() } noexcept -> std::same_as<uint32_t>;
       { P::lane_number() } noexcept -> std::same_as<uint32_t>;
       { P::take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
+      { P::hit_take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
       { P::hit_take_here(word, who, number, number, seen) } noexcept -> std::same_as<Restartable>;
       { P::hit_pop_here(word, &object, object) } noexcept -> std::same_as<Restartable>;
+      { P::template hit_push_here<32>(word, who, object) } noexcept -> std::same_as<Restartable>;
+      { P::pushes_here() } noexcept -> std::same_as<bool>;
       { P::interruptions() } noexcept -> std::same_as<uint64_t>;
       { P::numbers_for_hits() } noexcept -> std::same_as<bool>;
       { P::restart_here() } noexcept -> std::same_as<bool>;

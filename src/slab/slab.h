@@ -9,6 +9,7 @@
 #pragma once
 
 #include "base/arch.h"
+#include "base/restartable.h"
 #include "memory/runs.h"
 #include "slab/kind.h"
 
@@ -30,7 +31,7 @@ struct Slab {
   Place place;
   uint8_t depot_life;  // of the depot, when it was given there
   bool untouched;      // its memory: the first touch of a page costs a fault
-  // What a hit writes. At 32 bytes from the start of a cache line, where no gate has its words: a store and a later load
+  // What a hit writes: a CountedList. At 32 bytes from the start of a cache line, where no gate has its words: a store and a later load
   // that agree in the lowest 12 bits of their addresses hold each other up.
   Object* free_list;
   int32_t countdown;  // frees until somebody must look at the slab; below 0: more frees than objects
@@ -175,6 +176,9 @@ struct Slab {
 };
 static_assert(sizeof(Slab) <= BlockState::kOwnerPart);
 static_assert(offsetof(Slab, free_list) == 32);
+static_assert(offsetof(Slab, free_list) % sizeof(CountedList) == 0 && sizeof(Slab::countdown) == 4);
+static_assert(offsetof(Slab, countdown) - offsetof(Slab, free_list) == offsetof(CountedList, countdown));
+static_assert(offsetof(Slab, newer) - offsetof(Slab, free_list) == sizeof(CountedList));
 
 inline void SlabList::push(Slab* slab) {
   slab->previous = nullptr;

@@ -67,6 +67,7 @@ ENGINE_SLOW, PLATFORM = "engine/engine_slow.h", "platform/platform.h"
 EPOCHS, RING, DEFERRED, SAFEPOINT = "reclaim/epochs.h", "reclaim/ring.h", "reclaim/deferred.h", "engine/engine_safepoint.h"
 PUBLIC = "../include/lanemalloc/safepoint.h"
 PERCPU, SHARED, LANE, LANE_WORK = "lane/entry/percpu.h", "lane/entry/shared.h", "lane/lane.h", "lane/lane_work.h"
+LANE_TABLE = "lane/lane_table.h"
 KINDS, LANE_KINDS, POOL = "engine/engine_kinds.h", "lane/lane_kinds.h", "pool/pool_work.h"
 STACKS = "telemetry/stacks.h"
 # Relacy's variables have no halves: who sleeps looks at the whole word.
@@ -166,6 +167,7 @@ PROGRAMS = {
             # What a child goes through entry by entry, and what a waiter does before it sleeps.
             (PLATFORM, "kMostNumbers = 8192", "kMostNumbers = 8"),
             ("lane/probe_orders.h", "kMostLanes = 4096", "kMostLanes = 8"),
+            (LANE_TABLE, "kLanesHere = 8", "kLanesHere = 2"),
             (LOCK, "kSpins = 64", "kSpins = 2"),
             # No time passes while somebody sleeps: who is not woken sleeps for good, and that is found.
             (LOCK, "kLateMs = 1000", "kLateMs = ~uint64_t{0}"),
@@ -391,25 +393,41 @@ MUTANTS += [
 # PerCpu.
 REVOKE = ("if (!here.compare_exchange_strong(free, kRevokedHere, std::memory_order_acquire, std::memory_order_relaxed))\n"
           "    return false;")
+PUSH = "return P::template hit_push_here<offsetof(Slab, free_list)>(here(gate), word, object) == Restartable::kDone;"
 MUTANTS += [
     change("explorer", "PerCpu: revoked by a load and a store", "cpu-revoke-3 cpu-miss", PERCPU, REVOKE,
            f"if (here.load({ACQUIRE}) != free) return false;\n  here.store(kRevokedHere, {RELAXED});"),
-    change("explorer", "PerCpu: no restart", "cpu-revoke cpu-free cpu-miss", PERCPU, "if (!P::restart_here()) {", "if (false) {"),
-    change("explorer", "PerCpu: only a barrier", "cpu-revoke cpu-free", PERCPU, "if (!P::restart_here()) {", "if (!P::barrier()) {"),
-    change("explorer", "PerCpu: the revoker does not look again", "cpu-free cpu-miss", PERCPU,
+    change("explorer", "PerCpu: no restart", "cpu-revoke cpu-free cpu-free-enter cpu-miss cpu-off", PERCPU, "if (!P::restart_here()) {", "if (false) {"),
+    change("explorer", "PerCpu: only a barrier", "cpu-revoke cpu-free cpu-free-enter", PERCPU, "if (!P::restart_here()) {", "if (!P::barrier()) {"),
+    change("explorer", "PerCpu: the revoker does not look again", "cpu-free-enter cpu-miss", PERCPU,
            f"return here.load({ACQUIRE}) == kRevokedHere;", "return true;"),
-    change("explorer", "PerCpu: who has lost puts the word back", "cpu-free", PERCPU,
+    change("explorer", "PerCpu: who has lost puts the word back", "cpu-free-enter", PERCPU,
            f"return here.load({ACQUIRE}) == kRevokedHere;",
            f"if (here.load({ACQUIRE}) == kRevokedHere) return true;\n  here.store(free_here(), {RELAXED});\n  return false;"),
     change("explorer", "PerCpu: a miss leaves relaxed", "cpu-move-miss", LANE, f"here.store(free_here(), {RELEASE});",
            f"here.store(free_here(), {RELAXED});"),
-    change("explorer", "PerCpu: a hit of free leaves relaxed", "cpu-move", PERCPU, f"here(gate).store(free, {RELEASE});",
+    change("explorer", "PerCpu: a hit of free leaves relaxed", "cpu-move-enter", PERCPU, f"here(gate).store(free, {RELEASE});",
            f"here(gate).store(free, {RELAXED});"),
     change("explorer", "PerCpu: a pop is no step", "cpu-hit", PERCPU,
            "return P::hit_pop_here(here(gate), head, object) == Restartable::kDone;",
            f"if (here(gate).load({ACQUIRE}) >> 16 != P::lane_number() || *head == nullptr) return false;\n"
            "    object = *head;\n    *head = static_cast<Object*>(object)->next;\n    return true;"),
-    change("explorer", "PerCpu: the child works in a lane that is taken", "cpu-fork", ENGINE_SLOW,
+    change("explorer", "PerCpu: a push is no step", "cpu-hit cpu-left", PERCPU, PUSH,
+           f"const MapEntry entry{{word.load({RELAXED})}};\n"
+           f"    if (here(gate).load({ACQUIRE}) != (P::lane_number() << 16 | static_cast<uint16_t>(entry.bits()))) return false;\n"
+           "    auto* slab = static_cast<Slab*>(entry.state());\n    if (slab->countdown <= 1) return false;\n"
+           "    slab->push(static_cast<Object*>(object));\n    return true;"),
+    change("explorer", "PerCpu: a push reads the page map before its step", "cpu-left", PERCPU, PUSH,
+           f"const std::atomic<uint64_t> early{{word.load({RELAXED})}};\n    " + PUSH.replace("(here(gate), word", "(here(gate), early")),
+    change("explorer", "PerCpu: a free into another lane asks only whether that is of the CPU", "cpu-off", ENGINE_SLOW,
+           "PerCpu::push<P>(&its, word, p))",
+           "its.number() == P::lane_number() && static_cast<Slab*>(world_.region.entry_of(p).state())->countdown > 1 &&\n"
+           "      (static_cast<Slab*>(world_.region.entry_of(p).state())->push(static_cast<Object*>(p)), true))"),
+    change("explorer", "PerCpu: a quick free does not enter", "cpu-send", ENGINE_SLOW,
+           "entry() != Entry::kPerCpu || !PerCpu::enter<P>(&lane)))\n    return false;", "entry() != Entry::kPerCpu))\n    return false;"),
+    change("explorer", "PerCpu: a lane that is taken is entered", "cpu-second", ENGINE_SLOW,
+           "if (UNLIKELY(!lane->is_free_here())) continue;\n", "lane->leave_here();\n"),
+    change("explorer", "PerCpu: the child works in a lane that is taken", "cpu-fork-enter", ENGINE_SLOW,
            "const bool taken = lane.is_taken_here();",
            "const bool taken = false; if (lane.how == Entry::kPerCpu && lane.is_taken_here()) lane.leave_here();"),
     change("explorer", "PerCpu: the child works in a lane that is held", "cpu-fork-3", ENGINE_SLOW,

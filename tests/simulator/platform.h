@@ -54,6 +54,10 @@ struct Simulated {
     word.store(mark, std::memory_order_relaxed);
     return lanemalloc::Restartable::kDone;
   }
+  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                                               uint32_t& before) noexcept {
+    return take_here(word, lower, mark, before);
+  }
   static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
                                                uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
     seen = who.load(std::memory_order_relaxed);
@@ -69,6 +73,21 @@ struct Simulated {
     *head = *static_cast<void**>(object);
     return lanemalloc::Restartable::kDone;
   }
+  template <int kAt>
+  static lanemalloc::Restartable hit_push_here(const std::atomic<uint32_t>& word,
+                                               const std::atomic<uint64_t>& who, void* object) noexcept {
+    const Step step;
+    const uint64_t seen = who.load(std::memory_order_relaxed);
+    if (word.load(std::memory_order_relaxed) != (lane_number() << 16 | static_cast<uint16_t>(seen)))
+      return lanemalloc::Restartable::kElsewhere;
+    auto* list = reinterpret_cast<lanemalloc::CountedList*>((seen >> 16) + kAt);
+    if (list->countdown <= 1) return lanemalloc::Restartable::kLast;
+    *static_cast<void**>(object) = list->head;
+    list->head = object;
+    --list->countdown;
+    return lanemalloc::Restartable::kDone;
+  }
+  static bool pushes_here() noexcept { return true; }
   static uint64_t interruptions() noexcept { return 0; }
   static bool numbers_for_hits() noexcept { return true; }
   static bool restart_here() noexcept { return barrier(); }

@@ -42,7 +42,8 @@ class PerCpuTest : public EngineTest {
         p, slot,
         [&](Gate* gate, MapEntry) {
           hit = false;
-          EXPECT_EQ(engine().free_slow(p, slot, gate), Verdict::kGood);
+          if (!engine().free_here_quickly(p, slot, gate))
+            EXPECT_EQ(engine().free_slow(p, slot, gate), Verdict::kGood);
         },
         [&](Gate* gate, Slab* slab) { engine().look_slow(slab, slot, gate); });
     return hit;
@@ -50,6 +51,18 @@ class PerCpuTest : public EngineTest {
 };
 
 // --- Entering.
+
+TEST_PER_CPU(PerCpuTest, WhereAFreeIsNoStepItEnters) {
+  Fake::pushes = false;
+  begin({});
+  Slot& t = thread();
+  void *p = take_on(0, t, 100), *q = take_on(0, t, 100);
+  EXPECT_TRUE(hits_free(t, p));
+  EXPECT_TRUE(hits_free(t, q));
+  EXPECT_EQ(lane(0).here, lane(0).free_here());
+  EXPECT_FALSE(is_busy(t.load()));
+  EXPECT_EQ(statistics().live_objects, 0u);
+}
 
 TEST_PER_CPU(PerCpuTest, ThreadsOfOneCpuShareItsLaneAndHitInIt) {
   Slot &a = thread(), &b = thread();
@@ -90,25 +103,100 @@ TEST_PER_CPU(PerCpuTest, WhereHitsHaveNoNumbersAllGoesThroughMisses) {
   EXPECT_EQ(statistics().overflow_entries, 0u);
 }
 
-TEST_PER_CPU(PerCpuTest, WhoFindsTheLaneTakenGoesToAnOverflowLane) {
+TEST_PER_CPU(PerCpuTest, WhoFindsTheLaneTakenGoesToTheNextOfTheCpu) {
   Slot &a = thread(), &b = thread();
   void* mine = take_on(0, a, 100);
   give_on(0, b, take_on(0, b, 100));
   Stopped inside(a);
   EXPECT_EQ(lane(0).here, kTakenHere);
   void* p = take_on(0, b, 100);
-  EXPECT_NE(owner_of(p), lane(0).id());
+  Lane<Fake>& second = *world().lanes.here(0, 1);
+  EXPECT_EQ(owner_of(p), second.id());
+  EXPECT_EQ(second.here, second.free_here());
+  EXPECT_EQ(lane_of(b), &second);
+  void* q;
+  EXPECT_TRUE(hits_allocate(b, q));
+  EXPECT_EQ(owner_of(q), second.id());
+  EXPECT_TRUE(hits_free(b, q));
   give_on(0, b, mine);
+  EXPECT_EQ(statistics().remote_frees, 1u);
   give_on(0, b, p);
   EXPECT_EQ(lane(0).here, kTakenHere) << "it is still inside";
-  EXPECT_EQ(statistics().overflow_entries, 3u);
-  EXPECT_EQ(statistics().remote_frees, 1u);
-  EXPECT_EQ(statistics().nested_entries, 0u);
   inside.leave();
-  p = take_on(0, b, 100);
-  EXPECT_EQ(owner_of(p), lane(0).id());
+  p = take_on(0, b, 3000);
+  EXPECT_EQ(owner_of(p), lane(0).id()) << "a miss goes to the first lane that is free";
   give_on(0, b, p);
+  EXPECT_EQ(statistics().overflow_entries, 0u);
+  EXPECT_EQ(statistics().rebinds, 0u);
   EXPECT_EQ(statistics().live_objects, 0u);
+}
+
+TEST_PER_CPU(PerCpuTest, WhoFindsAllLanesOfTheCpuTakenGoesToAnOverflowLane) {
+  Slot& t = thread();
+  void* mine = take_on(0, t, 100);
+  std::set<Owner> owners;
+  Fake::number = 0;
+  for (uint32_t which = 0; which < LaneTable<Fake>::kLanesHere; ++which) {
+    Lane<Fake>& one = *world().lanes.here(0, which);
+    owners.insert(one.id());
+    one.here = kTakenHere;
+  }
+  EXPECT_EQ(owners.size(), LaneTable<Fake>::kLanesHere);
+  void* p = take_on(0, t, 100);
+  EXPECT_EQ(owners.count(owner_of(p)), 0u);
+  give_on(0, t, mine);
+  give_on(0, t, p);
+  EXPECT_EQ(statistics().overflow_entries, 3u);
+  EXPECT_EQ(statistics().nested_entries, 0u);
+  for (uint32_t which = 0; which < LaneTable<Fake>::kLanesHere; ++which)
+    world().lanes.here(0, which)->leave_here();
+  EXPECT_EQ(owner_of(take_on(0, t, 100)), lane(0).id());
+}
+
+TEST_PER_CPU(PerCpuTest, AnObjectOfAnotherLaneOfTheCpuIsFreedWithoutEnteringThat) {
+  for (const bool pushes : {true, false}) {
+    Fake::pushes = pushes;
+    begin({});
+    Slot &a = thread(), &b = thread();
+    void *first = take_on(0, a, 100), *kept = take_on(0, a, 100);
+    Stopped inside(a);
+    void* second = take_on(0, b, 100);
+    ASSERT_NE(owner_of(first), owner_of(second));
+    inside.leave();
+    const uint32_t free = lane(0).free_here();
+    Fake::number = 0;
+    EXPECT_FALSE(hits_free(b, first));
+    EXPECT_EQ(statistics().remote_frees, 0u);
+    EXPECT_EQ(lane_of(b) == &lane(0), !pushes) << "else it comes back to the first lane";
+    EXPECT_EQ(lane(0).here, free);
+    give_on(0, b, kept);
+    give_on(0, a, second);
+    EXPECT_EQ(statistics().live_objects, 0u);
+    EXPECT_EQ(statistics().overflow_entries, 0u);
+  }
+}
+
+TEST_PER_CPU(PerCpuTest, AFreeAfterWhichSomebodyMustLookIsAMiss) {
+  for (const bool pushes : {true, false}) {
+    Fake::pushes = pushes;
+    begin({});
+    Slot& t = thread();
+    std::vector<void*> all;
+    for (int i = 0; i < 3000; ++i) all.push_back(take_on(0, t, 100));
+    unsigned misses = 0;
+    for (void* p : all) misses += hits_free(t, p) ? 0 : 1;
+    if (pushes) {
+      EXPECT_GT(misses, 3u);
+    } else {
+      EXPECT_EQ(misses, 0u);
+    }
+    EXPECT_LT(misses, 30u);
+    EXPECT_EQ(statistics().live_objects, 0u);
+    EXPECT_EQ(statistics().remote_frees, 0u);
+    engine().trim(t);
+    engine().trim(t);
+    EXPECT_EQ(statistics().slab_bytes, 0u) << "what was pushed is counted";
+  }
 }
 
 TEST_PER_CPU(PerCpuTest, InterruptedStepsAreCountedAndEndInAnOverflowLaneAfterAFew) {
@@ -221,7 +309,7 @@ TEST_PER_CPU(PerCpuTest, AFreeLaneCanBeHeldAndNobodyEntersItMeanwhile) {
   EXPECT_TRUE(hits_allocate(t, q));
   EXPECT_TRUE(hits_free(t, q));
   EXPECT_EQ(statistics().live_objects, 0u);
-  EXPECT_EQ(statistics().overflow_entries, 3u);
+  EXPECT_EQ(statistics().overflow_entries, 0u) << "the next lane of the CPU is free";
 }
 
 TEST_PER_CPU(PerCpuTest, ATakenLaneIsNotHeld) {
@@ -277,8 +365,10 @@ TEST_PER_CPU(PerCpuTest, WhereTheRestartFailsTheLaneStaysFree) {
 }
 
 TEST_PER_CPU(PerCpuTest, AFreeWhoseSlabMovesToAnotherLaneBeforeItsStepTouchesNoForeignSlab) {
-  for (const bool hits : {false, true}) {
+  for (const int how : {0, 1, 2}) {
+    const bool hits = how != 0;
     Fake::number_hits = hits;
+    Fake::pushes = how == 2;
     begin({});
     Slot &a = thread(), &b = thread();
     give_on(1, b, take_on(1, b, 16));

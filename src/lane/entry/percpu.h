@@ -1,4 +1,4 @@
-// PerCpu: the entry of a lane that belongs to a CPU, or to a concurrency id, which no two running threads share. Whoever
+// PerCpu: the entry of lanes that belong to a CPU, or to a concurrency id, which no two running threads share. Whoever
 // runs there enters; a thread that was stopped inside is met as a lane that is taken, and the next goes elsewhere.
 // Called by: engine (whoever runs there), lane and scavenger (other side). Locking: the other side holds the lane's lock.
 //
@@ -17,7 +17,12 @@
 //   here = number, a plain store       [leave]        kRevokedHere: work, here = number, unlock
 //                                                     anything else: give up
 //
-//   malloc's hit does not enter: one step { [check]; first = head; next = first->next; head = next  [pop] }
+//   Hits of malloc and free do not enter:
+//     one step { [check]; first = head; next = first->next; head = next  [pop] }
+//     one step { [check]; owner and slab by the page map: the lane is the owner; countdown > 1; object->next = head;
+//                head, countdown = object, countdown - 1  [push] }
+//   [push] is one store of 16 bytes. Who must look at the slab afterwards enters. A thread that works in another of the CPU's lanes
+//   pushes in the same way. Where an architecture has no such store (P::pushes_here()), and for kinds, a free takes the lane and leaves.
 //
 // A step is a restartable sequence: the kernel starts it again if the thread is stopped, moved or interrupted before its
 // last instruction, the only store. So of the threads with one number, at most one is in a step, and its [check] holds until
@@ -29,10 +34,19 @@
 // A revoker and a thread inside: [revoke] is a compare-exchange, so it fails when somebody is inside already. A step that had
 // its [check] before [revoke] and its store after it is possible, since both run at once on two CPUs. After the restart no such
 // step is under way: if it was [take], the word is kTakenHere, or the number once the thread has left, or was taken again, and
-// the revoker's [look] sees that it has lost: nothing puts kRevokedHere back. If it was [pop], it is done, and the restart, which
+// the revoker's [look] sees that it has lost: nothing puts kRevokedHere back. If it was [pop] or [push], it is done, and the restart, which
 // is a barrier too, shows it to the revoker. Steps that begin later see kRevokedHere.
 //
 // Who has lost must leave the word alone: it belongs to the thread that came in between.
+//
+// [check] reads the lane's word before the step reads the page map. If it says free, then whoever takes the lane from now on restarts the
+// step before the slab can go to another lane; the other way round the map could be read while somebody has the lane, and the word after.
+//
+// A thread that was stopped inside keeps the lane until it runs again. So a CPU has some lanes (LaneTable::kLanesHere), and who misses takes the
+// first one that is free (Engine::take_here); hits and pushes do so in the lane that the slot names while that is free.
+//
+// [push] writes to the object before its last instruction. If the step starts again, or never ends, that is of no consequence: until then the
+// object is the caller's.
 //
 // Re-entrance. As with the other entries the slot says busy from before the step until the thread has left: a handler works
 // in an overflow lane.
@@ -48,10 +62,13 @@
 namespace lanemalloc {
 
 struct PerCpu {
+  FAST static bool may_allocate(Gate* gate, Bytes index) {
+    return index < *word<size_t, offsetof(Gate, here_bins)>(gate);
+  }
   // Takes the first object of a bin; false where that does not do, for whatever reason.
   template <class P>
   FAST static bool pop(Gate* gate, Bytes index, void*& object) {
-    if (index >= *word<size_t, offsetof(Gate, here_bins)>(gate)) return false;
+    if (!may_allocate(gate, index)) return false;
     const SmallTable& classes = *word<const SmallTable, offsetof(Gate, classes)>(gate);
     void** head = word<void*, offsetof(Gate, heads)>(gate) + classes[index];
     return P::hit_pop_here(here(gate), head, object) == Restartable::kDone;
@@ -70,11 +87,25 @@ struct PerCpu {
     // relaxed: what is missed beyond it is freed another way.
     return distance < hit_load(*word<const std::atomic<Bytes>, offsetof(Gate, here_bytes)>(gate));
   }
+  // Frees an object by one step, where P::pushes_here(); false where that does not do: then nothing happened. `word` is the object's in
+  // the page map. It is read in the same step: read before, it could be older than a revocation, and the slab another lane's.
+  template <class P>
+  FAST static bool push(Gate* gate, const std::atomic<uint64_t>& word, void* object) {
+    return P::template hit_push_here<offsetof(Slab, free_list)>(here(gate), word, object) ==
+           Restartable::kDone;
+  }
   // Inside on return, if the lane that the word names is that of this CPU and nobody is there; `free` is for leave(). The word, of the
   // page map or area_here(), is read in the same step: read before, it could be older than a revocation, and the slab another lane's.
   template <class P>
   FAST static bool enter_for(Gate* gate, const std::atomic<uint64_t>& word, uint64_t& seen, uint32_t& free) {
     return P::hit_take_here(here(gate), word, kTakenHere, free, seen) == Restartable::kDone;
+  }
+  // Inside on return, if it is a lane of this CPU and nobody is there; the gate is not busy, and its lane for hits.
+  template <class P>
+  FAST static bool enter(Lane<P>* lane) {
+    uint32_t before;
+    return P::hit_take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before) ==
+           Restartable::kDone;
   }
   FAST static void leave(Gate* gate, uint32_t free) {
     // release: as Lane::leave_here().

@@ -708,6 +708,16 @@ static uint32_t load_in_step(const void* word, const void* pc) {
   return value;
 }
 
+// The same of a word of the page map.
+static uint64_t load_in_step_relaxed(const void* word, const void* pc) {
+  const auto a = reinterpret_cast<uintptr_t>(word);
+  if (!running) return *static_cast<const uint64_t*>(word);
+  const uint64_t value = peek(a, sizeof value);
+  atomic_access(a, true, false, pc);
+  trace(pc, "step: load %s: %#lx", name_of(a).c_str(), static_cast<unsigned long>(value));
+  return value;
+}
+
 // Between two accesses of a restartable sequence. False: it must start again.
 static bool goes_on(uint32_t begun, const void* pc) {
   if (!running) return true;
@@ -717,13 +727,18 @@ static bool goes_on(uint32_t begun, const void* pc) {
   return false;
 }
 
-Step take_here(void* word, uint16_t lower, uint32_t mark, uint32_t& before) {
+Step take_here(void* word, const void* who, uint64_t& seen, uint32_t mark, uint32_t& before) {
   const void* pc = __builtin_return_address(0);
   if (running) point();
   Thread& me = threads[running ? current : 0];
   const uint32_t begun = me.restarts;
-  before = static_cast<uint32_t>(cpu()) << 16 | lower;
-  if (load_in_step(word, pc) != before) return Step::kElsewhere;
+  const uint32_t free = load_in_step(word, pc);
+  if (who != nullptr) {
+    if (!goes_on(begun, pc)) return Step::kInterrupted;
+    seen = load_in_step_relaxed(who, pc);
+  }
+  before = static_cast<uint32_t>(cpu()) << 16 | static_cast<uint16_t>(seen);
+  if (free != before) return Step::kElsewhere;
   if (!goes_on(begun, pc)) return Step::kInterrupted;
   const auto a = reinterpret_cast<uintptr_t>(word);
   if (!running) {
@@ -757,6 +772,41 @@ Step pop_here(const void* word, void** head, void*& object) {
   object = first;
   if (!running) return Step::kDone;
   trace(pc, "step: pop %s from %s", name_of(reinterpret_cast<uintptr_t>(first)).c_str(), name_of(a).c_str());
+  me.stepped = me.clock;
+  ++me.clock[current];
+  return Step::kDone;
+}
+
+Step push_here(const void* word, const void* who, size_t list, void* object) {
+  const void* pc = __builtin_return_address(0);
+  if (running) point();
+  Thread& me = threads[running ? current : 0];
+  const uint32_t begun = me.restarts;
+  const uint32_t free = load_in_step(word, pc);
+  if (free >> 16 != static_cast<uint32_t>(cpu())) return Step::kElsewhere;
+  if (!goes_on(begun, pc)) return Step::kInterrupted;
+  const uint64_t seen = load_in_step_relaxed(who, pc);
+  if (static_cast<uint16_t>(free) != static_cast<uint16_t>(seen)) return Step::kElsewhere;
+  if (!goes_on(begun, pc)) return Step::kInterrupted;
+  // Two words that one store writes.
+  const uintptr_t head = (seen >> 16) + list, count = head + sizeof(void*);
+  plain_access(count, false, pc);
+  const auto left = static_cast<int32_t>(*reinterpret_cast<const uint32_t*>(count)) - 1;
+  if (left <= 0) return Step::kLast;
+  if (!goes_on(begun, pc)) return Step::kInterrupted;
+  plain_access(head, false, pc);
+  const uint64_t next = *reinterpret_cast<const uint64_t*>(head);
+  if (!goes_on(begun, pc)) return Step::kInterrupted;
+  const auto a = reinterpret_cast<uintptr_t>(object);
+  plain_access(a, true, pc);
+  write(a, next, sizeof next);
+  if (!goes_on(begun, pc)) return Step::kInterrupted;
+  plain_access(head, true, pc);
+  plain_access(count, true, pc);
+  write(head, a, sizeof a);
+  write(count, static_cast<uint32_t>(left), sizeof left);
+  if (!running) return Step::kDone;
+  trace(pc, "step: push %s on %s, %d left", name_of(a).c_str(), name_of(head).c_str(), left);
   me.stepped = me.clock;
   ++me.clock[current];
   return Step::kDone;

@@ -73,10 +73,13 @@ void touched(void* from, size_t bytes);
 void barrier();
 // Restartable sequences: they end by one store, and start again (kInterrupted) if their thread was taken off its CPU,
 // moved or interrupted by a signal before that, or if anybody called restart().
-enum class Step { kDone, kElsewhere, kEmpty, kInterrupted };
+enum class Step { kDone, kElsewhere, kEmpty, kInterrupted, kLast };
 int cpu();
-Step take_here(void* word, uint16_t lower, uint32_t mark, uint32_t& before);
+// seen: its lower half is asked for; with `who` it is read there, after the word.
+Step take_here(void* word, const void* who, uint64_t& seen, uint32_t mark, uint32_t& before);
 Step pop_here(const void* word, void** head, void*& object);
+// list: bytes into what the upper 48 bits of *who are the address of.
+Step push_here(const void* word, const void* who, size_t list, void* object);
 void restart();
 // A look by the kernel, with acquire order: also at what its thread has taken with it, so it is never in a race.
 bool reads_as(const void* at, uint64_t value);

@@ -47,21 +47,29 @@ struct Model {
   static uint32_t lane_number() noexcept { return static_cast<uint32_t>(cpu()); }
   static lanemalloc::Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
                                            uint32_t& before) noexcept {
-    return static_cast<lanemalloc::Restartable>(explorer::take_here(&word, lower, mark, before));
+    uint64_t seen = lower;
+    return static_cast<lanemalloc::Restartable>(explorer::take_here(&word, nullptr, seen, mark, before));
   }
-  // *who is read in the step: had it changed meanwhile, somebody had restarted the step.
+  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
+                                               uint32_t& before) noexcept {
+    return take_here(word, lower, mark, before);
+  }
   static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
                                                uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
-    seen = who.load(std::memory_order_relaxed);
-    const lanemalloc::Restartable taken = take_here(word, static_cast<uint16_t>(seen), mark, before);
-    if (taken != lanemalloc::Restartable::kDone || who.load(std::memory_order_relaxed) == seen) return taken;
-    word.store(before, std::memory_order_release);
-    return lanemalloc::Restartable::kInterrupted;
+    return static_cast<lanemalloc::Restartable>(explorer::take_here(&word, &who, seen, mark, before));
   }
   static lanemalloc::Restartable hit_pop_here(const std::atomic<uint32_t>& word, void** head,
                                               void*& object) noexcept {
     return static_cast<lanemalloc::Restartable>(explorer::pop_here(&word, head, object));
   }
+  template <int kAt>
+  static lanemalloc::Restartable hit_push_here(const std::atomic<uint32_t>& word,
+                                               const std::atomic<uint64_t>& who, void* object) noexcept {
+    return static_cast<lanemalloc::Restartable>(explorer::push_here(&word, &who, kAt, object));
+  }
+  // Set by scenarios: what an architecture without such a store does is shipped too.
+  static inline bool pushes = true;
+  static bool pushes_here() noexcept { return pushes; }
   static uint64_t interruptions() noexcept { return 0; }
   static bool numbers_for_hits() noexcept { return true; }
   static bool restart_here() noexcept {
@@ -94,6 +102,7 @@ static_assert(lanemalloc::Platform<Model>);
 static_assert(static_cast<int>(Step::kDone) == static_cast<int>(lanemalloc::Restartable::kDone));
 static_assert(static_cast<int>(Step::kElsewhere) == static_cast<int>(lanemalloc::Restartable::kElsewhere));
 static_assert(static_cast<int>(Step::kEmpty) == static_cast<int>(lanemalloc::Restartable::kEmpty));
+static_assert(static_cast<int>(Step::kLast) == static_cast<int>(lanemalloc::Restartable::kLast));
 static_assert(static_cast<int>(Step::kInterrupted) ==
               static_cast<int>(lanemalloc::Restartable::kInterrupted));
 

@@ -724,16 +724,31 @@ struct ForkScenario : Threads {
 
 struct ByCpu : Threads {
   Lane<Model>* target;  // of CPU 0
-  explicit ByCpu(int with_lane, const char* cpus = "0000")
-      : Threads(with_lane, by(Entry::kPerCpu), cpus), target(&lane(0)) {
+  // pushes: frees are steps; else their threads enter.
+  explicit ByCpu(int with_lane, const char* cpus = "0000", bool pushes = true)
+      : Threads((Model::pushes = pushes, with_lane), by(Entry::kPerCpu), cpus), target(&lane(0)) {
     if (target->how != Entry::kPerCpu) __builtin_trap();
+    for (int i = 0; i < with_lane; ++i) engine.world().lanes.here(static_cast<uint32_t>(cpus[i] - '0'), 1);
   }
-  void check() { check_all(); }
+  void check() {
+    check_all();
+    // What is counted as free lies on the slab's list.
+    const auto& region = engine.world().region;
+    for (BlockIndex b = 0; b < region.frontier(); ++b) {
+      const MapEntry entry = region.entry(b);
+      if (!is_slab(entry.owner()) || region.block_of_state(entry.state()) != b) continue;
+      const Slab* slab = static_cast<const Slab*>(entry.state());
+      uint32_t n = 0;
+      for (const Object* o = slab->free_list; o != nullptr && n <= slab->carved; o = o->next) ++n;
+      explorer::check(n == slab->free_objects(), "an object that was freed is lost");
+    }
+  }
 };
 
 // Threads of one CPU hit.
+template <bool kPushes>
 struct CpuHitScenario : ByCpu {
-  CpuHitScenario() : ByCpu(2) {}
+  CpuHitScenario() : ByCpu(2, "0000", kPushes) {}
   void thread(int i) { use(i); }
 };
 
@@ -748,8 +763,9 @@ struct CpuRevokeScenario : ByCpu {
 };
 
 // A hit of free: the object's slab may leave the lane until the thread is inside.
+template <bool kPushes>
 struct CpuFreeScenario : ByCpu {
-  CpuFreeScenario() : ByCpu(1) {}
+  CpuFreeScenario() : ByCpu(1, "0000", kPushes) {}
   void thread(int i) {
     if (i == 0) return free(object[0], 0);
     revoke(*target, i);
@@ -766,9 +782,59 @@ struct CpuMissScenario : ByCpu {
   }
 };
 
+// The same where the slab may be another CPU's by then.
+struct CpuLeftScenario : ByCpu {
+  CpuLeftScenario() : ByCpu(1) {
+    // CPU 1 has a lane; it has no slab of the class.
+    explorer::run_on(1);
+    engine.free(engine.allocate(48, slots[1]), slots[1]);
+  }
+  void thread(int i) {
+    if (i == 0) return free(object[0], 0);
+    revoke(*target, i);
+    object[1] = allocate(1);
+  }
+};
+
+// Two threads of one CPU miss, so that one works in the second lane, and free objects of the first.
+struct CpuSecondScenario : ByCpu {
+  CpuSecondScenario() : ByCpu(2) {}
+  void thread(int i) {
+    void* p = engine.allocate(48, slots[i]);  // a class that has no slab yet
+    free(object[i], i);
+    object[i] = p;
+  }
+  void check() {
+    for (int i = 0; i < 2; ++i) free(object[i], i);
+    ByCpu::check();
+    Statistics s;
+    engine.statistics(s);
+    explorer::check(s.live_objects == 0, "what waits in a bin is lost");
+    explorer::check(s.overflow_entries == 2, "a lane of the CPU was free, and was not entered");
+  }
+};
+
+// Thread 0 works in the second lane and frees objects of the first, while another takes that away.
+struct CpuOffScenario : ByCpu {
+  void* second;
+  CpuOffScenario() : ByCpu(1) {
+    target->here.store(kTakenHere, std::memory_order_relaxed);
+    second = engine.allocate(48, slots[0]);
+    target->leave_here();
+    if (engine.find(second).entry.owner() == target->id() || static_cast<Gate*>(target) == slots[0].load())
+      __builtin_trap();
+  }
+  void thread(int i) {
+    if (i == 0) return free(object[0], 0);
+    revoke(*target, i);
+    revoke(*target, i);  // the first may have lost
+  }
+};
+
 // Thread 0 is moved to another CPU at any point, also inside the lane; another thread uses the lane that it came from.
+template <bool kPushes>
 struct CpuMoveScenario : ByCpu {
-  CpuMoveScenario() : ByCpu(2) {}
+  CpuMoveScenario() : ByCpu(2, "0000", kPushes) {}
   void thread(int i) {
     free(object[i], i);
     use(i);
@@ -805,10 +871,11 @@ struct CpuHandlerScenario : ByCpu {
 };
 
 // A process forks while another thread works on another CPU, and a third takes that CPU's lane away.
+template <bool kPushes>
 struct CpuForkScenario : ByCpu {
   bool in_child = false;
   void* kept;
-  CpuForkScenario() : ByCpu(2, "01") {
+  CpuForkScenario() : ByCpu(2, "01", kPushes) {
     kept = object[1];
     *static_cast<int*>(kept) = 1234;
   }
@@ -836,7 +903,13 @@ struct CpuForkScenario : ByCpu {
 // One CPU's threads free what another's have allocated; both lanes are cleaned, which sends and receives.
 struct CpuRemoteScenario : ByCpu {
   Lane<Model>* other = &lane(1);
-  CpuRemoteScenario() : ByCpu(2, "01") {}
+  CpuRemoteScenario() : ByCpu(2, "01") {
+    // A batch that is there.
+    explorer::run_on(0);
+    void* p = engine.allocate(16, slots[0]);
+    explorer::run_on(1);
+    engine.free(p, slots[1]);
+  }
   void thread(int i) {
     if (i == 1) {
       free(object[0], 1);
@@ -844,6 +917,14 @@ struct CpuRemoteScenario : ByCpu {
     }
     revoke(*target, 0);
     use(0);
+  }
+};
+
+// A free of another CPU's object, into a batch that is there; the lane that it works in is taken away.
+struct CpuSendScenario : CpuRemoteScenario {
+  void thread(int i) {
+    if (i == 1) return free(object[0], 1);
+    revoke(*other, 0);
   }
 };
 
@@ -1342,30 +1423,49 @@ const Scenario kScenarios[] = {
     scenario<ForkScenario>("fork", "fork: the child finds no lane half done", {2, 3}),
     scenario<ForkScenario>("fork-3", "fork: the same while the other's lane is taken away", {3, 1}),
     scenario<DepotScenario>("depot", "Depot: a slab is given, taken, freed into and given back", {3, 1}),
-    scenario<CpuHitScenario>("cpu-hit", "PerCpu: two threads that hit on one CPU never meet",
-                             {.threads = 2, .preemptions = 3, .at_plain = true, .cpus = "00"}),
+    scenario<CpuHitScenario<true>>("cpu-hit", "PerCpu: two threads that hit on one CPU never meet",
+                                   {.threads = 2, .preemptions = 3, .at_plain = true, .cpus = "00"}),
+    scenario<CpuHitScenario<false>>("cpu-hit-enter", "PerCpu: the same where a free enters",
+                                    {.threads = 2, .preemptions = 3, .at_plain = true, .cpus = "00"}),
     scenario<CpuRevokeScenario<1>>("cpu-revoke", "PerCpu: a thread that hits and a revoker never meet",
                                    {.threads = 2, .preemptions = 3}),
     scenario<CpuRevokeScenario<2>>("cpu-revoke-3", "PerCpu: two threads of a CPU and a revoker never meet",
                                    {.threads = 3, .preemptions = 2, .cpus = "001"}),
-    scenario<CpuFreeScenario>("cpu-free", "PerCpu: a hit of free and a revoker never meet",
-                              {.threads = 2, .preemptions = 3}),
+    scenario<CpuFreeScenario<true>>("cpu-free", "PerCpu: a hit of free and a revoker never meet",
+                                    {.threads = 2, .preemptions = 3}),
+    scenario<CpuFreeScenario<false>>("cpu-free-enter", "PerCpu: the same where a free enters",
+                                     {.threads = 2, .preemptions = 3}),
+    scenario<CpuLeftScenario>("cpu-left", "PerCpu: a hit of free and who has the slab meanwhile never meet",
+                              {.threads = 2, .preemptions = 2}),
     scenario<CpuMissScenario>("cpu-miss", "PerCpu: a thread that misses and a revoker never meet",
                               {.threads = 2, .preemptions = 2}),
-    scenario<CpuMoveScenario>("cpu-move", "PerCpu: a thread is moved to another CPU, also inside",
-                              {.threads = 2, .preemptions = 1, .cpus = "00", .moves = 1}),
+    scenario<CpuMoveScenario<true>>("cpu-move", "PerCpu: a thread is moved to another CPU, also inside",
+                                    {.threads = 2, .preemptions = 1, .cpus = "00", .moves = 1}),
+    scenario<CpuMoveScenario<false>>(
+        "cpu-move-enter", "PerCpu: the same where a free enters",
+        {.threads = 2, .preemptions = 1, .at_plain = true, .cpus = "00", .moves = 1}),
+    scenario<CpuSecondScenario>("cpu-second", "PerCpu: two threads of a CPU that miss never meet",
+                                {.threads = 2, .preemptions = 2, .cpus = "00"}),
+    scenario<CpuOffScenario>("cpu-off",
+                             "PerCpu: a free into another of the CPU's lanes and a revoker never meet",
+                             {.threads = 2, .preemptions = 3}),
     scenario<CpuMoveMissScenario>("cpu-move-miss", "PerCpu: the same with misses",
                                   {.threads = 2, .preemptions = 1, .cpus = "00", .moves = 1}),
     scenario<CpuHandlerScenario<false>>("cpu-handler", "PerCpu: a handler between any two accesses to memory",
                                         {.threads = 1, .preemptions = 0, .signals = 2, .at_plain = true}),
     scenario<CpuHandlerScenario<true>>("cpu-handler-2", "PerCpu: a handler anywhere, and a revoker",
                                        {.threads = 2, .preemptions = 1, .signals = 1}),
-    scenario<CpuForkScenario>("cpu-fork", "PerCpu, fork: the child finds no lane half done",
-                              {.threads = 2, .preemptions = 3}),
-    scenario<CpuForkScenario>("cpu-fork-3", "PerCpu, fork: the same while the other's lane is taken away",
-                              {.threads = 3, .preemptions = 2}),
+    scenario<CpuForkScenario<true>>("cpu-fork", "PerCpu, fork: the child finds no lane half done",
+                                    {.threads = 2, .preemptions = 3}),
+    scenario<CpuForkScenario<false>>("cpu-fork-enter", "PerCpu, fork: the same where a free enters",
+                                     {.threads = 2, .preemptions = 3}),
+    scenario<CpuForkScenario<true>>("cpu-fork-3",
+                                    "PerCpu, fork: the same while the other's lane is taken away",
+                                    {.threads = 3, .preemptions = 2}),
     scenario<CpuRemoteScenario>("cpu-remote", "PerCpu: frees go from one CPU's lane to another's",
                                 {.threads = 2, .preemptions = 2}),
+    scenario<CpuSendScenario>("cpu-send", "PerCpu: a free into a batch and a revoker never meet",
+                              {.threads = 2, .preemptions = 3}),
     scenario<SwitchScenario>("switch", "the entry changes to PerCpu and back under live objects",
                              {.threads = 2, .preemptions = 2}),
     scenario<SwitchInHandlerScenario>(

@@ -50,6 +50,7 @@ NOINLINE void* malloc_missed(Bytes size, Gate* gate) {
 }
 
 NOINLINE void free_slow(void* p, Gate* gate) {
+  if (process_engine.free_here_quickly(p, thread_slot, gate)) return;
   const Verdict verdict = process_engine.free_slow(p, thread_slot, gate);
   if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("free", p, verdict);
 }

@@ -89,8 +89,7 @@ class Engine {
   // `full(gate, batch)`: the object is freed, and the batch must be sent (flush_slow).
   template <class Full>
   FAST bool free_quickly(void* p, Slot& slot, Gate* gate, MapEntry entry, Full full) {
-    if (!Owned::may_allocate(gate, 0))
-      return PerCpu::may_free(gate, world_.region.distance(p)) && free_here_quickly(p, slot, gate);
+    if (!Owned::may_allocate(gate, 0)) return false;
     using Sent = typename Lane<P>::Sent;
     Remote* batch;
     const auto class_of_object = [&] { return world_.region.size_class_of(p); };
@@ -101,6 +100,7 @@ class Engine {
     Owned::leave(slot, gate);
     return true;
   }
+  // The next usual ones, in lanes of CPUs.
   bool free_here_quickly(void* p, Slot& slot, Gate* gate);
   // The next usual ones: the owner's bin is refilled from elsewhere, or that of a lane that is not owned.
   FAST void* allocate_by_refill(Bytes size, Slot& slot, Gate* gate) {

@@ -90,10 +90,11 @@ struct Owned {
   // The slot's word with a lowest byte of 0. Read beside that byte, which enter() has just stored: a load of both would have to wait.
   FAST static uintptr_t but_for_the_byte(const Slot& slot) {
     const auto* bytes = reinterpret_cast<const unsigned char*>(&slot);
-    const uintptr_t second = __atomic_load_n(bytes + 1, __ATOMIC_RELAXED);
-    const uintptr_t middle = __atomic_load_n(reinterpret_cast<const uint16_t*>(bytes + 2), __ATOMIC_RELAXED);
+    // Two loads that overlap. The second is not aligned; what it reads only a handler writes, before enter()'s store.
     const uintptr_t upper = __atomic_load_n(reinterpret_cast<const uint32_t*>(bytes + 4), __ATOMIC_RELAXED);
-    return upper << 32 | middle << 16 | second << 8;
+    uint32_t lower;
+    __builtin_memcpy(&lower, bytes + 1, sizeof lower);
+    return upper << 32 | uintptr_t{lower} << 8;
   }
   // A gate's word, by its distance: a busy gate is no whole Gate, its address is eight bytes off.
   template <class T, size_t kDistance>

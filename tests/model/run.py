@@ -401,7 +401,7 @@ MUTANTS += [
     change("explorer", "PerCpu: only a barrier", "cpu-revoke cpu-free cpu-free-enter", PERCPU, "if (!P::restart_here()) {", "if (!P::barrier()) {"),
     change("explorer", "PerCpu: the revoker does not look again", "cpu-free-enter cpu-miss", PERCPU,
            f"return here.load({ACQUIRE}) == kRevokedHere;", "return true;"),
-    change("explorer", "PerCpu: who has lost puts the word back", "cpu-free-enter", PERCPU,
+    change("explorer", "PerCpu: who has lost puts the word back", "cpu-miss", PERCPU,
            f"return here.load({ACQUIRE}) == kRevokedHere;",
            f"if (here.load({ACQUIRE}) == kRevokedHere) return true;\n  here.store(free_here(), {RELAXED});\n  return false;"),
     change("explorer", "PerCpu: a miss leaves relaxed", "cpu-move-miss", LANE, f"here.store(free_here(), {RELEASE});",

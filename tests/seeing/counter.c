@@ -20,12 +20,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kGranule = 16, kRows = (512 << 10) / kGranule + 1, kBlock = 64 << 10 };
+enum { kGranule = 16, kBlock = 64 << 10, kRows = kBlock / kGranule };
 
 #define EXPORT __attribute__((visibility("default")))
 typedef _Atomic unsigned long Count;
 
-static Count allocations[kRows], frees[kRows];  // by size / 16; row 0: large
+// By size / 16. Row 0: of 64 KiB and more, whose size may change in place.
+static Count allocations[kRows], frees[kRows];
 static Count large_bytes, fault_countdown;
 static Count inside;        // calls
 static _Atomic int closed;  // nobody enters, but `keeper`
@@ -157,7 +158,7 @@ EXPORT void* realloc(void* p, size_t size) {
     const size_t after = real.usable(q);
     const int moved_by_kernel = before >= (1 << 20) && after > before && row_of(after) == 0;
     if (q == p || moved_by_kernel) {
-      large_bytes += after - before;  // of an object of a class both are the same
+      large_bytes += after - before;  // of an object below 64 KiB both are the same
     } else {
       made(q);
       gone(before);
@@ -286,12 +287,17 @@ static void report(void) {
   put("}}");
   put_totals("library", figures.allocations, figures.frees, figures.live_objects, figures.live_bytes, "rows");
   separator = "";
-  put_row(0, figures.large_allocations, figures.large_allocations - figures.large_live_objects,
-          figures.large_live_objects);
+  unsigned long big = figures.large_allocations, big_live = figures.large_live_objects;
   for (unsigned i = 1; i < LANE_STATS_CLASSES; ++i) {
     const struct lane_class_statistics* c = &figures.classes[i];
-    put_row(c->size, c->allocations, c->allocations - c->live, c->live);
+    if (c->size < kBlock) {
+      put_row(c->size, c->allocations, c->allocations - c->live, c->live);
+    } else {
+      big += c->allocations;
+      big_live += c->live;
+    }
   }
+  put_row(0, big, big - big_live, big_live);
   put("}}}\n");
   const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (fd < 0 || write(fd, line, used) != (ssize_t)used)

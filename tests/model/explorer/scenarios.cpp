@@ -776,9 +776,12 @@ struct CpuFreeScenario : ByCpu {
 struct CpuMissScenario : ByCpu {
   CpuMissScenario() : ByCpu(1) {}
   void thread(int i) {
-    if (i != 0) return revoke(*target, i);
-    object[0] = engine.allocate(48, slots[0]);  // a class that has no slab yet
-    free(object[0], 0);
+    if (i == 0) {
+      object[0] = engine.allocate(48, slots[0]);  // a class that has no slab yet
+      return free(object[0], 0);
+    }
+    revoke(*target, i);
+    revoke(*target, i);  // the first may have lost
   }
 };
 

@@ -24,6 +24,7 @@
 #include <atomic>
 
 #include "base/arch.h"
+#include "platform/linux.h"
 #include "platform/unwind_rules.h"
 
 // The linker's: where this library or program begins in memory, and where its code ends. All of it is the allocator's if the link
@@ -118,6 +119,22 @@ __attribute__((no_sanitize("address", "thread"))) unsigned walk_frames(Address a
   return n;
 }
 
+// Threads that are inside backtrace(), below the number of the process that they are in. In a program that is linked statically it takes
+// a lock of the compiler's library. Whoever held that lock when the process forked is not in the child, which would wait for ever.
+constinit std::atomic<uint64_t> inside_tables{0};
+
+// False: somebody was inside when the process forked. relaxed, both: only the numbers count.
+bool enter_tables() {
+  const uint64_t process = uint64_t{Linux::process_id()} << 32;
+  uint64_t seen = inside_tables.load(std::memory_order_relaxed);
+  do {
+    if (static_cast<uint32_t>(seen) != 0 && (seen >> 32 << 32) != process) return false;
+  } while (!inside_tables.compare_exchange_weak(seen, process | (static_cast<uint32_t>(seen) + 1),
+                                                std::memory_order_relaxed));
+  return true;
+}
+void leave_tables() { inside_tables.fetch_sub(1, std::memory_order_relaxed); }
+
 }  // namespace
 
 bool may_prepare_early() { return _DYNAMIC != nullptr; }
@@ -151,10 +168,12 @@ NOINLINE unsigned capture_stack(Address* frames, unsigned most) {
                       found, most + kMostOwn);
   }
   if (by == Way::kTables && n == 0) {
+    if (!enter_tables()) return 0;
     const int saved = errno;
     static_assert(sizeof(void*) == sizeof(Address));
     n = static_cast<unsigned>(backtrace(reinterpret_cast<void**>(found), static_cast<int>(most + kMostOwn)));
     errno = saved;
+    leave_tables();
     // It begins with this function, and whatever stands between.
     const Address caller = without_signature(address_of(__builtin_return_address(0)));
     while (first < n && found[first] != caller) ++first;

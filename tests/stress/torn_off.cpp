@@ -197,7 +197,7 @@ void tear_off_everywhere(uint64_t most, bool goes_on, bool meanwhile) {
 int main(int argc, char** argv) {
 #if defined(__x86_64__)
   static const Case cases[] = {
-      {"ends", [] { tear_off_everywhere(scaled(120), false, false); }},
+      {"ends", [] { tear_off_everywhere(scaled(80), false, false); }},
       {"goes-on", [] { tear_off_everywhere(scaled(60), true, false); }},
       // While it holds a lock others wait a second for it, once.
       {"goes-on-beside-others", [] { tear_off_everywhere(scaled(8), true, true); }},

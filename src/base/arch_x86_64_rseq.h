@@ -64,7 +64,8 @@ aborted:
 }
 
 // The same, where the lower half is that of *who, which is read in the sequence too: `seen` is what it was when the word was
-// marked. It is read after the word: who takes the lane away changes it meanwhile, and had it been read before, the word could say "free" again.
+// marked. It is read after the word. Read before, it could be older than a revocation that has come and gone: the word says "free" again,
+// and the slab is another lane's.
 template <int kNumberAt>
 FAST Restartable rseq_take_for(ptrdiff_t area, std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
                                uint32_t mark, uint32_t& before, uint64_t& seen) {
@@ -123,7 +124,7 @@ aborted:
 // Pushes are steps too: one store writes a list and its count.
 inline constexpr bool kPushesHere = true;
 
-// Of a CountedList.
+// What a push adds to the second half of a CountedList, behind the new head: one less in the countdown.
 alignas(16) inline constexpr int32_t kOneLess[4] = {0, 0, -1, 0};
 
 // If the word names this CPU and the lower half of *who, as in rseq_take_for(): puts the object first in the list that lies kListAt

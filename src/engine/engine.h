@@ -100,9 +100,9 @@ class Engine {
     Owned::leave(slot, gate);
     return true;
   }
-  // The next usual ones, in lanes of CPUs.
+  // The next usual ones, by CPU. False: nothing changed.
   bool free_here_quickly(void* p, Slot& slot, Gate* gate);
-  // The next usual ones: the owner's bin is refilled from elsewhere, or that of a lane that is not owned.
+  // The next usual ones: the owner's bin is refilled from elsewhere, or the thread works in a lane that nobody owns. Null: nothing changed.
   FAST void* allocate_by_refill(Bytes size, Slot& slot, Gate* gate) {
     return LIKELY(Owned::may_allocate(gate, 0)) ? allocate_by_owner(size, slot, gate)
                                                 : allocate_here(size, slot, gate);

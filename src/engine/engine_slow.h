@@ -32,8 +32,8 @@ class Engine<P>::Inside {
 //   exited_gate, forking_gate  -> an overflow lane
 //   owned          -> the thread's lane; it adopts an idle one or a new one if it has none
 //   shared         -> a lane of the pool, the one in its slot if it can be
-//   by CPU         -> the first lane that is free of the CPU that it runs on
-//   and where those are all revoked or taken, or there is no memory for one -> an overflow lane
+//   by CPU         -> the first free lane of the CPU that the thread runs on
+//   and where all of these are revoked or taken, or there is no memory for one -> an overflow lane
 //
 // A thread that comes with a lane of another entry leaves it: the entry in use has changed.
 template <class P>
@@ -83,8 +83,9 @@ class Engine<P>::Stay : public Inside {
 
   Lane<P>* enter_own(Lane<P>* lane) {
     if (UNLIKELY(lane->is_being_revoked())) {
-      // The thread that takes it away, the scavenger perhaps, may have been preempted: it gets the CPU once.
-      if (visit_.may_block) P::yield();
+      // The thread that takes it away, the scavenger perhaps, may have been preempted: it gets the CPU once. Not each time: it may have been
+      // torn off, and never let go.
+      if (visit_.may_block && lane->is_new_holder()) P::yield();
       if (lane->is_being_revoked()) return nullptr;
     }
     lane->open_gate();
@@ -148,8 +149,8 @@ class Engine<P>::Stay : public Inside {
   How how_ = How::kOwned;
 };
 
-// Enters the first lane that is free of the CPU that the thread runs on; null: none is, or there is no memory for one. gate: of the lane
-// that it comes from, or none. The first, so that threads of a CPU come together again after one of them was stopped inside.
+// Enters the first free lane of the CPU that the thread runs on. Null: none is free, or there is no memory for one. It is the first, so
+// that the threads of a CPU meet in one lane again after one of them was stopped inside. gate: what the thread's slot named before.
 template <class P>
 NOINLINE Lane<P>* Engine<P>::take_here(const Gate* gate, const Visit& visit) {
   constexpr int kAttempts = 3;
@@ -170,14 +171,14 @@ NOINLINE Lane<P>* Engine<P>::take_here(const Gate* gate, const Visit& visit) {
         lane->see_growth();
         return lane;
       }
-      // Taken or revoked just now; else the thread was interrupted, or has moved to another CPU.
+      // The step was interrupted, or the thread has moved to another CPU: once more. Else the lane was taken or revoked just now.
       if (result == Restartable::kInterrupted || lane->is_free_here()) break;
     }
   }
   return nullptr;
 }
 
-// Turn: a stay in the lane that the slot names, if it is a shared one, and free, or as by take_here(); and not a first look around.
+// Turn: a stay in the shared lane that the slot names, if it is free, or in a lane of the CPU by take_here(). No other lane is looked for.
 template <class P>
 class Engine<P>::Turn {
  public:
@@ -255,8 +256,8 @@ NOINLINE void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
   return UNLIKELY(due != SizeClass{0}) ? allocate_sampled(due, slot, gate) : p;
 }
 
-// The usual misses by CPU: an object of another lane of this CPU, which need not be entered; and one of another CPU's, if the first lane is
-// free and has a batch with room. False: nothing has changed.
+// The two usual misses of free by CPU. An object of another lane of this CPU is pushed there; that lane is not entered. An object of another
+// CPU's lane joins its batch, if the first lane of this CPU is free and has a batch with room. False: nothing has changed.
 template <class P>
 NOINLINE bool Engine<P>::free_here_quickly(void* p, Slot& slot, Gate* gate) {
   const Bytes distance = world_.region.distance(p);
@@ -1126,8 +1127,8 @@ void Engine<P>::after_fork_in_parent() {
   world_.depot.lock().open();
 }
 
-// The child has one thread. Lanes in which nobody was are whole, and those of other threads become idle ones. A lane that somebody worked
-// in who is not here is put together again, unless this is a handler that has interrupted the allocator: then it is set aside for good.
+// The child has one thread. A lane that nobody was inside is whole; if it was another thread's, it becomes an idle one. A lane that a
+// missing thread was inside is salvaged first. A handler that has interrupted the allocator cannot do that: there it is set aside for good.
 // (This relies on the child seeing the other threads' stores in their order, which x86-64 and the page-table lock that
 // fork takes on each page give; see docs/design/0005-fork.md.)
 template <class P>

@@ -152,7 +152,7 @@ class Lane : public Gate {
   // Gives away everything that is not in use: the scavenger does it to lanes at rest, trim to all. True if a slab went back.
   bool clean(Visit& visit);
 
-  // The same of the one whose objects are big, if there is one: so that a request which it does not serve has its memory.
+  // Gives back the empty slab of a big object, if the lane keeps one: a request that it does not serve can then have its memory.
   void give_back_big(Visit& visit) {
     if (UNLIKELY(empty_big_ != nullptr)) give_back(empty_big_, visit);
   }
@@ -201,7 +201,7 @@ class Lane : public Gate {
       here_bytes.store(bytes, std::memory_order_relaxed);
   }
   uint32_t free_here() const { return number_ << 16 | static_cast<uint32_t>(id_); }
-  // It is the first of its CPU's.
+  // Of the lanes of its CPU it is the first.
   bool is_first_here = false;
   bool is_free_here() const { return here.load(std::memory_order_relaxed) == free_here(); }
   // Somebody is inside: not the one who holds the lane from outside.
@@ -239,6 +239,11 @@ class Lane : public Gate {
   void open_gate();
   void close_gate();
   bool is_closed() const;
+  // The owner's, inside: whether the lock's holder is another one than at the last call.
+  bool is_new_holder() {
+    const uint64_t stay = lock_.contention().count.load(std::memory_order_relaxed);
+    return std::exchange(holder_seen_, stay) != stay;
+  }
   bool is_asked() const { return asked_.load(std::memory_order_relaxed); }
   bool take_asked() { return is_asked() && asked_.exchange(false, std::memory_order_relaxed); }
 
@@ -253,7 +258,7 @@ class Lane : public Gate {
     process_ = slot != nullptr ? P::process_id() : 0;
     thread_.store(slot != nullptr ? P::thread_id() : 0, std::memory_order_relaxed);
   }
-  // In a fork child, after salvage(): whoever was inside or had the lock is not here. An owner that is here finds its gate as it was.
+  // In a fork child, after salvage(): the thread that was inside, or had the lock, is not here. An owner that is here goes on in the lane.
   void begin_in_child() {
     revoking_.store(false, std::memory_order_relaxed);
     lock_.forget_holder();
@@ -420,8 +425,8 @@ class Lane : public Gate {
   const Object* last_given_[kRemotesOfKinds]{};  // batches
   uint64_t claimed_ = 0;                         // which remotes have ever had an owner
   EmptySlabs empties_;
-  Slab* empty_big_ =
-      nullptr;  // the youngest of those whose objects are big; the only one, but after frees in bulk
+  // The youngest empty slab of a big object. There are others only after frees in bulk.
+  Slab* empty_big_ = nullptr;
   std::atomic<Address> bins_at_{0};  // the area; others may look into it
   Bin* bins_ = nullptr;
   std::atomic<uint32_t> empty_blocks_{0};  // of those; anybody reads it
@@ -448,6 +453,7 @@ class Lane : public Gate {
   std::atomic<Slot*> owner_slot_{nullptr};  // whose lane it is; under the lock
   std::atomic<bool> revoking_{false};
   bool set_aside_ = false;
+  uint64_t holder_seen_ = 0;  // of the owner's: the lock's stays when it last gave way
   Relaxed<bool> is_doubtful_ = false;
   bool rests_ = false;                   // closed, though it has an owner; under the lock
   std::atomic<bool> mail_waits_{false};  // much of it

@@ -23,7 +23,7 @@ class LaneTable {
   static constexpr uint32_t kMostLanes = 32256;
   static_assert(is_lane(static_cast<Owner>(static_cast<uint32_t>(Owner::kFirstLane) + kMostLanes - 1)));
   static constexpr uint32_t kMostShared = ProbeOrders::kMostLanes;
-  // Of a CPU. Who is stopped inside one leaves the next ones to the others.
+  // So many lanes a CPU: a thread that is stopped inside one leaves the others to the CPU's other threads.
   static constexpr uint32_t kLanesHere = 8;
 
   explicit constexpr LaneTable(World<P>& world) : world_(world) {}

@@ -119,8 +119,8 @@ __attribute__((no_sanitize("address", "thread"))) unsigned walk_frames(Address a
   return n;
 }
 
-// Threads that are inside backtrace(), below the number of the process that they are in. In a program that is linked statically it takes
-// a lock of the compiler's library. Whoever held that lock when the process forked is not in the child, which would wait for ever.
+// The number of the process, and in the lower half how many of its threads are inside backtrace(). In a program that is linked statically
+// that takes a lock of the compiler's library. A thread that held this lock at a fork is not in the child, which would wait for ever.
 constinit std::atomic<uint64_t> inside_tables{0};
 
 // False: somebody was inside when the process forked. relaxed, both: only the numbers count.

@@ -245,7 +245,11 @@ TEST_ALL_CONFIGS(EmptySlabsTest, ALargeAllocationCollectsThemThoughThereAreFreeP
   give_all(a, slabs);
   const Bytes before = touched();
   void* p = take(b, Bytes{3} << 20);
-  EXPECT_LE(touched(), before);  // a process with one thread also gives back what would not do
+  if (config().single) {
+    EXPECT_LE(touched(), before) << "a process with one thread also gives back what would not do";
+  } else {
+    EXPECT_EQ(touched(), before);
+  }
   give(b, p);
   for (size_t i = 0; i < pieces.size(); i += 2) give(b, pieces[i]);
 }

@@ -208,6 +208,16 @@ TEST_ALL_CONFIGS(ForkTest, TheChildOfAThreadWhoseLaneWasBeingTakenMayGoOnInIt) {
   }
 }
 
+TEST_ALL_CONFIGS(ForkTest, AChildDoesNotWaitForAScavengerThatWasMovingObjects) {
+  Slot& a = thread();
+  give(a, take(a, 48));
+  world().scavenger.begin_move();
+  fork_in_child(a);
+  Fake::on_sleep = [] { ADD_FAILURE() << "it waits"; };
+  EXPECT_EQ(statistics().live_objects, 0u);
+  Fake::on_sleep = nullptr;
+}
+
 TEST_ALL_CONFIGS(ForkTest, AThreadWithoutALaneForksToo) {
   Slot &a = thread(), &b = thread();
   void* p = take(b, 48);

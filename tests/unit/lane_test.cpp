@@ -106,6 +106,13 @@ TEST_OWNED(EngineTest, AnOwnerGivesAHolderTheCpuOnceAndGoesOnInItsLaneIfThatIsFr
   ASSERT_TRUE(lane->try_hold(visit));
   Fake::on_yield = [&] { ADD_FAILURE() << "a handler gives up its CPU"; };
   in_handler(t, [&] { give(t, take(t, 64)); });
+  // A holder that does not let go, since it was torn off: once, and not at every call.
+  int yields = 0;
+  for (int i = 0; i < 10; ++i) {
+    Fake::on_yield = [&] { ++yields; };
+    give(t, take(t, 64));
+  }
+  EXPECT_EQ(yields, 1);
   Fake::on_yield = nullptr;
   lane->let_go(visit);
   give(t, p);
@@ -189,6 +196,38 @@ TEST_ALL_CONFIGS(EngineTest, FiguresAreExactThoughALaneIsHeldForAWhile) {
   const Statistics s = statistics();
   EXPECT_EQ(s.allocations, 1u);
   EXPECT_EQ(s.live_objects, 0u);
+}
+
+// The scavenger moves what waits in a bin to its slab, after the slabs were read and before the lane is.
+TEST_OWNED(EngineTest, FiguresAreExactThoughTheScavengerMovesObjectsWhileTheyAreRead) {
+  static Scavenger<Fake>* moving;
+  static int sleeps;
+  moving = &world().scavenger;
+  Slot &t = thread(), &scavenger = thread();
+  give(t, take(t, 64));
+  Lane<Fake>& lane = *lane_of(t);
+  for (const bool ends_late : {false, true}) {
+    bool has_moved = false;
+    sleeps = 0;
+    Fake::on_barrier = [&] {
+      if (std::exchange(has_moved, true)) return;
+      // The reader has just taken the lane. It stands for the scavenger, which had the lane just before.
+      Visit visit(&scavenger, true);
+      moving->begin_move();
+      lane.clean(visit);
+      if (!ends_late) moving->end_move();
+    };
+    Fake::on_sleep = [] {
+      if (++sleeps == 2) moving->end_move();
+    };
+    const Statistics s = statistics();
+    EXPECT_EQ(sleeps, ends_late ? 2 : 1) << "it reads again, and not before the move has ended";
+    EXPECT_EQ(s.allocations, ends_late ? 2u : 1u);
+    EXPECT_EQ(s.live_objects, 0u);
+    Fake::on_sleep = nullptr;
+    Fake::on_barrier = nullptr;
+    give(t, take(t, 64));
+  }
 }
 
 TEST_ALL_CONFIGS(EngineTest, AHandlerThatReadsFiguresWaitsForNobody) {

@@ -90,7 +90,8 @@ struct Owned {
   // The slot's word with a lowest byte of 0. Read beside that byte, which enter() has just stored: a load of both would have to wait.
   FAST static uintptr_t but_for_the_byte(const Slot& slot) {
     const auto* bytes = reinterpret_cast<const unsigned char*>(&slot);
-    // Two loads that overlap. The second is not aligned; what it reads only a handler writes, before enter()'s store.
+    // Two loads that overlap. The second is not aligned. It need not be atomic: only a handler of this thread changes these bytes, and none
+    // does after enter()'s store.
     const uintptr_t upper = __atomic_load_n(reinterpret_cast<const uint32_t*>(bytes + 4), __ATOMIC_RELAXED);
     uint32_t lower;
     __builtin_memcpy(&lower, bytes + 1, sizeof lower);

@@ -49,6 +49,35 @@ CASE(threads_and_forks_work) {
   }
 }
 
+// Threads take stacks all the time while the process forks. What they hold for that must not be waited for in the child.
+static int stacks_end;
+static void* take_stacks(void* argument) {
+  while (!__atomic_load_n(&stacks_end, __ATOMIC_RELAXED)) free(hide(malloc(1000)));
+  return argument;
+}
+CHILD(fork_while_stacks_are_taken) {
+  pthread_t threads[3];
+  for (int i = 0; i < 3; i++) REQUIRE(pthread_create(&threads[i], NULL, take_stacks, NULL) == 0);
+  for (int round = 0; round < 400; round++) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      alarm(20);
+      for (int i = 0; i < 20; i++) free(hide(malloc(1000)));
+      _exit(0);
+    }
+    int status = -1;
+    waitpid(pid, &status, 0);
+    CHECK(status == 0);
+    if (status != 0) break;
+  }
+  __atomic_store_n(&stacks_end, 1, __ATOMIC_RELAXED);
+  for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+}
+CASE(lanemalloc_a_fork_waits_for_no_stack_that_is_taken) {
+  run_child_with("fork_while_stacks_are_taken", "sample=1k");
+  CHECK_CHILD(child_succeeded());
+}
+
 CASE(every_function_works) {
   void* object = NULL;
   CHECK(posix_memalign(&object, 4096, 100) == 0 && (uintptr_t)object % 4096 == 0);

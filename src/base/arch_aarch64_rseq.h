@@ -118,7 +118,7 @@ aborted:
   return Restartable::kInterrupted;
 }
 
-// Two registers are stored by one instruction, but another CPU may see one of them only: pushes enter (PerCpu::enter_for).
+// One instruction stores two registers, but another CPU may see one of them without the other. So a free enters (PerCpu::enter_for).
 inline constexpr bool kPushesHere = false;
 template <int kNumberAt, int kListAt>
 FAST Restartable rseq_push(ptrdiff_t, const std::atomic<uint32_t>&, const std::atomic<uint64_t>&, void*) {

@@ -185,7 +185,7 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
   }
 }
 
-// The same of a big object. No slab of such is the bin's: so it is looked at as soon as it is empty.
+// The same of a big object. No bin holds a slab of these, so each is looked at as soon as it is empty.
 template <class P>
 Object* Lane<P>::take_big(SizeClass c, Visit& visit) {
   world_.scavenger.poke();

@@ -475,8 +475,8 @@ class Runs {
     return {kNone, false};
   }
 
-  // No dirty run has n blocks: a long one, with as many clean blocks beside it as are missing. At least half is dirty, so that who
-  // wants zeros does not write to much that would read as such anyway.
+  // No dirty run has n blocks. Takes a shorter one, and from the clean run beside it the blocks that are missing. At least half of it is
+  // dirty: else a caller that wants zeros would write to many blocks that read as zeros anyway.
   NOINLINE Run take_mixed(BlockCount n) {
     const Bins& bins = sets_[set_of(BlockKind::kDirty)];
     const unsigned least = bin_of(n / 2 + n % 2);
@@ -514,7 +514,7 @@ class Runs {
     remove(first);
     remove(second);
     return_rest(second + second_blocks, length - second_blocks, BlockKind::kClean, 0);
-    // Each is in use by itself before they are one, so that who walks here finds whole runs (salvage).
+    // Each is in use by itself before they are one, so that a walk from run to run finds whole ones at every instant (salvage).
     mark_used(second, second_blocks);
     mark_used(first + skipped, first_blocks - skipped);
     return_rest(first, skipped, BlockKind::kClean, 0);

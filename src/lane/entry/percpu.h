@@ -40,7 +40,8 @@
 // Who has lost must leave the word alone: it belongs to the thread that came in between.
 //
 // [check] reads the lane's word before the step reads the page map. If it says free, then whoever takes the lane from now on restarts the
-// step before the slab can go to another lane; the other way round the map could be read while somebody has the lane, and the word after.
+// step before the slab can go to another lane. In the other order the step could read the map while a thread has the lane, and the word
+// when that thread has left.
 //
 // A thread that was stopped inside keeps the lane until it runs again. So a CPU has some lanes (LaneTable::kLanesHere), and who misses takes the
 // first one that is free (Engine::take_here); hits and pushes do so in the lane that the slot names while that is free.

@@ -67,7 +67,7 @@ bool Engine<P>::free_in_turn_of(const Kind& kind, Object* object, Slot& slot) {
   bool done = false;
   if (Owned::area(gate) != 0) {
     if (LIKELY(kind_at(object) == &kind))
-      done = static_cast<Lane<P>*>(gate)->send_quickly(object, world_.region.entry_of(object).owner(), kind);
+      done = static_cast<Lane<P>*>(gate)->send_quickly(object, world_.region.entry_of(object), kind);
     done ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
     return done;
   }

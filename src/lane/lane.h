@@ -59,7 +59,7 @@ struct LaneCounters {
 template <class P>
 class Lane : public Gate {
  public:
-  static constexpr unsigned kIdleAfter = 32;  // batches that a sleeping owner may leave unanswered
+  static constexpr unsigned kIdleAfter = 64;  // batches that a sleeping owner may leave unanswered
   static constexpr BlockCount kMuch =
       16;  // empty blocks: they go back rather than that others take fresh ones
 
@@ -70,7 +70,7 @@ class Lane : public Gate {
     uint8_t seen = 0;              // the owner's misses at the last look
     int32_t room = 0;              // bytes; at most 0: to be flushed
   };
-  static_assert(sizeof(Remote) == 32);
+  static_assert(sizeof(Remote) == 40);
 
   // number: the lane's among those of its entry; kNoNumber if it has none.
   Lane(Owner id, World<P>& world, Entry entry, uint32_t number);
@@ -118,7 +118,7 @@ class Lane : public Gate {
   Object* allocate(Kind& kind, Visit& visit);
   void free_of_kind(Object* object, MapEntry entry, Visit& visit);
   // An object of another lane, into a batch that is there and has room. False: nothing changed.
-  FAST bool send_quickly(Object* object, Owner owner, const Kind& kind);
+  FAST bool send_quickly(Object* object, MapEntry entry, const Kind& kind);
   // In a slab of this lane.
   FAST void free_here(Object* object, Slab* slab, Visit& visit) {
     if (!slab->bin->push(object) && UNLIKELY(slab->push(object))) look_at(slab, visit);
@@ -355,6 +355,7 @@ class Lane : public Gate {
     return LIKELY(!slab->is_of_kind()) ? current_[index_of(slab->size_class)] : slab->bin->current;
   }
   void wait_for_frees(Slab* slab);
+  void sort(Slab* empty);
   Address open_area(Visit& visit);
   void open_area_to_hits();
   FAST static Handle label_at(Address area, Bytes labels, Handle handle) {
@@ -381,7 +382,7 @@ class Lane : public Gate {
   static std::atomic<Bin*>& table_in(Address area, uint32_t slot) {
     return *reinterpret_cast<std::atomic<Bin*>*>(area + slot);
   }
-  void send_of_kind(Object* object, MapEntry entry, Visit& visit);
+  bool send_of_kind(Object* object, MapEntry entry, Visit& visit);
   NOINLINE void receive_other(Object* object, MapEntry entry, Visit& visit);
   Run blocks_for_slab(BlockCount n, Visit& visit);
   Slab* pop_partial(SlabList& partial);
@@ -400,10 +401,11 @@ class Lane : public Gate {
   Remote& remote_of_kinds_to(Owner owner) {
     return remotes_[kRemotes + static_cast<unsigned>(owner) % kRemotesOfKinds];
   }
-  FAST static void add(Object* object, Remote& remote, const Kind& kind);
-  void send(Object* object, MapEntry entry, Visit& visit);
+  FAST static bool add(Object* object, MapEntry entry, Remote& remote, const Kind& kind);
+  bool send(Object* object, MapEntry entry, Visit& visit);
   void claim(Remote& remote, Owner owner, Visit& visit);
-  FAST void receive(Object* object, Visit& visit);
+  FAST void receive(Object* first, Object* last, uint32_t n, Visit& visit);
+  NOINLINE void receive_others(Object* first, uint32_t n, Visit& visit);
   NOINLINE void send_after(Object* object, MapEntry entry, Visit& visit);
   bool was_not_set_aside(Visit& visit) {
     if (LIKELY(!set_aside_)) return true;

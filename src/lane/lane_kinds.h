@@ -179,36 +179,43 @@ void Lane<P>::free_of_kind(Object* object, MapEntry entry, Visit& visit) {
   Kind& kind = slab->its_kind();
   if (Bin* bin = bin_for(kind, visit)) {
     bump(bin->in_flight, int64_t{1});
+    if (UNLIKELY(!send_of_kind(object, entry, visit))) bump(bin->in_flight, int64_t{-1});
   } else {
     kind.in_flight.fetch_add(1, std::memory_order_relaxed);
     kind.strays.store(true, std::memory_order_relaxed);
+    if (UNLIKELY(!send_of_kind(object, entry, visit))) kind.in_flight.fetch_sub(1, std::memory_order_relaxed);
   }
-  send_of_kind(object, entry, visit);
 }
 
+// False: as of send().
 template <class P>
-void Lane<P>::send_of_kind(Object* object, MapEntry entry, Visit& visit) {
+bool Lane<P>::send_of_kind(Object* object, MapEntry entry, Visit& visit) {
   Remote& remote = remote_of_kinds_to(entry.owner());
   if (remote.owner != entry.owner() || remote.room <= 0) claim(remote, entry.owner(), visit);
-  add(object, remote, slabs().at(entry)->its_kind());
+  if (LIKELY(add(object, entry, remote, slabs().at(entry)->its_kind()))) return true;
+  world_.report(Verdict::kFreedAlready, object);
+  return false;
 }
 
 template <class P>
-FAST bool Lane<P>::send_quickly(Object* object, Owner owner, const Kind& kind) {
-  Remote& remote = remote_of_kinds_to(owner);
+FAST bool Lane<P>::send_quickly(Object* object, MapEntry entry, const Kind& kind) {
+  Remote& remote = remote_of_kinds_to(entry.owner());
   Bin* bin = bin_of(kind);
-  if (UNLIKELY(remote.owner != owner || remote.room <= 0 || bin == nullptr)) return false;
+  if (UNLIKELY(remote.owner != entry.owner() || remote.room <= 0 || bin == nullptr)) return false;
   bump(bin->in_flight, int64_t{1});
-  add(object, remote, kind);
-  return true;
+  if (LIKELY(add(object, entry, remote, kind))) return true;
+  bump(bin->in_flight, int64_t{-1});
+  return false;
 }
 
 // It takes its size, and at least its share of the count, out of the batch's room, as malloc's do (Charge).
 template <class P>
-FAST void Lane<P>::add(Object* object, Remote& remote, const Kind& kind) {
-  remote.add(object, [&] { return kind.link != 0 ? 0 : Batch::places_in(kind.size); });
+FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, const Kind& kind) {
+  if (UNLIKELY(!remote.add(object, entry, [&] { return kind.link != 0 ? 0 : Batch::places_in(kind.size); })))
+    return false;
   const uint32_t share = kBatchBytes / kind.batch.load(std::memory_order_relaxed);
   remote.room -= static_cast<int32_t>(kind.size > share ? kind.size : share);
+  return true;
 }
 
 // An object from the inbox that is not malloc's here: a kind's, or one whose slab has moved on since.

@@ -1,14 +1,17 @@
 // Batch: freed objects on their way to the lane that owns them. The objects themselves are the list: some of them, the
-// holders, name the others, as many as fit into one cache line.
+// holders, name the others, as many as fit into one cache line. A name is that of a row: objects of one slab that were freed one
+// after the other.
 // Called by: lane (send, receive), depot. Locking: none; a batch has one thread at a time.
 //
-//   first -> holder: [ next, and how many it names | earlier (lane/inbox.h) | object | object | .. ]
-//                       |                                                      freed, never read or written on the way
-//                       v
-//                    holder -> .. -> null
+//   first -> holder: [ next, and how many it names | earlier (lane/inbox.h) | name | name | .. ]
+//                       |                                                     |
+//                       |                     the last object of a row, and how many come before it
+//                       v                                                     |
+//                    holder -> .. -> null       last -> first -> second -> .. -> last     a ring, in the order in which they were freed
 //
-// So the taker waits for one cache line of another core's in seven objects, not for every one: it writes to the others, but a
-// store waits for nobody. Objects of 16 bytes are holders all.
+// So the taker waits for one cache line of another core's a row of several objects, and for one in seven objects that are rows of their own.
+// Those were neither read nor written on the way; it writes to them, but a store waits for nobody. The order stays: objects that were
+// allocated one after the other lie beside each other the next time as well. Objects of 16 bytes are holders all.
 #pragma once
 
 #include "slab/slab.h"
@@ -26,27 +29,33 @@ class Batch {
 
   bool is_empty() const { return first_ == nullptr; }
 
-  // Adds an object; `places` says what places_in() its size is, if it has to be a holder.
+  // Adds an object; slab: what the page map says of it; `places` says what places_in() its size is, if it has to be a holder.
+  // False: it is the one that was added last, and nothing has changed.
   template <class Places>
-  FAST void add(Object* object, Places places) {
+  FAST bool add(Object* object, MapEntry slab, Places places) {
+    if (slab.bits() == slab_.bits()) return lengthen(object);
     if (LIKELY(place_ != end_)) {
-      *place_ = object;
+      *place_ = bits(object) << kRowBits;
       compiler_fence();  // mend() relies on both orders
       ++place_;
-      return;
+      slab_ = slab;
+      return true;
     }
     close();
     object->next = first_;
     compiler_fence();
     first_ = object;
-    place_ = others(object);
-    end_ = reinterpret_cast<Object**>(reinterpret_cast<std::byte*>(place_) + places());
+    place_ = names_of(object);
+    end_ = reinterpret_cast<uintptr_t*>(reinterpret_cast<std::byte*>(place_) + places());
+    slab_ = MapEntry();
+    return true;
   }
 
   // The batch's first object, for the way; this one is empty then.
   Object* take() {
     close();
     place_ = end_ = nullptr;
+    slab_ = MapEntry();
     Object* first = first_;
     first_ = nullptr;
     return first;
@@ -56,48 +65,100 @@ class Batch {
   template <class Places>
   void mend(Places places) {
     if (first_ != nullptr) {
-      const auto into = reinterpret_cast<uintptr_t>(place_) - reinterpret_cast<uintptr_t>(others(first_));
-      if (into > places(first_)) place_ = others(first_);
+      const auto into = reinterpret_cast<uintptr_t>(place_) - reinterpret_cast<uintptr_t>(names_of(first_));
+      if (into > places(first_)) {
+        place_ = names_of(first_);
+      } else if (into != 0) {
+        mend_row(place_[-1]);
+      }
     } else {
       place_ = nullptr;
     }
     end_ = place_;
+    slab_ = MapEntry();
   }
   // What take() returned.
   void put_back(Object* first) {
     first_ = first;
-    place_ = end_ = others(first);
+    place_ = end_ = names_of(first);
+    slab_ = MapEntry();
   }
 
-  // Calls visit(object) for each object of a batch from take(). visit() may do with it whatever it likes.
+  // Calls visit(first, last, n) for each row of a batch from take(): n objects of one slab, linked from the first to the last; what the
+  // last one's link says is of no use. Rows come in the opposite order. visit() may do with them whatever it likes.
   template <class Visit>
-  static void for_each(Object* holder, Visit visit) {
+  static void for_each_row(Object* holder, Visit visit) {
     while (holder != nullptr) {
       const uintptr_t next = bits(holder->next);
-      Object** end = others(holder) + (next & kCountMask);
-      for (Object** other = others(holder); other != end; ++other) visit(*other);
-      visit(holder);  // last, since it is gone then
+      uintptr_t* const names = names_of(holder);
+      for (uintptr_t* name = names + (next & kCountMask); name != names;) {
+        const uintptr_t row = *--name;
+        Object* last = last_of(row);
+        const uint32_t before = before_last(row);
+        visit(before == 0 ? last : last->next, last, before + 1);
+      }
+      visit(holder, holder, uint32_t{1});  // last, since it is gone then
       holder = reinterpret_cast<Object*>(next & ~kCountMask);
     }
   }
+  // The same with visit(object) for each object.
+  template <class Visit>
+  static void for_each(Object* holder, Visit visit) {
+    for_each_row(holder, [&](Object* object, Object*, uint32_t n) {
+      for (; n > 1; --n) {
+        Object* next = object->next;
+        visit(object);
+        object = next;
+      }
+      visit(object);
+    });
+  }
 
  private:
+  // Of a name: how many come before the last object of the row. Above them is the address of that one.
+  static constexpr unsigned kRowBits = 16;
   static constexpr uintptr_t kCountMask = 7;  // objects are aligned to eight at least
-  static_assert((kHolderBytes - sizeof(Object)) / sizeof(Object*) <= kCountMask);
+  static_assert((kHolderBytes - sizeof(Object)) / sizeof(uintptr_t) <= kCountMask);
 
   static uintptr_t bits(const Object* object) { return reinterpret_cast<uintptr_t>(object); }
-  static Object** others(Object* holder) { return reinterpret_cast<Object**>(holder + 1); }
+  static uintptr_t* names_of(Object* holder) { return reinterpret_cast<uintptr_t*>(holder + 1); }
+  static Object* last_of(uintptr_t name) { return reinterpret_cast<Object*>(name >> kRowBits); }
+  static uint16_t before_last(uintptr_t name) { return static_cast<uint16_t>(name); }
+
+  // Adds the object to the row that was named last. A row of one is no ring yet.
+  FAST bool lengthen(Object* object) {
+    uintptr_t* const place = place_ - 1;
+    const uintptr_t name = *place;
+    Object* last = last_of(name);
+    if (UNLIKELY(object == last)) return false;
+    const uint16_t before = before_last(name);
+    object->next = before == 0 ? last : last->next;
+    last->next = object;
+    compiler_fence();  // mend_row() relies on it
+    *place = (bits(object) << kRowBits) + before + 1;
+    return true;
+  }
+  // The last object of the ring may link to one that the name does not know yet, and that to the first. Then it is one more.
+  static void mend_row(uintptr_t& name) {
+    Object* last = last_of(name);
+    const uint16_t before = before_last(name);
+    if (before == 0) return;
+    uintptr_t found = 0;
+    for (const Object* object = last->next; object != last && found <= before; object = object->next) ++found;
+    name = bits(last) << kRowBits | found;
+  }
 
   // Writes down how many the first holder names.
   FAST void close() {
     if (first_ == nullptr) return;
-    const auto named = static_cast<uintptr_t>(place_ - others(first_));
+    const auto named = static_cast<uintptr_t>(place_ - names_of(first_));
     first_->next = reinterpret_cast<Object*>(bits(first_->next) | named);
   }
 
   Object* first_ = nullptr;
-  Object** place_ = nullptr;  // in the first holder, for the next object; end_: none
-  Object** end_ = nullptr;
+  uintptr_t* place_ = nullptr;  // in the first holder, for the next object; end_: none
+  uintptr_t* end_ = nullptr;
+  MapEntry slab_;  // of the row that was named last; none: no object can join one
 };
 
 }  // namespace lanemalloc

@@ -77,6 +77,13 @@ struct Slab {
     return arch::take_and_test(countdown, 1);
   }
 
+  // The same of n objects, linked from the first to the last.
+  FAST bool push(Object* first, Object* last, uint32_t n) {
+    last->next = free_list;
+    free_list = first;
+    return arch::take_and_test(countdown, static_cast<int32_t>(n));
+  }
+
   // Takes the whole free list, for a bin. Sets `taken` to its length. Nobody need look when all objects are free again, for the
   // bin will ask; one free more must be looked at.
   Object* take_free_list(uint64_t& taken) {
@@ -118,6 +125,26 @@ struct Slab {
     return reinterpret_cast<Object*>(first);
   }
 
+  // Whether the list's first objects are neighbours, in either order: as where objects were freed in the order in which they were allocated.
+  bool free_list_is_in_order() const {
+    const Bytes step = size();
+    const Object* object = free_list;
+    for (int i = 0; i < 3; ++i) {
+      const Object* following = object->next;
+      if (following == nullptr) return true;
+      const Bytes up = reinterpret_cast<Address>(following) - reinterpret_cast<Address>(object);
+      if (up != step && Bytes{0} - up != step) return false;
+      object = following;
+    }
+    return true;
+  }
+  // None of its objects is in use: they are carved anew, in the order of their addresses.
+  void start_over() {
+    free_list = nullptr;
+    countdown = 0;
+    beyond = carved = 0;
+  }
+
   // No object is left to hand out: wait for some frees before offering the slab again, so that a thread at the edge
   // does not take it up and put it down at every step.
   void wait_for_frees(uint32_t all) {
@@ -153,10 +180,9 @@ struct Slab {
   // Whether the free list of a slab without objects in use looks like every object that was handed out, each once: its
   // first links lead to objects of the slab, and it ends after as many as there are, or not yet. Not all of a long list is
   // walked, since that is a cache miss an object: a quarter of the time of a program that frees what it has made.
-  bool free_list_looks_whole(Address begin) const {
-    constexpr uint32_t kWalked = 64;
+  bool free_list_looks_whole(Address begin, uint32_t walked = 64) const {
     const Bytes bytes = carved * size();
-    const uint32_t n = carved < kWalked ? carved : kWalked;
+    const uint32_t n = carved < walked ? carved : walked;
     const Object* mark = nullptr;
     const Object* object = free_list;
     for (uint32_t i = 0; i < n; ++i) {
@@ -164,7 +190,7 @@ struct Slab {
       if ((i & (i + 1)) == 0) mark = object;  // a circle comes back to one of these
       object = object->next;
     }
-    return carved > kWalked || object == nullptr;
+    return carved > walked || object == nullptr;
   }
 
   // The list cannot be trusted: what was handed out counts as in use from now on, lost, but never handed out twice.

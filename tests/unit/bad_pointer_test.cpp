@@ -110,6 +110,25 @@ TEST_ALL_CONFIGS(BadPointerTest, UncheckedADoubleFreeOnTheSlabsListIsToldBeforeA
   reports.clear();
 }
 
+TEST_OWNED(BadPointerTest, UncheckedAnotherThreadsObjectThatIsFreedTwiceInARowIsToldAtOnce) {
+  Slot &a = thread(), &b = thread();
+  for (Bytes size : {Bytes{64}, Bytes{4096}}) {
+    std::vector<void*> all;
+    for (int i = 0; i < 3; ++i) all.push_back(take(a, size));
+    give(b, all[0]);  // it holds the others' names
+    for (int before = 1; before < 3; ++before) {
+      give(b, all[static_cast<size_t>(before)]);
+      EXPECT_TRUE(reports.empty());
+      (void)free(b, all[static_cast<size_t>(before)]);
+      ASSERT_EQ(reports.size(), 1u) << size;
+      EXPECT_EQ(reports[0].why, Verdict::kFreedAlready);
+      EXPECT_EQ(reports[0].pointer, all[static_cast<size_t>(before)]);
+      reports.clear();
+    }
+    EXPECT_EQ(statistics().live_objects, 0u);
+  }
+}
+
 TEST_ALL_CONFIGS(BadPointerTest, MoreFreesThanObjectsAreToldAndNothingIsHandedOutTwice) {
   Slot& t = thread();
   void* in_use = take(t, 64);

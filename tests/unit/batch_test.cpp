@@ -17,15 +17,33 @@ class BatchTest : public testing::Test {
     objects_.push_back({object, size});
     return object;
   }
-  // Adds a fresh object. True if it became a holder.
+  // Adds a fresh object of a slab of its own. True if it became a holder.
   bool add(Bytes size) {
-    bool holds = false;
-    batch_.add(make(size), [&] {
-      holds = true;
-      return Batch::places_in(size);
-    });
+    const bool holds = add(size, 1'000'000 + ++slabs_);
     if (!holds) named_.push_back(objects_.back());
     return holds;
+  }
+  bool add(Bytes size, uint64_t slab) {
+    bool holds = false;
+    EXPECT_TRUE(batch_.add(make(size), MapEntry(slab), [&] {
+      holds = true;
+      return Batch::places_in(size);
+    }));
+    return holds;
+  }
+  struct Row {
+    uint64_t n;
+    std::vector<Object*> objects;  // in the order of their links
+  };
+  // In the order in which they were freed.
+  static std::vector<Row> rows(Object* first) {
+    std::vector<Row> rows;
+    Batch::for_each_row(first, [&](Object* object, Object* last, uint32_t n) {
+      rows.push_back({n, {object}});
+      while (object != last) rows.back().objects.push_back(object = object->next);
+    });
+    std::reverse(rows.begin(), rows.end());
+    return rows;
   }
   // The objects that a batch holds, in order of address; they may be written to when they are visited.
   static std::vector<Object*> visited(Object* first) {
@@ -53,6 +71,7 @@ class BatchTest : public testing::Test {
   }
 
   Batch batch_;
+  uint64_t slabs_ = 0;
   std::deque<std::vector<Object>> memory_;
   std::vector<std::pair<Object*, Bytes>> objects_, named_;
 };
@@ -93,6 +112,76 @@ TEST_F(BatchTest, MixedSizesComeBackOnce) {
     for (uint64_t n = random.between(1, 70); n > 0; --n) add(sizes[random.below(sizes.size())]);
     expect_whole(batch_.take());
     ASSERT_FALSE(HasFailure()) << "round " << round;
+  }
+}
+
+TEST_F(BatchTest, ObjectsOfOneSlabAreARowInTheOrderInWhichTheyCame) {
+  for (Bytes size : {Bytes{32}, Bytes{48}, Bytes{64}, Bytes{1024}}) {
+    for (size_t n : {1, 2, 3, 4, 64, 1000}) {
+      EXPECT_TRUE(add(size, 1));
+      for (size_t i = 0; i < n; ++i) EXPECT_FALSE(add(size, 2)) << "no further holder is needed";
+      const std::vector<Row> all = rows(batch_.take());
+      ASSERT_EQ(all.size(), 2u);
+      EXPECT_EQ(all[0].n, 1u);
+      EXPECT_EQ(all[1].n, n);
+      std::vector<Object*> objects = all[0].objects;
+      objects.insert(objects.end(), all[1].objects.begin(), all[1].objects.end());
+      ASSERT_EQ(objects.size(), objects_.size());
+      for (size_t i = 0; i < objects.size(); ++i) EXPECT_EQ(objects[i], objects_[i].first);
+      memory_.clear();
+      objects_.clear();
+    }
+  }
+}
+
+TEST_F(BatchTest, RowsOfAnyLengthComeBackOnce) {
+  Random random(1);
+  const std::vector<Bytes> sizes = {16, 32, 48, 64, 80, 1024};
+  for (int round = 0; round < 2000; ++round) {
+    uint64_t objects = 0;
+    for (uint64_t r = random.between(1, 20); r > 0; --r) {
+      const uint64_t slab = random.between(1, 4);
+      for (uint64_t n = random.between(1, 9); n > 0; --n, ++objects) add(sizes[slab], slab);
+      if (random.below(8) == 0) {
+        Object* first = batch_.take();
+        batch_.put_back(first);
+      }
+    }
+    Object* first = batch_.take();
+    EXPECT_EQ(visited(first), added());
+    EXPECT_EQ(objects_.size(), objects);
+    memory_.clear();
+    objects_.clear();
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+  }
+}
+
+TEST_F(BatchTest, TheLastObjectDoesNotJoinItsRowTwice) {
+  for (int before = 0; before < 3; ++before) {
+    add(64, 1);
+    for (int i = 0; i <= before; ++i) add(64, 2);
+    EXPECT_FALSE(batch_.add(objects_.back().first, MapEntry(2), [] { return Batch::places_in(64); }));
+    EXPECT_EQ(visited(batch_.take()), added());
+    memory_.clear();
+    objects_.clear();
+  }
+}
+
+// As if lengthen() had stopped before its last store, and before the one before that.
+TEST_F(BatchTest, MendTakesInWhatARowLinksTo) {
+  for (const bool is_linked : {false, true}) {
+    SCOPED_TRACE(is_linked);
+    for (int i = 0; i < 4; ++i) add(64, i == 0 ? 1 : 2);
+    Object* last = objects_.back().first;
+    Object* one_more = make(64);
+    one_more->next = last->next;
+    if (is_linked) last->next = one_more;
+    batch_.mend([](Object*) { return Batch::places_in(64); });
+    // The name still says that the object before it is the last: the further one is the first then.
+    if (!is_linked) objects_.pop_back();
+    EXPECT_EQ(visited(batch_.take()), added());
+    memory_.clear();
+    objects_.clear();
   }
 }
 

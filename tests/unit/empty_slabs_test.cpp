@@ -45,6 +45,24 @@ TEST_ALL_CONFIGS(EmptySlabsTest, TheSameClassTakesThemUpAgain) {
   EXPECT_EQ(statistics().runs.dirty, 0u);
 }
 
+TEST_ALL_CONFIGS(EmptySlabsTest, TheirObjectsComeInTheOrderOfTheirAddresses) {
+  Slot& t = thread();
+  Random random(1);
+  for (Bytes size : {Bytes{16}, Bytes{208}, Bytes{1024}}) {
+    std::vector<void*> all = take_slabs(t, 9, size);
+    for (int round = 0; round < 3; ++round) {
+      for (size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random.below(i)]);
+      give_all(t, all);
+      all = take_slabs(t, 9, size);
+      size_t neighbours = 0;
+      for (size_t i = 1; i < all.size(); ++i)
+        neighbours += static_cast<char*>(all[i]) == static_cast<char*>(all[i - 1]) + size;
+      EXPECT_GE(neighbours, all.size() / 2) << size;  // not of the slab that the bin kept
+    }
+    give_all(t, all);
+  }
+}
+
 TEST_ALL_CONFIGS(EmptySlabsTest, AnotherClassOfTheLaneTakesThemBeforeFreshMemory) {
   Slot& t = thread();
   leave_empty(t, 40);

@@ -271,6 +271,24 @@ TEST_ALL_CONFIGS(EngineTest, FreesOfAnotherThreadArriveAndAreUsedAgain) {
   EXPECT_GT(statistics().inbox_drains, 0u);
 }
 
+TEST_OWNED(EngineTest, FreesOfAnotherThreadComeBackInTheirOrder) {
+  Slot &a = thread(), &b = thread();
+  std::vector<void*> all;
+  for (int i = 0; i < 4000; ++i) all.push_back(take(a, 64));
+  for (int round = 0; round < 10; ++round) {
+    for (void*& p : all) {
+      give(b, p);
+      p = nullptr;
+    }
+    size_t neighbours = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i] = take(a, 64);
+      neighbours += i > 0 && static_cast<char*>(all[i]) == static_cast<char*>(all[i - 1]) + 64;
+    }
+    EXPECT_GE(neighbours, all.size() * 8 / 10) << round;
+  }
+}
+
 TEST_ALL_CONFIGS(EngineTest, ABatchIsSentByItsCountOrByItsBytes) {
   // How many objects of a size are collected before the first batch is sent.
   const auto collected = [this](Bytes size) {

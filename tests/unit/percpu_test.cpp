@@ -42,8 +42,9 @@ class PerCpuTest : public EngineTest {
         p, slot,
         [&](Gate* gate, MapEntry) {
           hit = false;
-          if (!engine().free_here_quickly(p, slot, gate))
+          if (!engine().free_here_quickly(p, slot, gate)) {
             EXPECT_EQ(engine().free_slow(p, slot, gate), Verdict::kGood);
+          }
         },
         [&](Gate* gate, Slab* slab) { engine().look_slow(slab, slot, gate); });
     return hit;

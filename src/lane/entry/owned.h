@@ -56,8 +56,7 @@ struct Owned {
   // Off the hit path: the gate that enter() has found, or what a handler has put into the slot between its two steps: a thread's first
   // lane, which would be lost. This cannot affect a hit: if the slot has changed, its old gate is closed.
   FAST static Gate* current(const Slot& slot, Gate* gate) {
-    const auto marked = reinterpret_cast<uintptr_t>(slot.load(std::memory_order_relaxed));
-    return is_busy(gate) ? gate : reinterpret_cast<Gate*>(marked - kBusyByte);
+    return is_busy(gate) ? gate : reinterpret_cast<Gate*>(but_for_the_byte(slot));
   }
   FAST static void leave(Slot& slot, Gate* gate) {
     // release: what was done inside is visible to who holds the lane next. Pairs with [peek] in try_hold().

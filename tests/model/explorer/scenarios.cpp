@@ -66,15 +66,17 @@ struct BatchScenario {
     Object object;
     Object* names[2];
   };
-  static constexpr int kFirst = 5, kSecond = 2, kEach = kFirst + kSecond;
+  static constexpr int kFirst = 7, kSecond = 2, kEach = kFirst + kSecond;
+  // A holder, a row of three, one of one; a holder, a row of one. Then a batch of two, of which the first is of the last row's slab.
+  static constexpr uint64_t kSlabs[kEach] = {1, 1, 1, 1, 2, 3, 3, 3, 1};
   Inbox<> inbox;
   Small objects[2 * kEach];
   int taken[2 * kEach] = {};
   bool given[2] = {};
 
-  void give(Small* from, int n) {
-    Batch batch;
-    for (int i = 0; i < n; ++i) batch.add(&from[i].object, [] { return Batch::places_in(sizeof(Small)); });
+  void give(Batch& batch, Small* from, const uint64_t* slabs, int n) {
+    for (int i = 0; i < n; ++i)
+      batch.add(&from[i].object, MapEntry(slabs[i]), [] { return Batch::places_in(sizeof(Small)); });
     inbox.give(batch.take());
   }
   void take() {
@@ -90,8 +92,9 @@ struct BatchScenario {
   }
   void thread(int i) {
     if (i == 0) return take(), take();
-    give(&objects[(i - 1) * kEach], kFirst);
-    give(&objects[(i - 1) * kEach + kFirst], kSecond);
+    Batch batch;
+    give(batch, &objects[(i - 1) * kEach], kSlabs, kFirst);
+    give(batch, &objects[(i - 1) * kEach + kFirst], kSlabs + kFirst, kSecond);
     given[i - 1] = true;
   }
   void check() {
@@ -623,11 +626,13 @@ struct RemoteScenario : Threads {
 };
 
 // The same with as many objects as two holders name, and one more.
+template <Bytes kSize, Bytes kOtherSize>
 struct RemoteBatchScenario : Threads {
   static constexpr int kObjects = 8;
   void* objects[kObjects];
   RemoteBatchScenario() : Threads(2) {
-    for (void*& p : objects) p = engine.allocate(32, slots[0]);
+    for (int i = 0; i < kObjects; ++i)
+      objects[i] = engine.allocate(i % 2 == 0 ? kSize : kOtherSize, slots[0]);
   }
   void thread(int i) {
     if (i == 1) {
@@ -648,6 +653,7 @@ struct RemoteBatchScenario : Threads {
     Statistics s;
     engine.statistics(s);
     explorer::check(s.in_flight_objects == 0, "an object is lost on its way");
+    explorer::check(lane(0).clean(visit), "a slab whose objects are all free does not go back");
   }
 };
 
@@ -1417,8 +1423,10 @@ const Scenario kScenarios[] = {
     scenario<HandlerAndRevokerScenario>("handler-2", "re-entrance: a handler anywhere, and a revoker",
                                         {2, 1, 1}),
     scenario<RemoteScenario>("remote", "remote frees: a batch is sent and received, whole", {2, 2}),
-    scenario<RemoteBatchScenario>("remote-batch", "remote frees: a batch of eight objects, in three holders",
-                                  {2, 1}),
+    scenario<RemoteBatchScenario<32, 48>>("remote-batch",
+                                          "remote frees: a batch of eight objects, in three holders", {2, 1}),
+    scenario<RemoteBatchScenario<32, 32>>("remote-row",
+                                          "remote frees: a batch of a holder and a row of seven", {2, 1}),
     scenario<ChainScenario>("chain", "remote frees: a chain of objects of two lanes", {2, 2}),
     scenario<SilentExitScenario>("exit-silent", "a thread ends without a word while its lane is taken away",
                                  {2, 3}),

@@ -401,6 +401,7 @@ class Lane : public Gate {
   Remote& remote_of_kinds_to(Owner owner) {
     return remotes_[kRemotes + static_cast<unsigned>(owner) % kRemotesOfKinds];
   }
+  FAST bool add(Object* object, MapEntry entry, Remote& remote, size_t c);
   FAST static bool add(Object* object, MapEntry entry, Remote& remote, const Kind& kind);
   bool send(Object* object, MapEntry entry, Visit& visit);
   void claim(Remote& remote, Owner owner, Visit& visit);

@@ -182,6 +182,7 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
     if (other == nullptr) return nullptr;
     other->place = Slab::Place::kCurrent;
     bin.set_current(other);
+    // At once: in the next turn it would give way to another slab, if it has no list then.
     if (other->used() == 0 && !other->is_of_kind()) sort(other);
     if (other->free_list != nullptr) continue;
     if (const uint32_t n = bin.grant(other); LIKELY(n > 0)) {
@@ -189,17 +190,6 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
       return serve(bin, list, n);
     }
   }
-}
-
-// An empty slab of many objects, which were freed in any order: who gets them in the order of their addresses finds most of them in the
-// CPU's caches before it comes to them.
-template <class P>
-void Lane<P>::sort(Slab* empty) {
-  constexpr uint32_t kMany = 64, kWalked = 16;
-  if (empty->carved < kMany || empty->free_list_is_in_order()) return;
-  if (UNLIKELY(!empty->free_list_looks_whole(slabs().begin(empty), kWalked)))
-    return drop_damaged_list(empty, Verdict::kListDamaged);
-  empty->start_over();
 }
 
 // The same of a big object. No bin holds a slab of these, so each is looked at as soon as it is empty.
@@ -344,6 +334,18 @@ void Lane<P>::forget_empty(Slab* slab) {
   slab->place = Slab::Place::kPartial;
 }
 
+// An empty slab of many objects, which were freed in any order: whoever gets them in the order of their addresses finds most of them in the
+// CPU's caches before it comes to them. A list that is in order stays, for its first objects were used last. One that was freed into twice
+// may only seem to be empty.
+template <class P>
+void Lane<P>::sort(Slab* empty) {
+  constexpr uint32_t kMany = 64, kWalked = 16;
+  if (empty->carved < kMany || empty->free_list_is_in_order()) return;
+  if (UNLIKELY(!empty->free_list_looks_whole(slabs().begin(empty), kWalked)))
+    return drop_damaged_list(empty, Verdict::kListDamaged);
+  empty->start_over();
+}
+
 template <class P>
 Slab* Lane<P>::pop_partial(SlabList& partial) {
   Slab* slab = partial.first();
@@ -403,6 +405,15 @@ void Lane<P>::free(Object* object, MapEntry entry, Visit& visit) {
   if (UNLIKELY(!send(object, entry, visit))) bump(sent, ~uint64_t{0});
 }
 
+// Adds an object of the class to the batch, and counts it as sent. False: it is the one that was added last, and nothing has changed.
+template <class P>
+FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, size_t c) {
+  bump(counters_.sent[c]);
+  if (LIKELY(remote.add(object, entry, [&] { return kCharges.of[c].places; }))) return true;
+  bump(arch::kept(&counters_)->sent[c], ~uint64_t{0});
+  return false;
+}
+
 // An object of nobody has no batch: so this one is a lane's or the depot's when its class is asked for.
 template <class P>
 template <class ClassOf>
@@ -411,11 +422,7 @@ FAST typename Lane<P>::Sent Lane<P>::send_quickly(Object* object, MapEntry entry
   Remote& remote = remote_to(entry.owner());
   if (UNLIKELY(remote.owner != entry.owner())) return Sent::kNot;
   const size_t c = index_of(class_of_object());
-  bump(counters_.sent[c]);
-  if (UNLIKELY(!remote.add(object, entry, [&] { return kCharges.of[c].places; }))) {
-    bump(arch::kept(&counters_)->sent[c], ~uint64_t{0});
-    return Sent::kNot;
-  }
+  if (UNLIKELY(!add(object, entry, remote, c))) return Sent::kNot;
   full = &remote;
   const bool is_full = arch::take_and_test(remote.room, static_cast<int32_t>(kCharges.of[c].room));
   return LIKELY(!is_full) ? Sent::kDone : Sent::kFull;
@@ -476,11 +483,10 @@ void Lane<P>::free_chain(Object* first, Visit& visit) {
       }
       turns |= turn;
       const unsigned c = index_at(first);
-      if (UNLIKELY(!remote.add(first, entry, [&] { return kCharges.of[c].places; }))) {
+      if (UNLIKELY(!add(first, entry, remote, c))) {
         world_.report(Verdict::kFreedAlready, first);
         continue;
       }
-      bump(counters_.sent[c]);
       if (remote.room > 0) remote.room -= static_cast<int32_t>(kCharges.of[c].room);
     }
     first = later;

@@ -9,9 +9,9 @@
 //                       v                                                     |
 //                    holder -> .. -> null       last -> first -> second -> .. -> last     a ring, in the order in which they were freed
 //
-// So the taker waits for one cache line of another core's a row of several objects, and for one in seven objects that are rows of their own.
-// Those were neither read nor written on the way; it writes to them, but a store waits for nobody. The order stays: objects that were
-// allocated one after the other lie beside each other the next time as well. Objects of 16 bytes are holders all.
+// The taker waits for cache lines that other cores have written: for that of a row's last object, and for a holder's. Objects that are rows
+// of their own were neither read nor written on the way; the taker writes to them, but a store waits for nobody. The order stays: objects
+// that were allocated one after the other lie beside each other the next time as well. Objects of 16 bytes are holders all.
 #pragma once
 
 #include "slab/slab.h"
@@ -133,8 +133,9 @@ class Batch {
     if (UNLIKELY(object == last)) return false;
     const uint16_t before = before_last(name);
     object->next = before == 0 ? last : last->next;
+    compiler_fence();  // mend_row() relies on both orders
     last->next = object;
-    compiler_fence();  // mend_row() relies on it
+    compiler_fence();
     *place = (bits(object) << kRowBits) + before + 1;
     return true;
   }

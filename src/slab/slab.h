@@ -127,9 +127,10 @@ struct Slab {
 
   // Whether the list's first objects are neighbours, in either order: as where objects were freed in the order in which they were allocated.
   bool free_list_is_in_order() const {
+    constexpr int kLinks = 3;
     const Bytes step = size();
     const Object* object = free_list;
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < kLinks; ++i) {
       const Object* following = object->next;
       if (following == nullptr) return true;
       const Bytes up = reinterpret_cast<Address>(following) - reinterpret_cast<Address>(object);
@@ -138,11 +139,14 @@ struct Slab {
     }
     return true;
   }
-  // None of its objects is in use: they are carved anew, in the order of their addresses.
+  // None of its objects is in use: they are carved anew, in the order of their addresses. Whoever is torn off here leaves a slab of which
+  // nothing was ever handed out, or the one that it was.
   void start_over() {
+    carved = 0;
+    compiler_fence();
     free_list = nullptr;
     countdown = 0;
-    beyond = carved = 0;
+    beyond = 0;
   }
 
   // No object is left to hand out: wait for some frees before offering the slab again, so that a thread at the edge

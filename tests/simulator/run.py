@@ -46,7 +46,7 @@ MOST_LOCAL = 0.05  # transfers an operation, metadata and links
 MOST_A_BATCH = 0.25
 # A holder's line goes over and comes back, one object in seven (of those larger than 16 bytes): 2 / 7 an object. Or that of an object in a
 # row comes back once more than the program has it, but for what lies in the same line.
-MOST_LINKS = 0.4
+MOST_LINKS = 0.35
 LEAST_BATCH = 16.0  # objects
 
 GOLDEN = HERE / "figures.tsv"

@@ -203,14 +203,16 @@ inline int watchdog_seconds() { return static_cast<int>(number_from("LANEMALLOC_
 
 inline int g_watchdog_seconds = 0;
 
+// The first stage stands in the line itself, which is all that a summary shows.
 inline void on_watchdog(int) {
-  print(1, "FAILED %s %s: not done after %d s (process %d); stages:\n", g_program, g_case, g_watchdog_seconds,
+  print(1, "FAILED %s %s: not done after %d s (process %d)", g_program, g_case, g_watchdog_seconds,
         static_cast<int>(getpid()));
   int printed = 0;
   for (Stage& s : g_stages)
     if (int thread = s.thread.load(); thread != 0 && printed++ < 40)
-      print(1, "  thread %d: %s %llu\n", thread, s.text.load(),
+      print(1, "%sthread %d: %s %llu", printed == 1 ? ": " : "\n  ", thread, s.text.load(),
             static_cast<unsigned long long>(s.count.load()));
+  print(1, "\n");
   stop_here();
 }
 

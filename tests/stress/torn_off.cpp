@@ -6,6 +6,7 @@
 #include <semaphore.h>
 #include <setjmp.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "stepping.h"
@@ -168,7 +169,8 @@ bool tear_off(const Operation& operation, uint64_t at, bool goes_on, bool meanwh
   return ended;
 }
 
-// At `most` steps of each operation, evenly.
+// At `most` steps of each operation, evenly; at fewer of one that is long (malloc_trim), since it is stepped through up to each of them.
+constexpr uint64_t kStepsOfAJump = 10'000;  // on average, at most
 void tear_off_everywhere(uint64_t most, bool goes_on, bool meanwhile) {
   sem_init(&g_has_left, 0, 0);
   sem_init(&g_may_end, 0, 0);
@@ -180,7 +182,8 @@ void tear_off_everywhere(uint64_t most, bool goes_on, bool meanwhile) {
     EXPECT(tear_off(operation, kMostSteps, false, false), "%s does not end", operation.name);
     const uint64_t steps = g_operation;
     in_all += steps;
-    const uint64_t every = steps < most ? 1 : steps / most;
+    const uint64_t jumps = std::max<uint64_t>(1, std::min(most, most * kStepsOfAJump / (steps / 2 + 1)));
+    const uint64_t every = std::max<uint64_t>(1, steps / jumps);
     for (uint64_t at = 1 + g_random.below(every); at <= steps; at += every) {
       stage(operation.name, at);
       tear_off(operation, at, goes_on, meanwhile);

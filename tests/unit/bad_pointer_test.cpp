@@ -143,6 +143,25 @@ TEST_ALL_CONFIGS(BadPointerTest, MoreFreesThanObjectsAreToldAndNothingIsHandedOu
   reports.clear();
 }
 
+// As many frees as it has objects, one of them a double one, which makes a circle further down its list than a refill looks.
+TEST_ALL_CONFIGS(BadPointerTest, ASlabThatLooksEmptyByADoubleFreeIsNotCarvedAnew) {
+  Slot& t = thread();
+  const unsigned n = capacity_of(class_of(64));
+  std::vector<void*> all;
+  for (unsigned i = 0; i < n; ++i) all.push_back(take(t, 64));
+  take(t, 64);  // the next slab is current now
+  void* in_use = all[0];
+  fill(in_use, 64, 9);
+  for (unsigned first : {1, 2})
+    for (unsigned i = first; i < n; i += 2) (void)free(t, all[i]);
+  (void)free(t, all[n - 2 * 8]);
+  for (unsigned i = 0; i < 2 * n; ++i) EXPECT_NE(take(t, 64), in_use) << "handed out twice";
+  EXPECT_TRUE(is_whole(in_use, 64, 9));
+  ASSERT_FALSE(reports.empty());
+  EXPECT_EQ(reports[0].why, Verdict::kListDamaged);
+  reports.clear();
+}
+
 // Fills slabs of 4 KiB objects, and frees as many objects of the first one as it has, but one of them twice and one never.
 class DamagedSlabTest : public BadPointerTest {
  protected:

@@ -3,6 +3,8 @@
 // The trap flag interrupts after each instruction, so this is x86-64 only; the sanitizers' own code cannot be left in that way.
 #include "heap/heap.h"
 #include "pools.h"
+#include "slab/batch.h"
+#include "slab/slab_salvage.h"
 
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 
@@ -216,6 +218,85 @@ TORN_OPERATION(PoolAllocation, allocate_of_pool(80))
 TORN_OPERATION(PoolFree, free_of_pool(test.mine_of_pool_, 40))
 TORN_OPERATION(PoolFreeOfOthersObjects, free_of_pool(test.others_of_pool_, 75))
 TORN_OPERATION(HeapAllocation, allocate_of_heap())
+
+// One structure each, torn at every instruction.
+class TornAnywhereTest : public testing::Test {
+ protected:
+  static constexpr Bytes kSize = 64;
+  static constexpr size_t kObjects = 40;
+  struct alignas(kSize) Memory {
+    std::byte bytes[kSize];
+  };
+  Object* object(size_t i) { return reinterpret_cast<Object*>(&memory_[i]); }
+  // Linked as a slab's list is.
+  Object* linked(size_t n) {
+    for (size_t i = 0; i < n; ++i) object(i)->next = i + 1 < n ? object(i + 1) : nullptr;
+    return object(0);
+  }
+  // Of every five, one alone and four of another slab.
+  static MapEntry slab_of(size_t i) { return MapEntry(i % 5 == 0 ? 1 : 2 + i / 5 % 2); }
+
+  Memory memory_[kObjects];
+};
+
+// At each object in turn: in a new row, in one that is there, in a new holder. Some take the batch away and put it back instead; it may
+// be lost on the way.
+TEST_F(TornAnywhereTest, ABatchKeepsWhatWasAdded) {
+  constexpr auto places = [] { return Batch::places_in(kSize); };
+  static volatile bool is_away;
+  Batch batch;
+  const auto run_until = [&](uint64_t n, size_t before) {
+    memset(static_cast<void*>(memory_), 0xEE, sizeof memory_);
+    batch = Batch();
+    is_away = false;
+    for (size_t i = 0; i < before; ++i) batch.add(object(i), slab_of(i), places);
+    return Torn::run(n, [&] {
+      if (before % 8 != 7) {
+        batch.add(object(before), slab_of(before), places);
+        return;
+      }
+      is_away = true;
+      batch.put_back(batch.take());
+      is_away = false;
+    });
+  };
+  for (size_t before = 0; before < kObjects; ++before) {
+    const uint64_t steps = run_until(~uint64_t{0}, before);
+    for (uint64_t n = 1; n <= steps && !HasFailure(); ++n) {
+      SCOPED_TRACE(testing::Message()
+                   << "torn off at instruction " << n << " after " << before << " objects");
+      run_until(n, before);
+      batch.mend([](const Object*) { return Batch::places_in(kSize); });
+      std::set<Object*> found;
+      Batch::for_each(batch.take(), [&](Object* o) {
+        EXPECT_TRUE(found.insert(o).second) << "an object comes twice";
+        EXPECT_GE(o, object(0));
+        EXPECT_LE(o, object(before)) << "an object comes that was not added";
+      });
+      if (is_away) continue;
+      for (size_t i = 0; i < before; ++i) EXPECT_EQ(found.count(object(i)), 1u) << i;
+    }
+  }
+}
+
+TEST_F(TornAnywhereTest, ASlabThatStartsOverIsFreeAsAWhole) {
+  const SizeClass c = class_of(kSize);
+  Slab slab{};
+  const auto run_until = [&](uint64_t n) {
+    slab.start(c, false);
+    slab.carved = kObjects;
+    slab.free_list = linked(kObjects);
+    return Torn::run(n, [&] { slab.start_over(); });
+  };
+  const uint64_t steps = run_until(~uint64_t{0});
+  for (uint64_t n = 1; n <= steps && !HasFailure(); ++n) {
+    SCOPED_TRACE(testing::Message() << "torn off at instruction " << n);
+    run_until(n);
+    salvage_objects(&slab, reinterpret_cast<Address>(object(0)), nullptr);
+    EXPECT_EQ(slab.used(), 0u);
+    EXPECT_EQ(slab.free_objects(), slab.carved);
+  }
+}
 
 }  // namespace
 }  // namespace lanemalloc

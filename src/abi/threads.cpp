@@ -90,7 +90,9 @@ constinit std::atomic<bool> main_has_ended{false};
 // Milliseconds: when the process came to have other threads, and when it was alone again.
 constinit uint64_t others_since = 0;
 constinit uint64_t alone_since = 0;
-constinit uint32_t short_times = 0;  // in a row that it had others for less than a period of the scavenger's
+constinit uint32_t most_others = 0;   // at once, since it was alone
+constinit uint32_t short_times = 0;   // in a row that it had others for less than a period of the scavenger's
+constinit uint32_t most_in_them = 0;  // at once, in those times
 
 // In a child, which is another process, as far as the system tells.
 bool is_elsewhere() {
@@ -130,7 +132,8 @@ void add(Other& other) {
   other.next = first_other;
   if (first_other != nullptr) first_other->previous = &other;
   first_other = &other;
-  if (++others == 1) others_since = Linux::now_ms();
+  if (++others == 1) others_since = Linux::now_ms(), most_others = 0;
+  if (others > most_others) most_others = others;
 }
 void remove(Other& other) {
   (other.previous != nullptr ? other.previous->next : first_other) = other.next;
@@ -138,8 +141,13 @@ void remove(Other& other) {
   makes_room = false;
   if (--others != 0) return;
   const uint64_t now = Linux::now_ms();
-  short_times = now - others_since < process_engine.scavenger_period_ms() ? short_times + 1 : 0;
   alone_since = now;
+  if (now - others_since >= process_engine.scavenger_period_ms()) {
+    short_times = most_in_them = 0;
+    return;
+  }
+  ++short_times;
+  if (most_others > most_in_them) most_in_them = most_others;
 }
 
 // Null: there is none.
@@ -256,11 +264,14 @@ void end_scavenger() {
   process_engine.scavenger_is_gone();
 }
 
-// A program that starts one thread after the other, each soon gone, would pay for one of ours each time. After some of them the next is
-// taken to be another one: until it is not alone, or the next one starts, frees give memory back.
+// A program that starts one thread after the other, each soon gone, would pay for one of ours each time; and so would one that has several at
+// once, again and again. After some such times the next is taken to be another one: until there are more at once, or a thread starts or
+// ends later on, frees give memory back.
 bool is_worth_while() {
-  constexpr uint32_t kSome = 8;
-  return others != 1 || short_times < kSome ||
+  constexpr uint32_t
+      kSome = 8,
+      kMany = 64;  // times; of several threads, which may be workers that stay, it takes more to believe
+  return others > most_in_them || short_times < (others == 1 ? kSome : kMany) ||
          Linux::now_ms() - alone_since >= process_engine.scavenger_period_ms();
 }
 

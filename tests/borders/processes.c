@@ -179,6 +179,40 @@ CASE(alone_again_after_a_thread_by_the_system_call) {
   CHECK(comes_to_be_alone());
 }
 
+// --- Several threads at once, again and again, each soon gone.
+
+// Starts n, and returns how many threads there are while they all live.
+static int threads_in_a_burst(int n) {
+  pthread_t some[8];
+  REQUIRE(n <= 8);
+  __atomic_store_n(&stop, 0, __ATOMIC_RELEASE);
+  for (int i = 0; i < n; i++) some[i] = start(idles, 0);
+  const int there = threads();
+  __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+  for (int i = 0; i < n; i++) join(some[i]);
+  return there;
+}
+CASE(lanemalloc_short_bursts_of_threads_get_none_of_ours_each_time) {
+  enum { kBursts = 400, kAtOnceHere = 3 };
+  int with_ours = 0;
+  for (int i = 0; i < kBursts; i++) with_ours += threads_in_a_burst(kAtOnceHere) > 1 + kAtOnceHere;
+  CHECK_MSG(with_ours > 0, "none: is what returns memory there at all?");
+  CHECK_MSG(with_ours < kBursts / 2, "in %d of %d bursts", with_ours, kBursts);
+  CHECK_MSG(threads_in_a_burst(kAtOnceHere + 1) == 1 + kAtOnceHere + 1 + 1,
+            "more at once are not looked after");
+  // Such as stay are looked after when the next one starts or ends.
+  for (int i = 0; i < kBursts; i++) threads_in_a_burst(kAtOnceHere);
+  __atomic_store_n(&stop, 0, __ATOMIC_RELEASE);
+  pthread_t some[kAtOnceHere];
+  for (int i = 0; i < kAtOnceHere; i++) some[i] = start(idles, 0);
+  usleep(1000000);
+  join(start(ends, 0));
+  CHECK_MSG(threads() == 1 + kAtOnceHere + 1, "%d threads", threads());
+  __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+  for (int i = 0; i < kAtOnceHere; i++) join(some[i]);
+  CHECK(comes_to_be_alone());
+}
+
 // --- As many threads as the limit allows.
 
 CASE(as_many_threads_as_there_may_be) {

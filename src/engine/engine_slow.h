@@ -1,6 +1,7 @@
 // What the engine does off the hit path. Included by engine.h only; see there.
 #pragma once
 
+#include <bit>
 #include <cstring>
 
 namespace lanemalloc {
@@ -723,6 +724,18 @@ bool Engine<P>::mark_free(const void* p) {
 
 // --- Resizing.
 
+// What an object that grows gets, so that growing by little does not copy at every step: up to twice what is wanted of a large one, since
+// pages that nobody touches cost nothing. A power of two, if that leaves some room: the last copies are the dearest, and who goes from
+// power to power comes to runs, which grow in place, with the fewest. What grows by much gets what it wants.
+inline Bytes roomy_size(Bytes old_size, Bytes size) {
+  constexpr Bytes kSomePages = 8 << 10, kManyPages = 32 << 10;
+  const Bytes more = old_size + old_size / 8 * 3, twice = 2 * old_size;
+  if (size >= (old_size < kManyPages ? more : twice)) return size;
+  if (old_size < kSomePages) return more;
+  const Bytes power = std::bit_floor(2 * size);
+  return power >= size + size / 4 ? power : twice;
+}
+
 template <class P>
 void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   const Bytes old_size = usable_size(p, entry);
@@ -740,11 +753,7 @@ void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
     return p;
   }
   if (size <= old_size) return copy_to_new(p, size, size, slot);
-  // With room to spare, so that growing step by step does not copy at every step: of a large object as much again, since pages
-  // that nobody touches cost nothing.
-  constexpr Bytes kManyPages = 32 << 10;
-  const Bytes spare = old_size < kManyPages ? old_size / 8 * 3 : old_size;
-  if (const Bytes roomy = old_size + spare; roomy > size) {
+  if (const Bytes roomy = roomy_size(old_size, size); roomy > size) {
     // As a run it may grow on in place. Of at most twice what is wanted, or the next step would take it for too large.
     const Bytes run = round_down(2 * size, kBlockSize);
     void* copy = run > kBlockSize && run >= roomy - kBlockSize ? copy_to_run(p, old_size, run, slot)

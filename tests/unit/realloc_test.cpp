@@ -125,6 +125,34 @@ TEST_ALL_CONFIGS(ReallocTest, GrowingStepByStepCostsFewMoves) {
   EXPECT_LE(Fake::calls(Fake::Call::kMove), 40u);
 }
 
+// By a sixteenth each time, up to a size of some blocks; what is copied is bounded by what the last object holds.
+TEST_ALL_CONFIGS(ReallocTest, GrowingStepByStepCopiesLittle) {
+  Slot& t = thread();
+  for (Bytes first : {Bytes{500}, Bytes{3000}, Bytes{5000}, Bytes{9000}, Bytes{12000}, Bytes{28000}}) {
+    SCOPED_TRACE(first);
+    Bytes size = first, copied = 0;
+    void* p = take(t, size);
+    while (size < (96 << 10)) {
+      void* moved = resize(t, p, size + size / 16);
+      if (moved != p) copied += size;
+      p = moved;
+      size += size / 16;
+    }
+    EXPECT_LE(copied, size / 2 * 3);
+    EXPECT_LE(usable(p), 2 * size);
+    give(t, p);
+  }
+}
+
+TEST_ALL_CONFIGS(ReallocTest, GrowingToTwiceTheSizeGetsNoMore) {
+  Slot& t = thread();
+  for (Bytes size = 16; size <= (64 << 10); size *= 2) {
+    void* p = resize(t, take(t, size), 2 * size);
+    EXPECT_EQ(usable(p), 2 * size);
+    give(t, p);
+  }
+}
+
 TEST_ALL_CONFIGS(ReallocTest, WhatIsCopiedHasRoomToGrow) {
   Slot& t = thread();
   for (Bytes size : {Bytes{16}, Bytes{1000}, Bytes{20000}, Bytes{40000}, Bytes{200000}, kSlabMax}) {

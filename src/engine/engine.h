@@ -7,6 +7,7 @@
 
 #include "engine/options.h"
 #include "engine/statistics.h"
+#include "engine/waits.h"
 #include "lane/lane_work.h"
 #include "reclaim/deferred.h"
 
@@ -377,7 +378,7 @@ class Engine {
   void sweep(Visit& visit);
   bool can_enter_by_cpu();
   void set_entry(Entry entry, uint32_t shared_lanes);
-  void count_owner();
+  void follow_waits(uint64_t allocated);
   bool may_have_any(const Lane<P>& lane, const KindOwner& owner) const;
   void unmark(const Slab* slab);
   void check_kinds();
@@ -449,15 +450,18 @@ class Engine {
   static constexpr Epoch kEverything = ~Epoch{0};
   static constexpr uint32_t kLookEvery = 4;  // complete batches that wait
 
-  // With more threads than these, and one that waits for them, lanes=auto takes the entry by CPU.
+  // With more threads than these, and one that waits for them, lanes=auto asks whether they wait.
   static constexpr uint32_t kThreadsPerCpu = 4;
+  static constexpr uint32_t kChosen = ~uint32_t{0};
 
   World<P> world_;
   Epochs<P> epochs_;
   struct {
     std::atomic<uint64_t> helped{0}, waited_ns{0}, stops{0};
   } reclaim_counters_;
-  std::atomic<uint32_t> many_threads_{~uint32_t{0}};
+  // Of lanes=auto: so many threads with a lane are few. kChosen: the entry is what was chosen.
+  std::atomic<uint32_t> many_threads_{kChosen};
+  Waits waits_;               // the scavenger's
   uint64_t swept_at_ms_ = 0;  // the scavenger's
   bool (*watch_exit_)(Slot& slot) = nullptr;
   bool (*watch_pass_)() = nullptr;

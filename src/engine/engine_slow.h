@@ -106,7 +106,7 @@ class Engine<P>::Stay : public Inside {
     if (lane == nullptr || !lane->adopt_by(slot_, visit_)) return nullptr;
     gate_ = lane;
     if (engine_.watch_exit_ == nullptr || engine_.watch_exit_(slot_)) {
-      engine_.count_owner();
+      world().lanes.owners().fetch_add(1, std::memory_order_relaxed);
       return lane;
     }
     // Nobody would tell us that the thread has gone: it works in overflow lanes.
@@ -330,7 +330,7 @@ void Engine<P>::adjust(const Settings& settings) {
 template <class P>
 bool Engine<P>::choose_entry(const Settings& settings) {
   if (settings.entry == Entry::kPerCpu && !can_enter_by_cpu()) return false;
-  many_threads_.store(settings.choose_entry ? kThreadsPerCpu * P::cpus() + 1 : ~uint32_t{0},
+  many_threads_.store(settings.choose_entry ? kThreadsPerCpu * P::cpus() + 1 : kChosen,
                       std::memory_order_relaxed);
   set_entry(settings.entry, settings.shared_lanes);
   return true;
@@ -347,14 +347,22 @@ void Engine<P>::set_entry(Entry entry, uint32_t shared_lanes) {
   if (entry != Entry::kPerCpu) world_.region.set_hits(true);
 }
 
+// By itself. Where many threads mostly wait, lanes of their own would keep much, and be cold each time.
 template <class P>
-void Engine<P>::count_owner() {
-  if (world_.lanes.owners().fetch_add(1, std::memory_order_relaxed) <
-      many_threads_.load(std::memory_order_relaxed))
-    return;
-  // More threads than CPUs can serve: lanes of their own would keep much and gain nothing.
-  many_threads_.store(~uint32_t{0}, std::memory_order_relaxed);
-  set_entry(can_enter_by_cpu() ? Entry::kPerCpu : Entry::kShared, 0);
+void Engine<P>::follow_waits(uint64_t allocated) {
+  const uint32_t few = many_threads_.load(std::memory_order_relaxed);
+  const Waits::Say say = waits_.look(allocated, P::waits());
+  const Entry from = world_.lanes.entry();
+  Entry to = from;
+  if (say == Waits::Say::kTheyRun) to = Entry::kOwned;
+  if (say == Waits::Say::kTheyWait && from == Entry::kOwned &&
+      world_.lanes.owners().load(std::memory_order_relaxed) > few)
+    to = can_enter_by_cpu() ? Entry::kPerCpu : Entry::kShared;
+  if (to == from || !world_.lanes.change_entry(from, to, P::cpus())) return;
+  if (to != Entry::kPerCpu) world_.region.set_hits(true);
+  // The program may have chosen meanwhile, and just what it was before.
+  if (many_threads_.load(std::memory_order_relaxed) == kChosen)
+    world_.lanes.change_entry(to, from, P::cpus());
 }
 
 // --- Allocating.
@@ -862,11 +870,16 @@ bool Engine<P>::pass() {
   Visit visit(&world_.scavenger, true);
   world_.runs.advance_epoch();
   bool more = false;
+  const bool may_follow = many_threads_.load(std::memory_order_relaxed) != kChosen;
+  uint64_t allocated = 0;
   world_.scavenger.begin_move();
   world_.lanes.for_each([&](Lane<P>& lane) {
-    if (!world_.scavenger.must_stop()) more |= tend(lane, visit);
+    if (world_.scavenger.must_stop()) return;
+    if (may_follow) allocated += lane.objects_taken();
+    more |= tend(lane, visit);
   });
   world_.scavenger.end_move();
+  if (may_follow && !world_.scavenger.must_stop()) follow_waits(allocated);
   const uint32_t now = world_.runs.epoch();
   if (now > Scavenger<P>::kPassesToDecay) {
     const uint32_t before = now - Scavenger<P>::kPassesToDecay;

@@ -284,6 +284,12 @@ class Lane : public Gate {
   };
   Rest& rest() { return rest_; }  // the scavenger's notes
 
+  // Objects that its bins were given so far, but for those that went back.
+  uint64_t objects_taken() const {
+    uint64_t n = 0;
+    for (const auto& taken : counters_.taken) n += taken.load(std::memory_order_relaxed);
+    return n;
+  }
   LaneCounters& counters() { return counters_; }
   const LaneCounters& counters() const { return counters_; }
   // Inside, or from outside while the lane is held.

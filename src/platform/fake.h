@@ -263,6 +263,8 @@ struct Fake {
     return set != 0 ? set : Linux::now_ns();
   }
   static uint32_t cpus() noexcept { return cpu_count; }
+  static inline uint64_t waited = 0;
+  static uint64_t waits() noexcept { return waited; }
   static uint32_t lane_number() noexcept { return number; }
   // A compare-exchange: the steps of all threads come one after the other, also of those with other numbers.
   static Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,

@@ -266,6 +266,12 @@ uint64_t Linux::now_ns() noexcept {
   return static_cast<uint64_t>(now.tv_sec) * 1000000000 + static_cast<uint64_t>(now.tv_nsec) + 1;
 }
 
+uint64_t Linux::waits() noexcept {
+  struct rusage usage{};
+  if (failed(system_call(SYS_getrusage, RUSAGE_SELF, as_long(&usage)))) return 0;
+  return static_cast<uint64_t>(usage.ru_nvcsw);
+}
+
 uint32_t Linux::cpus() noexcept {
   uint64_t mask[kMostNumbers / 64]{};
   const long bytes = system_call(SYS_sched_getaffinity, 0, sizeof mask, as_long(mask));

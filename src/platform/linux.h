@@ -23,6 +23,7 @@ struct Linux {
   static uint64_t now_ms() noexcept;
   static uint64_t now_ns() noexcept;
   static uint32_t cpus() noexcept;
+  static uint64_t waits() noexcept;
   static uint32_t thread_id() noexcept;
   static uint32_t process_id() noexcept;
   static uint32_t lane_number() noexcept;

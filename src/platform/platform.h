@@ -22,6 +22,7 @@
 //   move(from, to, n)      moves pages to claimed addresses `to`; `from` is then no longer claimed. See Move.
 //   now_ms()               milliseconds of a steady clock, as coarse as is cheap.
 //   now_ns()               nanoseconds of a steady clock; never 0.
+//   waits()                how often threads of the process have waited so far (voluntary context switches). 0 where the system does not tell.
 //   single_threaded()      true while the process has only ever had one thread; once false, always false.
 //   barrier()              a full memory barrier on every thread of the process. False if the system has none.
 //   thread_id()            the system's number of the calling thread; never 0.
@@ -102,6 +103,7 @@ concept Platform =
       { P::now_ms() } noexcept -> std::same_as<uint64_t>;
       { P::now_ns() } noexcept -> std::same_as<uint64_t>;
       { P::cpus() } noexcept -> std::same_as<uint32_t>;
+      { P::waits() } noexcept -> std::same_as<uint64_t>;
       { P::thread_id() } noexcept -> std::same_as<uint32_t>;
       { P::process_id() } noexcept -> std::same_as<uint32_t>;
       { P::lane_number() } noexcept -> std::same_as<uint32_t>;

@@ -1,10 +1,15 @@
 // How threads enter lanes: lanes= at start, lane_entry() and lane_set_entry() while running, and where percpu cannot be had.
 #include <dlfcn.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "child.h"
 
@@ -126,36 +131,87 @@ CASE(lanemalloc_entries_change_while_threads_work) {
   CHECK_CHILD(child_succeeded());
 }
 
-static void* wait_inside(void* barrier) {
-  free(hide(malloc(100)));
-  pthread_barrier_wait(barrier);
-  return NULL;
+// Threads that allocate a little and wait, in turns; and such as only allocate.
+static int round_ended;
+static int has_ended(void) { return __atomic_load_n(&round_ended, __ATOMIC_ACQUIRE); }
+static void* waits(void* unused) {
+  while (!has_ended()) {
+    for (int i = 0; i < 10; i++) free(hide(malloc(100)));
+    usleep(1000);
+  }
+  return unused;
+}
+static void* runs(void* unused) {
+  while (!has_ended())
+    for (int i = 0; i < 1000; i++) free(hide(malloc(100 + i % 8 * 100)));
+  return unused;
+}
+// The entry after at most so many seconds: `wanted`, if it comes to that.
+static const char* entry_comes_to_be(const char* wanted, int seconds) {
+  for (int i = 0; i < seconds * 100 && strncmp(entry_now(), wanted, strlen(wanted)) != 0; i++) usleep(10000);
+  return strncmp(entry_now(), "owned", 5) == 0 ? "owned" : "other";
 }
 CHILD(many_threads) {
   enum { kMost = 512 };
   static pthread_t threads[kMost];
   cpu_set_t cpus;
   REQUIRE(sched_getaffinity(0, sizeof cpus, &cpus) == 0);
-  const unsigned few = 2, many = 4 * (unsigned)CPU_COUNT(&cpus) + 4;
+  const unsigned many = 4 * (unsigned)CPU_COUNT(&cpus) + 4;
   REQUIRE(many <= kMost);
-  for (int round = 0; round < 2; round++) {
-    const unsigned count = round == 0 ? few : many;
-    pthread_barrier_t barrier;
-    pthread_barrier_init(&barrier, NULL, count + 1);
-    for (unsigned i = 0; i < count; i++)
-      REQUIRE(pthread_create(&threads[i], NULL, wait_inside, &barrier) == 0);
-    pthread_barrier_wait(&barrier);
-    for (unsigned i = 0; i < count; i++) pthread_join(threads[i], NULL);
-    printf("%s ", strncmp(entry_now(), "owned", 5) == 0 ? "owned" : "other");
+  const struct {
+    unsigned count;
+    void* (*run)(void*);
+    const char* wanted;  // nothing: it is to stay what it is
+    int seconds;
+  } rounds[] = {{2, waits, "-", 2},
+                {many, runs, "-", 2},
+                {many, waits, "percpu", 20},
+                {many, runs, "owned", 20},
+                {many, waits, "percpu", 20}};
+  const char* options = getenv("LANEMALLOC_OPTIONS");
+  const bool is_auto = options != NULL && strstr(options, "auto") != NULL;
+  for (int i = 0; i < (is_auto ? 5 : 3); i++) {
+    __atomic_store_n(&round_ended, 0, __ATOMIC_RELEASE);
+    for (unsigned n = 0; n < rounds[i].count; n++)
+      REQUIRE(pthread_create(&threads[n], NULL, rounds[i].run, NULL) == 0);
+    printf("%s ", entry_comes_to_be(rounds[i].wanted, is_auto ? rounds[i].seconds : 2));
+    __atomic_store_n(&round_ended, 1, __ATOMIC_RELEASE);
+    for (unsigned n = 0; n < rounds[i].count; n++) pthread_join(threads[n], NULL);
   }
 }
-CASE(lanemalloc_auto_leaves_owned_when_threads_are_many) {
+CASE(lanemalloc_auto_leaves_owned_where_many_threads_wait_and_comes_back) {
   run_child_with("many_threads", "lanes=auto");
-  CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned other ") == 0);
+  if (set_entry("percpu") != 0) SKIP("lanes cannot be entered by CPU here");
+  CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned owned other owned other ") == 0);
   run_child_with("many_threads", NULL);
-  CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned owned ") == 0);
+  CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned owned owned ") == 0);
   run_child_with("many_threads", "lanes=owned");
-  CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned owned ") == 0);
+  CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned owned owned ") == 0);
+}
+
+// Nobody tells how often threads wait.
+CHILD(threads_wait_and_it_is_not_told) {
+  enum { kMany = 512 };
+  static pthread_t threads[kMany];
+  const unsigned count = 4 * (unsigned)sysconf(_SC_NPROCESSORS_CONF) + 4;
+  REQUIRE(count <= kMany);
+  struct sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+                               BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getrusage, 0, 1),
+                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const struct sock_fprog filter = {sizeof code / sizeof *code, code};
+  REQUIRE(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  REQUIRE(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+  for (unsigned n = 0; n < count; n++) REQUIRE(pthread_create(&threads[n], NULL, waits, NULL) == 0);
+  printf("%s", entry_comes_to_be("percpu", 3));
+  __atomic_store_n(&round_ended, 1, __ATOMIC_RELEASE);
+  for (unsigned n = 0; n < count; n++) pthread_join(threads[n], NULL);
+}
+CASE(lanemalloc_auto_without_getrusage_stays_owned) {
+  if (syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &(unsigned){SECCOMP_RET_ERRNO}) != 0)
+    SKIP("no seccomp filters here");
+  run_child_with("threads_wait_and_it_is_not_told", "lanes=auto");
+  CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned") == 0 && child.err[0] == 0);
 }
 
 // A control group whose quota pays for half a CPU: lanes=shared has one lane.

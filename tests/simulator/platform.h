@@ -43,6 +43,7 @@ struct Simulated {
   static uint32_t process_id() noexcept { return 1; }
   static uint64_t now_ns() noexcept { return now() + 1; }
   static uint32_t cpus() noexcept { return static_cast<uint32_t>(core_count()); }
+  static uint64_t waits() noexcept { return 0; }
   // A core has one thread, which never leaves it: a restartable sequence is one step.
   static uint32_t lane_number() noexcept { return static_cast<uint32_t>(current_core()); }
   static lanemalloc::Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,

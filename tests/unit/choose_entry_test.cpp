@@ -219,18 +219,29 @@ class AutomaticTest : public ChooseEntryTest {
     give(t, take(t, 100));
     return t;
   }
+  // Some passes of the scavenger, with objects of one thread and so many waits of all between them.
+  void pass(Slot& t, int objects, uint64_t waits, int n = Waits::kInARow + 1) {
+    for (int i = 0; i < n; ++i) {
+      std::vector<void*> all;
+      for (int k = 0; k < objects; ++k) all.push_back(take(t, 600));
+      for (void* p : all) give(t, p);
+      Fake::waited += waits;
+      passes(1);
+    }
+  }
+  void let_them_wait(Slot& t) { pass(t, 100, 1000); }
 };
 
-TEST_ALL_CONFIGS(AutomaticTest, LanesAreEnteredByCpuOnceThereAreMoreThanFourOwnersACpuBesideTheFirst) {
+TEST_ALL_CONFIGS(AutomaticTest, LanesAreEnteredByCpuWhereMoreThanFourOwnersACpuBesideTheFirstWait) {
   for (uint32_t cpus : {1u, 2u, 3u}) {
     Fake::cpu_count = cpus;
     begin_automatically();
     Slot& first = next();
-    for (uint32_t i = 1; i <= 4 * cpus; ++i) {
-      EXPECT_EQ(lane_of(next())->how, Entry::kOwned);
-      EXPECT_EQ(engine().entry(), Entry::kOwned) << i + 1 << " owners, " << cpus << " CPUs";
-    }
-    next();
+    for (uint32_t i = 1; i <= 4 * cpus; ++i) next();
+    let_them_wait(first);
+    EXPECT_EQ(engine().entry(), Entry::kOwned) << 4 * cpus + 1 << " owners, " << cpus << " CPUs";
+    EXPECT_EQ(lane_of(next())->how, Entry::kOwned);
+    let_them_wait(first);
     EXPECT_EQ(engine().entry(), Entry::kPerCpu);
     EXPECT_EQ(lane_of(next())->how, Entry::kPerCpu);
     give(first, take(first, 5000));
@@ -238,10 +249,38 @@ TEST_ALL_CONFIGS(AutomaticTest, LanesAreEnteredByCpuOnceThereAreMoreThanFourOwne
   }
 }
 
+TEST_ALL_CONFIGS(AutomaticTest, ManyThreadsThatRunKeepTheirOwn) {
+  begin_automatically();
+  Slot& first = next();
+  for (int i = 0; i < 40; ++i) next();
+  pass(first, 20000, 1);
+  EXPECT_EQ(engine().entry(), Entry::kOwned);
+  pass(first, 20000, 40);
+  EXPECT_EQ(engine().entry(), Entry::kOwned);
+}
+
+TEST_ALL_CONFIGS(AutomaticTest, LanesAreOwnedAgainWhenThreadsRun) {
+  begin_automatically();
+  Slot& first = next();
+  for (int i = 0; i < 12; ++i) next();
+  for (int round = 0; round < 2; ++round) {
+    let_them_wait(first);
+    EXPECT_EQ(engine().entry(), Entry::kPerCpu);
+    pass(first, 20000, 40);
+    EXPECT_EQ(engine().entry(), Entry::kPerCpu) << "neither";
+    pass(first, 70000, 30, 10);
+    EXPECT_EQ(engine().entry(), Entry::kOwned);
+    for (Slot& t : slots_) give(t, take(t, 5000 + 3000 * static_cast<Bytes>(round)));
+    EXPECT_EQ(lane_of(first)->how, Entry::kOwned);
+  }
+}
+
 TEST_ALL_CONFIGS(AutomaticTest, LanesAreSharedWhereTheyCannotBeEnteredByCpu) {
   begin_automatically();
   Fake::has_barrier = false;
+  Slot& first = next();
   for (int i = 0; i < 10; ++i) next();
+  let_them_wait(first);
   EXPECT_EQ(engine().entry(), Entry::kShared);
   EXPECT_EQ(statistics().shared_lanes, 2u);
   EXPECT_EQ(lane_of(next())->how, Entry::kShared);
@@ -250,10 +289,12 @@ TEST_ALL_CONFIGS(AutomaticTest, LanesAreSharedWhereTheyCannotBeEnteredByCpu) {
 TEST_ALL_CONFIGS(AutomaticTest, ThreadsThatHaveGoneAreNotCounted) {
   begin_automatically();
   for (int i = 0; i < 100; ++i) engine().thread_exits(next());
-  EXPECT_EQ(engine().entry(), Entry::kOwned);
-  for (int i = 0; i < 9; ++i) next();
+  Slot& first = next();
+  for (int i = 0; i < 8; ++i) next();
+  let_them_wait(first);
   EXPECT_EQ(engine().entry(), Entry::kOwned);
   next();
+  let_them_wait(first);
   EXPECT_EQ(engine().entry(), Entry::kPerCpu);
 }
 
@@ -265,16 +306,33 @@ TEST_ALL_CONFIGS(AutomaticTest, AForkChildCountsItsOwnThreadOnly) {
   engine().before_fork(a);
   engine().after_fork_in_child(a);
   EXPECT_EQ(world().lanes.owners(), 1u);
+  start_threads();
   for (int i = 0; i < 8; ++i) next();
+  let_them_wait(a);
   EXPECT_EQ(engine().entry(), Entry::kOwned);
   next();
+  let_them_wait(a);
   EXPECT_EQ(engine().entry(), Entry::kPerCpu);
+}
+
+TEST_ALL_CONFIGS(AutomaticTest, WhatWasChosenStays) {
+  begin_automatically();
+  Slot& first = next();
+  for (int i = 0; i < 12; ++i) next();
+  for (Entry entry : {Entry::kOwned, Entry::kShared, Entry::kPerCpu}) {
+    ASSERT_TRUE(engine().choose_entry(settings_of(entry)));
+    let_them_wait(first);
+    pass(first, 40000, 1);
+    EXPECT_EQ(engine().entry(), entry);
+  }
 }
 
 TEST_ALL_CONFIGS(AutomaticTest, WithoutItManyOwnersChangeNothing) {
   begin_with({});
   start_threads();
+  Slot& first = next();
   for (int i = 0; i < 40; ++i) next();
+  let_them_wait(first);
   EXPECT_EQ(engine().entry(), Entry::kOwned);
 }
 

@@ -42,6 +42,7 @@ struct Model {
   // Of a thread always the same, so that schedules can be repeated.
   static uint64_t now_ns() noexcept { return 1 + static_cast<uint64_t>(current_thread()); }
   static uint32_t cpus() noexcept { return 2; }
+  static uint64_t waits() noexcept { return 0; }
   static uint32_t thread_id() noexcept { return 1; }
   static uint32_t process_id() noexcept { return 1; }
   static uint32_t lane_number() noexcept { return static_cast<uint32_t>(cpu()); }

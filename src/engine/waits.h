@@ -1,0 +1,48 @@
+// Waits: tells threads that mostly wait from threads that mostly run, for lanes=auto. Threads that wait do little between two waits:
+// they are best served from what the last one left warm. Where threads run, or wait only after much work, a lane each is faster.
+// Called by: engine, once a pass of the scavenger. Locking: none; one caller at a time.
+#pragma once
+
+#include "base/units.h"
+
+namespace lanemalloc {
+
+class Waits {
+ public:
+  enum class Say : uint8_t { kNothing, kTheyWait, kTheyRun };
+
+  // Objects that a thread allocates between two waits. A server's request of a hundred objects waits twice or more; threads that hand
+  // messages over in portions come to 200 and more (design/0010-auto.md).
+  static constexpr uint64_t kFew = 128;
+  static constexpr uint64_t kMany = 2048;
+  static constexpr uint64_t kSomeWaits = 64;  // so many, or so many times kMany objects, tell something
+  static constexpr uint32_t kInARow = 3;      // passes, of those that tell something
+
+  // Both since the process began, and still the same where they tell nothing. Whoever goes back in either begins anew.
+  Say look(uint64_t allocated, uint64_t waited) {
+    if (allocated < allocated_ || waited < waited_) {
+      *this = Waits();
+      allocated_ = allocated;
+      waited_ = waited;
+      return Say::kNothing;
+    }
+    const uint64_t objects = allocated - allocated_, waits = waited - waited_;
+    if (waits < kSomeWaits && objects < kSomeWaits * kMany) return Say::kNothing;
+    allocated_ = allocated;
+    waited_ = waited;
+    const Say now = objects < waits * kFew    ? Say::kTheyWait
+                    : objects > waits * kMany ? Say::kTheyRun
+                                              : Say::kNothing;
+    in_a_row_ = now == last_ ? in_a_row_ + 1 : 1;
+    last_ = now;
+    return in_a_row_ >= kInARow ? now : Say::kNothing;
+  }
+
+ private:
+  uint64_t allocated_ = 0;
+  uint64_t waited_ = 0;
+  Say last_ = Say::kNothing;
+  uint32_t in_a_row_ = 0;
+};
+
+}  // namespace lanemalloc

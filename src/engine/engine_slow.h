@@ -347,6 +347,14 @@ void Engine<P>::set_entry(Entry entry, uint32_t shared_lanes) {
   if (entry != Entry::kPerCpu) world_.region.set_hits(true);
 }
 
+// False: it is no longer `from`.
+template <class P>
+bool Engine<P>::change_entry(Entry from, Entry to) {
+  if (!world_.lanes.change_entry(from, to, P::cpus())) return false;
+  if (to != Entry::kPerCpu) world_.region.set_hits(true);
+  return true;
+}
+
 // By itself. Where many threads mostly wait, lanes of their own would keep much, and be cold each time.
 template <class P>
 void Engine<P>::follow_waits(uint64_t allocated) {
@@ -358,11 +366,9 @@ void Engine<P>::follow_waits(uint64_t allocated) {
   if (say == Waits::Say::kTheyWait && from == Entry::kOwned &&
       world_.lanes.owners().load(std::memory_order_relaxed) > few)
     to = can_enter_by_cpu() ? Entry::kPerCpu : Entry::kShared;
-  if (to == from || !world_.lanes.change_entry(from, to, P::cpus())) return;
-  if (to != Entry::kPerCpu) world_.region.set_hits(true);
+  if (to == from || !change_entry(from, to)) return;
   // The program may have chosen meanwhile, and just what it was before.
-  if (many_threads_.load(std::memory_order_relaxed) == kChosen)
-    world_.lanes.change_entry(to, from, P::cpus());
+  if (many_threads_.load(std::memory_order_relaxed) == kChosen) change_entry(to, from);
 }
 
 // --- Allocating.

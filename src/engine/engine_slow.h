@@ -223,19 +223,25 @@ class Engine<P>::Turn {
   Lane<P>* lane_ = nullptr;
 };
 
-// The usual miss by CPU: the first lane is free, and the slab that its bin draws from has a list.
+// The usual misses by CPU: a bin of a larger class has an object; the first lane is free, and the slab that its bin draws from has a list.
 template <class P>
 NOINLINE void* Engine<P>::allocate_here(Bytes size, Slot& slot, Gate* gate) {
-  const Bytes index = small_index(size);
-  if (UNLIKELY(!PerCpu::may_allocate(gate, index)))
+  if (UNLIKELY(!PerCpu::may_allocate(gate, 0)))
     return is_busy(gate) || gate->how == Entry::kOwned ? nullptr : allocate_in_turn(size, slot, gate);
+  if (UNLIKELY(size - 1 >= kSlabMax)) return nullptr;
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
-  const Bytes bin = lane->classes[index];
+  const Bytes bin = index_of(class_of(size));
+  void* object;
+  if (!PerCpu::may_allocate(gate, small_index(size)) && LIKELY(entry() == Entry::kPerCpu) &&
+      PerCpu::pop_bin<P>(gate, bin, object)) {
+    Owned::leave(slot, gate);
+    return object;
+  }
   if (UNLIKELY(!lane->is_first_here || entry() != Entry::kPerCpu || world_.sampler.on() ||
                !PerCpu::enter<P>(lane)))
     return allocate_in_turn(size, slot, gate);
   lane->taken_by(&slot);
-  void* object = lane->pop(bin);
+  object = lane->pop(bin);
   if (object == nullptr) object = lane->refill_quickly(bin);
   lane->leave_here();
   if (UNLIKELY(object == nullptr)) return allocate_in_turn(size, slot, gate);

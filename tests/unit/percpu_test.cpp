@@ -132,6 +132,31 @@ TEST_PER_CPU(PerCpuTest, WhoFindsTheLaneTakenGoesToTheNextOfTheCpu) {
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
+// So a thread that is stopped on the way holds nothing. Only who enters goes to the first lane.
+TEST_PER_CPU(PerCpuTest, AnObjectOfALargerClassThatTheBinHasIsTakenByAStep) {
+  Slot &a = thread(), &b = thread();
+  give_on(0, a, take_on(0, a, 100));
+  give_on(0, b, take_on(0, b, 100));
+  for (Bytes size : {Bytes{2000}, Bytes{5000}}) {
+    Stopped inside(a);
+    std::vector<void*> all;
+    for (int i = 0; i < 8; ++i) all.push_back(take_on(0, b, size));
+    Lane<Fake>& second = *world().lanes.here(0, 1);
+    for (void* p : all) EXPECT_EQ(owner_of(p), second.id());
+    for (void* p : all) give_on(0, b, p);
+    all = {take_on(0, b, size)};
+    EXPECT_GT(second.bin_length(index_of(class_of(size))), 2u);
+    inside.leave();
+    for (int i = 0; i < 2; ++i) {
+      all.push_back(take_on(0, b, size));
+      EXPECT_EQ(owner_of(all.back()), second.id());
+      EXPECT_FALSE(is_busy(b.load()));
+    }
+    for (void* p : all) give_on(0, b, p);
+    EXPECT_EQ(owner_of(take_on(0, b, 100 * size)), lane(0).id());
+  }
+}
+
 TEST_PER_CPU(PerCpuTest, WhoFindsAllLanesOfTheCpuTakenGoesToAnOverflowLane) {
   Slot& t = thread();
   void* mine = take_on(0, t, 100);

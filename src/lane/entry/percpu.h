@@ -71,7 +71,12 @@ struct PerCpu {
   FAST static bool pop(Gate* gate, Bytes index, void*& object) {
     if (!may_allocate(gate, index)) return false;
     const SmallTable& classes = *word<const SmallTable, offsetof(Gate, classes)>(gate);
-    void** head = word<void*, offsetof(Gate, heads)>(gate) + classes[index];
+    return pop_bin<P>(gate, classes[index], object);
+  }
+  // The same of a gate that allows it, by the bin's place.
+  template <class P>
+  FAST static bool pop_bin(Gate* gate, Bytes bin, void*& object) {
+    void** head = word<void*, offsetof(Gate, heads)>(gate) + bin;
     return P::hit_pop_here(here(gate), head, object) == Restartable::kDone;
   }
   // Where the bins of kinds lie; 0 where nobody may touch them.

@@ -19,7 +19,7 @@ pub enum Lanes {
     PerCpu,
     /// So many, entered by try-lock: 1 to 4096.
     Shared(u16),
-    /// Owned while there are few threads, else by CPU. It is never what is in use, but what may be asked for.
+    /// Owned; by CPU while many threads mostly wait. It is never what is in use, but what may be asked for.
     Auto,
 }
 

@@ -264,13 +264,12 @@ void end_scavenger() {
   process_engine.scavenger_is_gone();
 }
 
-// A program that starts one thread after the other, each soon gone, would pay for one of ours each time; and so would one that has several at
-// once, again and again. After some such times the next is taken to be another one: until there are more at once, or a thread starts or
-// ends later on, frees give memory back.
+// A program that starts one thread after the other, each soon gone, would pay for one of ours each time; and so would one that starts
+// several at once, again and again. After some such times ours waits until there are more threads at once than in any of them, or until a
+// thread starts or ends a period later. Till then frees give memory back. Several threads may be workers that stay: for them it takes more.
 bool is_worth_while() {
-  constexpr uint32_t
-      kSome = 8,
-      kMany = 64;  // times; of several threads, which may be workers that stay, it takes more to believe
+  constexpr uint32_t kSome = 8;
+  constexpr uint32_t kMany = 64;
   return others > most_in_them || short_times < (others == 1 ? kSome : kMany) ||
          Linux::now_ms() - alone_since >= process_engine.scavenger_period_ms();
 }

@@ -361,7 +361,7 @@ bool Engine<P>::change_entry(Entry from, Entry to) {
   return true;
 }
 
-// By itself. Where many threads mostly wait, lanes of their own would keep much, and be cold each time.
+// lanes=auto, at a pass of the scavenger. Where many threads mostly wait, lanes of their own would keep much, and be cold each time.
 template <class P>
 void Engine<P>::follow_waits(uint64_t allocated) {
   const uint32_t few = many_threads_.load(std::memory_order_relaxed);
@@ -373,7 +373,7 @@ void Engine<P>::follow_waits(uint64_t allocated) {
       world_.lanes.owners().load(std::memory_order_relaxed) > few)
     to = can_enter_by_cpu() ? Entry::kPerCpu : Entry::kShared;
   if (to == from || !change_entry(from, to)) return;
-  // The program may have chosen meanwhile, and just what it was before.
+  // The program may have chosen an entry meanwhile, the very one that was in use.
   if (many_threads_.load(std::memory_order_relaxed) == kChosen) change_entry(to, from);
 }
 
@@ -744,9 +744,9 @@ bool Engine<P>::mark_free(const void* p) {
 
 // --- Resizing.
 
-// What an object that grows gets, so that growing by little does not copy at every step: up to twice what is wanted of a large one, since
-// pages that nobody touches cost nothing. A power of two, if that leaves some room: the last copies are the dearest, and who goes from
-// power to power comes to runs, which grow in place, with the fewest. What grows by much gets what it wants.
+// The size that an object gets which grows: more than is wanted, so that growing by little does not copy at every step. A large one gets up
+// to twice what is wanted, since pages that nobody touches cost nothing; a power of two, if that leaves some room, for then few copies are
+// left until it is a run, which grows in place. One that grows by much gets what is wanted.
 inline Bytes roomy_size(Bytes old_size, Bytes size) {
   constexpr Bytes kSomePages = 8 << 10, kManyPages = 32 << 10;
   const Bytes more = old_size + old_size / 8 * 3, twice = 2 * old_size;

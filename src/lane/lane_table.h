@@ -66,10 +66,10 @@ class LaneTable {
     if (shared_lanes != orders_.lanes()) orders_.set(shared_lanes);
     entry_.store(entry, std::memory_order_relaxed);
   }
-  // The same, unless it is another than `from` by now.
+  // The same, unless it is another than `from` by now: beside a caller of set_entry(). How many lanes are shared matters only where they are.
   bool change_entry(Entry from, Entry to, uint32_t shared_lanes) {
     has_changed_.store(true, std::memory_order_relaxed);
-    if (shared_lanes != orders_.lanes()) orders_.set(shared_lanes);
+    if (to == Entry::kShared && shared_lanes != orders_.lanes()) orders_.set(shared_lanes);
     return entry_.compare_exchange_strong(from, to, std::memory_order_relaxed);
   }
   Entry entry() const { return entry_.load(std::memory_order_relaxed); }

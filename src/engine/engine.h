@@ -378,7 +378,7 @@ class Engine {
   void sweep(Visit& visit);
   bool can_enter_by_cpu();
   void set_entry(Entry entry, uint32_t shared_lanes);
-  bool change_entry(Entry from, Entry to);
+  bool change_entry(Entry from, Entry to, uint32_t shared_lanes);
   void follow_waits(uint64_t allocated);
   bool may_have_any(const Lane<P>& lane, const KindOwner& owner) const;
   void unmark(const Slab* slab);

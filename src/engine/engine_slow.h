@@ -349,14 +349,16 @@ bool Engine<P>::can_enter_by_cpu() {
 
 template <class P>
 void Engine<P>::set_entry(Entry entry, uint32_t shared_lanes) {
-  world_.lanes.set_entry(entry, shared_lanes != 0 ? shared_lanes : P::cpus());
+  // Only who shares lanes asks how many CPUs there are: that takes a dozen system calls.
+  if (entry == Entry::kShared && shared_lanes == 0) shared_lanes = P::cpus();
+  world_.lanes.set_entry(entry, shared_lanes);
   if (entry != Entry::kPerCpu) world_.region.set_hits(true);
 }
 
 // False: it is no longer `from`.
 template <class P>
-bool Engine<P>::change_entry(Entry from, Entry to) {
-  if (!world_.lanes.change_entry(from, to, P::cpus())) return false;
+bool Engine<P>::change_entry(Entry from, Entry to, uint32_t shared_lanes) {
+  if (!world_.lanes.change_entry(from, to, shared_lanes)) return false;
   if (to != Entry::kPerCpu) world_.region.set_hits(true);
   return true;
 }
@@ -372,9 +374,10 @@ void Engine<P>::follow_waits(uint64_t allocated) {
   if (say == Waits::Say::kTheyWait && from == Entry::kOwned &&
       world_.lanes.owners().load(std::memory_order_relaxed) > few)
     to = can_enter_by_cpu() ? Entry::kPerCpu : Entry::kShared;
-  if (to == from || !change_entry(from, to)) return;
+  // Not asked again how many CPUs there are: by now the program may be forbidden to ask.
+  if (to == from || !change_entry(from, to, to == Entry::kShared ? few / kThreadsPerCpu : 0)) return;
   // The program may have chosen an entry meanwhile, the very one that was in use.
-  if (many_threads_.load(std::memory_order_relaxed) == kChosen) change_entry(to, from);
+  if (many_threads_.load(std::memory_order_relaxed) == kChosen) change_entry(to, from, 0);
 }
 
 // --- Allocating.

@@ -60,16 +60,17 @@ class LaneTable {
                [this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
   }
 
-  // How threads enter lanes from now on. One caller at a time; a thread follows at its next miss.
+  // How threads enter lanes from now on. One caller at a time; a thread follows at its next miss. shared_lanes: how many there are
+  // of those; 0: as many as before.
   void set_entry(Entry entry, uint32_t shared_lanes) {
     if (entry_.load(std::memory_order_relaxed) != entry) has_changed_.store(true, std::memory_order_relaxed);
-    if (shared_lanes != orders_.lanes()) orders_.set(shared_lanes);
+    set_orders(shared_lanes);
     entry_.store(entry, std::memory_order_relaxed);
   }
-  // The same, unless it is another than `from` by now: beside a caller of set_entry(). How many lanes are shared matters only where they are.
+  // The same, unless it is another than `from` by now: beside a caller of set_entry().
   bool change_entry(Entry from, Entry to, uint32_t shared_lanes) {
     has_changed_.store(true, std::memory_order_relaxed);
-    if (to == Entry::kShared && shared_lanes != orders_.lanes()) orders_.set(shared_lanes);
+    set_orders(shared_lanes);
     return entry_.compare_exchange_strong(from, to, std::memory_order_relaxed);
   }
   Entry entry() const { return entry_.load(std::memory_order_relaxed); }
@@ -134,6 +135,10 @@ class LaneTable {
 
  private:
   SHOWN_BY_LAYOUT;
+
+  void set_orders(uint32_t shared_lanes) {
+    if (shared_lanes != 0 && shared_lanes != orders_.lanes()) orders_.set(shared_lanes);
+  }
 
   static Owner owner(uint32_t n) { return static_cast<Owner>(n); }
   static uint32_t number(Owner id) {

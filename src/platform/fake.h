@@ -262,7 +262,8 @@ struct Fake {
     const uint64_t set = ns.load(std::memory_order_relaxed);
     return set != 0 ? set : Linux::now_ns();
   }
-  static uint32_t cpus() noexcept { return cpu_count; }
+  static inline uint32_t cpus_asked = 0;
+  static uint32_t cpus() noexcept { return ++cpus_asked, cpu_count; }
   static inline uint64_t waited = 0;
   static uint64_t waits() noexcept { return waited; }
   static uint32_t lane_number() noexcept { return number; }

@@ -204,6 +204,22 @@ TEST_ALL_CONFIGS(ChooseEntryTest, AsManySharedLanesAsCpusUnlessTheSettingsSayHow
   EXPECT_EQ(statistics().shared_lanes, ProbeOrders::kMostLanes);
 }
 
+// To count CPUs takes a dozen system calls, in a process that may live for a moment.
+TEST_ALL_CONFIGS(ChooseEntryTest, CpusAreCountedOnlyWhereTheirNumberMatters) {
+  const auto asked = [&](const Settings& settings) {
+    const uint32_t before = Fake::cpus_asked;
+    begin_with(settings);
+    return Fake::cpus_asked - before;
+  };
+  EXPECT_EQ(asked(settings_of(Entry::kOwned)), 0u);
+  EXPECT_EQ(asked(settings_of(Entry::kPerCpu)), 0u);
+  EXPECT_EQ(asked(settings_of(Entry::kShared, 3)), 0u);
+  EXPECT_EQ(asked(settings_of(Entry::kShared, 0)), 1u);
+  Settings automatic;
+  automatic.choose_entry = true;
+  EXPECT_EQ(asked(automatic), 1u);
+}
+
 // --- By itself.
 
 class AutomaticTest : public ChooseEntryTest {
@@ -277,11 +293,15 @@ TEST_ALL_CONFIGS(AutomaticTest, LanesAreOwnedAgainWhenThreadsRun) {
 
 TEST_ALL_CONFIGS(AutomaticTest, LanesAreSharedWhereTheyCannotBeEnteredByCpu) {
   begin_automatically();
+  const uint32_t asked = Fake::cpus_asked;
   Fake::has_barrier = false;
   Slot& first = next();
   for (int i = 0; i < 10; ++i) next();
   let_them_wait(first);
   EXPECT_EQ(engine().entry(), Entry::kShared);
+  EXPECT_EQ(statistics().shared_lanes,
+            Fake::cpu_count);  // counted at the start: who works may be forbidden to ask
+  EXPECT_EQ(Fake::cpus_asked, asked);
   EXPECT_EQ(statistics().shared_lanes, 2u);
   EXPECT_EQ(lane_of(next())->how, Entry::kShared);
 }

@@ -317,6 +317,7 @@ bool Engine<P>::start(const Settings& settings, void (*report)(Verdict, const vo
   if (!world_.region.start(LaneTable<P>::kMostLanes * LaneTable<P>::kStride, settings.checked)) return false;
   world_.lanes.start();
   world_.runs.start(P::charges_by_mapping(), settings.decay_ms);
+  world_.runs.set_huge_pages(settings.huge_pages);
   world_.scavenger.start(&Engine::pass, this, settings.decay_ms);
   if (!choose_entry(settings)) set_entry(Entry::kShared, 0);
   return true;
@@ -326,7 +327,9 @@ template <class P>
 void Engine<P>::adjust(const Settings& settings) {
   world_.settings.shared = settings.shared;
   world_.settings.decay_ms = settings.decay_ms;
+  world_.settings.huge_pages = settings.huge_pages;
   world_.runs.set_decay(settings.decay_ms);
+  world_.runs.set_huge_pages(settings.huge_pages);
   world_.scavenger.set_decay(settings.decay_ms);
   world_.scavenger.poke();  // there may be what was kept for good
 }

@@ -112,8 +112,9 @@ class OptionReader {
     }
   };
 
-  static constexpr const char* kKeys[] = {"lanes",    "probes",   "scan",    "precedence",  "wait_on",
-                                          "decay_ms", "deferred", "checked", "bad_pointer", "strict"};
+  static constexpr const char* kKeys[] = {"lanes",   "probes",      "scan",       "precedence",
+                                          "wait_on", "decay_ms",    "huge_pages", "deferred",
+                                          "checked", "bad_pointer", "strict"};
   static constexpr size_t kOwnKeys = sizeof kKeys / sizeof *kKeys;
   static constexpr size_t kSeeingKeys = sizeof SeeingOptions::kKeys / sizeof *SeeingOptions::kKeys;
   static constexpr int64_t kLongestDecay = int64_t{1000} * 3600 * 24;
@@ -147,6 +148,8 @@ class OptionReader {
       action.choice(s.shared.wait_on_random, {"current", "random"}, kBoth);
     } else if (key.is("decay_ms")) {
       action.number(s.decay_ms, 0, kLongestDecay, " milliseconds, or -1 for never", "-1", -1);
+    } else if (key.is("huge_pages")) {
+      action.choice(s.huge_pages, {"off", "auto", "on"}, {HugePages::kOff, HugePages::kAuto, HugePages::kOn});
     } else if (key.is("deferred")) {
       action.number(s.deferred, 1, kMostDeferred);
     } else if (key.is("checked")) {

@@ -28,7 +28,8 @@ struct Settings {
   SharedSettings shared;
   bool checked = false;              // a bit an object tells whether it is in use; nothing hits
   Relaxed<int64_t> decay_ms = 1000;  // how long freed memory is kept; < 0: for good
-  uint32_t deferred = 4096;          // frees that may wait in a lane for a safepoint, and as many calls
+  Relaxed<HugePages> huge_pages = HugePages::kAuto;
+  uint32_t deferred = 4096;  // frees that may wait in a lane for a safepoint, and as many calls
 };
 
 // How many lanes were tried until one could be entered, or none: up to 4 each by itself, then by doublings.

@@ -190,6 +190,9 @@ class Region {
 
   Address lanes() const { return lanes_; }
   Bytes lane_bytes() const { return lane_bytes_; }
+  static constexpr Bytes kLanesStep = kBlockSize * 2;
+  // Of lanes, so many steps are mapped.
+  Bytes lane_steps() const { return lanes_opened_.load(std::memory_order_relaxed) / kLanesStep; }
   // Maps the lanes' part up to there. False without memory.
   bool open_lanes(Bytes end) {
     // acquire: whoever sees it opened may write there. Pairs with [lanes.opened].
@@ -256,7 +259,6 @@ class Region {
  private:
   SHOWN_BY_LAYOUT;
 
-  static constexpr Bytes kLanesStep = kBlockSize * 2;
   // The parts begin at addresses that differ in more than their high bits: a lane, the state of its first slab and that
   // slab's first page would else look the same to the way predictor of the data cache, at four times the time of a hit.
   static constexpr Bytes kStatesColour = 9 << 12;

@@ -48,6 +48,9 @@ struct RunStatistics {
   uint64_t moved;                  // bytes moved by the kernel for realloc
 };
 
+// What the system is asked for, where it leaves that to programs: small pages; huge ones as the heap grows beyond much; huge ones.
+enum class HugePages : uint8_t { kOff, kAuto, kOn };
+
 template <class P>
 class Runs {
  public:
@@ -63,6 +66,8 @@ class Runs {
     set_decay(decay_ms);
   }
   void set_decay(int64_t decay_ms) { decay_ms_ = decay_ms; }
+  // Of what is claimed from now on.
+  void set_huge_pages(HugePages how) { huge_pages_ = how; }
   // Whether somebody purges what has decayed. Else those who free do, past a limit.
   void set_scavenged(bool yes) { scavenged_ = yes; }
 
@@ -120,10 +125,8 @@ class Runs {
       if (is_free(kind) && length >= missing) {
         const uint32_t freed_at = run(behind).freed_at;
         remove(behind);
-        done = kind != BlockKind::kAbsent ||
-               P::claim(region_.address_of(behind), bytes_of(missing)) == Claim::kDone;
+        done = kind != BlockKind::kAbsent || claim_again(behind, missing) == Claim::kDone;
         if (done) {
-          if (kind == BlockKind::kAbsent) claimed(missing);
           return_rest(behind + missing, length - missing, kind, freed_at);
           mark_used(at, wanted);
           raise_used_end(at + wanted);
@@ -305,6 +308,7 @@ class Runs {
   static constexpr BlockCount kDoublingStep = 4 * kHugeBlocks;
   static constexpr BlockCount kLargestStep = 64 * kHugeBlocks;
   static constexpr BlockCount kPurgePiece = 2 * kHugeBlocks;
+  static constexpr uint64_t kMuchClaimed = (Bytes{256} << 20) >> kBlockShift;
   static constexpr int kMostRefusals = 16;       // then a purge gives up
   static constexpr uint32_t kMovedAlive = 4096;  // each may cost three mappings
   static constexpr unsigned kExactBins = 32;
@@ -455,7 +459,7 @@ class Runs {
         remove(at);
         const BlockIndex begin = aligned_in(at, align_blocks);
         if (kind == BlockKind::kAbsent) {
-          const Claim claim = P::claim(region_.address_of(begin), bytes_of(n));
+          const Claim claim = claim_again(begin, n);
           if (claim == Claim::kTaken) {  // somebody else's now: forget these addresses
             mark_used(at, length);
             continue;
@@ -464,7 +468,6 @@ class Runs {
             insert(at, length, kind);
             return {kNone, false};
           }
-          claimed(n);
         }
         return_rest(begin + n, at + length - begin - n, kind, freed_at);
         mark_used(begin, n);
@@ -599,13 +602,12 @@ class Runs {
     const BlockCount least = n + align_blocks - 1;
     const BlockCount step = growth_step();
     BlockCount got = least > step ? least : step;
-    BlockIndex at = region_.take_fresh(got);
+    BlockIndex at = claim_fresh(got);
     while (at == kNone && got > least) {
       got = got / 2 > least ? got / 2 : least;
-      at = region_.take_fresh(got);
+      at = claim_fresh(got);
     }
     if (at == kNone) return {kNone, false};
-    claimed(got);
     const BlockIndex begin = aligned_in(at, align_blocks);
     mark_used(begin, n);
     if (begin > at) give(at, begin - at, BlockKind::kClean, visit);
@@ -625,12 +627,41 @@ class Runs {
 
   // Without the lock: what alignment wastes stays unused.
   BlockIndex take_fresh_aligned(BlockCount n, BlockCount align_blocks) {
-    const BlockIndex at = region_.take_fresh(n + align_blocks - 1);
+    const BlockIndex at = claim_fresh(n + align_blocks - 1);
     if (at == kNone) return kNone;
-    claimed(n + align_blocks - 1);
     const BlockIndex begin = aligned_in(at, align_blocks);
     mark_used(begin, n);
     return begin;
+  }
+
+  // What nobody has ever used, and what has been unmapped. kNone, or no kDone: nothing changed.
+  BlockIndex claim_fresh(BlockCount n) {
+    const BlockIndex at = region_.take_fresh(n);
+    if (at != kNone) claimed(n), ask_for_huge_pages(at, n);
+    return at;
+  }
+  Claim claim_again(BlockIndex at, BlockCount n) {
+    const Claim claim = P::claim(region_.address_of(at), bytes_of(n));
+    if (claim == Claim::kDone) claimed(n), ask_for_huge_pages(at, n);
+    return claim;
+  }
+  // Of blocks that were just claimed.
+  void ask_for_huge_pages(BlockIndex at, BlockCount n) {
+    const HugePages how = huge_pages_;
+    const Address begin = region_.address_of(at), end = begin + bytes_of(n);
+    if (how == HugePages::kOff) {
+      P::prefer_huge(begin, end - begin, false);
+    } else if (how == HugePages::kOn || grows_beyond_much(n)) {
+      // With the beginning of the first one, which was claimed before. Of the last one what follows is not there yet.
+      const Address from = round_down(begin, kHugePage), to = round_down(end, kHugePage);
+      if (from < to) P::prefer_huge(from, to - from, true);
+    }
+  }
+  // By these blocks a heap grows that has much, and much for each of its lanes too: in a huge page all counts that a slab has not
+  // carved yet. A single large one may never be filled.
+  bool grows_beyond_much(BlockCount n) const {
+    const uint64_t has = claimed_blocks_.load(std::memory_order_relaxed);
+    return has >= kMuchClaimed && has >= kMuchClaimed * region_.lane_steps() && n <= has / 4;
   }
 
   NOINLINE void give(BlockIndex at, BlockCount n, BlockKind kind, Visit& visit) {
@@ -901,6 +932,7 @@ class Runs {
   std::atomic<bool> unmap_{false};
   std::atomic<bool> is_refused_{false};  // the last purge gave nothing back, though there was something
   Relaxed<int64_t> decay_ms_ = 0;
+  Relaxed<HugePages> huge_pages_ = HugePages::kAuto;
   Relaxed<bool> scavenged_ = false;
   alignas(kNoSharing) Lock<P> growth_{Rank::kGrowth};
   alignas(kNoSharing) Lock<P> lock_{Rank::kRuns};

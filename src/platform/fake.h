@@ -137,6 +137,7 @@ struct Fake {
     on_step = nullptr;
     number_hits = pushes = true;
     fail_never();
+    for (Asked* asked : {&huge, &small}) asked->from = asked->to = 0, asked->bytes = 0;
     for (auto& n : total_) n = 0;
     most_claimed_ = 0;
     misused_ = false;
@@ -231,6 +232,20 @@ struct Fake {
     if (fails(Call::kEmpty)) return false;
     change(a, n, State::kClaimed, State::kClaimed, "empty of what is not claimed");
     return call_system(SYS_madvise, a, n, MADV_DONTNEED) == 0;
+  }
+
+  // What was asked for last, and how much so far.
+  struct Asked {
+    std::atomic<Address> from, to;
+    std::atomic<Bytes> bytes;
+  };
+  static inline Asked huge, small;
+  static void prefer_huge(Address a, Bytes n, bool yes) noexcept {
+    if (yes && (a % kHugePage != 0 || n % kHugePage != 0 || n == 0)) misuse("no whole huge pages");
+    Asked& asked = yes ? huge : small;
+    asked.from = a;
+    asked.to = a + n;
+    asked.bytes += n;
   }
 
   static Move move(Address from, Address to, Bytes n) noexcept {

@@ -74,6 +74,7 @@ CASE(odd_names_and_values_are_refused) {
                {"probes", "0", EINVAL},
                {"probes", "4097", EINVAL},
                {"bad_pointer", "no", EINVAL},
+               {"huge_pages", "always", EINVAL},
                {"stats", "signal:KILL", EINVAL},
                {"stats", "signal:", EINVAL},
                {"stats", "exit+", EINVAL},

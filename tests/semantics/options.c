@@ -1,6 +1,7 @@
 // LANEMALLOC_OPTIONS: messages, strict=1, stats=exit. Each child starts with a string of its own.
 #include <pthread.h>
 #include <semaphore.h>
+#include <sys/prctl.h>
 
 #include "child.h"
 
@@ -40,6 +41,8 @@ CASE(lanemalloc_bad_value_is_named_with_what_is_used) {
                                    {"decay_ms", "1.5", "1000"},
                                    {"decay_ms", "99999999999999999999999", "1000"},
                                    {"decay_ms", "0x10", "1000"},
+                                   {"huge_pages", "always", "auto"},
+                                   {"huge_pages", "1", "auto"},
                                    {"checked", "2", "0"},
                                    {"checked", "yes", "0"},
                                    {"checked", "", "0"},
@@ -351,4 +354,41 @@ CASE(lanemalloc_stats_need_no_stderr) {
   child.close_stderr = 1;
   run_child("work");
   CHECK_CHILD(child_succeeded());
+}
+
+// --- huge_pages
+
+// Fills so many MiB with small objects; says how much of the process lies in huge pages.
+static void fill_heap(size_t mib) {
+  enum { kSize = 1000 };
+  for (size_t i = 0; i < (mib << 20) / kSize; i++) memset(hide(malloc(kSize)), 1, kSize);
+  char line[200];
+  long kib = -1;
+  FILE* rollup = fopen("/proc/self/smaps_rollup", "r");
+  REQUIRE(rollup != NULL);
+  while (fgets(line, sizeof line, rollup) != NULL) sscanf(line, "AnonHugePages: %ld kB", &kib);
+  fclose(rollup);
+  printf("%ld\n", kib);
+}
+CHILD(fill_64) { fill_heap(64); }
+CHILD(fill_480) { fill_heap(480); }
+
+static long huge_mib(const char* program, const char* option) {
+  run_child_with(program, option);
+  CHECK_CHILD(child_succeeded() && line_count() == 0);
+  return atol(child.out) >> 10;
+}
+
+CASE(lanemalloc_huge_pages_are_given_as_the_option_says) {
+  char modes[100] = "";
+  FILE* file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+  if (file == NULL || fgets(modes, sizeof modes, file) == NULL || strstr(modes, "[never]") != NULL)
+    SKIP("this system gives no transparent huge pages");
+  fclose(file);
+  if (prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1) SKIP("huge pages are forbidden to this process");
+  CHECK(huge_mib("fill_64", "huge_pages=off") == 0);
+  CHECK(huge_mib("fill_64", "huge_pages=on") >= 32);
+  if (strstr(modes, "[always]") == NULL) CHECK(huge_mib("fill_64", "huge_pages=auto") == 0);
+  const long much = huge_mib("fill_480", "huge_pages=auto");
+  CHECK_MSG(much >= 64, "%ld MiB", much);
 }

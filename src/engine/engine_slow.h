@@ -84,13 +84,23 @@ class Engine<P>::Stay : public Inside {
 
   Lane<P>* enter_own(Lane<P>* lane) {
     if (UNLIKELY(lane->is_being_revoked())) {
-      // The thread that takes it away, the scavenger perhaps, may have been preempted: it gets the CPU once. Not each time: it may have been
-      // torn off, and never let go.
-      if (visit_.may_block && lane->is_new_holder()) P::yield();
+      // Not each time: whoever takes it away may have been torn off, and never let go.
+      if (visit_.may_block && lane->is_new_holder()) give_way(lane);
+      if (gate_ != lane) return nullptr;  // by a handler meanwhile
       if (lane->is_being_revoked()) return nullptr;
     }
     lane->open_gate();
     return lane;
+  }
+
+  // To whoever takes the lane away, from outside: he must find its owner there. He may have been preempted once he has it, as the
+  // scavenger: then he gets the CPU once.
+  NOINLINE void give_way(Lane<P>* lane) {
+    constexpr int kMoment = 512;
+    Owned::leave(slot_, gate_);
+    for (int i = 0; i < kMoment && lane->is_being_revoked() && !lane->is_held(); ++i) P::pause();
+    if (lane->is_held()) P::yield();
+    gate_ = Owned::current(slot_, Owned::enter(slot_));
   }
 
   // With all signals blocked, once a thread: nobody is torn off who has a lane in hand that nobody else has.

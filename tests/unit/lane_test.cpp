@@ -98,7 +98,10 @@ TEST_OWNED(EngineTest, AnOwnerGivesAHolderTheCpuOnceAndGoesOnInItsLaneIfThatIsFr
   Lane<Fake>* lane = lane_of(t);
   Visit visit(&other, true);
   ASSERT_TRUE(lane->try_hold(visit));
-  Fake::on_yield = [&] { lane->let_go(visit); };
+  Fake::on_yield = [&] {
+    EXPECT_FALSE(is_busy(t.load())) << "who comes next finds it inside";
+    lane->let_go(visit);
+  };
   void* q = take(t, 64);
   EXPECT_EQ(Fake::on_yield, nullptr);
   EXPECT_EQ(owner_of(q), lane->id());
@@ -196,6 +199,56 @@ TEST_ALL_CONFIGS(EngineTest, FiguresAreExactThoughALaneIsHeldForAWhile) {
   const Statistics s = statistics();
   EXPECT_EQ(s.allocations, 1u);
   EXPECT_EQ(s.live_objects, 0u);
+}
+
+// It is outside meanwhile, where the other must find it. Else whoever takes lanes in turns, as a reader of the figures, would find it inside,
+// for its operations are all slow then.
+TEST_OWNED(EngineTest, AnOwnerGivesWayOnceToWhoIsTakingItsLane) {
+  Slot &t = thread(), &other = thread();
+  give(t, take(t, 64));
+  Lane<Fake>* lane = lane_of(t);
+  static int pauses;
+  static const Slot* slot;
+  static bool was_outside;
+  pauses = 0, slot = &t, was_outside = true;
+  bool has_run = false;
+  Fake::on_barrier = [&] {
+    if (std::exchange(has_run, true)) return;
+    Fake::on_pause = [] {
+      ++pauses;
+      was_outside = was_outside && !is_busy(slot->load());
+    };
+    give(t, take(t, 64));
+    const int first = std::exchange(pauses, 0);
+    EXPECT_GT(first, 100);
+    give(t, take(t, 64));
+    EXPECT_EQ(pauses, 0) << "once for each that takes it";
+    in_handler(t, [&] { give(t, take(t, 64)); });
+    EXPECT_EQ(pauses, 0);
+    Fake::on_pause = nullptr;
+  };
+  Fake::on_yield = [&] { ADD_FAILURE() << "nobody has the lane yet"; };
+  Visit visit(&other, true);
+  EXPECT_TRUE(lane->try_hold(visit));
+  EXPECT_TRUE(has_run);
+  EXPECT_TRUE(was_outside);
+  Fake::on_yield = nullptr;
+  lane->let_go(visit);
+  // A handler that comes meanwhile finds the thread outside, and may change what its slot names.
+  has_run = false;
+  Fake::on_barrier = [&] {
+    if (std::exchange(has_run, true)) return;
+    Fake::on_pause = [] { const_cast<Slot*>(slot)->store(&exited_gate); };
+    give(t, take(t, 64));
+    Fake::on_pause = nullptr;
+    EXPECT_EQ(t.load(), &exited_gate);
+    t.store(lane);
+  };
+  EXPECT_TRUE(lane->try_hold(visit));
+  EXPECT_TRUE(has_run);
+  Fake::on_barrier = nullptr;
+  lane->let_go(visit);
+  EXPECT_EQ(statistics().live_objects, 0u);
 }
 
 // The scavenger moves what waits in a bin to its slab, after the slabs were read and before the lane is.

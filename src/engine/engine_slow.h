@@ -84,22 +84,22 @@ class Engine<P>::Stay : public Inside {
 
   Lane<P>* enter_own(Lane<P>* lane) {
     if (UNLIKELY(lane->is_being_revoked())) {
-      // Not each time: whoever takes it away may have been torn off, and never let go.
-      if (visit_.may_block && lane->is_new_holder()) give_way(lane);
-      if (gate_ != lane) return nullptr;  // by a handler meanwhile
+      // Once for each revoker: it may have been torn off, and never let go.
+      if (!lane->is_set_aside() && lane->is_new_holder()) give_way(lane);
+      if (gate_ != lane) return nullptr;  // a handler has come meanwhile and changed the slot
       if (lane->is_being_revoked()) return nullptr;
     }
     lane->open_gate();
     return lane;
   }
 
-  // To whoever takes the lane away, from outside: he must find its owner there. He may have been preempted once he has it, as the
-  // scavenger: then he gets the CPU once.
+  // The revoker must find the owner outside, and it may have been preempted: so the owner leaves for a moment. To the proof in
+  // entry/owned.h that is the end of one operation, which did nothing, and the start of another.
   NOINLINE void give_way(Lane<P>* lane) {
     constexpr int kMoment = 512;
     Owned::leave(slot_, gate_);
-    for (int i = 0; i < kMoment && lane->is_being_revoked() && !lane->is_held(); ++i) P::pause();
-    if (lane->is_held()) P::yield();
+    for (int i = 0; i < kMoment && lane->is_being_revoked(); ++i) P::pause();
+    if (lane->is_being_revoked()) P::yield();
     gate_ = Owned::current(slot_, Owned::enter(slot_));
   }
 

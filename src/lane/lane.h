@@ -239,8 +239,6 @@ class Lane : public Gate {
   void open_gate();
   void close_gate();
   bool is_closed() const;
-  // Whether whoever is taking it has it by now. A hint.
-  bool is_held() const { return is_held_.load(std::memory_order_relaxed); }
   // The owner's, inside: whether the lock's holder is another one than at the last call.
   bool is_new_holder() {
     const uint64_t stay = lock_.contention().count.load(std::memory_order_relaxed);
@@ -463,7 +461,6 @@ class Lane : public Gate {
   alignas(kNoSharing) std::atomic<uint64_t> precedence_{0};
   std::atomic<Slot*> owner_slot_{nullptr};  // whose lane it is; under the lock
   std::atomic<bool> revoking_{false};
-  std::atomic<bool> is_held_{false};
   bool set_aside_ = false;
   uint64_t holder_seen_ = 0;  // of the owner's: the lock's stays when it last gave way
   Relaxed<bool> is_doubtful_ = false;

@@ -23,18 +23,13 @@ Lane<P>::Lane(Owner id, World<P>& world, Entry entry, uint32_t number)
 template <class P>
 bool Lane<P>::try_hold(Visit& visit, bool ask) {
   if (!try_lock(visit)) return false;
-  const bool is_taken = how == Entry::kPerCpu ? take_from_cpu() : take_from_owner(ask);
-  if (is_taken) {
-    is_held_.store(true, std::memory_order_relaxed);
-  } else {
-    unlock(visit);
-  }
-  return is_taken;
+  if (how == Entry::kPerCpu ? take_from_cpu() : take_from_owner(ask)) return true;
+  unlock(visit);
+  return false;
 }
 
 template <class P>
 void Lane<P>::let_go(Visit& visit) {
-  is_held_.store(false, std::memory_order_relaxed);
   if (how == Entry::kPerCpu) {
     leave_here();
   } else {

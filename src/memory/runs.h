@@ -48,7 +48,7 @@ struct RunStatistics {
   uint64_t moved;                  // bytes moved by the kernel for realloc
 };
 
-// What the system is asked for, where it leaves that to programs: small pages; huge ones as the heap grows beyond much; huge ones.
+// Whether the system is asked for huge pages: never, as the heap grows beyond much, or for all of it.
 enum class HugePages : uint8_t { kOff, kAuto, kOn };
 
 template <class P>
@@ -66,8 +66,8 @@ class Runs {
     set_decay(decay_ms);
   }
   void set_decay(int64_t decay_ms) { decay_ms_ = decay_ms; }
-  // Of what is claimed from now on.
-  void set_huge_pages(HugePages how) { huge_pages_ = how; }
+  // Of what is claimed from now on. Huge pages are of 2 MiB only where the system's pages are of 4 KiB.
+  void set_huge_pages(HugePages how) { huge_pages_ = P::page_size() == 4096 ? how : HugePages::kOff; }
   // Whether somebody purges what has decayed. Else those who free do, past a limit.
   void set_scavenged(bool yes) { scavenged_ = yes; }
 
@@ -645,17 +645,14 @@ class Runs {
     if (claim == Claim::kDone) claimed(n), ask_for_huge_pages(at, n);
     return claim;
   }
-  // Of blocks that were just claimed.
+  // Of blocks that were just claimed: for the whole huge pages that end in them. The first may begin in what was claimed before. Behind the
+  // last one mostly nothing is claimed yet.
   void ask_for_huge_pages(BlockIndex at, BlockCount n) {
     const HugePages how = huge_pages_;
-    const Address begin = region_.address_of(at), end = begin + bytes_of(n);
-    if (how == HugePages::kOff) {
-      P::prefer_huge(begin, end - begin, false);
-    } else if (how == HugePages::kOn || grows_beyond_much(n)) {
-      // With the beginning of the first one, which was claimed before. Of the last one what follows is not there yet.
-      const Address from = round_down(begin, kHugePage), to = round_down(end, kHugePage);
-      if (from < to) P::prefer_huge(from, to - from, true);
-    }
+    if (LIKELY(how == HugePages::kOff || (how == HugePages::kAuto && !grows_beyond_much(n)))) return;
+    const Address from = round_down(region_.address_of(at), kHugePage);
+    const Address to = round_down(region_.address_of(at + n), kHugePage);
+    if (from < to) P::prefer_huge(from, to - from);
   }
   // By these blocks a heap grows that has much, and much for each of its lanes too: in a huge page all counts that a slab has not
   // carved yet. A single large one may never be filled.
@@ -932,7 +929,7 @@ class Runs {
   std::atomic<bool> unmap_{false};
   std::atomic<bool> is_refused_{false};  // the last purge gave nothing back, though there was something
   Relaxed<int64_t> decay_ms_ = 0;
-  Relaxed<HugePages> huge_pages_ = HugePages::kAuto;
+  Relaxed<HugePages> huge_pages_ = HugePages::kOff;
   Relaxed<bool> scavenged_ = false;
   alignas(kNoSharing) Lock<P> growth_{Rank::kGrowth};
   alignas(kNoSharing) Lock<P> lock_{Rank::kRuns};

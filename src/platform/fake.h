@@ -137,7 +137,8 @@ struct Fake {
     on_step = nullptr;
     number_hits = pushes = true;
     fail_never();
-    for (Asked* asked : {&huge, &small}) asked->from = asked->to = 0, asked->bytes = 0;
+    huge_from = huge_to = 0;
+    huge_bytes = 0;
     for (auto& n : total_) n = 0;
     most_claimed_ = 0;
     misused_ = false;
@@ -235,17 +236,13 @@ struct Fake {
   }
 
   // What was asked for last, and how much so far.
-  struct Asked {
-    std::atomic<Address> from, to;
-    std::atomic<Bytes> bytes;
-  };
-  static inline Asked huge, small;
-  static void prefer_huge(Address a, Bytes n, bool yes) noexcept {
-    if (yes && (a % kHugePage != 0 || n % kHugePage != 0 || n == 0)) misuse("no whole huge pages");
-    Asked& asked = yes ? huge : small;
-    asked.from = a;
-    asked.to = a + n;
-    asked.bytes += n;
+  static inline std::atomic<Address> huge_from, huge_to;
+  static inline std::atomic<Bytes> huge_bytes;
+  static void prefer_huge(Address a, Bytes n) noexcept {
+    if (a % kHugePage != 0 || n % kHugePage != 0 || n == 0) misuse("no whole huge pages");
+    huge_from = a;
+    huge_to = a + n;
+    huge_bytes += n;
   }
 
   static Move move(Address from, Address to, Bytes n) noexcept {

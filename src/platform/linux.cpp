@@ -236,9 +236,9 @@ bool Linux::empty(Address a, Bytes n) noexcept {
   return system_call(SYS_madvise, as_long(a), as_long(n), MADV_DONTNEED) == 0;
 }
 
-// Where nothing is mapped it is refused, for the rest it is done. A kernel without them refuses too.
-void Linux::prefer_huge(Address a, Bytes n, bool yes) noexcept {
-  system_call(SYS_madvise, as_long(a), as_long(n), yes ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+// Where a part is not mapped the rest has it all the same. A kernel without huge pages refuses.
+void Linux::prefer_huge(Address a, Bytes n) noexcept {
+  system_call(SYS_madvise, as_long(a), as_long(n), MADV_HUGEPAGE);
 }
 
 // A filter refuses before anything has changed. Kernels before 6.17 unmap the target first, and may then find that they cannot move;

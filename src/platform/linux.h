@@ -19,7 +19,7 @@ struct Linux {
   static bool open(Address a, Bytes n) noexcept;
   static bool release(Address a, Bytes n) noexcept;
   static bool empty(Address a, Bytes n) noexcept;
-  static void prefer_huge(Address a, Bytes n, bool yes) noexcept;
+  static void prefer_huge(Address a, Bytes n) noexcept;
   static Move move(Address from, Address to, Bytes n) noexcept;
   static uint64_t now_ms() noexcept;
   static uint64_t now_ns() noexcept;

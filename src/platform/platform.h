@@ -19,7 +19,7 @@
 //   release(a, n)          gives back what was extended, claimed or reserved. False, and nothing changed, if the system refuses. In a
 //                          fork child metadata need not be there.
 //   empty(a, n)            gives claimed memory back; it stays claimed and reads as zeros. False if it could not.
-//   prefer_huge(a, n, yes) asks for huge pages where claimed memory is touched for the first time, or for small ones only.
+//   prefer_huge(a, n)      asks for huge pages where claimed memory is touched for the first time: n bytes, whole ones.
 //   move(from, to, n)      moves pages to claimed addresses `to`; `from` is then no longer claimed. See Move.
 //   now_ms()               milliseconds of a steady clock, as coarse as is cheap.
 //   now_ns()               nanoseconds of a steady clock; never 0.
@@ -100,7 +100,7 @@ concept Platform =
       { P::open(a, n) } noexcept -> std::same_as<bool>;
       { P::release(a, n) } noexcept -> std::same_as<bool>;
       { P::empty(a, n) } noexcept -> std::same_as<bool>;
-      { P::prefer_huge(a, n, true) } noexcept -> std::same_as<void>;
+      { P::prefer_huge(a, n) } noexcept -> std::same_as<void>;
       { P::move(a, a, n) } noexcept -> std::same_as<Move>;
       { P::now_ms() } noexcept -> std::same_as<uint64_t>;
       { P::now_ns() } noexcept -> std::same_as<uint64_t>;

@@ -15,7 +15,7 @@ CASE(every_name_can_be_read) {
     for (size_t other = 0; other < n; other++)
       CHECK_MSG(strcmp(lane_name(other), name) != 0, "%s twice", name);
   }
-  CHECK(options == 19 && cells >= 4 * 15 && n > options + cells + 40);
+  CHECK(options == 20 && cells >= 4 * 15 && n > options + cells + 40);
   CHECK(lane_name(n) == NULL && lane_name(n + 1000) == NULL && lane_name(SIZE_MAX) == NULL);
 }
 CASE(values_agree_with_lane_stats) {

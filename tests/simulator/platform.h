@@ -32,7 +32,7 @@ struct Simulated {
   static lanemalloc::Address reserve(lanemalloc::Bytes) noexcept { return 0; }
   static bool open(lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
   static bool release(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
-  static void prefer_huge(lanemalloc::Address, lanemalloc::Bytes, bool) noexcept {}
+  static void prefer_huge(lanemalloc::Address, lanemalloc::Bytes) noexcept {}
   static bool empty(lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
   static lanemalloc::Move move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept {
     return lanemalloc::Move::kRefused;

@@ -4,7 +4,7 @@ huge_pages=off, auto and on.
 
 Called by: hand. docs/design/0019-huge-pages.md has its figures. CPU time per operation; runs alternate, medians. Without transparent
 huge pages (/sys/kernel/mm/transparent_hugepage/enabled: madvise or always) there is nothing to measure.
-Usage: run.py [--mib N] [--runs N] [--only NAME]
+Usage: run.py [--mib N] [--runs N] [--rest SECONDS] [--only NAME]
 """
 
 import argparse
@@ -64,6 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--mib", type=int, default=2048)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--rest", type=int, default=0, help="seconds that the thinned table rests, for what khugepaged does")
     parser.add_argument("--only", default="", help="programs whose name contains this")
     arguments = parser.parse_args()
     if not ENABLED.exists() or "[never]" in ENABLED.read_text():
@@ -71,7 +72,7 @@ def main() -> int:
     program = common.compile_program(common.ROOT / "bench" / "huge" / "table.cpp", "table")
 
     def table(library: Library) -> dict[str, float]:
-        seen = common.fields(common.run([program, str(arguments.mib)], library))
+        seen = common.fields(common.run([program, str(arguments.mib), str(arguments.rest)], library))
         return {name: float(value) for name, value in seen.items()}
 
     def threads(each: int) -> Callable[[Library], dict[str, float]]:

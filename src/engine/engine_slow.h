@@ -86,8 +86,8 @@ class Engine<P>::Stay : public Inside {
     if (UNLIKELY(lane->is_being_revoked())) {
       // Once for each revoker: it may have been torn off, and never let go.
       if (!lane->is_set_aside() && lane->is_new_holder()) give_way(lane);
-      if (gate_ != lane) return nullptr;  // a handler has come meanwhile and changed the slot
-      if (lane->is_being_revoked()) return nullptr;
+      // A handler may have come meanwhile, and changed the slot.
+      if (gate_ != lane || lane->is_being_revoked()) return nullptr;
     }
     lane->open_gate();
     return lane;
@@ -337,7 +337,6 @@ template <class P>
 void Engine<P>::adjust(const Settings& settings) {
   world_.settings.shared = settings.shared;
   world_.settings.decay_ms = settings.decay_ms;
-  world_.settings.huge_pages = settings.huge_pages;
   world_.runs.set_decay(settings.decay_ms);
   world_.runs.set_huge_pages(settings.huge_pages);
   world_.scavenger.set_decay(settings.decay_ms);

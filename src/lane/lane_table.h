@@ -60,8 +60,8 @@ class LaneTable {
                [this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
   }
 
-  // How threads enter lanes from now on. One caller at a time; a thread follows at its next miss. shared_lanes: how many there are
-  // of those; 0: as many as before.
+  // How threads enter lanes from now on. One caller at a time; a thread follows at its next miss. shared_lanes: how many lanes threads
+  // share; 0: as many as before.
   void set_entry(Entry entry, uint32_t shared_lanes) {
     if (entry_.load(std::memory_order_relaxed) != entry) has_changed_.store(true, std::memory_order_relaxed);
     set_orders(shared_lanes);

@@ -28,7 +28,7 @@ struct Settings {
   SharedSettings shared;
   bool checked = false;              // a bit an object tells whether it is in use; nothing hits
   Relaxed<int64_t> decay_ms = 1000;  // how long freed memory is kept; < 0: for good
-  Relaxed<HugePages> huge_pages = HugePages::kOff;
+  HugePages huge_pages = HugePages::kOff;  // at the start; later changes go to Runs alone
   uint32_t deferred = 4096;  // frees that may wait in a lane for a safepoint, and as many calls
 };
 

@@ -191,8 +191,8 @@ class Region {
   Address lanes() const { return lanes_; }
   Bytes lane_bytes() const { return lane_bytes_; }
   static constexpr Bytes kLanesStep = kBlockSize * 2;
-  // Of lanes, so many steps are mapped.
-  Bytes lane_steps() const { return lanes_opened_.load(std::memory_order_relaxed) / kLanesStep; }
+  // So many steps of lanes are mapped; never fewer than before.
+  uint64_t lane_steps() const { return lanes_opened_.load(std::memory_order_relaxed) / kLanesStep; }
   // Maps the lanes' part up to there. False without memory.
   bool open_lanes(Bytes end) {
     // acquire: whoever sees it opened may write there. Pairs with [lanes.opened].

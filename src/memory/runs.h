@@ -308,7 +308,6 @@ class Runs {
   static constexpr BlockCount kDoublingStep = 4 * kHugeBlocks;
   static constexpr BlockCount kLargestStep = 64 * kHugeBlocks;
   static constexpr BlockCount kPurgePiece = 2 * kHugeBlocks;
-  static constexpr uint64_t kMuchClaimed = (Bytes{256} << 20) >> kBlockShift;
   static constexpr int kMostRefusals = 16;       // then a purge gives up
   static constexpr uint32_t kMovedAlive = 4096;  // each may cost three mappings
   static constexpr unsigned kExactBins = 32;
@@ -317,6 +316,7 @@ class Runs {
   static constexpr unsigned kSets = 3;  // dirty, clean, absent
   static constexpr int kScan = 16;
   static constexpr uint64_t kMuchBeside = (Bytes{32} << 20) >> kBlockShift;
+  static constexpr uint64_t kMuchClaimed = (Bytes{256} << 20) >> kBlockShift;
   static constexpr uint32_t kPassesToDecay = 4;  // as the scavenger's
   static constexpr BlockCount kLeastPurged = 4;  // less is not worth a system call
   // Of what has decayed: at most so much at once, and so many blocks a millisecond, which cost some 60 us.
@@ -634,7 +634,7 @@ class Runs {
     return begin;
   }
 
-  // What nobody has ever used, and what has been unmapped. kNone, or no kDone: nothing changed.
+  // claim_fresh: blocks that nobody has ever used. claim_again: blocks that were unmapped. kNone, or no kDone: nothing changed.
   BlockIndex claim_fresh(BlockCount n) {
     const BlockIndex at = region_.take_fresh(n);
     if (at != kNone) claimed(n), ask_for_huge_pages(at, n);
@@ -645,8 +645,8 @@ class Runs {
     if (claim == Claim::kDone) claimed(n), ask_for_huge_pages(at, n);
     return claim;
   }
-  // Of blocks that were just claimed: for the whole huge pages that end in them. The first may begin in what was claimed before. Behind the
-  // last one mostly nothing is claimed yet.
+  // These blocks were just claimed. Asks for the whole huge pages that end in them: the first may begin before them, and what lies behind
+  // the last is asked for by whoever claims its end.
   void ask_for_huge_pages(BlockIndex at, BlockCount n) {
     const HugePages how = huge_pages_;
     if (LIKELY(how == HugePages::kOff || (how == HugePages::kAuto && !grows_beyond_much(n)))) return;
@@ -654,8 +654,8 @@ class Runs {
     const Address to = round_down(region_.address_of(at + n), kHugePage);
     if (from < to) P::prefer_huge(from, to - from);
   }
-  // By these blocks a heap grows that has much, and much for each of its lanes too: in a huge page all counts that a slab has not
-  // carved yet. A single large one may never be filled.
+  // True if the heap has much, and much for each step of lanes: each lane has slabs that it has not carved yet, and in a huge page those are
+  // resident. False for a run that is large beside the heap: it may never be filled.
   bool grows_beyond_much(BlockCount n) const {
     const uint64_t has = claimed_blocks_.load(std::memory_order_relaxed);
     return has >= kMuchClaimed && has >= kMuchClaimed * region_.lane_steps() && n <= has / 4;

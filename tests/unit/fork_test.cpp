@@ -149,6 +149,25 @@ TEST_OWNED(ForkTest, InAHandlersChildIdleLanesAreAdoptedAndBusyOnesAreSetAsideFo
   expect_nothing_is_handed_out_twice(a, live);
 }
 
+// Whoever was taking it is not in the child, and the lane never comes free.
+TEST_OWNED(ForkTest, InAHandlersChildAThreadDoesNotGiveWayInALaneThatIsSetAside) {
+  Slot &a = thread(), &revoker = thread();
+  take(a, 48);
+  Lane<Fake>* lane = lane_of(a);
+  Visit visit(&revoker, true);
+  ASSERT_TRUE(lane->try_hold(visit));
+  in_handler(a, [&] { fork_in_child(a); });
+  ASSERT_TRUE(lane->is_set_aside());
+  static int waits;
+  waits = 0;
+  Fake::on_pause = [] { ++waits; };
+  Fake::on_yield = [] { ++waits; };
+  for (int i = 0; i < 10; ++i) give(a, take(a, 48));
+  Fake::on_pause = nullptr;
+  Fake::on_yield = nullptr;
+  EXPECT_EQ(waits, 0);
+}
+
 TEST_ALL_CONFIGS(ForkTest, InAHandlersChildObjectsOfLanesThatAreSetAsideCanBeFreed) {
   Slot &a = thread(), &busy = thread();
   std::vector<void*> all;

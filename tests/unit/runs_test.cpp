@@ -615,6 +615,17 @@ TEST_OWNED(HugePagesTest, WhatIsClaimedAgainIsAskedForAgain) {
   runs_.free(again, 256, visit_);
 }
 
+TEST_OWNED(EngineTest, HugePagesAreAskedForFromWhenTheSettingsSaySo) {
+  Slot& t = thread();
+  give(t, take(t, 8 << 20));
+  EXPECT_EQ(Fake::huge_bytes, 0u);
+  Settings settings = world().settings;
+  settings.huge_pages = HugePages::kOn;
+  engine().adjust(settings);
+  give(t, take(t, 64 << 20));
+  EXPECT_EQ(Fake::huge_bytes != 0, Fake::page == 4096);
+}
+
 class RunsPropertyTest : public RunsTest {
  protected:
   static constexpr uint64_t kMostBlocks = 1500;

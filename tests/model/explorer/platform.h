@@ -31,8 +31,8 @@ struct Model {
   static lanemalloc::Address reserve(lanemalloc::Bytes) noexcept { return 0; }
   static bool open(lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
   static bool release(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
-  // What the memory holds is not looked at.
   static void prefer_huge(lanemalloc::Address, lanemalloc::Bytes) noexcept {}
+  // What the memory holds is not looked at.
   static bool empty(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
   static lanemalloc::Move move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept {
     return lanemalloc::Move::kRefused;

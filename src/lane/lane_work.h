@@ -631,13 +631,11 @@ template <class AnyBin>
 FAST void Lane<P>::clear_bin(AnyBin bin) {
   Slab* slab = bin.current();
   if (slab == nullptr) return;
-  uint64_t returned = 0;
-  for (; bin.head() != nullptr; ++returned) {
-    Object* object = bin.head();
-    bin.head() = object->next;
-    slab->push(object);
+  bin.count_returned(slab->put_back(bin.head()));
+  if (UNLIKELY(bin.head() != nullptr)) {
+    slab->free_list = std::exchange(bin.head(), nullptr);  // which is told
+    drop_damaged_list(slab, Verdict::kListDamaged);
   }
-  bin.count_returned(returned);
   bin.set_current(nullptr);
   if (slab->has_room()) {
     slab->settle(Slab::Place::kPartial);

@@ -80,8 +80,25 @@ struct Slab {
   // The same of n objects, linked from the first to the last.
   FAST bool push(Object* first, Object* last, uint32_t n) {
     last->next = free_list;
+    compiler_fence();  // put_back() relies on it
     free_list = first;
     return arch::take_and_test(countdown, static_cast<int32_t>(n));
+  }
+
+  // Frees the objects that wait in a bin, all at once. Returns how many; `head` is null then. A thread that is torn off here, or that a
+  // fork leaves behind, leaves each object in the bin, on the list, or in both (salvage_objects). The bin stays as it is, and 0 comes back,
+  // if it leads to more objects than are in use: it makes a circle, or one of its objects was freed again.
+  uint32_t put_back(Object*& head) {
+    if (head == nullptr) return 0;
+    const uint32_t most = used();
+    Object* last = head;
+    uint32_t n = 1;
+    for (; last->next != nullptr && n < most; ++n) last = last->next;
+    if (UNLIKELY(last->next != nullptr)) return 0;
+    push(head, last, n);
+    compiler_fence();
+    head = nullptr;
+    return n;
   }
 
   // Takes the whole free list, for a bin. Sets `taken` to its length. Nobody need look when all objects are free again, for the

@@ -143,6 +143,33 @@ TEST_ALL_CONFIGS(BadPointerTest, MoreFreesThanObjectsAreToldAndNothingIsHandedOu
   reports.clear();
 }
 
+// Freed although it waits in the bin: the bin leads into the slab's list then. With a long list to more objects than are in use, with a
+// short one in a circle once it is put back.
+TEST_ALL_CONFIGS(BadPointerTest, AnObjectOfTheBinThatIsFreedAgainIsToldAfterTheBinIsPutBack) {
+  for (const size_t listed : {1, 40}) {
+    SCOPED_TRACE(listed);
+    begin({});
+    Slot& t = thread();
+    void* in_use = take(t, 64);
+    std::vector<void*> all;
+    for (size_t i = 0; i < listed; ++i) all.push_back(take(t, 64));
+    for (void* p : all) give(t, p);
+    void* next = static_cast<std::byte*>(in_use) + 64 * (1 + listed);
+    EXPECT_EQ(free(t, next), Verdict::kGood);  // a hit looks at nothing
+    EXPECT_TRUE(reports.empty());
+    engine().trim(t);
+    EXPECT_EQ(reports.empty(), listed == 1);
+    std::vector<void*> got = {in_use};
+    for (int i = 0; i < 300; ++i) got.push_back(take(t, 64));
+    ASSERT_FALSE(reports.empty());
+    EXPECT_EQ(reports[0].why, Verdict::kListDamaged);
+    engine().check_invariants();
+    std::sort(got.begin(), got.end());
+    EXPECT_EQ(std::unique(got.begin(), got.end()), got.end());
+    reports.clear();
+  }
+}
+
 // As many frees as it has objects, one of them a double one, which makes a circle further down its list than a refill looks.
 TEST_ALL_CONFIGS(BadPointerTest, ASlabThatLooksEmptyByADoubleFreeIsNotCarvedAnew) {
   Slot& t = thread();

@@ -279,6 +279,40 @@ TEST_F(TornAnywhereTest, ABatchKeepsWhatWasAdded) {
   }
 }
 
+// Some of the slab's objects wait in a bin, others are on its list, the last ones were never handed out.
+TEST_F(TornAnywhereTest, ABinThatIsPutBackLosesNothing) {
+  constexpr size_t kInBin = 12, kCarved = 30;
+  const SizeClass c = class_of(kSize);
+  Slab slab{};
+  Object* bin = nullptr;
+  static volatile bool is_done;
+  const auto run_until = [&](uint64_t n) {
+    slab.start(c, false);
+    slab.carved = kCarved;
+    slab.countdown = static_cast<int32_t>(kInBin);
+    linked(kCarved);
+    bin = object(0);
+    object(kInBin - 1)->next = nullptr;
+    slab.free_list = object(kInBin);
+    is_done = false;
+    return Torn::run(n, [&] {
+      slab.put_back(bin);
+      is_done = true;
+    });
+  };
+  const uint64_t steps = run_until(~uint64_t{0});
+  EXPECT_TRUE(is_done);
+  EXPECT_EQ(bin, nullptr);
+  EXPECT_EQ(slab.used(), 0u);
+  for (uint64_t n = 1; n <= steps && !HasFailure(); ++n) {
+    SCOPED_TRACE(testing::Message() << "torn off at instruction " << n);
+    run_until(n);
+    salvage_objects(&slab, reinterpret_cast<Address>(object(0)), bin);
+    EXPECT_EQ(slab.used(), 0u);
+    EXPECT_EQ(slab.free_objects(), kCarved);
+  }
+}
+
 TEST_F(TornAnywhereTest, ASlabThatStartsOverIsFreeAsAWhole) {
   const SizeClass c = class_of(kSize);
   Slab slab{};

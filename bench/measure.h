@@ -1,6 +1,6 @@
 // Clocks, memory figures and the name of the allocator in use, read without allocating.
-// Used by: bench/micro/pairs.c, bench/workloads/, bench/startup/tiny.c, bench/demo/requests.cpp. C11 and
-// C++.
+// Used by: bench/micro/pairs.c, bench/workloads/, bench/startup/tiny.c, bench/demo/requests.cpp.
+// C11 and C++.
 #ifndef LANEMALLOC_BENCH_MEASURE_H_
 #define LANEMALLOC_BENCH_MEASURE_H_
 
@@ -46,14 +46,15 @@ static inline void cpu_pause(void) {
 #endif
 }
 
-// The number behind `name` (such as "VmHWM:") in a /proc file, in KiB as the kernel prints it; 0 if it is not
-// there.
+// The number behind `name` (such as "VmHWM:") in a /proc file, in KiB as the kernel prints it; 0 if
+// it is not there.
 static inline unsigned long proc_kib(const char* file, const char* name) {
   char text[8192];
   size_t length = 0;
   int fd = open(file, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
-  for (ssize_t n; length < sizeof text - 1 && (n = read(fd, text + length, sizeof text - 1 - length)) > 0;) {
+  for (ssize_t n;
+       length < sizeof text - 1 && (n = read(fd, text + length, sizeof text - 1 - length)) > 0;) {
     length += (size_t)n;
   }
   close(fd);

@@ -1,6 +1,6 @@
 // Forwards the malloc family to the C library's own, whatever else the program links.
-// For programs that are linked with another allocator (Debian's redis-server with jemalloc): preload this,
-// and they run on glibc. Called by: bench/demo/demo.py.
+// For programs that are linked with another allocator (Debian's redis-server with jemalloc):
+// preload this, and they run on glibc. Called by: bench/demo/demo.py.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -42,7 +42,8 @@ void* reallocarray(void* object, size_t count, size_t bytes) {
 }
 
 int posix_memalign(void** out, size_t alignment, size_t bytes) {
-  if (alignment % sizeof(void*) != 0 || (alignment & (alignment - 1)) != 0 || alignment == 0) return EINVAL;
+  if (alignment % sizeof(void*) != 0 || (alignment & (alignment - 1)) != 0 || alignment == 0)
+    return EINVAL;
   int saved = errno;
   void* object = __libc_memalign(alignment, bytes);
   errno = saved;

@@ -1,16 +1,17 @@
 // A request-serving workload: 64 threads that meet in memory as a server's threads do.
 //
-//   feeder ──request text──> 8 queues ──> worker ──response──> mailbox of another worker, which sends and
-//   frees it
-//                                           │  ▲
-//                                     cache of documents, shared by all, least recently used ones dropped
+//   feeder ──request text──> 8 queues ──> worker ──response──> mailbox of another worker,
+//                                           │  ▲               which sends and frees it
+//                                           ▼  │
+//                                     cache of documents, shared by all, least recently used ones
+//                                     dropped
 //
-// The feeder allocates the request, a worker parses and frees it; the response is freed by a third thread; a
-// cached document is freed by whoever evicts it. Sizes are mixed, 16 bytes to 64 KiB. The number of requests
-// is fixed and the checksum of all responses does not depend on the order, so every allocator must print the
-// same. When the work is done, the threads stay, most of the cache expires, and the process idles until its
-// resident memory no longer falls: what is left is what the allocator keeps. Usage: requests [REQUESTS
-// [THREADS]]. Called by: bench/demo/demo.py.
+// The feeder allocates the request, a worker parses and frees it; the response is freed by a third
+// thread; a cached document is freed by whoever evicts it. Sizes are mixed, 16 bytes to 64 KiB. The
+// number of requests is fixed and the checksum of all responses does not depend on the order, so
+// every allocator must print the same. When the work is done, the threads stay, most of the cache
+// expires, and the process idles until its resident memory no longer falls: what is left is what
+// the allocator keeps. Usage: requests [REQUESTS [THREADS]]. Called by: bench/demo/demo.py.
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -61,7 +62,8 @@ struct Document {
     uint64_t seed = mix(key + 1);
     fields.reserve(2 + seed % 12);
     for (size_t i = 0; i < 2 + seed % 12; i++) {
-      fields.emplace_back("field-of-document-" + std::to_string(i), std::string(8 + mix(seed + i) % 90, 'v'));
+      fields.emplace_back("field-of-document-" + std::to_string(i),
+                          std::string(8 + mix(seed + i) % 90, 'v'));
     }
     size_t bytes = seed % 64 == 0 ? 8192 + seed % 57344 : 128 + seed % 4000;
     text.assign(bytes, static_cast<char>('a' + seed % 26));
@@ -179,7 +181,8 @@ struct Response {
 class Server {
  public:
   explicit Server(int threads) : mailboxes_(static_cast<size_t>(threads)) {
-    for (int i = 0; i < threads; i++) workers_.emplace_back([this, i] { work(static_cast<size_t>(i)); });
+    for (int i = 0; i < threads; i++)
+      workers_.emplace_back([this, i] { work(static_cast<size_t>(i)); });
   }
 
   uint64_t serve(uint64_t requests) {
@@ -281,7 +284,8 @@ class Server {
   std::vector<std::thread> workers_;
 };
 
-// Resident memory once it has not fallen for a second, but not before the least time nor after the deadline.
+// Resident memory once it has not fallen for a second, but not before the least time nor after the
+// deadline.
 unsigned long settled_kib() {
   uint64_t start = wall_ns(), fell = start;
   unsigned long least = rss_kib();
@@ -316,11 +320,12 @@ int main(int argc, char** argv) {
   server.expire_cache();
   unsigned long settled = settled_kib();
   std::printf(
-      "requests_per_s=%.0f wall_s=%.3f cpu_s=%.3f peak_kib=%lu end_kib=%lu settled_kib=%lu checksum=%016llx "
+      "requests_per_s=%.0f wall_s=%.3f cpu_s=%.3f peak_kib=%lu end_kib=%lu settled_kib=%lu "
+      "checksum=%016llx "
       "library=%s\n",
-      static_cast<double>(requests) * 1e9 / static_cast<double>(wall), static_cast<double>(wall) / 1e9,
-      static_cast<double>(cpu) / 1e9, peak_rss_kib(), end, settled, static_cast<unsigned long long>(checksum),
-      malloc_file(nullptr));
+      static_cast<double>(requests) * 1e9 / static_cast<double>(wall),
+      static_cast<double>(wall) / 1e9, static_cast<double>(cpu) / 1e9, peak_rss_kib(), end, settled,
+      static_cast<unsigned long long>(checksum), malloc_file(nullptr));
   std::fflush(stdout);
   server.stop();
   return 0;

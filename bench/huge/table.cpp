@@ -1,7 +1,8 @@
-// A hash table of small objects that takes most of the memory: filled, looked up at random, thinned out and filled
-// again a few times, with rests in between in which memory goes back to the system, then its objects replaced at random. Called by: run.py.
-// Usage: table MIB REST_SECONDS. CPU time per operation, in nanoseconds; memory in MiB. thin_mib: after 3 seconds without the removed objects;
-// rested_mib: REST_SECONDS later.
+// A hash table of small objects that takes most of the memory: filled, looked up at random, thinned
+// out and filled again a few times, with rests in between in which memory goes back to the system,
+// then its objects replaced at random. Called by: run.py.
+// Usage: table MIB REST_SECONDS. CPU time per operation, in nanoseconds; memory in MiB. thin_mib:
+// after 3 seconds without the removed objects; rested_mib: REST_SECONDS later.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +63,9 @@ class Table {
   }
 
  private:
-  Node*& bucket(uint64_t key) { return buckets_[(key * 0x9E3779B97F4A7C15 >> 20) & (buckets_.size() - 1)]; }
+  Node*& bucket(uint64_t key) {
+    return buckets_[(key * 0x9E3779B97F4A7C15 >> 20) & (buckets_.size() - 1)];
+  }
 
   size_t objects_;
   std::vector<Node*> buckets_;
@@ -77,8 +80,8 @@ double nanoseconds(size_t operations, Operation operation) {
 
 double look(Table& table) {
   size_t found = 0;
-  const double ns =
-      nanoseconds(10'000'000, [&](size_t) { found += table.has(random_number() % table.objects()); });
+  const double ns = nanoseconds(
+      10'000'000, [&](size_t) { found += table.has(random_number() % table.objects()); });
   if (found != 10'000'000) abort();
   return ns;
 }
@@ -94,7 +97,8 @@ unsigned long mib(const char* name) { return proc_kib("/proc/self/smaps_rollup",
 
 int main(int count, char** arguments) {
   if (count != 3) return fprintf(stderr, "usage: table MIB REST_SECONDS\n"), 2;
-  std::thread([] { pause(); }).detach();  // so that the process has what returns memory while it rests
+  // So that the process has what returns memory while it rests
+  std::thread([] { pause(); }).detach();
   Table table((strtoul(arguments[1], nullptr, 10) << 20) / (kMean + 16));
   const double fill = nanoseconds(table.objects(), [&](size_t i) { table.put(i, 32); });
   const double first = look(table);
@@ -102,7 +106,8 @@ int main(int count, char** arguments) {
          mib("AnonHugePages:"));
   unsigned long thin = 0, rested = 0;
   for (uint64_t round = 1; round <= 3; ++round) {
-    // 32,768 neighbours go together: so whole slabs are freed, and pieces of memory that are worth a system call.
+    // 32,768 neighbours go together: so whole slabs are freed, and pieces of memory that are worth
+    // a system call.
     for (uint64_t key = 0; key < table.objects(); ++key)
       if (((key >> 15) + round) * 0x9E3779B97F4A7C15 >> 60 < 9) table.remove(key);
     rest(3);
@@ -120,6 +125,6 @@ int main(int count, char** arguments) {
     const uint64_t key = random_number() % table.objects();
     if (table.remove(key)) table.put(key, 32);
   });
-  printf("thin_mib=%lu rested_mib=%lu look_later_ns=%.1f huge_later_mib=%lu replace_ns=%.1f\n", thin, rested, later,
-         huge, replace);
+  printf("thin_mib=%lu rested_mib=%lu look_later_ns=%.1f huge_later_mib=%lu replace_ns=%.1f\n",
+         thin, rested, later, huge, replace);
 }

@@ -1,4 +1,5 @@
-// Many threads that each fill some memory with objects of many sizes, and keep it: what a huge page costs that slabs have not carved yet.
+// Many threads that each fill some memory with objects of many sizes, and keep it: what a huge page
+// costs that slabs have not carved yet.
 // Called by: run.py. Usage: threads THREADS MIB_EACH. Resident memory in MiB.
 #include <pthread.h>
 #include <sched.h>

@@ -1,11 +1,14 @@
 // A malloc+free pair in the patterns that decide an allocator's fast path:
 //   pair32         malloc(32), free, again
-//   bulk-order     1000 objects of 16-512 bytes (fixed pseudo-random sizes), then freed in the order of
-//   allocation bulk-reverse   ... in reverse order bulk-shuffle   ... in a fixed shuffled order ring one
-//   thread allocates 64 bytes and passes the object through a ring of 1024 to another, which frees it
+//   bulk-order     1000 objects of 16-512 bytes (fixed pseudo-random sizes), then freed in the
+//                  order of allocation
+//   bulk-reverse   ... in reverse order
+//   bulk-shuffle   ... in a fixed shuffled order
+//   ring           one thread allocates 64 bytes and passes the object through a ring of 1024
+//                  to another, which frees it
 // Each also as NAME-empty: the same loop without the two calls, so that the loop's own cost can be
-// subtracted. Nothing in the loops allocates. Usage: pairs WORKLOAD PAIRS. Prints pairs, time, and the file
-// that malloc comes from. Called by: bench/micro/run.py, tests/golden/fast_path.py.
+// subtracted. Nothing in the loops allocates. Usage: pairs WORKLOAD PAIRS. Prints pairs, time, and
+// the file that malloc comes from. Called by: bench/micro/run.py, tests/golden/fast_path.py.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -183,7 +186,8 @@ static void* use_malloc(void* nothing) {
   return nothing;
 }
 
-// With PAIRS_AFTER_THREAD in the environment the process has had a second thread before it is measured.
+// With PAIRS_AFTER_THREAD in the environment the process has had a second thread before it is
+// measured.
 static void start_and_end_a_thread(void) {
   pthread_t thread;
   if (pthread_create(&thread, NULL, use_malloc, NULL) != 0) abort();
@@ -194,7 +198,8 @@ static void start_and_end_a_thread(void) {
 int main(int argc, char** argv) {
   if (getenv("PAIRS_AFTER_THREAD") != NULL) start_and_end_a_thread();
   if (argc != 3) {
-    fprintf(stderr, "usage: pairs pair32|bulk-order|bulk-reverse|bulk-shuffle|ring[-empty] PAIRS\n");
+    fprintf(stderr,
+            "usage: pairs pair32|bulk-order|bulk-reverse|bulk-shuffle|ring[-empty] PAIRS\n");
     return 2;
   }
   prepare();
@@ -207,6 +212,7 @@ int main(int argc, char** argv) {
   cpu = thread_cpu_ns() - cpu;
   wall = wall_ns() - wall;
   printf("pairs=%zu ticks=%llu thread_cpu_ns=%llu wall_ns=%llu base=%p library=%s\n", pairs,
-         (unsigned long long)(end - start), (unsigned long long)cpu, (unsigned long long)wall, base, file);
+         (unsigned long long)(end - start), (unsigned long long)cpu, (unsigned long long)wall, base,
+         file);
   return 0;
 }

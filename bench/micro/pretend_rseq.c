@@ -1,6 +1,7 @@
-// Pretends that the C library has registered restartable sequences, for a program that runs under valgrind, which has none:
-// its one thread is always on CPU 0, and nothing is ever restarted, so what the allocator executes can be counted.
-// Preloaded before the library by tests/golden/entries.py. Of no use where threads share a CPU.
+// Pretends that the C library has registered restartable sequences, for a program that runs under
+// valgrind, which has none: its one thread is always on CPU 0, and nothing is ever restarted, so
+// what the allocator executes can be counted. Preloaded before the library by
+// tests/golden/entries.py. Of no use where threads share a CPU.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <linux/membarrier.h>
@@ -18,7 +19,8 @@ static __thread struct area area __attribute__((tls_model("initial-exec"), align
 __attribute__((visibility("default"))) ptrdiff_t __rseq_offset;
 __attribute__((visibility("default"))) const unsigned int __rseq_size = sizeof(struct area);
 
-// Before any constructor of another library: relocations of this kind are resolved as the libraries are loaded.
+// Before any constructor of another library: relocations of this kind are resolved as the libraries
+// are loaded.
 __attribute__((constructor(101))) static void find_area(void) {
   __rseq_offset = (char*)&area - (char*)__builtin_thread_pointer();
 }
@@ -26,6 +28,7 @@ __attribute__((constructor(101))) static void find_area(void) {
 unsigned long getauxval(unsigned long type) {
   enum { kRseqFeatures = 27 };
   if (type == kRseqFeatures) return sizeof(struct area);
-  unsigned long (*theirs)(unsigned long) = (unsigned long (*)(unsigned long))dlsym(RTLD_NEXT, "getauxval");
+  unsigned long (*theirs)(unsigned long) =
+      (unsigned long (*)(unsigned long))dlsym(RTLD_NEXT, "getauxval");
   return theirs(type);
 }

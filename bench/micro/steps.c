@@ -1,5 +1,6 @@
 // Runs a single-threaded program step by step (ptrace) and counts its user instructions.
-// For allocators that do not start under valgrind. Prints "steps=N" on standard error; a system call counts as one.
+// For allocators that do not start under valgrind. Prints "steps=N" on standard error; a system
+// call counts as one.
 // Called by: bench/micro/run.py.
 #define _GNU_SOURCE
 #include <signal.h>

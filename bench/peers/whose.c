@@ -1,4 +1,5 @@
-// Prints the real path of the file that malloc, free and realloc come from; exit status 1 if they differ.
+// Prints the real path of the file that malloc, free and realloc come from; exit status 1 if they
+// differ.
 // Called by: bench/peers/build.sh, with a peer preloaded.
 #define _GNU_SOURCE
 #include <dlfcn.h>

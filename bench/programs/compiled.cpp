@@ -1,4 +1,5 @@
-// What g++ compiles as a benchmark: never run. KINDS says how many times the templates are instantiated anew.
+// What g++ compiles as a benchmark: never run. KINDS says how many times the templates are
+// instantiated anew.
 // Called by: bench/programs/gxx.py.
 #include <algorithm>
 #include <functional>
@@ -39,7 +40,8 @@ class Shelf {
     for (const auto& [name, entries] : by_name_) {
       for (const auto& entry : entries) {
         std::ostringstream text;
-        std::visit([&](const auto& value) { text << name << ' ' << value << ' ' << kKind; }, entry->value);
+        std::visit([&](const auto& value) { text << name << ' ' << value << ' ' << kKind; },
+                   entry->value);
         lines[name.substr(0, kKind % 7 + 1)].push_back(text.str());
       }
     }
@@ -48,8 +50,9 @@ class Shelf {
   }
 
   std::size_t matches(const std::string& text) const {
-    return std::count_if(ordered_.begin(), ordered_.end(),
-                         [&](const auto& entry) { return entry.name.find(text) != std::string::npos; });
+    return std::count_if(ordered_.begin(), ordered_.end(), [&](const auto& entry) {
+      return entry.name.find(text) != std::string::npos;
+    });
   }
 
   long sum() const {
@@ -67,7 +70,8 @@ template <int kKind>
 long use(Shelf<kKind>& shelf, const std::string& text) {
   long total = 0;
   for (long i = 0; i < kKind; ++i) shelf.add({text + std::to_string(i), i, std::pair{kKind, text}});
-  for (const auto& [name, lines] : shelf.report()) total += static_cast<long>(lines.size() + name.size());
+  for (const auto& [name, lines] : shelf.report())
+    total += static_cast<long>(lines.size() + name.size());
   return total + shelf.sum() + static_cast<long>(shelf.matches(text));
 }
 
@@ -77,4 +81,6 @@ long use_all(std::integer_sequence<int, kKinds...>, const std::string& text) {
   return (use(std::get<Shelf<kKinds>>(shelves), text) + ...);
 }
 
-long compiled(const std::string& text) { return use_all(std::make_integer_sequence<int, KINDS>(), text); }
+long compiled(const std::string& text) {
+  return use_all(std::make_integer_sequence<int, KINDS>(), text);
+}

@@ -1,11 +1,15 @@
 // Runs one command and reports what it used:  launch REPORT [NAME=VALUE]... COMMAND [ARGUMENT]...
-// The variables are set for the command alone, so that a preload does not reach this program. REPORT gets two lines:
-//   pid=N                                                      once the command is started
-//   status=S wall_ns=N cpu_us=N peak_kib=N minor_faults=N major_faults=N   when it has ended (S as a shell says it)
-// The figures are wait4's: those of the command and of what it waited for; the peak is that of its largest process.
-// A small program does this because a child's peak starts at what its parent had resident.
-// Nothing outlives it: it adopts what the command leaves behind and kills it. When it is itself told to end (SIGTERM,
-// SIGINT, SIGHUP), or when the process that started it dies, the command gets SIGINT and a while to end well.
+// The variables are set for the command alone, so that a preload does not reach this program.
+// REPORT gets two lines:
+//   pid=N      once the command is started
+//   status=S wall_ns=N cpu_us=N peak_kib=N minor_faults=N major_faults=N
+//              when it has ended (S as a shell says it)
+// The figures are wait4's: those of the command and of what it waited for; the peak is that of its
+// largest process. A small program does this because a child's peak starts at what its parent had
+// resident.
+// Nothing outlives it: it adopts what the command leaves behind and kills it. When it is itself
+// told to end (SIGTERM, SIGINT, SIGHUP), or when the process that started it dies, the command gets
+// SIGINT and a while to end well.
 // Called by: bench/programs/program.py.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -46,7 +50,8 @@ static void run(char** variables, char** command, const sigset_t* mask) {
   _exit(127);
 }
 
-// Waits for the command, and for what it leaves meanwhile. Returns 0 if told to end, or when the time is over.
+// Waits for the command, and for what it leaves meanwhile. Returns 0 if told to end, or when the
+// time is over.
 static int wait_for(pid_t command, const sigset_t* set, const struct timespec* limit, int* status,
                     struct rusage* usage) {
   for (;;) {
@@ -111,8 +116,9 @@ int main(int argc, char** argv) {
   if (!ended) return 143;
   int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   uint64_t cpu = microseconds(&usage.ru_utime) + microseconds(&usage.ru_stime);
-  fprintf(report, "status=%d wall_ns=%llu cpu_us=%llu peak_kib=%ld minor_faults=%ld major_faults=%ld\n", code,
-          (unsigned long long)wall, (unsigned long long)cpu, usage.ru_maxrss, usage.ru_minflt,
+  fprintf(report,
+          "status=%d wall_ns=%llu cpu_us=%llu peak_kib=%ld minor_faults=%ld major_faults=%ld\n",
+          code, (unsigned long long)wall, (unsigned long long)cpu, usage.ru_maxrss, usage.ru_minflt,
           usage.ru_majflt);
   return fclose(report) == 0 ? 0 : 125;
 }

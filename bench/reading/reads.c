@@ -1,4 +1,5 @@
-// Reads the allocator's figures by mallinfo2() again and again, beside threads that allocate all the time. Called by: run.py.
+// Reads the allocator's figures by mallinfo2() again and again, beside threads that allocate all
+// the time. Called by: run.py.
 // Usage: reads THREADS SECONDS. Nanoseconds a reading, and the threads' operations meanwhile.
 #define _GNU_SOURCE
 #include <malloc.h>
@@ -26,7 +27,8 @@ static void* replace_objects(void* argument) {
     *slot = malloc(16 + (random >> 8) % 200);
     if (*slot == NULL) abort();
     memset(*slot, 1, 16);
-    atomic_store_explicit(done, atomic_load_explicit(done, memory_order_relaxed) + 1, memory_order_relaxed);
+    atomic_store_explicit(done, atomic_load_explicit(done, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
   }
   return NULL;
 }

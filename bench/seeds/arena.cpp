@@ -1,10 +1,13 @@
-// Arena blocks: THREADS threads take ITEMS blocks of 1 KiB each and give them all back, TIMES times; and all of it SAMPLES times.
-//   global   one free list for all, popped and pushed by a 128-bit CAS of head and version, in a loop
+// Arena blocks: THREADS threads take ITEMS blocks of 1 KiB each and give them all back, TIMES
+// times; and all of it SAMPLES times.
+//   global   one free list for all, popped and pushed by a 128-bit CAS of head and version, in a
+//            loop
 //   malloc   malloc and free, so that the blocks come from the lane of the thread
 //   arena    pieces of an arena of the thread's own, given back by a reset
-// A sample lasts from the first thread's first call to the last thread's last; the threads start together. One more sample comes
-// first and is not counted.
-// Usage: arena MODE THREADS ITEMS TIMES SAMPLES. Prints each sample's nanoseconds and failed CAS, for all TIMES.
+// A sample lasts from the first thread's first call to the last thread's last; the threads start
+// together. One more sample comes first and is not counted.
+// Usage: arena MODE THREADS ITEMS TIMES SAMPLES. Prints each sample's nanoseconds and failed CAS,
+// for all TIMES.
 // Called by: bench/seeds/experiments.py.
 #include "../../include/lanemalloc/arena.h"
 
@@ -84,7 +87,8 @@ class GlobalList {
   }
 
   bool exchange(Head seen, Head wanted) {
-    return __atomic_compare_exchange(&head_, &seen, &wanted, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    return __atomic_compare_exchange(&head_, &seen, &wanted, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED);
   }
 
   void make(uint64_t& failed) {
@@ -123,7 +127,8 @@ void use_malloc(std::vector<Block*>& held) {
 
 void use_arena(std::vector<Block*>& held, lane_arena& arena) {
   static auto* const reset = of_library<decltype(lane_arena_reset)>("lane_arena_reset");
-  for (Block*& block : held) write_header(block = static_cast<Block*>(lane_arena_alloc(&arena, kBlock)));
+  for (Block*& block : held)
+    write_header(block = static_cast<Block*>(lane_arena_alloc(&arena, kBlock)));
   reset(&arena);
 }
 

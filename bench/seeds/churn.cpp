@@ -1,10 +1,12 @@
 // t-test1's workload: threads that only allocate and free, replaced as they exit.
 //
-// Each thread half-fills its bins, then alternates runs of 0-29 frees of random bins and 0-29 allocations into random
-// bins (what a bin holds is freed first), of 1..LARGEST bytes. Of 1024 allocations 4 are memalign, 16 calloc, 80
-// realloc, the rest malloc. Only runs of calls are timed; objects are written and checked between them.
-// Usage: churn TOTAL_THREADS CONCURRENT ACTIONS LARGEST BINS. Prints the seconds that the threads spent in allocation
-// functions, by the clock on the wall (waiting counts) and by their CPU time, summed over threads.
+// Each thread half-fills its bins, then alternates runs of 0-29 frees of random bins and 0-29
+// allocations into random bins (what a bin holds is freed first), of 1..LARGEST bytes. Of 1024
+// allocations 4 are memalign, 16 calloc, 80 realloc, the rest malloc. Only runs of calls are timed;
+// objects are written and checked between them.
+// Usage: churn TOTAL_THREADS CONCURRENT ACTIONS LARGEST BINS. Prints the seconds that the threads
+// spent in allocation functions, by the clock on the wall (waiting counts) and by their CPU time,
+// summed over threads.
 // Called by: bench/seeds/experiments.py.
 #include <pthread.h>
 
@@ -138,7 +140,8 @@ class Worker {
     start();
     for (size_t i = 0; i < n; i++) {
       allocate(bins_[chosen[i]], kinds[i], sizes[i], alignments[i]);
-      // realloc copies what was there; the stamp must be the new size's before the bin is met again.
+      // realloc copies what was there; the stamp must be the new size's before the bin is met
+      // again.
       bins_[chosen[i]].object[0] = stamp(sizes[i]);
     }
     stop(n);
@@ -189,10 +192,11 @@ int main(int argc, char** argv) {
   for (uint64_t i = 0; i < arguments.concurrent; i++) places.acquire();
   elapsed = wall_ns() - elapsed;
   std::printf(
-      "in_allocator_s=%.4f in_allocator_cpu_s=%.4f elapsed_s=%.4f calls=%llu peak_kib=%lu library=%s\n",
+      "in_allocator_s=%.4f in_allocator_cpu_s=%.4f elapsed_s=%.4f calls=%llu peak_kib=%lu "
+      "library=%s\n",
       static_cast<double>(wall_total.load()) / 1e9, static_cast<double>(cpu_total.load()) / 1e9,
-      static_cast<double>(elapsed) / 1e9, static_cast<unsigned long long>(calls_total.load()), peak_rss_kib(),
-      malloc_file(nullptr));
+      static_cast<double>(elapsed) / 1e9, static_cast<unsigned long long>(calls_total.load()),
+      peak_rss_kib(), malloc_file(nullptr));
   if (damaged != 0)
     std::fprintf(stderr, "churn: %llu objects were damaged\n",
                  static_cast<unsigned long long>(damaged.load()));

@@ -1,8 +1,11 @@
-// An interpreter's use of memory: boxes, list cells and call frames of a few fixed sizes, in several threads that share nothing.
-//   global   one free list a bin for all threads: pushed by a CAS, popped by a CAS under a spin lock; pages are cut under a mutex
+// An interpreter's use of memory: boxes, list cells and call frames of a few fixed sizes, in
+// several threads that share nothing.
+//   global   one free list a bin for all threads: pushed by a CAS, popped by a CAS under a spin
+//            lock; pages are cut under a mutex
 //   lists    before that, a free list for each thread and bin, with a limit; the rest as in global
 //   malloc   malloc and free
-// A profiler (SIGPROF) samples whether the thread is in the allocator, which gives the allocator's share of the CPU time.
+// A profiler (SIGPROF) samples whether the thread is in the allocator, which gives the allocator's
+// share of the CPU time.
 // Usage: interpreter MODE THREADS STEPS. Called by: bench/seeds/experiments.py.
 #include <pthread.h>
 #include <sched.h>
@@ -102,7 +105,9 @@ GlobalBins global_bins;
 
 struct Global {
   static void* allocate(size_t bytes) { return global_bins.take((bytes - 1) / kBinStep); }
-  static void release(void* object, size_t bytes) { global_bins.give((bytes - 1) / kBinStep, object); }
+  static void release(void* object, size_t bytes) {
+    global_bins.give((bytes - 1) / kBinStep, object);
+  }
 };
 
 struct Lists {
@@ -197,7 +202,8 @@ class Interpreter {
           accumulator_ = mix(accumulator_ + boxes_[(i.a + n) % kRegisters]->value);
         break;
       case Operation::kBox: {
-        Box* box = make<Box>(sizeof(Box), {1, mix(boxes_[i.b]->value + boxes_[i.c]->value + accumulator_)});
+        Box* box = make<Box>(sizeof(Box),
+                             {1, mix(boxes_[i.b]->value + boxes_[i.c]->value + accumulator_)});
         release(boxes_[i.a], sizeof(Box));
         boxes_[i.a] = box;
         break;
@@ -231,7 +237,8 @@ class Interpreter {
     Frame* frame = static_cast<Frame*>(allocate(sizeof(Frame) + slots * sizeof(uint64_t)));
     frame->slots = slots;
     frame->kind = 3;
-    for (uint64_t n = 0; n < slots; n++) frame->slot[n] = boxes_[n % kRegisters]->value + accumulator_;
+    for (uint64_t n = 0; n < slots; n++)
+      frame->slot[n] = boxes_[n % kRegisters]->value + accumulator_;
     frames_[depth_++] = frame;
   }
 

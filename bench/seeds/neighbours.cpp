@@ -1,8 +1,9 @@
-// will-it-scale's lock1 with the lock words in sight: each thread locks and unlocks a word of its own, and how far the
-// words lie from each other decides what that costs.
+// will-it-scale's lock1 with the lock words in sight: each thread locks and unlocks a word of its
+// own, and how far the words lie from each other decides what that costs.
 //   0, 64, 128 ...   bytes from one thread's word to the next one's; 0: side by side
 //   malloc           each thread allocates its word
-// Usage: neighbours DISTANCE THREADS MILLISECONDS. Each thread is pinned to a CPU. Prints the locks taken a second, and by a thread.
+// Usage: neighbours DISTANCE THREADS MILLISECONDS. Each thread is pinned to a CPU. Prints the locks
+// taken a second, and by a thread.
 // Called by: bench/seeds/experiments.py.
 #include <pthread.h>
 #include <sched.h>
@@ -91,7 +92,8 @@ int main(int argc, char** argv) {
   for (std::thread& thread : all) thread.join();
   uint64_t total = 0;
   for (uint64_t n : taken) total += n;
-  std::printf("per_s=%.0f least=%llu most=%llu total=%llu library=%s\n", static_cast<double>(total) / seconds,
+  std::printf("per_s=%.0f least=%llu most=%llu total=%llu library=%s\n",
+              static_cast<double>(total) / seconds,
               static_cast<unsigned long long>(*std::min_element(taken.begin(), taken.end())),
               static_cast<unsigned long long>(*std::max_element(taken.begin(), taken.end())),
               static_cast<unsigned long long>(total), malloc_file(nullptr));

@@ -2,12 +2,15 @@
 //
 //   clients ──frames──> socket pairs ──> poller ──ready connections──> workers ──frames──> clients
 //
-// A worker takes whichever connection is ready, so connections move between workers: what one has allocated for a
-// connection (its input buffer, its session) another grows, replaces and frees. A request also makes a message and a document
-// of strings of 16 bytes to 8 KiB, which die with it; one request in 64 makes twenty times as much. So a worker that keeps a
-// cache of its own keeps it warm in many size classes, though most workers wait at any moment.
-// A client has one request on the way. The replies depend on the requests alone: every allocator must give the same checksum.
-// Usage: server [THREADS [REQUESTS [CONNECTIONS]]]; a quarter of the threads are clients. Prints requests/s and peak RSS.
+// A worker takes whichever connection is ready, so connections move between workers: what one has
+// allocated for a connection (its input buffer, its session) another grows, replaces and frees. A
+// request also makes a message and a document of strings of 16 bytes to 8 KiB, which die with it;
+// one request in 64 makes twenty times as much. So a worker that keeps a cache of its own keeps it
+// warm in many size classes, though most workers wait at any moment.
+// A client has one request on the way. The replies depend on the requests alone: every allocator
+// must give the same checksum.
+// Usage: server [THREADS [REQUESTS [CONNECTIONS]]]; a quarter of the threads are clients. Prints
+// requests/s and peak RSS.
 // Called by: bench/seeds/experiments.py.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -158,7 +161,8 @@ std::string answer(Connection& connection, const std::string& request) {
   std::unique_ptr<Node> document = make_document(random, heavy ? kNodes * kHeavyTimes : kNodes);
   std::string& kept = connection.session[random.below(kSessionKeys)];
   kept = std::string(random.doubling(5, 11), 's');
-  std::string reply = "bytes=" + std::to_string(document->bytes()) + "&kept=" + std::to_string(kept.size());
+  std::string reply =
+      "bytes=" + std::to_string(document->bytes()) + "&kept=" + std::to_string(kept.size());
   for (const auto& [name, value] : fields) reply += "&" + name + "=" + std::to_string(value.size());
   reply += "&body=" + document->text + std::string(random.doubling(5, 12), 'b');
   return reply;
@@ -239,7 +243,8 @@ class Server {
       std::string request, output;
       while (receive_some(connection->server_end, connection->input, MSG_DONTWAIT)) {
       }
-      while (take_frame(connection->input, request)) append_frame(output, answer(*connection, request));
+      while (take_frame(connection->input, request))
+        append_frame(output, answer(*connection, request));
       arm(connection, connection->server_end, EPOLL_CTL_MOD);
       send_all(connection->server_end, output);
     }
@@ -280,9 +285,9 @@ int main(int argc, char** argv) {
   size_t count = argc > 3 ? std::strtoul(argv[3], nullptr, 10) : 256;
   size_t clients = threads / 4;
   if (threads < 8 || count < clients) {
-    std::fprintf(
-        stderr,
-        "usage: server [THREADS [REQUESTS [CONNECTIONS]]], THREADS >= 8, CONNECTIONS >= THREADS / 4\n");
+    std::fprintf(stderr,
+                 "usage: server [THREADS [REQUESTS [CONNECTIONS]]], THREADS >= 8, CONNECTIONS >= "
+                 "THREADS / 4\n");
     return 2;
   }
   std::vector<Connection> connections(count);
@@ -308,9 +313,10 @@ int main(int argc, char** argv) {
   wall = wall_ns() - wall;
   cpu = process_cpu_ns() - cpu;
   server.stop();
-  std::printf("requests_per_s=%.0f wall_s=%.3f cpu_s=%.3f peak_kib=%lu checksum=%016llx library=%s\n",
-              static_cast<double>(requests / clients * clients) * 1e9 / static_cast<double>(wall),
-              static_cast<double>(wall) / 1e9, static_cast<double>(cpu) / 1e9, peak_rss_kib(),
-              static_cast<unsigned long long>(checksum), malloc_file(nullptr));
+  std::printf(
+      "requests_per_s=%.0f wall_s=%.3f cpu_s=%.3f peak_kib=%lu checksum=%016llx library=%s\n",
+      static_cast<double>(requests / clients * clients) * 1e9 / static_cast<double>(wall),
+      static_cast<double>(wall) / 1e9, static_cast<double>(cpu) / 1e9, peak_rss_kib(),
+      static_cast<unsigned long long>(checksum), malloc_file(nullptr));
   return 0;
 }

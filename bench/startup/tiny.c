@@ -19,10 +19,11 @@ int main(void) {
   }
   const char* rollup = "/proc/self/smaps_rollup";
   unsigned long rss = proc_kib(rollup, "Rss:");
-  unsigned long private_kib = proc_kib(rollup, "Private_Clean:") + proc_kib(rollup, "Private_Dirty:");
+  unsigned long private_kib =
+      proc_kib(rollup, "Private_Clean:") + proc_kib(rollup, "Private_Dirty:");
   char line[4096];
-  int n = snprintf(line, sizeof line, "first_ns=%llu rss_kib=%lu private_kib=%lu library=%s\n", done_ns, rss,
-                   private_kib, malloc_file(NULL));
+  int n = snprintf(line, sizeof line, "first_ns=%llu rss_kib=%lu private_kib=%lu library=%s\n",
+                   done_ns, rss, private_kib, malloc_file(NULL));
   if (write(STDOUT_FILENO, line, (size_t)n) != n) return 1;
   for (size_t i = 0; i < kCount; i++) free(objects[i]);
   free(first);

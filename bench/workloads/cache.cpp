@@ -1,10 +1,12 @@
-// cache: a cache of a server that lives long and turns over, whatever the size of what is asked for. 128 MiB of values are
-// spread over 64 tables, each with a lock. A thread allocates a value, writes it, puts it into one of the tables and takes
-// random ones out until the table keeps to its share, which it frees: so most values are freed by another thread than
-// allocated them. One value in 128 is pinned: when it is drawn, it goes only once in 20 times, so some get very old.
-// The sizes move: for 50,000 values of a thread they lie within three powers of two, then within the next three, from 64
-// bytes to 16 KiB and back again, so what one size leaves behind must serve the others, and pinned values of many such moves
-// lie in it. This is where fragmentation shows, and it takes a minute or more.
+// cache: a cache of a server that lives long and turns over, whatever the size of what is asked
+// for. 128 MiB of values are spread over 64 tables, each with a lock. A thread allocates a value,
+// writes it, puts it into one of the tables and takes random ones out until the table keeps to its
+// share, which it frees: so most values are freed by another thread than allocated them. One value
+// in 128 is pinned: when it is drawn, it goes only once in 20 times, so some get very old. The
+// sizes move: for 50,000 values of a thread they lie within three powers of two, then within the
+// next three, from 64 bytes to 16 KiB and back again, so what one size leaves behind must serve the
+// others, and pinned values of many such moves lie in it. This is where fragmentation shows, and it
+// takes a minute or more.
 #include <mutex>
 
 #include "workloads.h"
@@ -13,7 +15,8 @@ namespace workloads {
 
 namespace {
 
-constexpr size_t kTables = 64, kEntriesOfTable = 16'384, kBytesOfTable = (size_t{128} << 20) / kTables;
+constexpr size_t kTables = 64, kEntriesOfTable = 16'384,
+                 kBytesOfTable = (size_t{128} << 20) / kTables;
 
 struct Value {
   char* bytes;
@@ -73,7 +76,8 @@ void cache(Run& run) {
     } while (worker.goes_on());
   });
   for (size_t number = 0; number < kTables; number++) {
-    for (size_t i = 0; i < tables[number].entries; i++) std::free(values[number * kEntriesOfTable + i].bytes);
+    for (size_t i = 0; i < tables[number].entries; i++)
+      std::free(values[number * kEntriesOfTable + i].bytes);
   }
 }
 

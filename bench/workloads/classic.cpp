@@ -1,21 +1,28 @@
 // The classic programs in which every thread works on its own.
 //
-// threadtest         Berger et al., "Hoard" (ASPLOS 2000): each thread allocates its share of N objects of one size and
-//                    frees them all, again and again. Stresses the fast path in bulk, and slabs that fill and empty.
-// cache-scratch      the same paper: the main thread hands each thread an object of one byte; the thread frees it, then
-//                    allocates one of the same size, writes to it 2,000,000 times / threads, frees it, and so on. Passive
-//                    false sharing: an allocator that gives out pieces of the first thread's cache line makes the writes
-//                    slow. An operation is a thousand writes.
-// cache-thrash       the same paper: as cache-scratch without the objects handed out. Active false sharing.
-// t-test1            Wolfram Gloger's test of ptmalloc: bins of blocks up to 10,000 bytes; of 1,024 steps 4 call
-//                    memalign, 16 calloc, 80 realloc, the rest malloc; a thread ends after 10,000 steps and another starts.
-// alloc-test         OLogN Technologies, "Testing Memory Allocators" (2018): slots, chosen by Pareto's law (80 % of the
-//                    calls go to 20 % of them), are filled or emptied; 2^18 slots of all threads, objects of up to 1 KiB,
-//                    each doubling of the size half as likely; all bytes are written and read again.
-// glibc-simple       the C library's benchtests, malloc-simple: 25, 100, 400 and 1,600 blocks of one size; one half is
-//                    freed first in, first out, the other half last in, first out; for sizes from 16 to 4,096 bytes.
-// glibc-thread       the same, malloc-thread: 1,024 blocks a thread, replaced at random; sizes from 4 bytes to 32 KiB that
-//                    fall with their inverse square (the mean is 36 bytes). A working set that fits a cache.
+// threadtest         Berger et al., "Hoard" (ASPLOS 2000): each thread allocates its share of N
+//                    objects of one size and frees them all, again and again. Stresses the fast
+//                    path in bulk, and slabs that fill and empty.
+// cache-scratch      the same paper: the main thread hands each thread an object of one byte; the
+//                    thread frees it, then allocates one of the same size, writes to it 2,000,000
+//                    times / threads, frees it, and so on. Passive false sharing: an allocator that
+//                    gives out pieces of the first thread's cache line makes the writes slow. An
+//                    operation is a thousand writes.
+// cache-thrash       the same paper: as cache-scratch without the objects handed out. Active false
+//                    sharing.
+// t-test1            Wolfram Gloger's test of ptmalloc: bins of blocks up to 10,000 bytes; of 1,024
+//                    steps 4 call memalign, 16 calloc, 80 realloc, the rest malloc; a thread ends
+//                    after 10,000 steps and another starts.
+// alloc-test         OLogN Technologies, "Testing Memory Allocators" (2018): slots, chosen by
+//                    Pareto's law (80 % of the calls go to 20 % of them), are filled or emptied;
+//                    2^18 slots of all threads, objects of up to 1 KiB, each doubling of the size
+//                    half as likely; all bytes are written and read again.
+// glibc-simple       the C library's benchtests, malloc-simple: 25, 100, 400 and 1,600 blocks of
+//                    one size; one half is freed first in, first out, the other half last in, first
+//                    out; for sizes from 16 to 4,096 bytes.
+// glibc-thread       the same, malloc-thread: 1,024 blocks a thread, replaced at random; sizes from
+//                    4 bytes to 32 KiB that fall with their inverse square (the mean is 36 bytes).
+//                    A working set that fits a cache.
 #include "workloads.h"
 
 namespace workloads {
@@ -50,7 +57,8 @@ void write_objects(Run& run, int me) {
   do {
     volatile char* object = one_byte();
     for (size_t i = 0; i < times; i++) {
-      for (size_t write = 0; write < kWritesAtOnce; write++) *object = static_cast<char>(*object + 1);
+      for (size_t write = 0; write < kWritesAtOnce; write++)
+        *object = static_cast<char>(*object + 1);
     }
     std::free(const_cast<char*>(object));
     worker.tally.operations += times;
@@ -91,7 +99,8 @@ void replace(char*& block, uint32_t& size, Random& random, Tally& tally) {
       if (reinterpret_cast<uintptr_t>(block) % 64 != 0) broken("a block is not aligned");
     } else if (choice < 20) {
       block = static_cast<char*>(std::calloc(1, bytes));
-      if (block != nullptr && (block[0] != 0 || block[bytes - 1] != 0)) broken("calloc's block is not zero");
+      if (block != nullptr && (block[0] != 0 || block[bytes - 1] != 0))
+        broken("calloc's block is not zero");
     } else {
       block = static_cast<char*>(std::malloc(bytes));
     }
@@ -142,7 +151,8 @@ void t_test1(Run& run) {
 
 namespace {
 
-// A number below count: with 80 % of the probability in the first fifth of the range, and so on inside the parts.
+// A number below count: with 80 % of the probability in the first fifth of the range, and so on
+// inside the parts.
 size_t by_pareto(size_t count, Random& random) {
   size_t from = 0;
   uint32_t bits = random.next();
@@ -220,7 +230,8 @@ void glibc_simple(Run& run) {
     size_t count = kBlocks[number % std::size(kBlocks)];
     size_t bytes = kSizes[number / std::size(kBlocks) % std::size(kSizes)];
     // As many blocks for every count; fewer of the large sizes, whose time is the memory's.
-    for (size_t rounds = 4 * kBlocks[3] / count * 256 / std::max<size_t>(bytes, 256); rounds > 0; rounds--) {
+    for (size_t rounds = 4 * kBlocks[3] / count * 256 / std::max<size_t>(bytes, 256); rounds > 0;
+         rounds--) {
       for (size_t i = 0; i < count; i++) blocks[i] = make(bytes, worker.tally);
       for (size_t i = 0; i < count / 2; i++) std::free(blocks[i]);
       for (size_t i = count; i-- > count / 2;) std::free(blocks[i]);

@@ -1,14 +1,18 @@
 // Objects that grow, objects that are large, and memory that is needed now and not later.
 //
-// realloc       strings and vectors that grow to 96 KiB in steps, many at once: half of them by a half each time, as
-//               vectors do, the others by a sixteenth, as buffers that are appended to. Stresses realloc, in place or not.
-// malloc-large  Stolyarov's benchmark in mimalloc's suite: 20 buffers of 5 to 25 MiB, replaced at random; every byte is
-//               written. Shows what an allocator does with memory of large objects: keep it, or fault it in again.
-// burst-idle    what users of containers report: bursts of 200 MB, freed when they are over, and nothing to do between
-//               them. For memory, not for a rate. The threads still live while the idle memory is measured.
-// size-shift    after Robson's and Wilson's worst case of fragmentation (Wilson et al., "Dynamic storage allocation: a
-//               survey", IWMM 1995): memory is filled with one mix of sizes, nine tenths are freed in scattered order, and
-//               the program goes on with other sizes while the rest stays.
+// realloc       strings and vectors that grow to 96 KiB in steps, many at once: half of them by a
+//               half each time, as vectors do, the others by a sixteenth, as buffers that are
+//               appended to. Stresses realloc, in place or not.
+// malloc-large  Stolyarov's benchmark in mimalloc's suite: 20 buffers of 5 to 25 MiB, replaced at
+//               random; every byte is written. Shows what an allocator does with memory of large
+//               objects: keep it, or fault it in again.
+// burst-idle    what users of containers report: bursts of 200 MB, freed when they are over, and
+//               nothing to do between them. For memory, not for a rate. The threads still live
+//               while the idle memory is measured.
+// size-shift    after Robson's and Wilson's worst case of fragmentation (Wilson et al., "Dynamic
+//               storage allocation: a survey", IWMM 1995): memory is filled with one mix of sizes,
+//               nine tenths are freed in scattered order, and the program goes on with other sizes
+//               while the rest stays.
 #include "workloads.h"
 
 namespace workloads {
@@ -39,7 +43,8 @@ void realloc_growth(Run& run) {
         size_t bytes = buffer.size + std::max<size_t>(16, buffer.size / (i % 2 == 0 ? 2 : 16));
         char* moved = static_cast<char*>(std::realloc(buffer.bytes, bytes));
         if (moved == nullptr) broken("realloc returned null");
-        if (buffer.size != 0 && moved[buffer.size - 1] != static_cast<char>(i)) broken("realloc lost a byte");
+        if (buffer.size != 0 && moved[buffer.size - 1] != static_cast<char>(i))
+          broken("realloc lost a byte");
         std::memset(moved + buffer.size, static_cast<int>(i), bytes - buffer.size);
         buffer = {moved, bytes};
         worker.tally.checksum += bytes;
@@ -108,7 +113,8 @@ void burst_idle(Run& run) {
   constexpr double kBurst = 200e6, kRestSeconds = 0.03;
   // A run that is too short for a burst has a smaller one.
   constexpr double kBytesOfAnObject = 2000;
-  const double wanted = run.operations == 0 ? kBurst : static_cast<double>(run.operations) * kBytesOfAnObject;
+  const double wanted =
+      run.operations == 0 ? kBurst : static_cast<double>(run.operations) * kBytesOfAnObject;
   size_t target = static_cast<size_t>(std::min(kBurst, wanted) / run.threads);
   bool is_over = false;  // said by the first thread, between two barriers
   pthread_barrier_t over;
@@ -120,7 +126,8 @@ void burst_idle(Run& run) {
       List kept[2];
       for (size_t live = 0; live < target;) {
         // Requests and their documents, from 32 bytes to 8 KiB; now and then a large buffer.
-        size_t bytes = random.one_in(2000) ? random.between(100'000, 1'000'000) : random.by_powers(5, 13);
+        size_t bytes =
+            random.one_in(2000) ? random.between(100'000, 1'000'000) : random.by_powers(5, 13);
         Listed* object = listed(bytes, worker.tally);
         live += object->bytes;
         kept[random.below(2)].push(object);

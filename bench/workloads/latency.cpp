@@ -1,11 +1,13 @@
-// server-latency: the time of every single call of malloc and free in threads that work as a server's do. Each holds a
-// table of objects of 16 bytes to 64 KiB, small ones more often, and replaces them at random; every fourth goes to another
-// thread, which frees it. What counts is the tail: the calls that refill, take a lock, return memory or fault.
-// A call lies between two reads of the time stamp counter, which wait for the instructions before them; their own time,
-// some ten nanoseconds, is in every figure, and the same for every allocator.
-// A call in which the scheduler gives the CPU to another thread says nothing about the allocator, and with more threads than
-// CPUs one call in ten thousand is like that: those are counted by themselves (malloc_preempted), and are in no other figure.
-// A call in which the thread waits, for a lock, is the allocator's and counts like any other.
+// server-latency: the time of every single call of malloc and free in threads that work as a
+// server's do. Each holds a table of objects of 16 bytes to 64 KiB, small ones more often, and
+// replaces them at random; every fourth goes to another thread, which frees it. What counts is the
+// tail: the calls that refill, take a lock, return memory or fault.
+// A call lies between two reads of the time stamp counter, which wait for the instructions before
+// them; their own time, some ten nanoseconds, is in every figure, and the same for every allocator.
+// A call in which the scheduler gives the CPU to another thread says nothing about the allocator,
+// and with more threads than CPUs one call in ten thousand is like that: those are counted by
+// themselves (malloc_preempted), and are in no other figure. A call in which the thread waits, for
+// a lock, is the allocator's and counts like any other.
 // Calls before the steady state are in no figure.
 #if defined(__x86_64__)
 #include <sys/resource.h>
@@ -29,8 +31,9 @@ inline uint64_t stamp() {
 #endif
 }
 
-// Tells whether the kernel has taken the CPU away from this thread: it then forgets the restartable sequence that the thread
-// has told it of, when the thread is not in it (rseq(2)); ours is empty. An allocator that uses sequences itself overwrites ours.
+// Tells whether the kernel has taken the CPU away from this thread: it then forgets the restartable
+// sequence that the thread has told it of, when the thread is not in it (rseq(2)); ours is empty.
+// An allocator that uses sequences itself overwrites ours.
 class Watch {
  public:
 #if defined(__x86_64__)
@@ -134,7 +137,8 @@ class Histogram {
   static double middle(size_t place) {
     if (place < 2 * kParts) return static_cast<double>(place);
     size_t shift = place / kParts - 1;
-    return (static_cast<double>(place % kParts + kParts) + 0.5) * static_cast<double>(size_t{1} << shift);
+    return (static_cast<double>(place % kParts + kParts) + 0.5) *
+           static_cast<double>(size_t{1} << shift);
   }
 
   uint32_t counts_[kPlaces];
@@ -146,8 +150,8 @@ struct Letter {
   Letter* next;
 };
 
-// Of one thread, in a book: zeroed, and on cache lines of its own. The inbox is bounded, for with more threads than CPUs
-// its owner may not look for long.
+// Of one thread, in a book: zeroed, and on cache lines of its own. The inbox is bounded, for with
+// more threads than CPUs its owner may not look for long.
 struct alignas(64) Seat {
   static constexpr int kMostLetters = 64;
   alignas(64) std::atomic<Letter*> inbox;
@@ -165,7 +169,8 @@ size_t server_bytes(Random& random) {
   return random.between(32'769, 65'536);
 }
 
-// What a thread times its calls with: `seat` is where they are counted, `is_measured` whether they are.
+// What a thread times its calls with: `seat` is where they are counted, `is_measured` whether they
+// are.
 struct Timer {
   Watch watch;
   Seat& seat;
@@ -217,7 +222,8 @@ void read_inbox(Timer& timer) {
   Seat& seat = timer.seat;
   if (seat.inbox.load(std::memory_order_relaxed) == nullptr) return;
   seat.letters.store(0, std::memory_order_relaxed);
-  for (Letter* letter = seat.inbox.exchange(nullptr, std::memory_order_acquire); letter != nullptr;) {
+  for (Letter* letter = seat.inbox.exchange(nullptr, std::memory_order_acquire);
+       letter != nullptr;) {
     Letter* next = letter->next;
     timed_free(letter, timer);
     letter = next;
@@ -252,7 +258,8 @@ void server_latency(Run& run) {
     for (char* object : table) timed_free(object, timer);
     read_inbox(timer);
   });
-  double ns_a_tick = static_cast<double>(wall_ns() - from_ns) / static_cast<double>(stamp() - from_ticks);
+  double ns_a_tick =
+      static_cast<double>(wall_ns() - from_ns) / static_cast<double>(stamp() - from_ticks);
   Book<Histogram> all(2);
   for (Seat& seat : seats) {
     // What was posted to threads that had ended.

@@ -1,15 +1,19 @@
-// The synthetic workloads, one program. It goes on until an observer says stop, or does a fixed amount of work:
+// The synthetic workloads, one program. It goes on until an observer says stop, or does a fixed
+// amount of work:
 //   workloads NAME THREADS --board FILE                      bench/suite/observe.py is the observer
-//   workloads NAME THREADS --operations N [--idle SECONDS]   at least N; all figures that depend on time include the start
+//   workloads NAME THREADS --operations N [--idle SECONDS]   at least N; all figures that depend on
+//                                                            time include the start
 //   workloads --list
-// Each is written anew from its published description, which the files name; the sizes, the lifetimes and who frees are
-// those of the description. Prints one line of key=value when it ends:
+// Each is written anew from its published description, which the files name; the sizes, the
+// lifetimes and who frees are those of the description. Prints one line of key=value when it ends:
 //   wall_ns cpu_ns             from the first to the last call, without phases of rest
-//   operations checksum        allocations, and bytes asked for or received: with --operations they depend on the work alone
+//   operations checksum        allocations, and bytes asked for or received: with --operations they
+//                              depend on the work alone
 //   peak_kib end_kib           greatest resident memory; resident memory when all is freed
 //   minor_faults major_faults  of the work
 //   library                    the file that malloc comes from
-//   malloc_p50_ns ... max, free_p50_ns ... max     of single calls, where the workload is one for latency
+//   malloc_p50_ns ... max, free_p50_ns ... max     of single calls, where the workload is one for
+//                                                  latency
 //   malloc_preempted free_preempted                calls that are not among those
 //   idle_kib                   with --idle: resident memory after so many seconds without a call
 // Called by: bench/suite, tests/bench.
@@ -30,7 +34,8 @@ namespace workloads {
 namespace {
 
 void sleep_for(double seconds) {
-  timespec left{static_cast<time_t>(seconds), static_cast<long>((seconds - std::floor(seconds)) * 1e9)};
+  timespec left{static_cast<time_t>(seconds),
+                static_cast<long>((seconds - std::floor(seconds)) * 1e9)};
   while (nanosleep(&left, &left) != 0) {
   }
 }
@@ -55,8 +60,8 @@ void Run::end() {
   if (ended_) return;
   ended_ = true;
   Clocks now = Clocks::now();
-  spent_ = {now.wall - begin_.wall - rested_ns_, now.cpu - begin_.cpu, now.minor_faults - begin_.minor_faults,
-            now.major_faults - begin_.major_faults};
+  spent_ = {now.wall - begin_.wall - rested_ns_, now.cpu - begin_.cpu,
+            now.minor_faults - begin_.minor_faults, now.major_faults - begin_.major_faults};
   end_kib_ = rss_kib();
   peak_kib_ = std::max(peak_rss_kib(), end_kib_);
   if (idle_seconds_ <= 0) return;
@@ -66,20 +71,22 @@ void Run::end() {
 
 void Run::print() const {
   std::printf("wall_ns=%llu cpu_ns=%llu operations=%llu peak_kib=%lu end_kib=%lu",
-              static_cast<unsigned long long>(spent_.wall), static_cast<unsigned long long>(spent_.cpu),
+              static_cast<unsigned long long>(spent_.wall),
+              static_cast<unsigned long long>(spent_.cpu),
               static_cast<unsigned long long>(operations_.load()), peak_kib_, end_kib_);
   std::printf(" minor_faults=%ld major_faults=%ld checksum=%llu library=%s", spent_.minor_faults,
-              spent_.major_faults, static_cast<unsigned long long>(checksum_.load()), malloc_file(nullptr));
+              spent_.major_faults, static_cast<unsigned long long>(checksum_.load()),
+              malloc_file(nullptr));
   if (malloc_tail.max > 0) {
     struct {
       const char* call;
       const Tail& tail;
     } tails[] = {{"malloc", malloc_tail}, {"free", free_tail}};
     for (const auto& [call, tail] : tails) {
-      std::printf(" %s_p50_ns=%.1f %s_p99_ns=%.1f %s_p999_ns=%.1f", call, tail.p50, call, tail.p99, call,
-                  tail.p999);
-      std::printf(" %s_p9999_ns=%.1f %s_max_ns=%.1f %s_preempted=%" PRIu64, call, tail.p9999, call, tail.max,
-                  call, tail.preempted);
+      std::printf(" %s_p50_ns=%.1f %s_p99_ns=%.1f %s_p999_ns=%.1f", call, tail.p50, call, tail.p99,
+                  call, tail.p999);
+      std::printf(" %s_p9999_ns=%.1f %s_max_ns=%.1f %s_preempted=%" PRIu64, call, tail.p9999, call,
+                  tail.max, call, tail.preempted);
     }
   }
   if (idle_seconds_ > 0) std::printf(" idle_kib=%lu", idle_kib_);
@@ -109,11 +116,14 @@ constexpr Entry kWorkloads[] = {
     {"cache-thrash", cache_thrash, kNone,
      "active false sharing: each thread writes to small objects of its own (thousands of writes)"},
     {"threadtest", threadtest, kNone, "allocates many objects of one size, then frees them all"},
-    {"alloc-test", alloc_test, kNone, "up to 1 KiB, slots after Pareto's law, all bytes written and read"},
+    {"alloc-test", alloc_test, kNone,
+     "up to 1 KiB, slots after Pareto's law, all bytes written and read"},
     {"sh6", sh6, kNone, "waves of small sizes, freed forwards and backwards while a third stays"},
     {"sh8", sh8, kNone, "as sh6, and other threads free some of the objects"},
-    {"mstress", mstress, kNone, "phases of new threads with uneven loads; objects move and survive"},
-    {"rptest", rptest, kNone, "8 to 16,000 bytes, scattered frees, some blocks freed by another thread"},
+    {"mstress", mstress, kNone,
+     "phases of new threads with uneven loads; objects move and survive"},
+    {"rptest", rptest, kNone,
+     "8 to 16,000 bytes, scattered frees, some blocks freed by another thread"},
     {"mleak", mleak, kNone, "threads that leave one small object and end"},
     {"glibc-simple", glibc_simple, kSingle,
      "blocks of one size, 25 to 1,600 at a time, freed in both orders"},
@@ -128,7 +138,8 @@ constexpr Entry kWorkloads[] = {
     {"cache", cache, kNone, "128 MiB of values that turn over, their sizes move, a few get old"},
     {"burst-idle", burst_idle, kIdle,
      "bursts of 200 MB, freed, with rests between; for memory, not for a rate"},
-    {"size-shift", size_shift, kIdle, "one mix of sizes after the other; a scattered tenth of each stays"},
+    {"size-shift", size_shift, kIdle,
+     "one mix of sizes after the other; a scattered tenth of each stays"},
     {"server-latency", server_latency, kLatency, "a server's mix of sizes, every call timed"},
 };
 
@@ -155,8 +166,9 @@ double number(const char* text, const char* what, double above, double most) {
 
 void list() {
   for (const Entry& entry : kWorkloads) {
-    std::printf("%s\t%s\t%s\t%s\t%s\n", entry.name.data(), entry.marks & kSingle ? "single" : "threads",
-                entry.marks & kLatency ? "latency" : "-", entry.marks & kIdle ? "idle" : "-", entry.about);
+    std::printf(
+        "%s\t%s\t%s\t%s\t%s\n", entry.name.data(), entry.marks & kSingle ? "single" : "threads",
+        entry.marks & kLatency ? "latency" : "-", entry.marks & kIdle ? "idle" : "-", entry.about);
   }
 }
 
@@ -186,8 +198,10 @@ int run_one(int argc, char** argv) {
                                     [&](const Entry& e) { return e.name == argv[1]; });
   if (entry == std::end(kWorkloads)) refuse("no such workload", argv[1]);
   double threads = number(argv[2], "THREADS must be a whole number from 1 to 64", 0, kMaxThreads);
-  if (threads != std::floor(threads)) refuse("THREADS must be a whole number from 1 to 64", argv[2]);
-  if ((entry->marks & kSingle) != 0 && threads != 1) refuse("this workload has one thread, not", argv[2]);
+  if (threads != std::floor(threads))
+    refuse("THREADS must be a whole number from 1 to 64", argv[2]);
+  if ((entry->marks & kSingle) != 0 && threads != 1)
+    refuse("this workload has one thread, not", argv[2]);
   double operations = 0, idle = 0;
   const char* board_file = nullptr;
   for (int i = 3; i < argc; i += 2) {
@@ -196,7 +210,8 @@ int run_one(int argc, char** argv) {
       refuse("no such option", argv[i]);
     if (i + 1 == argc) refuse("this option needs a value", argv[i]);
     if (option == "--operations") {
-      operations = number(argv[i + 1], "--operations must be a number above 0, up to 1e15", 0, 1e15);
+      operations =
+          number(argv[i + 1], "--operations must be a number above 0, up to 1e15", 0, 1e15);
     } else if (option == "--idle") {
       idle = number(argv[i + 1], "--idle must be seconds above 0, up to 3600", 0, 3600);
     } else {
@@ -207,7 +222,8 @@ int run_one(int argc, char** argv) {
   Board& board = board_of(board_file);
   Run run(static_cast<int>(threads), static_cast<uint64_t>(std::ceil(operations)), idle, board);
   run.start();
-  // Not ordered with anything: from here on the observer looks at counters, which are 0 until there is work.
+  // Not ordered with anything: from here on the observer looks at counters, which are 0 until there
+  // is work.
   board.pid.store(static_cast<uint64_t>(getpid()), std::memory_order_relaxed);
   entry->run(run);
   run.end();

@@ -1,16 +1,21 @@
-// Workloads in which one thread allocates and another frees. Queues lie in books; live data is what waits in them.
+// Workloads in which one thread allocates and another frees. Queues lie in books; live data is what
+// waits in them.
 //
-// xmalloc     Lever and Boreham, "malloc() performance in a multithreaded Linux environment" (USENIX 2000), in the form of
-//             SuperMalloc's tests (xmalloc-test -s 64): half of the threads allocate batches of 4,096 objects of 64 bytes,
-//             which they write, and the other half frees them; at most 100 batches wait, the last is taken first. The
-//             batches' own arrays are of malloc too. W workers of the original are 2 W threads here.
+// xmalloc     Lever and Boreham, "malloc() performance in a multithreaded Linux environment"
+//             (USENIX 2000), in the form of SuperMalloc's tests (xmalloc-test -s 64): half of the
+//             threads allocate batches of 4,096 objects of 64 bytes, which they write, and the
+//             other half frees them; at most 100 batches wait, the last is taken first. The
+//             batches' own arrays are of malloc too. W workers of the original are 2 W threads
+//             here.
 // ring        pairs of a producer and a consumer, each with a queue between them.
 // fan-in      many producers, one consumer: its frees go to the lanes (or heaps) of all the others.
 // fan-out     one producer, many consumers: what all the others free comes back to it.
-// asymmetric  after the message passing of snmalloc's paper (Liétar et al., ISMM 2019), with uneven roles: thread i sends to
-//             the threads above it, so the first frees none and the last allocates none; of a fixed amount of work the first
-//             of n threads allocates n - 1 shares. Sizes from 16 bytes to 8 KiB.
-// A message is written by its producer at both ends and read by its consumer. A thread alone plays both roles in turns.
+// asymmetric  after the message passing of snmalloc's paper (Liétar et al., ISMM 2019), with uneven
+//             roles: thread i sends to the threads above it, so the first frees none and the last
+//             allocates none; of a fixed amount of work the first of n threads allocates n - 1
+//             shares. Sizes from 16 bytes to 8 KiB.
+// A message is written by its producer at both ends and read by its consumer. A thread alone plays
+// both roles in turns.
 #include <optional>
 
 #include "queue.h"
@@ -63,7 +68,8 @@ void consume(Queue& queue, Tally& tally) {
   }
 }
 
-// Both roles in one thread: as many messages as would wait in the queue, then all of them out again.
+// Both roles in one thread: as many messages as would wait in the queue, then all of them out
+// again.
 template <class Bytes>
 void alone(size_t waiting, Random& random, Worker& worker, Bytes bytes) {
   Book<void*> queue(waiting);
@@ -216,8 +222,8 @@ namespace {
 
 size_t mixed_bytes(Random& random) { return random.by_powers(4, 13); }
 
-// Thread `me` of asymmetric: sends to the threads above it, and frees what those below send. Queues lead upwards only, so a
-// thread that waits for room waits for one that does not wait for it.
+// Thread `me` of asymmetric: sends to the threads above it, and frees what those below send. Queues
+// lead upwards only, so a thread that waits for room waits for one that does not wait for it.
 void send_and_receive(size_t me, size_t threads, std::optional<Queue>* inboxes, Worker& worker) {
   Random random(me);
   void* portion[kPortion];

@@ -1,7 +1,9 @@
-// A bounded queue between threads, which block where they must wait: there may be many more threads than CPUs.
-// It has hysteresis, so that threads do not wake each other for every item: consumers that find it empty sleep until it is
-// half full (at first: full, so that the live data of every run is the same) or the producers are done; producers that find
-// it full sleep until it is half empty. One of them is woken, and wakes the next if it leaves something to do.
+// A bounded queue between threads, which block where they must wait: there may be many more threads
+// than CPUs.
+// It has hysteresis, so that threads do not wake each other for every item: consumers that find it
+// empty sleep until it is half full (at first: full, so that the live data of every run is the
+// same) or the producers are done; producers that find it full sleep until it is half empty. One of
+// them is woken, and wakes the next if it leaves something to do.
 // Called by: messages.cpp. Locking: one mutex a queue; items move in portions.
 #ifndef LANEMALLOC_BENCH_WORKLOADS_QUEUE_H_
 #define LANEMALLOC_BENCH_WORKLOADS_QUEUE_H_

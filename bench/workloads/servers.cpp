@@ -1,19 +1,25 @@
 // Programs whose threads come and go, and leave objects behind.
 //
-// larson    Larson and Krishnan, "Memory allocation for long-running server applications" (ISMM 1998): the main thread
-//           fills a table of 1,000 blocks of 8 to 1,000 bytes for each thread and mixes them all; each thread replaces random
-//           blocks of its table, 100 times as many as there are, then starts a thread that goes on with the table, and ends.
+// larson    Larson and Krishnan, "Memory allocation for long-running server applications" (ISMM
+//           1998): the main thread fills a table of 1,000 blocks of 8 to 1,000 bytes for each
+//           thread and mixes them all; each thread replaces random blocks of its table, 100 times
+//           as many as there are, then starts a thread that goes on with the table, and ends.
 //           Blocks outlive the threads that allocated them.
-// replaced  the same with threads that replace 1,000 blocks, not 100,000: what the start and the end of a thread cost.
-// mstress   Leijen's stress test of mimalloc, at scale 50: phases of new threads with uneven loads; thread i allocates
-//           (i mod 8 + 1) times 7,500 objects of one to 64 words, one in a hundred of 100 times that, one in a thousand of
-//           1,000 times, one in ten thousand of 10,000 times; a third stays until the end of the thread, part is freed at
-//           random, part is exchanged through a table of 1,000 that all threads share; half of it survives a phase.
-// rptest    Jansson's rpmalloc-benchmark (0 1 2 500 1000 100 8 16000): each thread holds 1,000 blocks of 8 to 16,000 bytes,
-//           smaller ones more often, and in each loop frees 100 that lie scattered and allocates as many; in every second
-//           loop it hands some to another thread.
-// mleak     Leijen's test of what threads leave behind: a thread allocates one small object, exchanges it for one that
-//           another thread has left, frees that, and ends; ten at a time. Stresses the start and the end of threads.
+// replaced  the same with threads that replace 1,000 blocks, not 100,000: what the start and the
+//           end of a thread cost.
+// mstress   Leijen's stress test of mimalloc, at scale 50: phases of new threads with uneven loads;
+//           thread i allocates (i mod 8 + 1) times 7,500 objects of one to 64 words, one in a
+//           hundred of 100 times that, one in a thousand of 1,000 times, one in ten thousand of
+//           10,000 times; a third stays until the end of the thread, part is freed at random, part
+//           is exchanged through a table of 1,000 that all threads share; half of it survives a
+//           phase.
+// rptest    Jansson's rpmalloc-benchmark (0 1 2 500 1000 100 8 16000): each thread holds 1,000
+//           blocks of 8 to 16,000 bytes, smaller ones more often, and in each loop frees 100 that
+//           lie scattered and allocates as many; in every second loop it hands some to another
+//           thread.
+// mleak     Leijen's test of what threads leave behind: a thread allocates one small object,
+//           exchanges it for one that another thread has left, frees that, and ends; ten at a time.
+//           Stresses the start and the end of threads.
 #include <vector>
 
 #include "workloads.h"
@@ -65,7 +71,8 @@ size_t mstress_bytes(size_t words, Random& random) {
   return words * sizeof(uint64_t);
 }
 
-// All words of the object are written; the first and the last tell its size, and are looked at when it is freed.
+// All words of the object are written; the first and the last tell its size, and are looked at when
+// it is freed.
 uint64_t* fill_object(size_t bytes, Tally& tally) {
   uint64_t* object = reinterpret_cast<uint64_t*>(make(bytes, tally));
   for (size_t i = 0; i < bytes / sizeof(uint64_t); i++) object[i] = bytes;
@@ -79,17 +86,20 @@ void check_and_free(uint64_t* object) {
   std::free(object);
 }
 
-// One thread of one phase. Its lists grow in memory of malloc, as those of the original do. What it does with an object
-// depends on what the others have left, so the sizes are drawn from a row of their own.
+// One thread of one phase. Its lists grow in memory of malloc, as those of the original do. What it
+// does with an object depends on what the others have left, so the sizes are drawn from a row of
+// their own.
 void stress(size_t objects, Random sizes, Worker& worker, Book<std::atomic<uint64_t*>>& transfers) {
   constexpr size_t kAtOnce = 100;
   Random random(objects);
   std::vector<uint64_t*> retained, passing;
   for (size_t i = 0; i < objects && !worker.is_stopped(); i++) {
     if (i % 3 == 0) {
-      retained.push_back(fill_object(mstress_bytes(size_t{1} << sizes.below(7), sizes), worker.tally));
+      retained.push_back(
+          fill_object(mstress_bytes(size_t{1} << sizes.below(7), sizes), worker.tally));
     } else {
-      passing.push_back(fill_object(mstress_bytes(size_t{1} << sizes.below(5), sizes), worker.tally));
+      passing.push_back(
+          fill_object(mstress_bytes(size_t{1} << sizes.below(5), sizes), worker.tally));
     }
     if (!passing.empty() && random.below(3) != 0) {
       uint64_t*& chosen = passing[random.below(passing.size())];
@@ -132,7 +142,8 @@ struct Handed {
   Handed* next;
 };
 
-// What others hand to a thread: bounded, for with more threads than CPUs its owner may not look for long.
+// What others hand to a thread: bounded, for with more threads than CPUs its owner may not look for
+// long.
 struct alignas(64) Inbox {
   static constexpr int kMost = 100;
   std::atomic<Handed*> first;
@@ -154,7 +165,8 @@ bool hand_over(Inbox& inbox, char* block) {
 void free_handed(Inbox& inbox) {
   if (inbox.first.load(std::memory_order_relaxed) == nullptr) return;
   inbox.count.store(0, std::memory_order_relaxed);
-  for (Handed* handed = inbox.first.exchange(nullptr, std::memory_order_acquire); handed != nullptr;) {
+  for (Handed* handed = inbox.first.exchange(nullptr, std::memory_order_acquire);
+       handed != nullptr;) {
     Handed* next = handed->next;
     std::free(handed);
     handed = next;
@@ -174,7 +186,8 @@ void rptest(Run& run) {
     Random random(me);
     Worker worker(run, number);
     Book<char*> table(kBlocks);
-    // The smaller of two even draws falls linearly. The first byte of every page is written, as in the original.
+    // The smaller of two even draws falls linearly. The first byte of every page is written, as in
+    // the original.
     auto allocate = [&] {
       size_t bytes = std::min(random.between(kLeast, kMost), random.between(kLeast, kMost));
       char* block = make(bytes, worker.tally);

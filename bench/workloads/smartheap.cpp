@@ -1,7 +1,8 @@
 // MicroQuill's benchmarks of SmartHeap, after their descriptions.
 //
-// sh6  waves of objects from 1 to 1,000 bytes, small ones more often; of each wave one part is freed in the order of
-//      allocation, one backwards, and one stays for the next. Stresses free lists in both orders and fragmentation.
+// sh6  waves of objects from 1 to 1,000 bytes, small ones more often; of each wave one part is
+//      freed in the order of allocation, one backwards, and one stays for the next. Stresses free
+//      lists in both orders and fragmentation.
 // sh8  the same in many threads, where in addition other threads free some of the objects.
 #include "workloads.h"
 
@@ -12,8 +13,8 @@ namespace {
 constexpr size_t kLiveObjects = 122'880;  // of all threads, about 9 MB
 constexpr size_t kExchanged = 4096;
 
-// Sizes go up through a wave in steps, and each is used the more often the smaller it is; the steps are other ones in
-// every wave.
+// Sizes go up through a wave in steps, and each is used the more often the smaller it is; the steps
+// are other ones in every wave.
 class Sizes {
  public:
   explicit Sizes(size_t wave) : size_(1 + wave % 8) {}

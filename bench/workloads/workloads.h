@@ -1,8 +1,9 @@
-// What the workloads build on: memory for their books outside of the allocator under test, the board where an observer reads
-// how far they are, threads that end with their work, come in generations or stay parked, and the figures of a run.
-// Called by: every file of bench/workloads. Each workload is a function of a Run; main.cpp lists them and calls one.
-// Every thread of a workload is a Worker that does one batch after the other, until the observer says stop or a fixed amount
-// of work is done. Both are the same code.
+// What the workloads build on: memory for their books outside of the allocator under test, the
+// board where an observer reads how far they are, threads that end with their work, come in
+// generations or stay parked, and the figures of a run.
+// Called by: every file of bench/workloads. Each workload is a function of a Run; main.cpp lists
+// them and calls one. Every thread of a workload is a Worker that does one batch after the other,
+// until the observer says stop or a fixed amount of work is done. Both are the same code.
 #ifndef LANEMALLOC_BENCH_WORKLOADS_WORKLOADS_H_
 #define LANEMALLOC_BENCH_WORKLOADS_WORKLOADS_H_
 
@@ -34,7 +35,8 @@ class Random {
   // 0 to count - 1
   size_t below(size_t count) { return static_cast<size_t>(uint64_t{next()} * count >> 32); }
   size_t between(size_t low, size_t high) { return low + below(high - low + 1); }
-  // Each power of two from 2^low to 2^(high - 1) is as likely as the others; even between it and the next.
+  // Each power of two from 2^low to 2^(high - 1) is as likely as the others; even between it and
+  // the next.
   size_t by_powers(unsigned low, unsigned high) {
     size_t base = size_t{1} << (low + below(high - low));
     return base + below(base);
@@ -50,8 +52,8 @@ class Random {
   std::abort();
 }
 
-// An array of the workload's own, outside of the allocator under test, zeroed and present from the start. T needs no
-// constructor and no destructor.
+// An array of the workload's own, outside of the allocator under test, zeroed and present from the
+// start. T needs no constructor and no destructor.
 template <class T>
 class Book {
  public:
@@ -78,8 +80,8 @@ class Book {
   size_t count_;
 };
 
-// What a thread has done. operations counts allocations, checksum the bytes asked for (or received, where one thread
-// allocates and another frees).
+// What a thread has done. operations counts allocations, checksum the bytes asked for (or received,
+// where one thread allocates and another frees).
 struct Tally {
   uint64_t operations = 0;
   uint64_t checksum = 0;
@@ -96,10 +98,12 @@ inline char* make(size_t bytes, Tally& tally) {
   return object;
 }
 
-// Said by the observer. Threads look at it between two batches, of some microseconds to some milliseconds.
+// Said by the observer. Threads look at it between two batches, of some microseconds to some
+// milliseconds.
 enum Phase : uint32_t { kWarming = 0, kMeasured = 1, kStop = 2 };
 
-// What the observer shares with the workload, in a file that both map. bench/suite/observe.py knows this layout.
+// What the observer shares with the workload, in a file that both map. bench/suite/observe.py knows
+// this layout.
 struct Board {
   static constexpr uint64_t kMagic = 0x3164'7261'6f62'6c31;
   static constexpr size_t kLine = 128;  // the hardware fetches lines in pairs
@@ -113,10 +117,12 @@ struct Board {
   alignas(kLine) std::atomic<uint32_t> phase;
   Counter counters[kMaxThreads];
 };
-static_assert(offsetof(Board, pid) == 8 && offsetof(Board, phase) == 128 && offsetof(Board, counters) == 256);
+static_assert(offsetof(Board, pid) == 8 && offsetof(Board, phase) == 128 &&
+              offsetof(Board, counters) == 256);
 static_assert(sizeof(Board) == 256 + kMaxThreads * 128);
 
-// The tail of the time of single calls, in nanoseconds; and how many calls are not in it (latency.cpp).
+// The tail of the time of single calls, in nanoseconds; and how many calls are not in it
+// (latency.cpp).
 struct Tail {
   double p50 = 0, p99 = 0, p999 = 0, p9999 = 0, max = 0;
   uint64_t preempted = 0;
@@ -133,7 +139,8 @@ class Run {
   Board& board;
   Tail malloc_tail, free_tail;  // set by workloads that measure latency
 
-  // The operations of a worker whose part of the work is part / whole. Without --operations there is no limit.
+  // The operations of a worker whose part of the work is part / whole. Without --operations there
+  // is no limit.
   uint64_t share(size_t part, size_t whole) const {
     return operations == 0 ? UINT64_MAX : std::max<uint64_t>(operations * part / whole, 1);
   }
@@ -174,8 +181,9 @@ class Run {
     for (int i = 0; i < threads; i++) pool[static_cast<size_t>(i)].join();
   }
 
-  // As many chains as there are threads; in each, a thread runs body(chain, generation), starts the next and ends. The next
-  // one has begun by then, as a server's has. The chain ends when the body returns false.
+  // As many chains as there are threads; in each, a thread runs body(chain, generation), starts the
+  // next and ends. The next one has begun by then, as a server's has. The chain ends when the body
+  // returns false.
   template <class Body>
   void in_generations(Body body) {
     struct Chain {
@@ -209,7 +217,8 @@ class Run {
     }
   }
 
-  // Like in_new_threads, but the threads wait, without a call of the allocator, until the end has been measured.
+  // Like in_new_threads, but the threads wait, without a call of the allocator, until the end has
+  // been measured.
   template <class Body>
   void in_parked_threads(Body body) {
     pthread_barrier_t parked, measured;
@@ -231,8 +240,8 @@ class Run {
     pthread_barrier_destroy(&measured);
   }
 
-  // A phase in which the program has nothing to do: its time is not part of the work. Called by one thread while the
-  // others wait.
+  // A phase in which the program has nothing to do: its time is not part of the work. Called by one
+  // thread while the others wait.
   void rest(double seconds);
 
   void start();  // the clocks
@@ -250,7 +259,8 @@ class Run {
       mine();
       return nullptr;
     };
-    if (pthread_create(&handle, nullptr, entry, new Closure(closure)) != 0) broken("cannot start a thread");
+    if (pthread_create(&handle, nullptr, entry, new Closure(closure)) != 0)
+      broken("cannot start a thread");
   }
 
   struct Clocks {
@@ -267,7 +277,8 @@ class Run {
   std::atomic<uint64_t> operations_{0}, checksum_{0};
 };
 
-// One thread of the work, and its part of it. A thread that takes another one's place goes on with its counter.
+// One thread of the work, and its part of it. A thread that takes another one's place goes on with
+// its counter.
 class Worker {
  public:
   Worker(Run& run, int number) : Worker(run, number, run.share(1, run.threads)) {}

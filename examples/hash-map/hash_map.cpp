@@ -1,8 +1,9 @@
-// Readers that look values up all the time, and writers that put and remove them, in one map. Every value that is found is checked to be
-// whole, and one that its key had; in the end the map holds what the writers have put there, and nothing else.
+// Readers that look values up all the time, and writers that put and remove them, in one map. Every
+// value that is found is checked to be whole, and one that its key had; in the end the map holds
+// what the writers have put there, and nothing else.
 //
-// Usage: hash_map malloc|pool|rwlock|mutex READERS WRITERS SECONDS. malloc, pool: the map without locks, and where its nodes come from.
-// Prints one line of what there was. Called by: run.sh.
+// Usage: hash_map malloc|pool|rwlock|mutex READERS WRITERS SECONDS. malloc, pool: the map without
+// locks, and where its nodes come from. Prints one line of what there was. Called by: run.sh.
 #include <sched.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -136,17 +137,19 @@ void run(AnyMap& map, int readers, int writers, double seconds, uint64_t (*waits
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
   std::printf(
-      "lookups=%llu hits=%llu updates=%llu reading_ns=%llu writing_ns=%llu seconds=%.3f buckets=%zu "
+      "lookups=%llu hits=%llu updates=%llu reading_ns=%llu writing_ns=%llu seconds=%.3f "
+      "buckets=%zu "
       "failed_changes=%llu lock_waits=%llu "
       "deferred=%llu "
       "batches=%llu helped=%llu waited_us=%llu peak_kib=%ld\n",
       static_cast<unsigned long long>(shared.lookups), static_cast<unsigned long long>(shared.hits),
-      static_cast<unsigned long long>(shared.updates), static_cast<unsigned long long>(shared.reading_ns),
+      static_cast<unsigned long long>(shared.updates),
+      static_cast<unsigned long long>(shared.reading_ns),
       static_cast<unsigned long long>(shared.writing_ns), took.count(), map.buckets(),
-      static_cast<unsigned long long>(map.failed_changes()), static_cast<unsigned long long>(waits(map)),
-      static_cast<unsigned long long>(s.deferred), static_cast<unsigned long long>(s.batches),
-      static_cast<unsigned long long>(s.helped), static_cast<unsigned long long>(s.waited_ns / 1000),
-      usage.ru_maxrss);
+      static_cast<unsigned long long>(map.failed_changes()),
+      static_cast<unsigned long long>(waits(map)), static_cast<unsigned long long>(s.deferred),
+      static_cast<unsigned long long>(s.batches), static_cast<unsigned long long>(s.helped),
+      static_cast<unsigned long long>(s.waited_ns / 1000), usage.ru_maxrss);
 }
 
 template <class Nodes>
@@ -164,13 +167,15 @@ void run_lock_free(int readers, int writers, double seconds) {
 template <class Mutex>
 void run_locked(int readers, int writers, double seconds) {
   LockedMap<Mutex> map;
-  run<LockedMap<Mutex>>(map, readers, writers, seconds, [](const LockedMap<Mutex>& m) { return m.waits(); });
+  run<LockedMap<Mutex>>(map, readers, writers, seconds,
+                        [](const LockedMap<Mutex>& m) { return m.waits(); });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int readers = argc == 5 ? std::atoi(argv[2]) : 0, writers = argc == 5 ? std::atoi(argv[3]) : 0;
+  const int readers = argc == 5 ? std::atoi(argv[2]) : 0,
+            writers = argc == 5 ? std::atoi(argv[3]) : 0;
   const double seconds = argc == 5 ? std::atof(argv[4]) : 0;
   const std::string_view memory = argc == 5 ? argv[1] : "";
   if (readers < 1 || writers < 1 || seconds <= 0) {

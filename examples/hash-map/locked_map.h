@@ -1,4 +1,5 @@
-// LockedMap: the standard library's map behind a lock, to compare with: std::shared_mutex, which lets readers in together, or std::mutex.
+// LockedMap: the standard library's map behind a lock, to compare with: std::shared_mutex, which
+// lets readers in together, or std::mutex.
 // Called by: hash_map.cpp.
 #pragma once
 

@@ -1,16 +1,20 @@
-// Map: a hash map without locks, from 64-bit keys to values. One list, sorted by the bits of the keys' hashes from the lowest up, holds all
-// nodes, and the beginning of each bucket among them, so that a lookup starts near its key. Twice as many buckets split each in two where it
-// lies: growing adds beginnings and moves no node.
-// Called by: hash_map.cpp. Locking: none. Readers write nothing but their own reader's words; writers change the list by one
-// compare-exchange each, and are in a read section meanwhile, since they read, too.
+// Map: a hash map without locks, from 64-bit keys to values. One list, sorted by the bits of the
+// keys' hashes from the lowest up, holds all nodes, and the beginning of each bucket among them, so
+// that a lookup starts near its key. Twice as many buckets split each in two where it lies: growing
+// adds beginnings and moves no node.
+// Called by: hash_map.cpp. Locking: none. Readers write nothing but their own reader's words;
+// writers change the list by one compare-exchange each, and are in a read section meanwhile, since
+// they read, too.
 //
-//   segments:  | 0 1 .. 15 |   | 16 .. 31 |   | 32 .. 63 |        beginnings of buckets, in memory that stays
+//   segments:  | 0 1 .. 15 |   | 16 .. 31 |   | 32 .. 63 |   beginnings of buckets, which stay
 //                v
 //   list:       (0) -> 8* -> 12* -> (2) -> (1) -> 5* -> (3) -> 7*
 //
-// The lowest bit of a node's link says that the node is out of the list: its link changes no more. Who takes a node out (remove, put) marks
-// it, which is the step that counts, and whoever comes by unlinks it: that one defers the free, after its section, since a free that finds too
-// many others waiting may have to wait for the readers. Replacing marks the old node and puts the new one behind it in one step.
+// The lowest bit of a node's link says that the node is out of the list: its link changes no more.
+// Who takes a node out (remove, put) marks it, which is the step that counts, and whoever comes by
+// unlinks it: that one defers the free, after its section, since a free that finds too many others
+// waiting may have to wait for the readers. Replacing marks the old node and puts the new one
+// behind it in one step.
 //
 // Source: Shalev and Shavit, Split-Ordered Lists (2006); Michael's list (2002).
 #pragma once
@@ -75,7 +79,8 @@ class Map {
       for (;;) {
         const Place place = search(hashed, key, retired);
         is_new = place.found == nullptr;
-        const uintptr_t behind = is_new ? place.next : place.found->link.load(std::memory_order_acquire);
+        const uintptr_t behind =
+            is_new ? place.next : place.found->link.load(std::memory_order_acquire);
         if (is_marked(behind)) continue;
         fresh->link.store(behind, std::memory_order_relaxed);
         std::atomic<uintptr_t>& link = is_new ? *place.link : place.found->link;
@@ -155,7 +160,8 @@ class Map {
 
   bool change(std::atomic<uintptr_t>& link, uintptr_t expected, uintptr_t wanted) {
     // release: what is linked is whole. Pairs with the loads of links [change].
-    if (link.compare_exchange_strong(expected, wanted, std::memory_order_acq_rel, std::memory_order_relaxed))
+    if (link.compare_exchange_strong(expected, wanted, std::memory_order_acq_rel,
+                                     std::memory_order_relaxed))
       return true;
     failed_changes_.fetch_add(1, std::memory_order_relaxed);
     return false;
@@ -168,13 +174,17 @@ class Map {
     return static_cast<Begin*>(segment);
   }
   // Of buckets from kFirst << (i - 1) up.
-  static int segment_of(size_t bucket) { return bucket < kFirst ? 0 : 60 - __builtin_clzll(bucket); }
+  static int segment_of(size_t bucket) {
+    return bucket < kFirst ? 0 : 60 - __builtin_clzll(bucket);
+  }
   Begin& begin(size_t bucket) const {
     const int i = segment_of(bucket);
     // relaxed: who knows of the bucket has read buckets_, by an acquire, after it was put there.
-    return segments_[i].load(std::memory_order_relaxed)[i == 0 ? bucket : bucket - (kFirst << (i - 1))];
+    return segments_[i].load(
+        std::memory_order_relaxed)[i == 0 ? bucket : bucket - (kFirst << (i - 1))];
   }
-  // Where the list is entered for a bucket: at its beginning or, where that is not in the list yet, at that of one that it is a part of.
+  // Where the list is entered for a bucket: at its beginning or, where that is not in the list yet,
+  // at that of one that it is a part of.
   Link* nearest(size_t bucket) const {
     for (;; bucket &= ~(size_t{1} << (63 - __builtin_clzll(bucket)))) {
       Begin& it = begin(bucket);
@@ -187,13 +197,15 @@ class Map {
     Begin& it = begin(bucket);
     uint32_t state = it.state.load(std::memory_order_acquire);
     if (state == kReady) return &it;
-    if (state == kNew && it.state.compare_exchange_strong(state, kTaken, std::memory_order_relaxed)) {
+    if (state == kNew &&
+        it.state.compare_exchange_strong(state, kTaken, std::memory_order_relaxed)) {
       it.order = reversed(bucket);
       Place place;
       do {
         place = search_from(nearest(bucket), it.order, 0, retired);
         it.link.store(place.next, std::memory_order_relaxed);
-      } while (!change(*place.link, place.next, reinterpret_cast<uintptr_t>(static_cast<Link*>(&it))));
+      } while (
+          !change(*place.link, place.next, reinterpret_cast<uintptr_t>(static_cast<Link*>(&it))));
       it.state.store(kReady, std::memory_order_release);  // [ready]
     }
     return nearest(bucket);
@@ -202,7 +214,8 @@ class Map {
   void grow() {
     size_t size = buckets();
     const int i = segment_of(size);
-    if (i == kSegments || count() < size || segments_[i].load(std::memory_order_relaxed) != nullptr) return;
+    if (i == kSegments || count() < size || segments_[i].load(std::memory_order_relaxed) != nullptr)
+      return;
     Begin* segment = make_segment(size);
     Begin* none = nullptr;
     if (!segments_[i].compare_exchange_strong(none, segment, std::memory_order_relaxed))

@@ -1,4 +1,5 @@
-// Where the map's nodes come from: malloc, or a pool. Both free at once, and when no reader can have the node any more.
+// Where the map's nodes come from: malloc, or a pool. Both free at once, and when no reader can
+// have the node any more.
 // Called by: map.h, hash_map.cpp.
 #pragma once
 

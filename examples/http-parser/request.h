@@ -1,5 +1,6 @@
-// Request: an HTTP/1.1 request, parsed into pieces of memory that are given back together: its method, path, query parameters and
-// headers, decoded and zero-terminated. Where pieces come from is the Memory's to say: an arena, or malloc.
+// Request: an HTTP/1.1 request, parsed into pieces of memory that are given back together: its
+// method, path, query parameters and headers, decoded and zero-terminated. Where pieces come from
+// is the Memory's to say: an arena, or malloc.
 // Called by: server.cpp. Threads: one at a time.
 #pragma once
 
@@ -10,7 +11,8 @@
 #include <string_view>
 #include <utility>
 
-// Pieces of an arena: eight instructions each; all are given back by one reset, which keeps a block for the next request.
+// Pieces of an arena: eight instructions each; all are given back by one reset, which keeps a block
+// for the next request.
 class ArenaMemory {
  public:
   ArenaMemory() = default;
@@ -71,7 +73,8 @@ class Request {
 
   explicit Request(Memory& memory) : memory_(memory) {}
 
-  // Parses a request at the start of `input`. kPartly: there is none yet. kWhole: `taken` says how long it was.
+  // Parses a request at the start of `input`. kPartly: there is none yet. kWhole: `taken` says how
+  // long it was.
   Parsed parse(std::string_view input, size_t& taken) {
     const size_t end = input.find("\r\n\r\n");
     if (end == input.npos) return input.size() > kMostHead ? Parsed::kTooLarge : Parsed::kPartly;
@@ -81,7 +84,8 @@ class Request {
     if (Parsed result = parse_line(cut(head, "\r\n")); result != Parsed::kWhole) return result;
     Field** last = &headers;
     while (!head.empty())
-      if (Parsed result = parse_header(cut(head, "\r\n"), last); result != Parsed::kWhole) return result;
+      if (Parsed result = parse_header(cut(head, "\r\n"), last); result != Parsed::kWhole)
+        return result;
     return Parsed::kWhole;
   }
 
@@ -174,7 +178,8 @@ class Request {
       const std::string_view key = cut(value, "=");
       const char* decoded_key = decode(key, true, bad);
       const char* decoded_value = decode(value, true, bad);
-      if (Parsed result = add(last, decoded_key, decoded_value, bad); result != Parsed::kWhole) return result;
+      if (Parsed result = add(last, decoded_key, decoded_value, bad); result != Parsed::kWhole)
+        return result;
     }
     return Parsed::kWhole;
   }
@@ -184,7 +189,8 @@ class Request {
     const size_t colon = line.find(':');
     if (colon == line.npos || !is_token(line.substr(0, colon))) return Parsed::kBad;
     std::string_view value = line.substr(colon + 1);
-    while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) value.remove_prefix(1);
+    while (!value.empty() && (value.front() == ' ' || value.front() == '\t'))
+      value.remove_prefix(1);
     while (!value.empty() && (value.back() == ' ' || value.back() == '\t')) value.remove_suffix(1);
     char* name = copy(line.substr(0, colon));
     if (name == nullptr) return Parsed::kNoMemory;

@@ -1,6 +1,7 @@
-// A small HTTP/1.1 server: one thread accepts, several answer, each over an epoll of its own. A request is parsed into pieces of an arena,
-// or of malloc, and all of them are given back when it has been answered. SIGTERM or SIGINT end it; then it says how many requests there
-// were, and what the allocator has counted.
+// A small HTTP/1.1 server: one thread accepts, several answer, each over an epoll of its own. A
+// request is parsed into pieces of an arena, or of malloc, and all of them are given back when it
+// has been answered. SIGTERM or SIGINT end it; then it says how many requests there were, and what
+// the allocator has counted.
 //
 //   GET /sum?a=N&b=M   200, "N + M = S; P parameters, H headers\n"
 //   anything else      404, or the status that says what is wrong with it
@@ -64,8 +65,9 @@ const char* reason_of(int status) {
 
 void add_answer(Connection& connection, int status, const char* body, size_t length) {
   char head[160];
-  const int n = std::snprintf(head, sizeof head, "HTTP/1.1 %d %s\r\nContent-Length: %zu\r\n%s\r\n", status,
-                              reason_of(status), length, connection.closes ? "Connection: close\r\n" : "");
+  const int n =
+      std::snprintf(head, sizeof head, "HTTP/1.1 %d %s\r\nContent-Length: %zu\r\n%s\r\n", status,
+                    reason_of(status), length, connection.closes ? "Connection: close\r\n" : "");
   connection.output.append(head, static_cast<size_t>(n));
   connection.output.append(body, length);
   answered.fetch_add(1, std::memory_order_relaxed);
@@ -82,14 +84,16 @@ void answer(const Request<Memory>& request, Connection& connection) {
   const char* a = request.parameter("a");
   const char* b = request.parameter("b");
   char body[160];
-  if (std::strcmp(request.method, "GET") != 0 || std::strcmp(request.path, "/sum") != 0 || a == nullptr ||
-      b == nullptr) {
-    const int n = std::snprintf(body, sizeof body, "no %.60s %.60s here\n", request.method, request.path);
+  if (std::strcmp(request.method, "GET") != 0 || std::strcmp(request.path, "/sum") != 0 ||
+      a == nullptr || b == nullptr) {
+    const int n =
+        std::snprintf(body, sizeof body, "no %.60s %.60s here\n", request.method, request.path);
     return add_answer(connection, 404, body, static_cast<size_t>(n));
   }
   const long x = std::strtol(a, nullptr, 10), y = std::strtol(b, nullptr, 10);
-  const int n = std::snprintf(body, sizeof body, "%ld + %ld = %ld; %zu parameters, %zu headers\n", x, y,
-                              x + y, length_of(request.parameters), length_of(request.headers));
+  const int n =
+      std::snprintf(body, sizeof body, "%ld + %ld = %ld; %zu parameters, %zu headers\n", x, y,
+                    x + y, length_of(request.parameters), length_of(request.headers));
   add_answer(connection, 200, body, static_cast<size_t>(n));
 }
 
@@ -114,7 +118,8 @@ void answer_all(Connection& connection, Memory& memory) {
   connection.input.erase(0, connection.closes ? std::string::npos : done);
 }
 
-// After the last answer our half is closed; what still comes is read and dropped until the other half is, or the answer might be lost.
+// After the last answer our half is closed; what still comes is read and dropped until the other
+// half is, or the answer might be lost.
 bool send_output(Connection& connection) {
   while (!connection.output.empty()) {
     const ssize_t n =
@@ -165,7 +170,8 @@ int listen_somewhere() {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
   if (socket_ < 0 || bind(socket_, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
-      listen(socket_, 1024) != 0 || getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+      listen(socket_, 1024) != 0 ||
+      getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) != 0)
     fail("server: listen");
   std::printf("%d\n", ntohs(address.sin_port));
   std::fflush(stdout);
@@ -200,7 +206,8 @@ void run(unsigned threads) {
     const int yes = 1;
     setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     // Edges: of what cannot be sent now the worker hears when it can be.
-    add(epolls[next % threads], socket_, new Connection{socket_, {}, {}}, EPOLLIN | EPOLLOUT | EPOLLET);
+    add(epolls[next % threads], socket_, new Connection{socket_, {}, {}},
+        EPOLLIN | EPOLLOUT | EPOLLET);
   }
   close(ending[1]);
   for (std::thread& worker : workers) worker.join();

@@ -1,9 +1,11 @@
-// Interpreter threads over one heap, or over malloc: each runs programs and checks their results. After every run it replaces the code of a
-// function, as a compiler that has learnt something would; others may still be running the old code, which is freed at a safepoint, once
-// each of them has come to the end of a run.
+// Interpreter threads over one heap, or over malloc: each runs programs and checks their results.
+// After every run it replaces the code of a function, as a compiler that has learnt something
+// would; others may still be running the old code, which is freed at a safepoint, once each of them
+// has come to the end of a run.
 //
-// Usage: interpreter heap|malloc THREADS RUNS. RUNS are of each thread. Prints one line of what there was, and, to standard error, what the
-// allocator has counted. Called by: run.sh, tests/golden/heaps.py.
+// Usage: interpreter heap|malloc THREADS RUNS. RUNS are of each thread. Prints one line of what
+// there was, and, to standard error, what the allocator has counted. Called by: run.sh,
+// tests/golden/heaps.py.
 #include <lanemalloc/safepoint.h>
 #include <malloc.h>
 #include <sched.h>
@@ -105,8 +107,9 @@ int run(int threads, int runs) {
   // Every frame, environment and object has been given back, and every code but the newest.
   const long left = memory.left();
   if (left >= 0 && left != static_cast<long>(program.size())) fail("objects have been lost");
-  std::printf("runs=%ld seconds=%.3f allocations=%llu peak_kib=%ld left=%ld\n", long{threads} * runs,
-              seconds.count(), static_cast<unsigned long long>(allocations), usage.ru_maxrss, left);
+  std::printf("runs=%ld seconds=%.3f allocations=%llu peak_kib=%ld left=%ld\n",
+              long{threads} * runs, seconds.count(), static_cast<unsigned long long>(allocations),
+              usage.ru_maxrss, left);
   malloc_stats();
   return 0;
 }
@@ -116,7 +119,8 @@ int run(int threads, int runs) {
 int main(int argc, char** argv) {
   const std::string_view memory = argc > 1 ? argv[1] : "";
   const int threads = argc > 2 ? std::atoi(argv[2]) : 0, runs = argc > 3 ? std::atoi(argv[3]) : 0;
-  if (argc != 4 || (memory != "heap" && memory != "malloc") || threads < 1 || threads > 1000 || runs < 1) {
+  if (argc != 4 || (memory != "heap" && memory != "malloc") || threads < 1 || threads > 1000 ||
+      runs < 1) {
     std::fprintf(stderr, "usage: interpreter heap|malloc THREADS RUNS\n");
     return 2;
   }

@@ -1,7 +1,8 @@
-// Machine: an interpreter, one for each thread. As in MoarVM, frames lie in memory of a fixed-size allocator rather than on the C stack; so do
-// environments, pairs and closures, which count their references. Everything is given back with its size.
-// Called by: interpreter.cpp. Threads: one at a time; the program's functions may be replaced meanwhile, and the code that a frame has found
-// stays whole until the machine is between two runs.
+// Machine: an interpreter, one for each thread. As in MoarVM, frames lie in memory of a fixed-size
+// allocator rather than on the C stack; so do environments, pairs and closures, which count their
+// references. Everything is given back with its size.
+// Called by: interpreter.cpp. Threads: one at a time; the program's functions may be replaced
+// meanwhile, and the code that a frame has found stays whole until the machine is between two runs.
 #pragma once
 
 #include "program.h"
@@ -11,7 +12,8 @@ using Value = uint64_t;
 inline Value number(int64_t n) { return static_cast<Value>(n) << 1 | 1; }
 inline int64_t number_in(Value v) { return static_cast<int64_t>(v) >> 1; }
 
-// A pair: head, tail. A closure: function, environment. An environment: the variables, then the one around it.
+// A pair: head, tail. A closure: function, environment. An environment: the variables, then the one
+// around it.
 struct Object {
   uint32_t references;
   uint32_t size;
@@ -32,7 +34,8 @@ class Machine {
  public:
   Machine(Program<Memory>& program, Memory& memory) : program_(program), memory_(memory) {}
 
-  // Runs a function of numbers; returns what it returns, a number. There must be no quiescent state meanwhile.
+  // Runs a function of numbers; returns what it returns, a number. There must be no quiescent state
+  // meanwhile.
   int64_t run(Function& function, const std::vector<int64_t>& arguments) {
     Object* environment = make(static_cast<uint32_t>(arguments.size()) + 1);
     for (size_t i = 0; i < arguments.size(); ++i) environment->slots[i] = number(arguments[i]);

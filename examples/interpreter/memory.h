@@ -1,5 +1,5 @@
-// Where an interpreter's frames, environments, objects and code come from: a heap of its own, or malloc. Whoever gives something back knows
-// how large it is, so that frees are sized.
+// Where an interpreter's frames, environments, objects and code come from: a heap of its own, or
+// malloc. Whoever gives something back knows how large it is, so that frees are sized.
 // Called by: machine.h, interpreter.cpp. Threads: any.
 #pragma once
 

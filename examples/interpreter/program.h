@@ -1,8 +1,10 @@
-// Program: bytecode, and the assembler that makes it of text. Code units are 16 bits: an operation, then its operands.
-// Called by: interpreter.cpp. Threads: functions may be replaced while others run them (Function::code).
+// Program: bytecode, and the assembler that makes it of text. Code units are 16 bits: an operation,
+// then its operands.
+// Called by: interpreter.cpp. Threads: functions may be replaced while others run them
+// (Function::code).
 //
-// Text: `function NAME PARAMETERS STACK`, then operations, a line each, with `LABEL:` lines between, and `#` before a remark. What the stack must hold is told, not
-// found out.
+// Text: `function NAME PARAMETERS STACK`, then operations, a line each, with `LABEL:` lines
+// between, and `#` before a remark. What the stack must hold is told, not found out.
 #pragma once
 
 #include <atomic>
@@ -14,28 +16,29 @@
 #include <string>
 #include <vector>
 
-#define OPERATIONS(X)                                                                                  \
-  X(integer, 1) /* value: pushes it */                                                                 \
-  X(nil, 0)                                                                                            \
-  X(local, 2) /* depth, index: pushes a variable of this environment, or of one that lies around it */ \
-  X(pair, 0)  /* head tail -> pair */                                                                  \
-  X(head, 0)                                                                                           \
-  X(tail, 0)                                                                                           \
-  X(is_nil, 0)                                                                                         \
-  X(add, 0)                                                                                            \
-  X(subtract, 0)                                                                                       \
-  X(multiply, 0)                                                                                       \
-  X(modulo, 0)                                                                                         \
-  X(equal, 0)                                                                                          \
-  X(less, 0)                                                                                           \
-  X(jump, 1)                                                                                           \
-  X(unless, 1)      /* target: jumps if the value is 0 */                                              \
-  X(closure, 1)     /* function: pushes it, with this environment around it */                         \
-  X(call, 1)        /* n: closure and n arguments -> result */                                         \
-  X(invoke, 2)      /* function, n: the same with a function that needs no environment */              \
-  X(loop, 2)        /* function, n: the same, and its result is this function's */                     \
-  X(give, 0)        /* returns the value */                                                            \
-  X(own, 2)         /* index, unused: as local 0 index; made by rewritten() */                         \
+#define OPERATIONS(X)                                                                           \
+  X(integer, 1) /* value: pushes it */                                                          \
+  X(nil, 0)                                                                                     \
+  X(local,                                                                                      \
+    2) /* depth, index: pushes a variable of this environment, or of one that lies around it */ \
+  X(pair, 0) /* head tail -> pair */                                                            \
+  X(head, 0)                                                                                    \
+  X(tail, 0)                                                                                    \
+  X(is_nil, 0)                                                                                  \
+  X(add, 0)                                                                                     \
+  X(subtract, 0)                                                                                \
+  X(multiply, 0)                                                                                \
+  X(modulo, 0)                                                                                  \
+  X(equal, 0)                                                                                   \
+  X(less, 0)                                                                                    \
+  X(jump, 1)                                                                                    \
+  X(unless, 1)      /* target: jumps if the value is 0 */                                       \
+  X(closure, 1)     /* function: pushes it, with this environment around it */                  \
+  X(call, 1)        /* n: closure and n arguments -> result */                                  \
+  X(invoke, 2)      /* function, n: the same with a function that needs no environment */       \
+  X(loop, 2)        /* function, n: the same, and its result is this function's */              \
+  X(give, 0)        /* returns the value */                                                     \
+  X(own, 2)         /* index, unused: as local 0 index; made by rewritten() */                  \
   X(add_integer, 2) /* value, unused: as integer value, add; made by rewritten() */
 
 enum class Op : int16_t {
@@ -65,10 +68,13 @@ class Program {
   Program(const Program&) = delete;
 
   Function& at(size_t i) { return *functions_[i]; }
-  Function& named(const std::string& name) { return *functions_[static_cast<size_t>(number_of(name))]; }
+  Function& named(const std::string& name) {
+    return *functions_[static_cast<size_t>(number_of(name))];
+  }
   size_t size() const { return functions_.size(); }
 
-  // The same code with shorter forms where there are some, or with the plain ones again. Null without memory.
+  // The same code with shorter forms where there are some, or with the plain ones again. Null
+  // without memory.
   Code* rewritten(const Code& old) {
     Code* code = make(old.parameters, old.stack, old.units);
     if (code == nullptr) return nullptr;
@@ -93,7 +99,8 @@ class Program {
   static uint32_t operands(int16_t op) { return static_cast<uint32_t>(kOperands[op]); }
   static bool is(int16_t unit, Op op) { return unit == static_cast<int16_t>(op); }
 
-  // Forms are as long as what they stand for, so targets stay. No target lies between an integer and its add.
+  // Forms are as long as what they stand for, so targets stay. No target lies between an integer
+  // and its add.
   static void rewrite(const Code& old, uint32_t i, uint32_t before, Code& code) {
     const int16_t* from = old.text + i;
     int16_t* to = code.text + i;

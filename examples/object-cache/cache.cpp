@@ -1,6 +1,6 @@
-// Threads that parse requests, hand some on to their neighbours, check what they find in those that come to them, and give them back: to a
-// pool, where they stay made, or to malloc, so that each is made anew. At the end it says how many there were, how many were made,
-// and what was contended.
+// Threads that parse requests, hand some on to their neighbours, check what they find in those that
+// come to them, and give them back: to a pool, where they stay made, or to malloc, so that each is
+// made anew. At the end it says how many there were, how many were made, and what was contended.
 //
 // Usage: cache pool|malloc THREADS SECONDS. Called by: run.sh.
 #include <lanemalloc/pool.h>
@@ -39,7 +39,9 @@ class PoolCache {
     options.limit = limit;
     options.init = [](void* memory, size_t, void*) { return make_at(memory) != nullptr ? 0 : -1; };
     options.fini = [](void* memory, size_t, void*) { static_cast<Request*>(memory)->unmake(); };
-    options.ctor = [](void* memory, size_t, void*) { return static_cast<Request*>(memory)->begin(), 0; };
+    options.ctor = [](void* memory, size_t, void*) {
+      return static_cast<Request*>(memory)->begin(), 0;
+    };
     options.dtor = [](void* memory, size_t, void*) { static_cast<Request*>(memory)->end(); };
     pool_ = lane_pool_create(&options);
     if (pool_ == nullptr) std::abort();
@@ -50,8 +52,9 @@ class PoolCache {
   bool end() {
     lane_pool_statistics s;
     lane_pool_get_statistics(pool_, &s);
-    std::printf("waits %llu\nsenders_met %llu\nrefills %llu\n", static_cast<unsigned long long>(s.waits),
-                static_cast<unsigned long long>(s.contended), static_cast<unsigned long long>(s.refills));
+    std::printf(
+        "waits %llu\nsenders_met %llu\nrefills %llu\n", static_cast<unsigned long long>(s.waits),
+        static_cast<unsigned long long>(s.contended), static_cast<unsigned long long>(s.refills));
     return lane_pool_destroy(pool_) == 0;
   }
 
@@ -135,7 +138,8 @@ bool run(unsigned threads, double seconds) {
   for (unsigned i = 0; i < threads; ++i)
     if (Request* request = mailboxes[i].request.load(); request != nullptr) cache.give(request);
   std::printf("handled %llu\nwrong %llu\nmade %llu\nseconds %.3f\n",
-              static_cast<unsigned long long>(handled.load()), static_cast<unsigned long long>(wrong.load()),
+              static_cast<unsigned long long>(handled.load()),
+              static_cast<unsigned long long>(wrong.load()),
               static_cast<unsigned long long>(made.load()), time.count());
   return cache.end() && wrong == 0;
 }

@@ -1,5 +1,6 @@
-// Request: a query, parsed in place, with what parsing needs: a lock, a text, a table of fields, an index of their names. Making these
-// costs more than using them, which is what an object cache is for.
+// Request: a query, parsed in place, with what parsing needs: a lock, a text, a table of fields, an
+// index of their names. Making these costs more than using them, which is what an object cache is
+// for.
 // Called by: cache.cpp. Locking: whoever has the request holds its lock while it is parsed or read.
 #pragma once
 
@@ -80,9 +81,11 @@ class Request {
   // Where the index has the name, or would have it. There is always room: fields are fewer.
   size_t place_of(const char* name) const {
     uint32_t hash = 2166136261u;
-    for (const char* c = name; *c != '\0'; ++c) hash = (hash ^ static_cast<unsigned char>(*c)) * 16777619u;
+    for (const char* c = name; *c != '\0'; ++c)
+      hash = (hash ^ static_cast<unsigned char>(*c)) * 16777619u;
     size_t at = hash % kIndex;
-    while (index_[at] != 0 && std::strcmp(fields_[index_[at] - 1].name, name) != 0) at = (at + 1) % kIndex;
+    while (index_[at] != 0 && std::strcmp(fields_[index_[at] - 1].name, name) != 0)
+      at = (at + 1) % kIndex;
     return at;
   }
 

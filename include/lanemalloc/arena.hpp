@@ -1,7 +1,6 @@
-/// @file
-/// Arenas as C++ objects: owned, with objects whose destructors run at the reset, and as a memory resource. C++17; part of
-/// lanemalloc.hpp. Errors: see malloc.hpp; what arenas are, how safe with threads, signals and fork, and where the idea is from:
-/// arena.h.
+/// @file Arenas as C++ objects: owned, with objects whose destructors run at the reset, and as a
+/// memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp; what arenas are, how
+/// safe with threads, signals and fork, and where the idea is from: arena.h.
 #ifndef LANEMALLOC_ARENA_HPP
 #define LANEMALLOC_ARENA_HPP
 
@@ -16,8 +15,9 @@ namespace lane {
 namespace detail {
 
 inline void* arena_allocate(lane_arena* arena, std::size_t size, std::size_t alignment) {
-  return or_bad_alloc(alignment <= kUsualAlignment ? lane_arena_alloc(arena, size)
-                                                   : lane_arena_alloc_aligned(arena, alignment, size));
+  return or_bad_alloc(alignment <= kUsualAlignment
+                          ? lane_arena_alloc(arena, size)
+                          : lane_arena_alloc_aligned(arena, alignment, size));
 }
 
 }  // namespace detail
@@ -69,7 +69,8 @@ class Arena {
   /// n objects, value-initialized, of a type whose destructor does nothing.
   template <class T>
   T* make_array(std::size_t n) {
-    static_assert(std::is_trivially_destructible_v<T>, "an array's destructors would not be called");
+    static_assert(std::is_trivially_destructible_v<T>,
+                  "an array's destructors would not be called");
     const std::size_t size = detail::bytes_of<T>(n);
     void* memory = allocate(size, alignof(T));
     detail::Guard guard([this, memory, size] { lane_arena_rollback(&arena_, memory, size); });
@@ -93,7 +94,9 @@ class Arena {
   /// A place to come back to.
   lane_arena_checkpoint mark() const noexcept { return lane_arena_mark(&arena_); }
   /// Gives back everything since then, as lane_arena_rewind().
-  void rewind(const lane_arena_checkpoint& checkpoint) noexcept { lane_arena_rewind(&arena_, checkpoint); }
+  void rewind(const lane_arena_checkpoint& checkpoint) noexcept {
+    lane_arena_rewind(&arena_, checkpoint);
+  }
   /// For the C functions; still the Arena's.
   lane_arena* get() noexcept { return &arena_; }
 
@@ -115,8 +118,9 @@ class ArenaScope {
   lane_arena_checkpoint checkpoint_;
 };
 
-/// An arena as a memory resource; what is deallocated is given back if it is the last piece, and else at the reset, before which
-/// the containers must have ended. The arena must live longer, and stay where it is.
+/// An arena as a memory resource; what is deallocated is given back if it is the last piece, and
+/// else at the reset, before which the containers must have ended. The arena must live longer, and
+/// stay where it is.
 class ArenaResource final : public std::pmr::memory_resource {
  public:
   /// Of an arena of the C functions'.
@@ -132,7 +136,9 @@ class ArenaResource final : public std::pmr::memory_resource {
   void do_deallocate(void* memory, std::size_t size, std::size_t) override {
     lane_arena_rollback(arena_, memory, size);
   }
-  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
+    return this == &other;
+  }
 
   lane_arena* arena_;
 };

@@ -1,6 +1,6 @@
-/// @file
-/// Heaps as C++ objects: owned, as an allocator, as a memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp;
-/// what heaps are, how safe with threads, signals and fork, and where the idea is from: heap.h.
+/// @file Heaps as C++ objects: owned, as an allocator, as a memory resource. C++17; part of
+/// lanemalloc.hpp. Errors: see malloc.hpp; what heaps are, how safe with threads, signals and fork,
+/// and where the idea is from: heap.h.
 #ifndef LANEMALLOC_HEAP_HPP
 #define LANEMALLOC_HEAP_HPP
 
@@ -16,8 +16,9 @@ namespace lane {
 namespace detail {
 
 inline void* heap_allocate(lane_heap* heap, std::size_t size, std::size_t alignment) {
-  return or_bad_alloc(alignment <= kUsualAlignment ? lane_heap_alloc(heap, size)
-                                                   : lane_heap_alloc_aligned(heap, alignment, size));
+  return or_bad_alloc(alignment <= kUsualAlignment
+                          ? lane_heap_alloc(heap, size)
+                          : lane_heap_alloc_aligned(heap, alignment, size));
 }
 
 inline void heap_deallocate(lane_heap* heap, void* memory, std::size_t size) noexcept {
@@ -36,7 +37,8 @@ class Heap {
   explicit Heap(const lane_heap_options& options) : heap_(lane_heap_create(&options)) {
     if (heap_ != nullptr) return;
     if (errno == EINVAL)
-      detail::throw_invalid_argument("lane::Heap: the soft limit is above the limit, or has no function");
+      detail::throw_invalid_argument(
+          "lane::Heap: the soft limit is above the limit, or has no function");
     detail::throw_bad_alloc();
   }
   /// name: for messages and statistics. limit: bytes; 0: none.
@@ -66,7 +68,9 @@ class Heap {
     return detail::heap_allocate(heap_, size, alignment);
   }
   /// Frees; size: what it was asked for with, in bytes. Null does nothing.
-  void deallocate(void* memory, std::size_t size) noexcept { detail::heap_deallocate(heap_, memory, size); }
+  void deallocate(void* memory, std::size_t size) noexcept {
+    detail::heap_deallocate(heap_, memory, size);
+  }
   /// The same once nobody reads it any more (safepoint.h). False: as lane::free_later() says.
   [[nodiscard]] bool deallocate_later(void* memory, std::size_t size) noexcept {
     return lane_safepoint_heap_free_sized(heap_, memory, size) == 0;
@@ -91,8 +95,8 @@ class Heap {
   lane_heap* heap_;
 };
 
-/// An allocator bound to a heap, which must live longer. Containers that are moved or swapped take their heap along; one that is
-/// assigned a copy stays in its own.
+/// An allocator bound to a heap, which must live longer. Containers that are moved or swapped take
+/// their heap along; one that is assigned a copy stays in its own.
 template <class T>
 class HeapAllocator {
  public:
@@ -103,7 +107,8 @@ class HeapAllocator {
   /// Of a heap of the C functions'.
   HeapAllocator(lane_heap* heap) noexcept : heap_(heap) {}  // NOLINT(google-explicit-constructor)
   /// Of a heap.
-  HeapAllocator(const Heap& heap) noexcept : heap_(heap.get()) {}  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  HeapAllocator(const Heap& heap) noexcept : heap_(heap.get()) {}
   /// Of the same heap, for another type.
   template <class U>
   HeapAllocator(const HeapAllocator<U>& other) noexcept
@@ -135,8 +140,8 @@ class HeapAllocator {
   lane_heap* heap_;
 };
 
-/// A heap as a memory resource. The heap must live longer. Any two of one heap are equal: what one has allocated the other may free. Without
-/// RTTI (-fno-rtti) a resource is equal to itself only.
+/// A heap as a memory resource. The heap must live longer. Any two of one heap are equal: what one
+/// has allocated the other may free. Without RTTI (-fno-rtti) a resource is equal to itself only.
 class HeapResource final : public std::pmr::memory_resource {
  public:
   /// Of a heap of the C functions'.

@@ -1,6 +1,6 @@
-/// @file
-/// lanemalloc for C++17 and later: all of it. Header only, over the C functions of liblanemalloc.so, .a or
-/// liblanemalloc_prefixed.a (for the last, define LANEMALLOC_PREFIXED). Works without exceptions and without RTTI.
+/// @file lanemalloc for C++17 and later: all of it. Header only, over the C functions of
+/// liblanemalloc.so, .a or liblanemalloc_prefixed.a (for the last, define LANEMALLOC_PREFIXED).
+/// Works without exceptions and without RTTI.
 #ifndef LANEMALLOC_LANEMALLOC_HPP
 #define LANEMALLOC_LANEMALLOC_HPP
 

@@ -1,15 +1,16 @@
-/// @file
-/// malloc as an allocator of standard containers and as a memory resource. C++17; part of lanemalloc.hpp.
+/// @file malloc as an allocator of standard containers and as a memory resource. C++17; part of
+/// lanemalloc.hpp.
 ///
-/// The memory is malloc's: with liblanemalloc.so or .a linked or preloaded, lanemalloc's. A program that links
-/// liblanemalloc_prefixed.a defines LANEMALLOC_PREFIXED, and its containers use lane_malloc.
+/// The memory is malloc's: with liblanemalloc.so or .a linked or preloaded, lanemalloc's. A program
+/// that links liblanemalloc_prefixed.a defines LANEMALLOC_PREFIXED, and its containers use
+/// lane_malloc.
 ///
 /// Of everything in lane::, where not said otherwise:
-/// - sizes: in bytes; memory is aligned to 16 bytes, or to the type's alignment if that is more, and belongs to the caller until
-///   it is deallocated
-/// - errors: no memory is std::bad_alloc, a count that overflows std::bad_array_new_length, an argument that cannot be had
-///   std::invalid_argument; with -fno-exceptions each is std::abort(). What throws has changed nothing, and a constructor that
-///   throws gives its memory back.
+/// - sizes: in bytes; memory is aligned to 16 bytes, or to the type's alignment if that is more,
+///   and belongs to the caller until it is deallocated
+/// - errors: no memory is std::bad_alloc, a count that overflows std::bad_array_new_length, an
+///   argument that cannot be had std::invalid_argument; with -fno-exceptions each is std::abort().
+///   What throws has changed nothing, and a constructor that throws gives its memory back.
 /// - threads, signals, fork: as the C header of the same name says; of this one, as lanemalloc.h
 ///
 /// Source: the C++ standard's allocators and memory resources.
@@ -121,8 +122,8 @@ inline void deallocate(void* memory) noexcept {
 template <class T>
 class Allocator {
  public:
-  using value_type = T;                                           ///< What is allocated.
-  using is_always_equal = std::true_type;                         ///< Any may free what any has allocated.
+  using value_type = T;                    ///< What is allocated.
+  using is_always_equal = std::true_type;  ///< Any may free what any has allocated.
   using propagate_on_container_move_assignment = std::true_type;  ///< Makes no difference.
 
   /// The only one there is.
@@ -133,7 +134,8 @@ class Allocator {
 
   /// Memory for n objects.
   [[nodiscard]] T* allocate(std::size_t n) {
-    return static_cast<T*>(detail::or_bad_alloc(detail::allocate(detail::bytes_of<T>(n), alignof(T))));
+    return static_cast<T*>(
+        detail::or_bad_alloc(detail::allocate(detail::bytes_of<T>(n), alignof(T))));
   }
   /// Frees.
   void deallocate(T* memory, std::size_t) noexcept { detail::deallocate(memory); }
@@ -156,7 +158,9 @@ inline std::pmr::memory_resource* malloc_resource() noexcept {
     void* do_allocate(std::size_t size, std::size_t alignment) override {
       return detail::or_bad_alloc(detail::allocate(size, alignment));
     }
-    void do_deallocate(void* memory, std::size_t, std::size_t) override { detail::deallocate(memory); }
+    void do_deallocate(void* memory, std::size_t, std::size_t) override {
+      detail::deallocate(memory);
+    }
     bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
       return this == &other;
     }

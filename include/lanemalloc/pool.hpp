@@ -1,6 +1,6 @@
-/// @file
-/// Pools as C++ objects: typed, and as a memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp; what pools are,
-/// how safe with threads, signals and fork, and where the idea is from: pool.h.
+/// @file Pools as C++ objects: typed, and as a memory resource. C++17; part of lanemalloc.hpp.
+/// Errors: see malloc.hpp; what pools are, how safe with threads, signals and fork, and where the
+/// idea is from: pool.h.
 #ifndef LANEMALLOC_POOL_HPP
 #define LANEMALLOC_POOL_HPP
 
@@ -33,14 +33,16 @@ inline lane_pool* make_pool(std::size_t size, std::size_t alignment, const PoolO
   all.reserve = options.reserve;
   lane_pool* pool = lane_pool_create(&all);
   if (pool != nullptr) return pool;
-  if (errno == EINVAL) throw_invalid_argument("lane::Pool: size, alignment or reserve out of range");
+  if (errno == EINVAL)
+    throw_invalid_argument("lane::Pool: size, alignment or reserve out of range");
   throw_bad_alloc();
 }
 
 }  // namespace detail
 /// @endcond
 
-/// Owns a pool of objects of one type. What still lives when the pool goes is gone with it, without its destructor.
+/// Owns a pool of objects of one type. What still lives when the pool goes is gone with it, without
+/// its destructor.
 template <class T>
 class Pool {
   static_assert(sizeof(T) <= std::size_t{512} << 10, "a pool's objects have at most 512 KiB");
@@ -60,12 +62,14 @@ class Pool {
    private:
     lane_pool* pool_ = nullptr;
   };
-  using Pointer = std::unique_ptr<T, Deleter>;  ///< Owns an object of the pool, which must live longer.
+  using Pointer =
+      std::unique_ptr<T, Deleter>;  ///< Owns an object of the pool, which must live longer.
 
   /// A pool without limits.
   Pool() : Pool(PoolOptions{}) {}
   /// As lane_pool_create(), for objects of T's size and alignment.
-  explicit Pool(const PoolOptions& options) : pool_(detail::make_pool(sizeof(T), alignof(T), options)) {}
+  explicit Pool(const PoolOptions& options)
+      : pool_(detail::make_pool(sizeof(T), alignof(T), options)) {}
   /// Takes the pool over; the other one has none then.
   Pool(Pool&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
   /// The same; the pool that was here before is destroyed. Moved onto itself it stays as it is.
@@ -136,8 +140,8 @@ class Pool {
   lane_pool* pool_;
 };
 
-/// A memory resource with a pool for requests of up to one size, such as the nodes of a list or a map, and `upstream` for larger
-/// ones.
+/// A memory resource with a pool for requests of up to one size, such as the nodes of a list or a
+/// map, and `upstream` for larger ones.
 class PoolResource final : public std::pmr::memory_resource {
  public:
   /// size, alignment: in bytes, the largest that the pool serves. upstream must live longer.
@@ -172,7 +176,9 @@ class PoolResource final : public std::pmr::memory_resource {
       upstream_->deallocate(memory, size, alignment);
     }
   }
-  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
+  bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override {
+    return this == &other;
+  }
 
   lane_pool* pool_;
   std::size_t size_;

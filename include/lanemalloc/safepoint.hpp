@@ -1,6 +1,5 @@
-/// @file
-/// Readers and deferred frees as C++ objects. C++17; part of lanemalloc.hpp. What they are, how safe with threads, signals and
-/// fork, and where the idea is from: safepoint.h.
+/// @file Readers and deferred frees as C++ objects. C++17; part of lanemalloc.hpp. What they are,
+/// how safe with threads, signals and fork, and where the idea is from: safepoint.h.
 #ifndef LANEMALLOC_SAFEPOINT_HPP
 #define LANEMALLOC_SAFEPOINT_HPP
 
@@ -11,8 +10,8 @@
 
 namespace lane {
 
-/// A registered reader, offline and in no section; one a thread. One that ends in a section of its own would be looked at when it
-/// is gone: that is std::abort().
+/// A registered reader, offline and in no section; one a thread. One that ends in a section of its
+/// own would be looked at when it is gone: that is std::abort().
 class Reader {
  public:
   /// Registers; name: for messages; cut after 23 bytes.
@@ -37,11 +36,14 @@ class Reader {
   lane_reader reader_{};
 };
 
-/// A read section from here to the end of the block: what is reachable in it is not freed before. Sections nest.
+/// A read section from here to the end of the block: what is reachable in it is not freed before.
+/// Sections nest.
 class ReadSection {
  public:
   /// Begins it, of a reader of the same thread, which must live longer.
-  explicit ReadSection(Reader& reader) noexcept : reader_(reader) { lane_reader_enter(reader_.get()); }
+  explicit ReadSection(Reader& reader) noexcept : reader_(reader) {
+    lane_reader_enter(reader_.get());
+  }
   ReadSection(const ReadSection&) = delete;
   /// Ends it.
   ~ReadSection() { lane_reader_exit(reader_.get()); }
@@ -50,16 +52,21 @@ class ReadSection {
   Reader& reader_;
 };
 
-/// Frees later, as safepoint.h says. False: the lane's share is full and the caller may not wait (it is in a read section, or in
-/// a handler); then nothing has happened, and the object is still the caller's.
-[[nodiscard]] inline bool free_later(void* object) noexcept { return lane_safepoint_free(object) == 0; }
+/// Frees later, as safepoint.h says. False: the lane's share is full and the caller may not wait
+/// (it is in a read section, or in a handler); then nothing has happened, and the object is still
+/// the caller's.
+[[nodiscard]] inline bool free_later(void* object) noexcept {
+  return lane_safepoint_free(object) == 0;
+}
 /// Deletes later, by a thread of the program. False: as free_later().
 template <class T>
 [[nodiscard]] bool delete_later(T* object) noexcept {
-  static_assert(sizeof(T) > 0, "the type must be complete here");  // NOLINT(bugprone-sizeof-expression)
+  // NOLINTNEXTLINE(bugprone-sizeof-expression)
+  static_assert(sizeof(T) > 0, "the type must be complete here");
   if (object == nullptr) return true;
   using Plain = std::remove_cv_t<T>;
-  return lane_safepoint_call([](void* p) { delete static_cast<Plain*>(p); }, const_cast<Plain*>(object)) == 0;
+  return lane_safepoint_call([](void* p) { delete static_cast<Plain*>(p); },
+                             const_cast<Plain*>(object)) == 0;
 }
 
 }  // namespace lane

@@ -1,13 +1,15 @@
-// lanemalloc-collect DIRECTORY CHUNKS: makes the session DIRECTORY/ring, reads what traced processes write into it
-// (trace_ring.h), puts it in the order of time, numbers the objects, and writes columns to its standard output.
+// lanemalloc-collect DIRECTORY CHUNKS: makes the session DIRECTORY/ring, reads what traced
+// processes write into it (trace_ring.h), puts it in the order of time, numbers the objects, and
+// writes columns to its standard output.
 // Called by: `lanemalloc trace`, which makes Parquet of them. Ends when its standard input ends.
 //
-// Order: a sweep reads what all threads have written. `T`, taken before it, less a millisecond, is a time before which no
-// event can come any more, unless a thread was seen in the middle of writing one: then it is the T of the sweep before. What is
-// older than that is merged and goes out; the rest waits for the next sweep. So memory is bounded by the ring, not by the trace.
+// Order: a sweep reads what all threads have written. `T`, taken before it, less a millisecond, is
+// a time before which no event can come any more, unless a thread was seen in the middle of writing
+// one: then it is the T of the sweep before. What is older than that is merged and goes out; the
+// rest waits for the next sweep. So memory is bounded by the ring, not by the trace.
 //
-// Output: frames, each {uint32 kind, uint32 rows, uint64 bytes}, then the bytes. kHello: none. kRows: the columns in the order of
-// struct Columns, each padded to 8 bytes. kEnd: a JSON object.
+// Output: frames, each {uint32 kind, uint32 rows, uint64 bytes}, then the bytes. kHello: none.
+// kRows: the columns in the order of struct Columns, each padded to 8 bytes. kEnd: a JSON object.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -46,7 +48,8 @@ enum Frame : uint32_t { kHello = 1, kRows = 2, kEnd = 3 };
 
 std::string session_directory;
 
-// Nobody reads any more: who would have removed the session is gone. The programs find that the heart has stopped.
+// Nobody reads any more: who would have removed the session is gone. The programs find that the
+// heart has stopped.
 [[noreturn]] void leave_alone() {
   std::error_code ignored;
   std::filesystem::remove_all(session_directory, ignored);
@@ -190,8 +193,9 @@ class AddressMap {
   unsigned shift_ = 0;
 };
 
-// What a process sees at its addresses. A forked one sees what its parent had at the fork: its own map first, then its parent's,
-// objects below `limit` only. Before an ancestor changes an address its children take what they see there.
+// What a process sees at its addresses. A forked one sees what its parent had at the fork: its own
+// map first, then its parent's, objects below `limit` only. Before an ancestor changes an address
+// its children take what they see there.
 //
 //   parent: own  <--- child: own, limit     parent frees a: child.own[a] = what was there
 class View {
@@ -212,7 +216,8 @@ class View {
   Live look(uint64_t address) {
     uint64_t limit = ~uint64_t{0};
     for (View* view = this; view != nullptr; view = view->parent_) {
-      if (const Live* found = view->own_.find(address)) return found->object < limit ? *found : Live{0, 0};
+      if (const Live* found = view->own_.find(address))
+        return found->object < limit ? *found : Live{0, 0};
       limit = std::min(limit, view->limit_);
     }
     return {0, 0};
@@ -268,7 +273,8 @@ struct Process {
   bool gone = false, dropped = false;
   uint64_t gone_ms = 0;
   uint64_t maps_ms = 0, maps_wait = 50;
-  uint64_t events = 0, allocations = 0, frees = 0, unknown = 0, torn = 0, overlaps = 0, unfinished = 0;
+  uint64_t events = 0, allocations = 0, frees = 0, unknown = 0, torn = 0, overlaps = 0,
+           unfinished = 0;
   uint64_t live = 0, live_bytes = 0, most = 0, most_bytes = 0;
   int64_t first = 0, last = 0;
 };
@@ -365,7 +371,8 @@ class Collector {
     uint64_t closest = ~uint64_t{0};
     for (int i = 0; i < 8; ++i) {
       const uint64_t before = ticks(), ns = clock_ns(), after = ticks();
-      if (after - before < closest) closest = after - before, best = {before + (after - before) / 2, ns};
+      if (after - before < closest)
+        closest = after - before, best = {before + (after - before) / 2, ns};
     }
     return best;
   }
@@ -380,12 +387,13 @@ class Collector {
   void update_clock() {
     anchor_ = moment();
     if (anchor_.tick > first_.tick)
-      ns_a_tick_ =
-          static_cast<double>(anchor_.ns - first_.ns) / static_cast<double>(anchor_.tick - first_.tick);
+      ns_a_tick_ = static_cast<double>(anchor_.ns - first_.ns) /
+                   static_cast<double>(anchor_.tick - first_.tick);
   }
   // Never goes back, also where the scale was found to be a little different.
   int64_t time_of(uint64_t tick) {
-    const double after = static_cast<double>(static_cast<int64_t>(tick - anchor_.tick)) * ns_a_tick_;
+    const double after =
+        static_cast<double>(static_cast<int64_t>(tick - anchor_.tick)) * ns_a_tick_;
     const auto ns = static_cast<int64_t>(anchor_.ns - start_ns_) + static_cast<int64_t>(after);
     return last_ns_ = std::max(last_ns_, ns);
   }
@@ -414,19 +422,23 @@ class Collector {
     const uint64_t now = ticks();
     const uint64_t before = now > guard_ ? now - guard_ : 0;
     const uint64_t ms = now_ms();
-    const bool look_for_dead = ms >= next_look_ms_ || session_->waiting.load(std::memory_order_relaxed) != 0;
+    const bool look_for_dead =
+        ms >= next_look_ms_ || session_->waiting.load(std::memory_order_relaxed) != 0;
     if (look_for_dead) next_look_ms_ = ms + 50;
     find_processes();
     uint64_t sure = before;
     size_t got = 0;
     bool gave = false;
-    const uint32_t chunks = std::min(session_->fresh.load(std::memory_order_acquire), session_->chunks);
+    const uint32_t chunks =
+        std::min(session_->fresh.load(std::memory_order_acquire), session_->chunks);
     for (uint32_t i = 0; i < chunks; ++i) {
       Chunk* chunk = chunk_at(session_, i);
-      const uint32_t owner = chunk->owner.load(std::memory_order_acquire);  // pairs with [hold.release]
+      // Pairs with [hold.release]
+      const uint32_t owner = chunk->owner.load(std::memory_order_acquire);
       if (owner == kFreeChunk) continue;
       const bool dead = owner == kHeldChunk && look_for_dead && is_dead(*chunk);
-      const uint32_t state = chunk->state.load(std::memory_order_acquire);  // pairs with [event.release]
+      // Pairs with [event.release]
+      const uint32_t state = chunk->state.load(std::memory_order_acquire);
       got += take_events(*chunk, seen_[i], state >> 1);
       if ((owner == kRetiredChunk && state >= kFullState) || dead) {
         if (dead && (state & 1) != 0) ++process_of(chunk->process).torn;
@@ -515,8 +527,8 @@ class Collector {
 
   // --- Rows.
 
-  void row(Process& process, const Slice& slice, int64_t time, Op op, const Event& event, bool has_object,
-           uint64_t object, bool has_old, uint64_t old) {
+  void row(Process& process, const Slice& slice, int64_t time, Op op, const Event& event,
+           bool has_object, uint64_t object, bool has_old, uint64_t old) {
     const auto code = static_cast<unsigned>(event.head >> kOpBits) & 63U;
     const size_t r = columns_.rows++;
     columns_.time.set(r, time);
@@ -559,7 +571,8 @@ class Collector {
     const uint64_t object = ++objects_;
     view.put(event.pointer, {object, event.size});
     if (++process.live > process.most) process.most = process.live;
-    if ((process.live_bytes += event.size) > process.most_bytes) process.most_bytes = process.live_bytes;
+    if ((process.live_bytes += event.size) > process.most_bytes)
+      process.most_bytes = process.live_bytes;
     return object;
   }
   Live release(Process& process, uint64_t address) {
@@ -608,7 +621,8 @@ class Collector {
       // Nothing was moved: the old object lives on, unless it was freed by asking for no bytes.
       if (from.address != 0 && event.size != 0 && from.live.object != 0) {
         view_of(process).put(from.address, from.live);
-        if (!process.view->inherits(from.live.object)) ++process.live, process.live_bytes += from.live.size;
+        if (!process.view->inherits(from.live.object))
+          ++process.live, process.live_bytes += from.live.size;
         from.address = 0;
       }
       return row(process, slice, time, op, event, false, 0, from.address != 0, from.live.object);
@@ -617,8 +631,8 @@ class Collector {
     row(process, slice, time, op, event, true, object, from.address != 0, from.live.object);
   }
 
-  // The realloc whose end this is: the last that began with the same site and size. Handlers that left by a jump leave
-  // theirs unfinished.
+  // The realloc whose end this is: the last that began with the same site and size. Handlers that
+  // left by a jump leave theirs unfinished.
   static Moved moved_from(Process& process, const Slice& slice, const Event& event) {
     auto& moving = thread_of(process, slice).moving;
     for (size_t i = moving.size(); i-- > 0;) {
@@ -638,7 +652,8 @@ class Collector {
     return *processes_[slot];
   }
   void find_processes() {
-    find_processes_up_to(std::min(session_->processes.load(std::memory_order_acquire), kMostProcesses));
+    find_processes_up_to(
+        std::min(session_->processes.load(std::memory_order_acquire), kMostProcesses));
   }
   void find_processes_up_to(uint32_t n) {
     while (processes_.size() < n) {
@@ -657,7 +672,8 @@ class Collector {
   // What had the same process id before is over: by exec, or it ended and the id was used again.
   void admit(uint32_t index) {
     const uint32_t pid = session_->process[index].pid;
-    if (auto old = by_pid_.find(pid); old != by_pid_.end()) processes_[old->second]->replaced = true;
+    if (auto old = by_pid_.find(pid); old != by_pid_.end())
+      processes_[old->second]->replaced = true;
     by_pid_[pid] = index;
     processes_[index]->maps_ms = now_ms();
   }
@@ -678,7 +694,8 @@ class Collector {
     return *process.view;
   }
 
-  // Copies what maps living processes have from time to time, for those that are killed before they say so themselves.
+  // Copies what maps living processes have from time to time, for those that are killed before they
+  // say so themselves.
   void look_after_processes() {
     const uint64_t ms = now_ms();
     if (ms < next_care_ms_) return;
@@ -686,7 +703,8 @@ class Collector {
     find_ended();
     for (size_t i = 0; i < processes_.size(); ++i) {
       Process& p = *processes_[i];
-      if (p.gone || p.replaced || p.slot->foreign != 0 || p.maps_ms == 0 || ms < p.maps_ms + p.maps_wait)
+      if (p.gone || p.replaced || p.slot->foreign != 0 || p.maps_ms == 0 ||
+          ms < p.maps_ms + p.maps_wait)
         continue;
       p.maps_ms = ms;
       p.maps_wait = std::min<uint64_t>(p.maps_wait * 2, 2000);
@@ -700,8 +718,10 @@ class Collector {
     char buffer[4096];
     for (size_t n; (n = fread(buffer, 1, sizeof buffer, in)) > 0;) text.append(buffer, n);
     fclose(in);
-    FILE* out = text.empty() ? nullptr
-                             : fopen((directory_ + "/" + std::to_string(index) + ".maps-seen").c_str(), "we");
+    FILE* out =
+        text.empty()
+            ? nullptr
+            : fopen((directory_ + "/" + std::to_string(index) + ".maps-seen").c_str(), "we");
     if (out == nullptr) return;
     fwrite(text.data(), 1, text.size(), out);
     fclose(out);
@@ -715,7 +735,8 @@ class Collector {
       if (p.gone && !p.dropped && ms > p.gone_ms + 300) p.dropped = drop_view(p);
       if (p.gone || p.slot->ready.load(std::memory_order_acquire) == 0) continue;
       if (p.replaced ||
-          (p.slot->foreign == 0 && kill(static_cast<pid_t>(p.slot->pid), 0) != 0 && errno == ESRCH) ||
+          (p.slot->foreign == 0 && kill(static_cast<pid_t>(p.slot->pid), 0) != 0 &&
+           errno == ESRCH) ||
           is_zombie(p))
         p.gone = true, p.gone_ms = ms;
     }
@@ -740,7 +761,8 @@ class Collector {
     const size_t n = fread(line, 1, sizeof line - 1, file);
     fclose(file);
     const char* name_end = n > 0 ? strrchr(line, ')') : nullptr;
-    // A main thread that has ended leaves a zombie while others run: then there is more than one thread.
+    // A main thread that has ended leaves a zombie while others run: then there is more than one
+    // thread.
     if (name_end == nullptr || name_end[1] == '\0' || (name_end[2] != 'Z' && name_end[2] != 'X'))
       return false;
     int threads = 0;
@@ -772,7 +794,8 @@ class Collector {
       for (const ThreadState& thread : p.threads) p.unfinished += thread.moving.size();
       text += std::string(text.back() == '[' ? "" : ",\n") + "{\"process\": " + std::to_string(i);
       field("pid", p.slot->pid);
-      text += ", \"parent\": " + (p.slot->parent < 0 ? std::string("null") : std::to_string(p.slot->parent));
+      text += ", \"parent\": " +
+              (p.slot->parent < 0 ? std::string("null") : std::to_string(p.slot->parent));
       text += std::string(", \"end\": \"") + end_of(p) + "\"";
       field("events", p.events);
       field("allocations", p.allocations);
@@ -831,7 +854,8 @@ int main(int argc, char** argv) {
   }
   signal(SIGPIPE, SIG_IGN);
   session_directory = argv[1];
-  fcntl(STDOUT_FILENO, F_SETPIPE_SZ, 1 << 20);  // fewer changes of who runs; refused, it only takes longer
+  // Fewer changes of who runs; refused, it only takes longer
+  fcntl(STDOUT_FILENO, F_SETPIPE_SZ, 1 << 20);
   Collector(argv[1], static_cast<uint32_t>(strtoul(argv[2], nullptr, 10))).run();
   return 0;
 }

@@ -1,16 +1,19 @@
-// lanemalloc-replay: makes the calls of a trace again, with its threads and in its order, and measures them.
+// lanemalloc-replay: makes the calls of a trace again, with its threads and in its order, and
+// measures them.
 //   lanemalloc-replay [--full] [--touch] [--pace] PLAN      PLAN: - is standard input
 //   lanemalloc-replay --prepare PLAN <raw events
-// Called by: python/lanemalloc/replays.py, with the allocator to measure preloaded. Prints a JSON object.
+// Called by: python/lanemalloc/replays.py, with the allocator to measure preloaded. Prints a JSON
+// object.
 //
 //   main: reads events, in the order of the trace ---> ring of kWindow events
 //           |                                             ^    ^
-//           +--> thread 0: indices of its events ---------+    |     each takes its own, in order; one that frees an object waits
-//           +--> thread 1: indices of its events --------------+     until its slot holds it
+//           +--> thread 0: indices of its events ---------+    |   each takes its own, in order;
+//           +--> thread 1: indices of its events --------------+   a free waits for the object
 //
-// At most kWindow events are under way, so the threads cannot run apart by more; with --full each waits until the one before it
-// is done. A trace of one thread is replayed by main alone: the process stays single-threaded. What the replay itself needs is
-// mapped and touched before it begins, and is not counted; it calls no allocation function on its own account.
+// At most kWindow events are under way, so the threads cannot run apart by more; with --full each
+// waits until the one before it is done. A trace of one thread is replayed by main alone: the
+// process stays single-threaded. What the replay itself needs is mapped and touched before it
+// begins, and is not counted; it calls no allocation function on its own account.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -154,7 +157,8 @@ void* allocate(Worker& worker, const PlanEvent& event) {
     case Op::kNewArray:
       return alignment == 0 ? operator new[](size) : operator new[](size, aligned);
     case Op::kNewNothrow:
-      return alignment == 0 ? operator new(size, std::nothrow) : operator new(size, aligned, std::nothrow);
+      return alignment == 0 ? operator new(size, std::nothrow)
+                            : operator new(size, aligned, std::nothrow);
     case Op::kNewArrayNothrow:
       return alignment == 0 ? operator new[](size, std::nothrow)
                             : operator new[](size, aligned, std::nothrow);
@@ -182,7 +186,8 @@ void release(Worker& worker, const PlanEvent& event, void* p) {
     case Op::kDeleteArraySized:
       return alignment == 0 ? operator delete[](p, size) : operator delete[](p, size, aligned);
     case Op::kDeleteNothrow:
-      return alignment == 0 ? operator delete(p, std::nothrow) : operator delete(p, aligned, std::nothrow);
+      return alignment == 0 ? operator delete(p, std::nothrow)
+                            : operator delete(p, aligned, std::nothrow);
     case Op::kDeleteArrayNothrow:
       return alignment == 0 ? operator delete[](p, std::nothrow)
                             : operator delete[](p, aligned, std::nothrow);
@@ -259,7 +264,8 @@ void wait_for_time(const PlanEvent& event) {
   const uint64_t when = replay.start_ns + event.time;
   const uint64_t now = clock_ns();
   if (when <= now) return;
-  const timespec until = {static_cast<time_t>(when / 1000000000), static_cast<long>(when % 1000000000)};
+  const timespec until = {static_cast<time_t>(when / 1000000000),
+                          static_cast<long>(when % 1000000000)};
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
   }
 }
@@ -278,7 +284,8 @@ void* run_worker(void* argument) {
     const PlanEvent event = replay.ring[position];
     uint64_t index = 0;
     if (replay.full) {
-      // The index of which `position` is the place: less than a window from the one whose turn it is.
+      // The index of which `position` is the place: less than a window from the one whose turn it
+      // is.
       index = replay.turn.load(std::memory_order_acquire);
       index += (position - index) % kWindow;
       wait_until(worker, [&] { return replay.turn.load(std::memory_order_acquire) == index; });
@@ -335,7 +342,8 @@ void hand_out(int file) {
         const int half = static_cast<int>(index / kHalf % 2);
         wait_for_boundary(half);
         for (uint32_t t = 0; t < replay.header.threads; ++t)
-          replay.workers[t].boundary[1 - half] = replay.workers[t].given.load(std::memory_order_relaxed);
+          replay.workers[t].boundary[1 - half] =
+              replay.workers[t].given.load(std::memory_order_relaxed);
       }
       Worker& worker = replay.workers[event.thread];
       replay.ring[index % kWindow] = event;
@@ -413,7 +421,8 @@ void find_cost() {
 void read_header(int file) {
   size_t held = 0;
   while (held < sizeof replay.header) {
-    const ssize_t n = read(file, reinterpret_cast<char*>(&replay.header) + held, sizeof replay.header - held);
+    const ssize_t n =
+        read(file, reinterpret_cast<char*>(&replay.header) + held, sizeof replay.header - held);
     if (n <= 0) break;
     held += static_cast<size_t>(n);
   }
@@ -435,7 +444,8 @@ void report(uint64_t ticks, uint64_t ns, uint64_t before) {
   const uint64_t end = resident(), most = kilobytes("/proc/self/status", "VmHWM:");
   const double ns_a_tick = static_cast<double>(ns) / static_cast<double>(ticks);
   dprintf(STDOUT_FILENO,
-          "{\"seconds\": %.6f, \"seconds_in_calls\": %.6f, \"calls\": %llu, \"failed\": %llu, \"skipped\": "
+          "{\"seconds\": %.6f, \"seconds_in_calls\": %.6f, \"calls\": %llu, \"failed\": %llu, "
+          "\"skipped\": "
           "%llu, \"threads\": %u, "
           "\"peak_rss\": %llu, \"end_rss\": %llu, \"own_bytes\": %llu, \"peak_live_bytes\": %llu, "
           "\"peak_live_objects\": %llu}\n",
@@ -466,7 +476,8 @@ int main(int argc, char** argv) {
     }
   }
   if (path == nullptr) {
-    dprintf(STDERR_FILENO, "usage: lanemalloc-replay [--full] [--touch] [--pace] PLAN | --prepare PLAN\n");
+    dprintf(STDERR_FILENO,
+            "usage: lanemalloc-replay [--full] [--touch] [--pace] PLAN | --prepare PLAN\n");
     return 2;
   }
   const int file = strcmp(path, "-") == 0 ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);

@@ -1,8 +1,11 @@
-// The compact form of a trace that is replayed: what was recorded of one process, objects replaced by slots.
-// Written by: lanemalloc-replay --prepare, from what the tool reads out of Parquet. Read by: lanemalloc-replay, as a stream.
+// The compact form of a trace that is replayed: what was recorded of one process, objects replaced
+// by slots.
+// Written by: lanemalloc-replay --prepare, from what the tool reads out of Parquet. Read by:
+// lanemalloc-replay, as a stream.
 //
-// A slot is used again only kWindow events after its object was freed, and a replay has at most kWindow events under way: so an
-// allocation never waits for a free, and an event only ever waits for one before it.
+// A slot is used again only kWindow events after its object was freed, and a replay has at most
+// kWindow events under way: so an allocation never waits for a free, and an event only ever waits
+// for one before it.
 #pragma once
 
 #include <stdint.h>

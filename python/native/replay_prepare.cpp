@@ -1,5 +1,6 @@
 // lanemalloc-replay --prepare FILE: makes a plan (replay_plan.h) of raw events on standard input.
-// Input: uint32 threads, for each uint64 how many events it has; then RawEvents. Called by: python/lanemalloc/replays.py.
+// Input: uint32 threads, for each uint64 how many events it has; then RawEvents. Called by:
+// python/lanemalloc/replays.py.
 #include "replay_prepare.h"
 
 #include <errno.h>
@@ -61,8 +62,8 @@ class Plan {
 
   bool finish() {
     header_.magic = kPlanMagic;
-    return fflush(out_) == 0 && pwrite(fileno(out_), &header_, sizeof header_, 0) == sizeof header_ &&
-           !failed_;
+    return fflush(out_) == 0 &&
+           pwrite(fileno(out_), &header_, sizeof header_, 0) == sizeof header_ && !failed_;
   }
 
  private:
@@ -73,8 +74,8 @@ class Plan {
   }
 
   bool plan_allocation(const RawEvent& raw, PlanEvent& event) {
-    const bool is_realloc =
-        raw.op == static_cast<uint8_t>(Op::kRealloc) || raw.op == static_cast<uint8_t>(Op::kReallocarray);
+    const bool is_realloc = raw.op == static_cast<uint8_t>(Op::kRealloc) ||
+                            raw.op == static_cast<uint8_t>(Op::kReallocarray);
     if (is_realloc && (raw.flags & kHasOld) != 0 && release(raw.old_object, event.old_slot))
       event.flags |= kHasOld;
     if ((raw.flags & kHasObject) == 0) return event.flags != 0 && raw.size == 0;

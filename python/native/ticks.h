@@ -1,4 +1,5 @@
-// Time as it is read around calls: the CPU's counter where it is the same on all CPUs, else the system's clock.
+// Time as it is read around calls: the CPU's counter where it is the same on all CPUs, else the
+// system's clock.
 // Called by: trace.cpp, collect.cpp, replay.cpp.
 #pragma once
 
@@ -15,8 +16,9 @@ inline uint64_t clock_ns() {
 
 #if defined(__x86_64__)
 inline constexpr bool kHasCounter = true;
-// Not before what stands before it is done: a malloc, or the load that brought the pointer which is freed now from another thread. What
-// follows a free may begin early, but others see it only when all before it has retired, this too.
+// Not before what stands before it is done: a malloc, or the load that brought the pointer which is
+// freed now from another thread. What follows a free may begin early, but others see it only when
+// all before it has retired, this too.
 inline uint64_t counter() {
   unsigned cpu;
   return __builtin_ia32_rdtscp(&cpu);

@@ -1,17 +1,21 @@
-// liblanemalloc-trace.so: preloaded in front of an allocator, it writes an event for each allocation call into memory that
-// is shared with the collector (trace_ring.h).
-// Called by: the traced program, through every malloc symbol and operator. Started by: `lanemalloc trace`, which names the
-// session in LANEMALLOC_TRACE; without it calls are passed on and nothing is recorded.
+// liblanemalloc-trace.so: preloaded in front of an allocator, it writes an event for each
+// allocation call into memory that is shared with the collector (trace_ring.h).
+// Called by: the traced program, through every malloc symbol and operator. Started by: `lanemalloc
+// trace`, which names the session in LANEMALLOC_TRACE; without it calls are passed on and nothing
+// is recorded.
 //
-// A hook never allocates, takes no lock, and makes a system call only when a chunk is full. It may be interrupted anywhere:
+// A hook never allocates, takes no lock, and makes a system call only when a chunk is full. It may
+// be interrupted anywhere:
 //
 //   hook                                   handler that interrupts it
-//   1 chunk = mine; mine = full            finds a full chunk: writes to a chunk of its depth of nesting
+//   1 chunk = mine; mine = full            finds a full chunk: writes to a chunk of its depth of
+//                                          nesting
 //   2 state = n | writing; event n; n + 1
 //   3 mine = home
 //
-// so each chunk has one writer, and what it does is plain stores. A free is recorded before it is done and an allocation
-// after it is: sorted by time, an address is free before it is given out again.
+// so each chunk has one writer, and what it does is plain stores. A free is recorded before it is
+// done and an allocation after it is: sorted by time, an address is free before it is given out
+// again.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -73,7 +77,8 @@ void* early_allocation(size_t size, size_t alignment = 16) {
   if (room < size) return nullptr;
   const size_t at = early_used.fetch_add((room + 15) & ~size_t{15}, std::memory_order_relaxed);
   if (at + room > sizeof early) return nullptr;
-  const auto from = (reinterpret_cast<uintptr_t>(early) + at + 16 + alignment - 1) & ~(alignment - 1);
+  const auto from =
+      (reinterpret_cast<uintptr_t>(early) + at + 16 + alignment - 1) & ~(alignment - 1);
   auto* p = reinterpret_cast<char*>(from);
   memcpy(p - sizeof(size_t), &size, sizeof size);
   return p;
@@ -223,20 +228,23 @@ SLOW bool attach() {
   const int saved = errno;
   int result = 3;
   const char* path = getenv("LANEMALLOC_TRACE");
-  const int file = path != nullptr && strlen(path) < sizeof directory - 8 ? open_file(path, O_RDWR) : -1;
+  const int file =
+      path != nullptr && strlen(path) < sizeof directory - 8 ? open_file(path, O_RDWR) : -1;
   struct stat about;
   if (file >= 0 && fstat(file, &about) == 0) {
     const auto bytes = static_cast<size_t>(about.st_size);
-    void* p = bytes < kSessionBytes ? MAP_FAILED
-                                    : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void* p = bytes < kSessionBytes
+                  ? MAP_FAILED
+                  : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (p != MAP_FAILED) {
       session = static_cast<Session*>(p);
       memcpy(directory, path, strlen(path) + 1);
       *strrchr(directory, '/') = '\0';
       use_counter = session->counter != 0;
       start_tick = session->start_tick;
-      if (session->magic.load(std::memory_order_acquire) == kMagic && session->version == kVersion &&
-          session->closed.load(std::memory_order_relaxed) == 0 && register_process(-1, 0)) {
+      if (session->magic.load(std::memory_order_acquire) == kMagic &&
+          session->version == kVersion && session->closed.load(std::memory_order_relaxed) == 0 &&
+          register_process(-1, 0)) {
         mark_forks();
         result = 2;
       }
@@ -285,7 +293,8 @@ Chunk* acquire(Thread& t) {
   chunk->thread = t.number;
   chunk->tid = t.tid;
   chunk->state.store(1, std::memory_order_relaxed);
-  chunk->owner.store(kHeldChunk, std::memory_order_seq_cst);  // [hold.release] the collector reads it first
+  // [hold.release] the collector reads it first
+  chunk->owner.store(kHeldChunk, std::memory_order_seq_cst);
   return chunk;
 }
 
@@ -306,8 +315,8 @@ FAST void write_event(Chunk* chunk, uint32_t state, uint64_t kind, const void* p
   chunk->state.store(state + 2, std::memory_order_release);  // [event.release] the event is whole
 }
 
-// The child has one thread, whose chunks are the parent's. Frames of hooks that a handler has interrupted to fork leave
-// `mine` as home, which is no longer the parent's.
+// The child has one thread, whose chunks are the parent's. Frames of hooks that a handler has
+// interrupted to fork leave `mine` as home, which is no longer the parent's.
 SLOW void enter_child() {
   if (*same_process == 0) *const_cast<volatile uint32_t*>(same_process) = 1;
   Thread& t = thread;
@@ -326,7 +335,8 @@ SLOW void enter_child() {
 
 // A handler may interrupt it, and come here too.
 void name_thread(Thread& t) {
-  const uint32_t number = session->process[my_process].threads.fetch_add(1, std::memory_order_relaxed);
+  const uint32_t number =
+      session->process[my_process].threads.fetch_add(1, std::memory_order_relaxed);
   fence();
   if (t.tid != 0) return;
   t.number = number;
@@ -347,7 +357,8 @@ void write_nested(Thread& t, uint64_t kind, const void* pointer, size_t size, co
     chunk = t.nested[depth] = acquire(t);
   }
   if (chunk != nullptr) {
-    write_event(chunk, chunk->state.load(std::memory_order_relaxed) & ~1U, kind, pointer, size, site);
+    write_event(chunk, chunk->state.load(std::memory_order_relaxed) & ~1U, kind, pointer, size,
+                site);
   } else {
     lose();
   }
@@ -357,7 +368,8 @@ void write_nested(Thread& t, uint64_t kind, const void* pointer, size_t size, co
 }
 
 // `mine` is what the hook took; the thread's word holds the full chunk.
-SLOW void record_slowly(Chunk* mine, uint64_t kind, const void* pointer, size_t size, const void* site) {
+SLOW void record_slowly(Chunk* mine, uint64_t kind, const void* pointer, size_t size,
+                        const void* site) {
   Thread& t = thread;
   const int how = attached.load(std::memory_order_acquire);
   if (how != 2 && (how != 0 || !attach())) return;
@@ -374,7 +386,8 @@ SLOW void record_slowly(Chunk* mine, uint64_t kind, const void* pointer, size_t 
     fence();
     name_thread(t);
   } else {
-    mine->owner.store(kRetiredChunk, std::memory_order_release);  // [retire.release] it is the collector's
+    // [retire.release] it is the collector's
+    mine->owner.store(kRetiredChunk, std::memory_order_release);
   }
   t.home = &full_chunk;
   if (Chunk* chunk = acquire(t)) {
@@ -388,7 +401,8 @@ SLOW void record_slowly(Chunk* mine, uint64_t kind, const void* pointer, size_t 
   errno = saved;
 }
 
-FAST void record(Op op, const void* pointer, size_t size, const void* site, unsigned alignment = 0) {
+FAST void record(Op op, const void* pointer, size_t size, const void* site,
+                 unsigned alignment = 0) {
   const uint64_t kind = static_cast<uint64_t>(alignment) << kOpBits | static_cast<uint64_t>(op);
   Thread& t = thread;
   Chunk* chunk = t.mine;
@@ -480,8 +494,9 @@ std::new_handler new_handler() {
 }
 
 [[noreturn]] void throw_bad_alloc() {
-  auto* raise = _ZSt17__throw_bad_allocv != nullptr ? _ZSt17__throw_bad_allocv
-                                                    : runtime_function<void()>("_ZSt17__throw_bad_allocv");
+  auto* raise = _ZSt17__throw_bad_allocv != nullptr
+                    ? _ZSt17__throw_bad_allocv
+                    : runtime_function<void()>("_ZSt17__throw_bad_allocv");
   if (raise != nullptr) raise();
   abort();
 }
@@ -511,10 +526,11 @@ FAST void* new_object(Op op, size_t size, size_t alignment, const void* site) {
   return LIKELY(p != nullptr) ? p : until_handler_gives_up(op, size, alignment, site);
 }
 
-// What the handler throws must be caught here, which only the C++ runtime can; its function calls the throwing form.
+// What the handler throws must be caught here, which only the C++ runtime can; its function calls
+// the throwing form.
 template <class... Alignment>
-FAST void* new_nothrow(Op op, const char* name, const void* site, size_t size, const std::nothrow_t& tag,
-                       Alignment... alignment) {
+FAST void* new_nothrow(Op op, const char* name, const void* site, size_t size,
+                       const std::nothrow_t& tag, Alignment... alignment) {
   const size_t a = (0 + ... + static_cast<size_t>(alignment));
   void* p = recorded(op, allocate_object(size, a), size, site, a);
   if (LIKELY(p != nullptr)) return p;
@@ -563,7 +579,8 @@ EXPORT void free_aligned_sized(void* p, size_t alignment, size_t size) {
 }
 
 EXPORT int posix_memalign(void** result, size_t alignment, size_t size) {
-  if (UNLIKELY(not_ready())) return (*result = early_allocation(size, alignment)) == nullptr ? ENOMEM : 0;
+  if (UNLIKELY(not_ready()))
+    return (*result = early_allocation(size, alignment)) == nullptr ? ENOMEM : 0;
   void* p = nullptr;
   const int error = real.posix_memalign(&p, alignment, size);
   record(Op::kPosixMemalign, p, size, SITE, alignment_code(alignment));
@@ -636,17 +653,24 @@ EXPORT void* operator new[](size_t n, align_val_t a, const nothrow_t& t) noexcep
   return new_nothrow(Op::kNewArrayNothrow, "_ZnamSt11align_val_tRKSt9nothrow_t", SITE, n, t, a);
 }
 
-#define DELETE(op, size, alignment) free_recorded(Op::op, p, size, SITE, static_cast<size_t>(alignment))
+#define DELETE(op, size, alignment) \
+  free_recorded(Op::op, p, size, SITE, static_cast<size_t>(alignment))
 EXPORT void operator delete(void* p) noexcept { DELETE(kDelete, 0, 0); }
 EXPORT void operator delete[](void* p) noexcept { DELETE(kDeleteArray, 0, 0); }
 EXPORT void operator delete(void* p, size_t n) noexcept { DELETE(kDeleteSized, n, 0); }
 EXPORT void operator delete[](void* p, size_t n) noexcept { DELETE(kDeleteArraySized, n, 0); }
 EXPORT void operator delete(void* p, align_val_t a) noexcept { DELETE(kDelete, 0, a); }
 EXPORT void operator delete[](void* p, align_val_t a) noexcept { DELETE(kDeleteArray, 0, a); }
-EXPORT void operator delete(void* p, size_t n, align_val_t a) noexcept { DELETE(kDeleteSized, n, a); }
-EXPORT void operator delete[](void* p, size_t n, align_val_t a) noexcept { DELETE(kDeleteArraySized, n, a); }
+EXPORT void operator delete(void* p, size_t n, align_val_t a) noexcept {
+  DELETE(kDeleteSized, n, a);
+}
+EXPORT void operator delete[](void* p, size_t n, align_val_t a) noexcept {
+  DELETE(kDeleteArraySized, n, a);
+}
 EXPORT void operator delete(void* p, const nothrow_t&) noexcept { DELETE(kDeleteNothrow, 0, 0); }
-EXPORT void operator delete[](void* p, const nothrow_t&) noexcept { DELETE(kDeleteArrayNothrow, 0, 0); }
+EXPORT void operator delete[](void* p, const nothrow_t&) noexcept {
+  DELETE(kDeleteArrayNothrow, 0, 0);
+}
 EXPORT void operator delete(void* p, align_val_t a, const nothrow_t&) noexcept {
   DELETE(kDeleteNothrow, 0, a);
 }

@@ -1,12 +1,15 @@
 // The memory that the traced processes and the collector share: one file, mapped by all of them.
-// Written by: trace.cpp (chunks, process slots). Read, and chunks given back, by: collect.cpp, which also makes it.
+// Written by: trace.cpp (chunks, process slots). Read, and chunks given back, by: collect.cpp,
+// which also makes it.
 //
 //   Session | processes: a slot each | chunks of 16 KiB: a thread fills one at a time
 //
-//   free --acquire()--> held by one thread --full or thread gone--> the collector reads the rest --> free
+//   free --acquire()--> held by one thread --full or thread gone--> the collector reads the rest
+//        --> free
 //
-// The collector reads held chunks too, as far as `state` says they are written, so that nothing waits for a chunk to fill
-// and nothing is lost with a process that is killed. Plain data and lock-free words only: any process may die anywhere.
+// The collector reads held chunks too, as far as `state` says they are written, so that nothing
+// waits for a chunk to fill and nothing is lost with a process that is killed. Plain data and
+// lock-free words only: any process may die anywhere.
 #pragma once
 
 #include <stddef.h>
@@ -56,11 +59,12 @@ constexpr bool frees(Op op) {
          (op >= Op::kDelete && op <= Op::kDeleteArrayNothrow);
 }
 constexpr bool has_size(Op op) {
-  return !frees(op) || op == Op::kFreeSized || op == Op::kFreeAlignedSized || op == Op::kDeleteSized ||
-         op == Op::kDeleteArraySized;
+  return !frees(op) || op == Op::kFreeSized || op == Op::kFreeAlignedSized ||
+         op == Op::kDeleteSized || op == Op::kDeleteArraySized;
 }
 
-// head: ticks since the session began << 11 | alignment << 5 | op. alignment: 1 + its logarithm; 0 if none was asked for.
+// head: ticks since the session began << 11 | alignment << 5 | op. alignment: 1 + its logarithm; 0
+// if none was asked for.
 struct Event {
   uint64_t head;
   uint64_t site;
@@ -71,8 +75,9 @@ inline constexpr unsigned kOpBits = 5;
 inline constexpr unsigned kTickShift = 11;
 static_assert(sizeof(Event) == 32 && static_cast<unsigned>(Op::kFork) < (1U << kOpBits));
 
-// state: events written << 1 | the thread is about to write one. What the collector needs to know is in it: events below
-// the count are whole; a thread that is not writing has no event with an earlier time than now.
+// state: events written << 1 | the thread is about to write one. What the collector needs to know
+// is in it: events below the count are whole; a thread that is not writing has no event with an
+// earlier time than now.
 inline constexpr uint32_t kEventsAChunk = (kChunkBytes - 64) / sizeof(Event);
 inline constexpr uint32_t kFullState = kEventsAChunk << 1;
 
@@ -95,9 +100,10 @@ enum ProcessEnd : uint32_t { kRunning, kExited };
 struct ProcessSlot {
   std::atomic<uint32_t> ready;  // the rest is written
   uint32_t pid;
-  int32_t parent;             // the slot that it was forked from; -1: it began with exec
-  uint32_t fork;              // which of the parent's forks; 0: not known
-  uint32_t foreign;           // in another PID namespace: the collector cannot ask whether its threads live
+  int32_t parent;  // the slot that it was forked from; -1: it began with exec
+  uint32_t fork;   // which of the parent's forks; 0: not known
+  // In another PID namespace: the collector cannot ask whether its threads live
+  uint32_t foreign;
   std::atomic<uint32_t> end;  // ProcessEnd
   std::atomic<uint32_t> threads;
   std::atomic<uint32_t> forks;
@@ -124,10 +130,12 @@ struct Session {
   alignas(128) ProcessSlot process[kMostProcesses];
 };
 
-inline constexpr size_t kSessionBytes = (sizeof(Session) + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
+inline constexpr size_t kSessionBytes =
+    (sizeof(Session) + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
 
-// A list of chunks by index, so that it means the same in every process. The count of changes defeats this: T1 reads head
-// A and next B; T2 takes A and B and gives A back; T1's exchange would then make B, which T2 fills, the head.
+// A list of chunks by index, so that it means the same in every process. The count of changes
+// defeats this: T1 reads head A and next B; T2 takes A and B and gives A back; T1's exchange would
+// then make B, which T2 fills, the head.
 inline Chunk* chunk_at(Session* session, uint32_t index) {
   return reinterpret_cast<Chunk*>(reinterpret_cast<char*>(session) + kSessionBytes) + index;
 }
@@ -138,12 +146,14 @@ inline constexpr uint64_t kOneChange = uint64_t{1} << 32;
 
 inline Chunk* take_chunk(Session* session) {
   uint64_t head =
-      session->free_head.load(std::memory_order_acquire);  // [take.acquire] pairs with [give.release]
+      // [take.acquire] pairs with [give.release]
+      session->free_head.load(std::memory_order_acquire);
   while (static_cast<uint32_t>(head) != 0) {
     Chunk* chunk = chunk_at(session, static_cast<uint32_t>(head) - 1);
     const uint64_t next = chunk->next.load(std::memory_order_relaxed);
-    if (session->free_head.compare_exchange_weak(head, ((head & ~(kOneChange - 1)) + kOneChange) | next,
-                                                 std::memory_order_acquire, std::memory_order_acquire))
+    if (session->free_head.compare_exchange_weak(
+            head, ((head & ~(kOneChange - 1)) + kOneChange) | next, std::memory_order_acquire,
+            std::memory_order_acquire))
       return chunk;
   }
   if (session->fresh.load(std::memory_order_relaxed) >= session->chunks) return nullptr;
@@ -156,9 +166,10 @@ inline void give_chunk(Session* session, Chunk* chunk) {
   const uint64_t mine = index_of(session, chunk) + 1;
   do {
     chunk->next.store(static_cast<uint32_t>(head), std::memory_order_relaxed);
-  } while (!session->free_head.compare_exchange_weak(head, ((head & ~(kOneChange - 1)) + kOneChange) | mine,
-                                                     std::memory_order_release,  // [give.release]
-                                                     std::memory_order_relaxed));
+  } while (!session->free_head.compare_exchange_weak(
+      head, ((head & ~(kOneChange - 1)) + kOneChange) | mine,
+      std::memory_order_release,  // [give.release]
+      std::memory_order_relaxed));
 }
 
 }  // namespace lanemalloc::trace

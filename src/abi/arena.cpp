@@ -147,7 +147,8 @@ EXPORT void lane_arena_rewind(lane_arena* arena, lane_arena_checkpoint checkpoin
   if (started(arena).rewind(checkpoint)) return;
   Text why;
   why << "the checkpoint in block " << static_cast<const void*>(checkpoint.block)
-      << " is not in the arena: it is another arena's, or there was a reset or an earlier rewind since"
+      << " is not in the arena: it is another arena's, or there was a reset or an earlier rewind "
+         "since"
       << '\0';
   report_misuse("lane_arena_rewind", arena, why.data());
 }

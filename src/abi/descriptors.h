@@ -1,5 +1,6 @@
-// Descriptors: places for the heaps or pools of the process, of one size, and the way from a handle to one. A place is never given back
-// to malloc, so a thread that looks up a handle while another one destroys the pool still reads a descriptor.
+// Descriptors: places for the heaps or pools of the process, of one size, and the way from a handle
+// to one. A place is never given back to malloc, so a thread that looks up a handle while another
+// one destroys the pool still reads a descriptor.
 // Called by: abi. Locking: the depot's for places, not for signal handlers; none to look up.
 #pragma once
 
@@ -17,8 +18,9 @@ class Descriptors {
       place = list_;
       if (place != nullptr) list_ = place->next;
     });
-    return place != nullptr ? place
-                            : process_engine.allocate_aligned(sizeof(Place), alignof(Place), thread_slot);
+    return place != nullptr
+               ? place
+               : process_engine.allocate_aligned(sizeof(Place), alignof(Place), thread_slot);
   }
   // What lies there stays as it is.
   void give(void* object) {
@@ -38,7 +40,8 @@ class Descriptors {
   Place* list_ = nullptr;
 };
 
-// The heap or pool that has this handle, which may be any value; null if none of that type has it, and then that has been reported.
+// The heap or pool that has this handle, which may be any value; null if none of that type has it,
+// and then that has been reported.
 template <class Front, KindOwner::Type kType>
 NOINLINE Front* live_slowly(const void* handle, const char* function) {
   const KindOwner* owner = process_engine.find_owner(handle, kType);

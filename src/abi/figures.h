@@ -1,4 +1,5 @@
-// Figures: what was counted, at the moment of their making. Called by: the other files of abi/. Locking: none; safe in handlers.
+// Figures: what was counted, at the moment of their making. Called by: the other files of abi/.
+// Locking: none; safe in handlers.
 #pragma once
 
 #include "abi/process.h"
@@ -12,7 +13,8 @@ class Figures {
   Figures(const Figures&) = delete;
   ~Figures();
 
-  explicit operator bool() const { return is_good_; }  // else the allocator could not start, and all are 0
+  // Else the allocator could not start, and all are 0
+  explicit operator bool() const { return is_good_; }
   const Statistics& operator*() const;
 
   // In a fork child: who had a place is not here.
@@ -37,8 +39,8 @@ void write_profiles_at_end();
 
 // Writes the figures where the options say, as they say.
 void report_figures();
-// Has a signal do that, in place of the one before; 0: none. Returns 0; EBUSY, and nothing has changed: the signal is ignored, or the
-// program has a handler for it; ENOTSUP: the system refused.
+// Has a signal do that, in place of the one before; 0: none. Returns 0; EBUSY, and nothing has
+// changed: the signal is ignored, or the program has a handler for it; ENOTSUP: the system refused.
 int watch_signal(uint32_t number);
 
 }  // namespace lanemalloc

@@ -52,10 +52,12 @@ Identity identity_of(int fd) {
 
 bool is_standard_error_still() {
   const Identity now = identity_of(STDERR_FILENO);
-  return now.number != 0 && now.number == standard_error.number && now.device == standard_error.device;
+  return now.number != 0 && now.number == standard_error.number &&
+         now.device == standard_error.device;
 }
 
-// The same open file under a number that no program takes for its standard input, output or error; -1 and errno.
+// The same open file under a number that no program takes for its standard input, output or error;
+// -1 and errno.
 int moved_up(int fd) {
   if (fd < 0 || fd > STDERR_FILENO) return fd;
   const int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);

@@ -1,5 +1,6 @@
-// The functions of include/lanemalloc/heap.h. What they are given is looked up, not followed, until it is known to be a handle
-// (slab/handle.h). Heaps, and the kinds that they are made of, lie in memory that is never anything else.
+// The functions of include/lanemalloc/heap.h. What they are given is looked up, not followed, until
+// it is known to be a handle (slab/handle.h). Heaps, and the kinds that they are made of, lie in
+// memory that is never anything else.
 #include <errno.h>
 #include <lanemalloc/heap.h>
 #include <lanemalloc/safepoint.h>
@@ -63,7 +64,8 @@ NOINLINE void free_in(lane_heap* heap, void* object, Bytes size, const char* fun
   errno = saved;
 }
 
-// What is wrong with the size, and with checked=1 with the object, is told now; the rest when it is freed.
+// What is wrong with the size, and with checked=1 with the object, is told now; the rest when it is
+// freed.
 NOINLINE bool may_defer(lane_heap* heap, void* object, Bytes size, const char* function) {
   ProcessHeap* h = object != nullptr ? live(heap, function) : nullptr;
   if (h == nullptr) return false;
@@ -107,7 +109,8 @@ EXPORT lane_heap* lane_heap_create(const lane_heap_options* options) {
   void* place = start_process() ? descriptors.take() : nullptr;
   if (place == nullptr) return static_cast<lane_heap*>(or_no_memory(nullptr));
   static_assert(alignof(ProcessHeap) <= kNoSharing);
-  auto* heap = new (place) ProcessHeap(process_engine, kSource, o.name != nullptr ? o.name : "heap", parent);
+  auto* heap =
+      new (place) ProcessHeap(process_engine, kSource, o.name != nullptr ? o.name : "heap", parent);
   if (heap->start(o.limit, o.soft_limit, o.on_soft_limit, o.argument, thread_slot))
     return reinterpret_cast<lane_heap*>(heap->owner().handle);
   descriptors.give(heap);
@@ -121,7 +124,8 @@ EXPORT size_t lane_heap_destroy(lane_heap* heap) {
 
 EXPORT void* lane_heap_alloc_out_of_line(lane_heap* heap, size_t size) {
   if (LIKELY(size <= kSmallMax)) {
-    void* object = ProcessHeap::allocate_quickly(process_engine, handle_of(heap), size, thread_slot);
+    void* object =
+        ProcessHeap::allocate_quickly(process_engine, handle_of(heap), size, thread_slot);
     if (LIKELY(object != nullptr)) return object;
   }
   return alloc_missed(heap, size);
@@ -159,13 +163,14 @@ EXPORT void* lane_heap_realloc(lane_heap* heap, void* object, size_t size) {
 }
 
 EXPORT void lane_heap_free(lane_heap* heap, void* object) {
-  if (LIKELY(ProcessHeap::free_quickly(process_engine, handle_of(heap), object, thread_slot))) return;
+  if (LIKELY(ProcessHeap::free_quickly(process_engine, handle_of(heap), object, thread_slot)))
+    return;
   free_in(heap, object, ProcessHeap::kUnknown, "lane_heap_free");
 }
 
 EXPORT void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size_t size) {
-  if (UNLIKELY(size > kSmallMax ||
-               !ProcessHeap::free_quickly(process_engine, handle_of(heap), object, size, thread_slot)))
+  if (UNLIKELY(size > kSmallMax || !ProcessHeap::free_quickly(process_engine, handle_of(heap),
+                                                              object, size, thread_slot)))
     free_in(heap, object, size, "lane_heap_free_sized");
 }
 
@@ -195,8 +200,9 @@ EXPORT int lane_heap_walk(lane_heap* heap, int (*visit)(void*, size_t, void*), v
   ProcessHeap* h = live(heap, "lane_heap_walk");
   if (h == nullptr) return 0;
   int result = 0;
-  const bool complete =
-      h->walk(thread_slot, [&](void* object, Bytes size) { return result = visit(object, size, argument); });
+  const bool complete = h->walk(thread_slot, [&](void* object, Bytes size) {
+    return result = visit(object, size, argument);
+  });
   if (complete) return result;
   errno = ENOMEM;
   return -1;

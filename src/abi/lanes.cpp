@@ -1,4 +1,5 @@
-// How threads enter lanes, asked and set while the process runs. Public declarations: include/lanemalloc/lanemalloc.h.
+// How threads enter lanes, asked and set while the process runs. Public declarations:
+// include/lanemalloc/lanemalloc.h.
 #include <errno.h>
 #include <string.h>
 
@@ -11,7 +12,8 @@ extern "C" {
 EXPORT size_t lane_entry(char* text, size_t size) {
   Text entry;
   if (start_process()) {
-    OptionReader::write_entry(entry, process_engine.entry(), process_engine.world().lanes.orders().lanes());
+    OptionReader::write_entry(entry, process_engine.entry(),
+                              process_engine.world().lanes.orders().lanes());
   }
   if (size > 0) {
     const size_t n = entry.size() < size - 1 ? entry.size() : size - 1;

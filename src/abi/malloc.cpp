@@ -1,6 +1,6 @@
-// The malloc symbols, with the C library's rules for errno, alignment and size 0; those that tell of memory in use are in stats.cpp. Each
-// is safe in signal handlers, in threads, in fork children and in late destructors. Public declarations: include/lanemalloc/lanemalloc.h;
-// malloc.h.
+// The malloc symbols, with the C library's rules for errno, alignment and size 0; those that tell
+// of memory in use are in stats.cpp. Each is safe in signal handlers, in threads, in fork children
+// and in late destructors. Public declarations: include/lanemalloc/lanemalloc.h; malloc.h.
 //
 // malloc and free contain the hit path only; what follows is a jump to a function out of line.
 #include <errno.h>
@@ -55,7 +55,8 @@ NOINLINE void free_slow(void* p, Gate* gate) {
   if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("free", p, verdict);
 }
 
-// The arguments lie where free() and free_missed() have them: what goes from one to the other is left in its registers.
+// The arguments lie where free() and free_missed() have them: what goes from one to the other is
+// left in its registers.
 AS_DECLARED void free_full(void*, Gate* gate, ProcessEngine::Remote* batch) {
   process_engine.flush_slow(batch, thread_slot, gate);
 }
@@ -73,7 +74,8 @@ AS_DECLARED void free_look(void*, Gate* gate, Slab* slab) {
 }
 
 FAST void* allocate(Bytes size) {
-  return process_engine.allocate(size, thread_slot, [=](Gate* gate) { return malloc_missed(size, gate); });
+  return process_engine.allocate(size, thread_slot,
+                                 [=](Gate* gate) { return malloc_missed(size, gate); });
 }
 
 FAST void deallocate(void* p) {
@@ -85,13 +87,14 @@ FAST void deallocate(void* p) {
 void* allocate_zeroed(Bytes count, Bytes size) {
   Bytes total;
   if (UNLIKELY(__builtin_mul_overflow(count, size, &total))) return no_memory();
-  return checked_allocation(total, [=] { return process_engine.allocate_zeroed(total, thread_slot); });
+  return checked_allocation(total,
+                            [=] { return process_engine.allocate_zeroed(total, thread_slot); });
 }
 
 // alignment: a power of two.
 void* allocate_aligned(Bytes size, Bytes alignment) {
-  return checked_allocation(size,
-                            [=] { return process_engine.allocate_aligned(size, alignment, thread_slot); });
+  return checked_allocation(
+      size, [=] { return process_engine.allocate_aligned(size, alignment, thread_slot); });
 }
 
 void* reallocate(void* p, Bytes size) {
@@ -105,11 +108,12 @@ void* reallocate(void* p, Bytes size) {
     report_bad_pointer("realloc", p, found.verdict);
     return no_memory();
   }
-  return checked_allocation(size,
-                            [=] { return process_engine.reallocate(p, found.entry, size, thread_slot); });
+  return checked_allocation(
+      size, [=] { return process_engine.reallocate(p, found.entry, size, thread_slot); });
 }
 
-// memalign's rule: an alignment that is no power of two is rounded up to one. EINVAL only where there is none.
+// memalign's rule: an alignment that is no power of two is rounded up to one. EINVAL only where
+// there is none.
 void* allocate_rounded(Bytes alignment, Bytes size) {
   constexpr Bytes kMostAlignment = SIZE_MAX / 2 + 1;
   if (alignment > kMostAlignment) {
@@ -142,7 +146,8 @@ EXPORT void* LANE_NAME(reallocarray)(void* p, size_t count, size_t size) {
   return reallocate(p, total);
 }
 
-// C23: the size and alignment are what the object was asked for with; they add nothing that we need.
+// C23: the size and alignment are what the object was asked for with; they add nothing that we
+// need.
 EXPORT void LANE_NAME(free_sized)(void* p, size_t) { deallocate(p); }
 EXPORT void LANE_NAME(free_aligned_sized)(void* p, size_t, size_t) { deallocate(p); }
 
@@ -156,7 +161,9 @@ EXPORT int LANE_NAME(posix_memalign)(void** result, size_t alignment, size_t siz
   return 0;
 }
 
-EXPORT void* LANE_NAME(memalign)(size_t alignment, size_t size) { return allocate_rounded(alignment, size); }
+EXPORT void* LANE_NAME(memalign)(size_t alignment, size_t size) {
+  return allocate_rounded(alignment, size);
+}
 
 EXPORT void* LANE_NAME(aligned_alloc)(size_t alignment, size_t size) {
   return allocate_rounded(alignment, size);
@@ -184,7 +191,8 @@ EXPORT int LANE_NAME(malloc_trim)(size_t) {
   return start_process() && process_engine.trim(thread_slot) ? 1 : 0;
 }
 
-// The parameters of the C library's allocator mean nothing here; setting a known one is not an error.
+// The parameters of the C library's allocator mean nothing here; setting a known one is not an
+// error.
 EXPORT int LANE_NAME(mallopt)(int parameter, int) {
   switch (parameter) {
     case M_MXFAST:

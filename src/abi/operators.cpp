@@ -1,5 +1,6 @@
-// All forms of operator new and delete. The throwing ones call the new handler and throw bad_alloc by way of the
-// program's own C++ runtime, found when it is needed: this library is built without exceptions and needs libc only.
+// All forms of operator new and delete. The throwing ones call the new handler and throw bad_alloc
+// by way of the program's own C++ runtime, found when it is needed: this library is built without
+// exceptions and needs libc only.
 #if !defined(LANEMALLOC_PREFIXED)
 
 #include <dlfcn.h>
@@ -36,8 +37,9 @@ std::new_handler new_handler() {
 }
 
 [[noreturn]] void throw_bad_alloc() {
-  auto* raise = _ZSt17__throw_bad_allocv != nullptr ? _ZSt17__throw_bad_allocv
-                                                    : runtime_function<void()>("_ZSt17__throw_bad_allocv");
+  auto* raise = _ZSt17__throw_bad_allocv != nullptr
+                    ? _ZSt17__throw_bad_allocv
+                    : runtime_function<void()>("_ZSt17__throw_bad_allocv");
   if (raise != nullptr) raise();
   static constexpr char kLine[] =
       "lanemalloc: operator new: out of memory, and no C++ runtime to throw bad_alloc\n";
@@ -45,7 +47,8 @@ std::new_handler new_handler() {
   abort();
 }
 
-// Off the lane, and in a function that is not noexcept: what the handler throws passes through here.
+// Off the lane, and in a function that is not noexcept: what the handler throws passes through
+// here.
 template <class Allocate>
 void* until_handler_gives_up(Allocate allocate) {
   for (;;) {
@@ -57,7 +60,8 @@ void* until_handler_gives_up(Allocate allocate) {
 }
 
 void* allocate_once(Bytes size) {
-  return size <= PTRDIFF_MAX && start_process() ? process_engine.allocate(size, thread_slot) : nullptr;
+  return size <= PTRDIFF_MAX && start_process() ? process_engine.allocate(size, thread_slot)
+                                                : nullptr;
 }
 void* allocate_once(Bytes size, std::align_val_t alignment) {
   return size <= PTRDIFF_MAX && start_process()
@@ -66,25 +70,29 @@ void* allocate_once(Bytes size, std::align_val_t alignment) {
 }
 
 NOINLINE void* new_slow(Bytes size, Gate* gate) {
-  if (void* p = process_engine.allocate_quickly(size, thread_slot, gate); LIKELY(p != nullptr)) return p;
+  if (void* p = process_engine.allocate_quickly(size, thread_slot, gate); LIKELY(p != nullptr))
+    return p;
   Owned::leave_as_found(thread_slot, gate);
   return until_handler_gives_up([=] { return allocate_once(size); });
 }
 
 FAST void* new_object(Bytes size) {
-  return process_engine.allocate(size, thread_slot, [=](Gate* gate) { return new_slow(size, gate); });
+  return process_engine.allocate(size, thread_slot,
+                                 [=](Gate* gate) { return new_slow(size, gate); });
 }
 
 NOINLINE void* new_aligned(Bytes size, std::align_val_t alignment) {
   return until_handler_gives_up([=] { return allocate_once(size, alignment); });
 }
 
-// The nothrow forms must catch what a handler throws. Only the runtime's own can, which calls the throwing form, ours.
-// A program whose runtime has none is out of memory without further ado.
+// The nothrow forms must catch what a handler throws. Only the runtime's own can, which calls the
+// throwing form, ours. A program whose runtime has none is out of memory without further ado.
 template <class... Alignment>
-void* new_nothrow(const char* runtime_name, Bytes size, const std::nothrow_t& tag, Alignment... alignment) {
+void* new_nothrow(const char* runtime_name, Bytes size, const std::nothrow_t& tag,
+                  Alignment... alignment) {
   if (void* p = allocate_once(size, alignment...)) return p;
-  auto* theirs = runtime_function<void*(Bytes, Alignment..., const std::nothrow_t&)>(runtime_name, RTLD_NEXT);
+  auto* theirs =
+      runtime_function<void*(Bytes, Alignment..., const std::nothrow_t&)>(runtime_name, RTLD_NEXT);
   if (theirs != nullptr) return theirs(size, alignment..., tag);
   return nullptr;
 }

@@ -1,5 +1,5 @@
-// The functions of include/lanemalloc/pool.h. What they are given is looked up, not followed, until it is known to be a handle
-// (slab/handle.h). Pools lie in memory that is never anything else.
+// The functions of include/lanemalloc/pool.h. What they are given is looked up, not followed, until
+// it is known to be a handle (slab/handle.h). Pools lie in memory that is never anything else.
 #include <errno.h>
 #include <lanemalloc/pool.h>
 #include <lanemalloc/safepoint.h>
@@ -15,8 +15,9 @@ namespace lanemalloc {
 namespace {
 
 using ProcessPool = Pool<Linux>;
-static_assert(LANE_GATE_AREA == offsetof(Gate, area_of_hits) && LANE_LABELS_OF_POOLS == Labels::kPools &&
-              LANE_BUSY_BYTE == kBusyByte && LANE_HIT_BYTES == Bin::kHitBytes);
+static_assert(LANE_GATE_AREA == offsetof(Gate, area_of_hits) &&
+              LANE_LABELS_OF_POOLS == Labels::kPools && LANE_BUSY_BYTE == kBusyByte &&
+              LANE_HIT_BYTES == Bin::kHitBytes);
 static_assert(offsetof(lane_bin, head) == offsetof(Bin, head) &&
               offsetof(lane_bin, end) == offsetof(Bin, end));
 static_assert(LANE_POOL_ZERO == ProcessPool::kZero && LANE_POOL_WAIT == ProcessPool::kWait &&
@@ -34,7 +35,9 @@ Bytes alignment_of(const lane_pool_options& o) {
   Bytes alignment = o.alignment == 0 ? natural : o.alignment;
   if (!is_power_of_two(alignment) || alignment > kBlockSize) return 0;
   if (alignment < alignof(Object)) alignment = alignof(Object);
-  const Bytes padding = o.padding == LANE_OWN_LINE ? 64 : o.padding == LANE_OWN_PAIR ? kNoSharing : 1;
+  const Bytes padding = o.padding == LANE_OWN_LINE   ? 64
+                        : o.padding == LANE_OWN_PAIR ? kNoSharing
+                                                     : 1;
   return alignment > padding ? alignment : padding;
 }
 
@@ -54,7 +57,8 @@ NOINLINE bool may_defer(lane_pool* pool, void* object) {
   ProcessPool* p = object != nullptr ? live(pool, "lane_safepoint_pool_free") : nullptr;
   if (p == nullptr) return false;
   const Verdict verdict = p->find(object);
-  if (verdict != Verdict::kGood) report_bad_pointer("lane_safepoint_pool_free", object, verdict, &p->owner());
+  if (verdict != Verdict::kGood)
+    report_bad_pointer("lane_safepoint_pool_free", object, verdict, &p->owner());
   return verdict == Verdict::kGood;
 }
 
@@ -88,7 +92,8 @@ NOINLINE void* alloc_missed(lane_pool* pool) {
 NOINLINE void free_slowly(ProcessPool* p, void* object) {
   const int saved = errno;
   const Verdict verdict = p->free(object, thread_slot);
-  if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("lane_pool_free", object, verdict, &p->owner());
+  if (UNLIKELY(verdict != Verdict::kGood))
+    report_bad_pointer("lane_pool_free", object, verdict, &p->owner());
   errno = saved;
 }
 
@@ -112,9 +117,10 @@ EXPORT lane_pool* lane_pool_create(const lane_pool_options* options) {
   if (place == nullptr) return failed(ENOMEM), nullptr;
   const lane_pool_options& o = *options;
   static_assert(alignof(ProcessPool) <= kNoSharing);
-  auto* pool = new (place) ProcessPool(process_engine, o.name != nullptr ? o.name : "pool", o.object_size,
-                                       alignment_of(o), {o.init, o.fini, o.ctor, o.dtor, o.argument},
-                                       {o.import_objects, o.release_objects, o.source});
+  auto* pool =
+      new (place) ProcessPool(process_engine, o.name != nullptr ? o.name : "pool", o.object_size,
+                              alignment_of(o), {o.init, o.fini, o.ctor, o.dtor, o.argument},
+                              {o.import_objects, o.release_objects, o.source});
   if (pool->start(o.limit, static_cast<uint32_t>(o.reserve), thread_slot))
     return reinterpret_cast<lane_pool*>(pool->owner().handle);
   destroy(pool);

@@ -1,5 +1,6 @@
 // Start and end of the allocator in a process: options, fork handlers, the figures at exit.
-// Locking: the first caller starts the engine with all signals blocked; others wait for it, which takes microseconds.
+// Locking: the first caller starts the engine with all signals blocked; others wait for it, which
+// takes microseconds.
 #include "abi/process.h"
 
 #include <errno.h>
@@ -44,7 +45,8 @@ LANEMALLOC_NOTE(lanemalloc_stats_root);
 
 // The same word, for hits that are compiled into programs (include/lanemalloc/pool.h).
 extern "C" {
-EXPORT extern thread_local Slot lane_thread_slot __attribute__((alias("_ZN10lanemalloc11thread_slotE")));
+EXPORT extern thread_local Slot lane_thread_slot
+    __attribute__((alias("_ZN10lanemalloc11thread_slotE")));
 }
 
 constinit std::atomic<bool> process_started{false};
@@ -83,15 +85,16 @@ void tell_entry() {
   const Entry entry = process_engine.entry();
   if (options.settings.choose_entry || entry == options.settings.entry) return;
   Text line;
-  line
-      << "lanemalloc: lanes=percpu: no restartable sequences here (rseq of the kernel and the C library, and "
-         "membarrier's restart), using ";
+  line << "lanemalloc: lanes=percpu: no restartable sequences here (rseq of the kernel and the C "
+          "library, and "
+          "membarrier's restart), using ";
   OptionReader::write_entry(line, entry, process_engine.world().lanes.orders().lanes());
   line.end();
   Linux::say(line.data(), line.size());
 }
 
-// Tells why no figures come by the signal: somebody (nohup) has it ignored, or the program has a handler.
+// Tells why no figures come by the signal: somebody (nohup) has it ignored, or the program has a
+// handler.
 void tell_signal() {
   Text line;
   line << "lanemalloc: stats=";
@@ -125,7 +128,8 @@ void after_fork_in_parent() {
   process_engine.step_back(thread_slot);
   // A child that was made by a handler of the fork has forgotten them.
   uint32_t forks = forks_under_way.load(std::memory_order_relaxed);
-  while (forks != 0 && !forks_under_way.compare_exchange_weak(forks, forks - 1, std::memory_order_relaxed)) {
+  while (forks != 0 &&
+         !forks_under_way.compare_exchange_weak(forks, forks - 1, std::memory_order_relaxed)) {
   }
 }
 void sort_out_child() {
@@ -171,13 +175,15 @@ bool start_process_slowly() {
   Stage now = stage.load(std::memory_order_acquire);
   const uint64_t mask = Linux::block_signals();
   while (now != Stage::kStarted) {
-    if (now == Stage::kNew && stage.compare_exchange_weak(now, Stage::kStarting, std::memory_order_acquire)) {
+    if (now == Stage::kNew &&
+        stage.compare_exchange_weak(now, Stage::kStarting, std::memory_order_acquire)) {
       File::remember_standard_error();
       read_options();
       const bool good = process_engine.start(options.settings, report_late);
       // release: a reader that sees a time finds what the other fields name.
       if (good)
-        __atomic_store_n(&LANE_NAME(lanemalloc_stats_root).started_at_ns, Linux::now_ns(), __ATOMIC_RELEASE);
+        __atomic_store_n(&LANE_NAME(lanemalloc_stats_root).started_at_ns, Linux::now_ns(),
+                         __ATOMIC_RELEASE);
       process_started.store(good, std::memory_order_release);  // [started.release]
       stage.store(good ? Stage::kStarted : Stage::kNew, std::memory_order_release);
       if (!good) {
@@ -198,7 +204,9 @@ bool start_process_slowly() {
 
 namespace {
 
-const char* word_for(KindOwner::Type type) { return type == KindOwner::Type::kHeap ? "heap" : "pool"; }
+const char* word_for(KindOwner::Type type) {
+  return type == KindOwner::Type::kHeap ? "heap" : "pool";
+}
 
 Text& operator<<(Text& line, const KindOwner& owner) {
   return line << word_for(owner.type) << " \"" << owner.name << '"';
@@ -224,12 +232,13 @@ void report_wrong_size(const char* function, const void* pointer, Bytes size, By
                        const KindOwner& owner) {
   if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
   Text line;
-  line << "lanemalloc: " << function << '(' << pointer << ", " << uint64_t{size} << "): the object of "
-       << owner << " has " << uint64_t{real} << " bytes";
+  line << "lanemalloc: " << function << '(' << pointer << ", " << uint64_t{size}
+       << "): the object of " << owner << " has " << uint64_t{real} << " bytes";
   say_bad(line);
 }
 
-void report_bad_pointer(const char* function, const void* pointer, Verdict why, const KindOwner* expected) {
+void report_bad_pointer(const char* function, const void* pointer, Verdict why,
+                        const KindOwner* expected) {
   if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
   Text line;
   line << "lanemalloc: " << function << '(' << pointer << "): ";
@@ -265,7 +274,8 @@ void report_bad_pointer(const char* function, const void* pointer, Verdict why, 
       line << "freed already, or written to after it was freed";
       break;
   }
-  const bool is_strange = why == Verdict::kOfKind || why == Verdict::kOfMalloc || why == Verdict::kNotOurs;
+  const bool is_strange =
+      why == Verdict::kOfKind || why == Verdict::kOfMalloc || why == Verdict::kNotOurs;
   if (expected != nullptr) {
     // Two of one name are told apart by their addresses.
     const KindOwner* real = why == Verdict::kOfKind ? process_engine.owner_of(pointer) : nullptr;

@@ -24,14 +24,15 @@ FAST bool start_process() {
   return LIKELY(process_started.load(std::memory_order_acquire)) || start_process_slowly();
 }
 
-// In a fork child where a handler of another library comes before ours and starts a thread: does what ours would do. False: the
-// child runs no handlers.
+// In a fork child where a handler of another library comes before ours and starts a thread: does
+// what ours would do. False: the child runs no handlers.
 bool sort_out_child_early();
 
 // The options in use.
 Options& process_options();
 
-// Tells the user of a bad pointer as the options say; returns unless they say abort. expected: whose it should be; null: malloc's.
+// Tells the user of a bad pointer as the options say; returns unless they say abort. expected:
+// whose it should be; null: malloc's.
 SLOW void report_bad_pointer(const char* function, const void* pointer, Verdict why,
                              const KindOwner* expected = nullptr);
 SLOW void report_wrong_size(const char* function, const void* pointer, Bytes size, Bytes real,

@@ -1,5 +1,5 @@
-// Profiles: sampling is turned on and off, and what was sampled is written, when the program asks for it or ends. Public declarations:
-// include/lanemalloc/stats.h. Locking: none.
+// Profiles: sampling is turned on and off, and what was sampled is written, when the program asks
+// for it or ends. Public declarations: include/lanemalloc/stats.h. Locking: none.
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -25,8 +25,10 @@ int write_profile_of(StackKind kind, const char* name, const char* path) {
   clock_gettime(CLOCK_REALTIME, &now);
   ProfileFacts facts;
   facts.kind = kind;
-  facts.period = kind == StackKind::kAllocation ? sampler().interval() : sampler().contention_interval();
-  facts.time_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+  facts.period =
+      kind == StackKind::kAllocation ? sampler().interval() : sampler().contention_interval();
+  facts.time_ns =
+      static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
   facts.duration_ns = Linux::now_ns() - sampling_since;
   File file(path, name);
   if (file.error() != 0) return file.error();
@@ -43,7 +45,8 @@ void write_at_end(StackKind kind, const char* name) {
   if (error == 0) return;
   Text line;
   line << "lanemalloc: profile_file=" << path << ": "
-       << (error == ENOTSUP ? "nothing is sampled; set sample, for example sample=512k" : File::why(error));
+       << (error == ENOTSUP ? "nothing is sampled; set sample, for example sample=512k"
+                            : File::why(error));
   line.end();
   Linux::say(line.data(), line.size());
 }
@@ -56,7 +59,8 @@ void write_at_end(StackKind kind, const char* name) {
 // Without a priority, so behind the one that registers a static program's tables.
 [[gnu::constructor]] void constructors_run() {
   has_constructed = true;
-  if (sampling_since == 0 && process_options().seeing.sample.bytes != 0 && start_process()) start_sampling();
+  if (sampling_since == 0 && process_options().seeing.sample.bytes != 0 && start_process())
+    start_sampling();
 }
 
 }  // namespace
@@ -68,7 +72,8 @@ void start_sampling() {
   if (is_on) {
     prepare_unwinding(o.unwind_by_frames ? Unwinding::kFrames : Unwinding::kTables);
     if (!sampler().start(capture_stack)) {
-      static constexpr char kLine[] = "lanemalloc: sample: no address space for stacks; nothing is sampled\n";
+      static constexpr char kLine[] =
+          "lanemalloc: sample: no address space for stacks; nothing is sampled\n";
       return Linux::say(kLine, sizeof kLine - 1);
     }
     if (sampling_since == 0) sampling_since = Linux::now_ns();

@@ -1,4 +1,5 @@
-// Reports: figures that a process writes by itself, at its end or when a signal comes; and the options as a reader sees and sets them.
+// Reports: figures that a process writes by itself, at its end or when a signal comes; and the
+// options as a reader sees and sets them.
 // Locking: none. Reports may run in a handler.
 #include <errno.h>
 #include <signal.h>
@@ -38,7 +39,8 @@ void write_figures(const Statistics& figures, SeeingOptions::Format format, File
 // Gives the signal back, unless the program has taken it.
 void watch_no_signal() {
   struct sigaction now = {};
-  if (watched != 0 && sigaction(static_cast<int>(watched), nullptr, &now) == 0 && now.sa_handler == on_signal)
+  if (watched != 0 && sigaction(static_cast<int>(watched), nullptr, &now) == 0 &&
+      now.sa_handler == on_signal)
     sigaction(static_cast<int>(watched), &before_watched, nullptr);
   watched = 0;
 }
@@ -77,7 +79,8 @@ int set_process_option(const char* key, const char* value) {
   look_after_scavenger();
   process_options() = wanted;
   write_options();
-  if (strcmp(key, "sample") == 0 || strcmp(key, "sample_wait_ns") == 0 || strcmp(key, "unwind") == 0)
+  if (strcmp(key, "sample") == 0 || strcmp(key, "sample_wait_ns") == 0 ||
+      strcmp(key, "unwind") == 0)
     start_sampling();
   return 0;
 }

@@ -1,6 +1,7 @@
 // Deferred frees and readers. Public declarations: include/lanemalloc/safepoint.h.
 //
-// A deferred free contains the store into the lane's ring only; what follows is a jump to a function out of line.
+// A deferred free contains the store into the lane's ring only; what follows is a jump to a
+// function out of line.
 #include "lanemalloc/safepoint.h"
 
 #include <errno.h>
@@ -32,7 +33,8 @@ void call(void* function, void** objects, size_t n) {
   for (size_t i = 0; i < n; ++i) reinterpret_cast<void (*)(void*)>(function)(objects[i]);
 }
 
-// --- The ends of threads that have registered readers: a key of their own, since such a thread may never allocate.
+// --- The ends of threads that have registered readers: a key of their own, since such a thread may
+// never allocate.
 
 constinit std::atomic<uint64_t> ends_key{0};  // the key's number + 1; 0: none yet
 
@@ -69,7 +71,8 @@ using namespace lanemalloc;
 extern "C" {
 
 EXPORT int lane_safepoint_free(void* object) {
-  return process_engine.defer(object, thread_slot, [=](Gate* gate) { return defer_missed(object, gate); });
+  return process_engine.defer(object, thread_slot,
+                              [=](Gate* gate) { return defer_missed(object, gate); });
 }
 
 EXPORT int lane_safepoint_call(void (*f)(void* object), void* object) {
@@ -77,7 +80,9 @@ EXPORT int lane_safepoint_call(void (*f)(void* object), void* object) {
   return process_engine.defer_call({call, reinterpret_cast<void*>(f), object}, thread_slot);
 }
 
-EXPORT size_t lane_safepoint() { return start_process() ? process_engine.free_at_stop(thread_slot) : 0; }
+EXPORT size_t lane_safepoint() {
+  return start_process() ? process_engine.free_at_stop(thread_slot) : 0;
+}
 
 EXPORT size_t lane_safepoint_poll() {
   return start_process() ? process_engine.free_what_may_be_freed(thread_slot) : 0;

@@ -1,5 +1,6 @@
-// What was counted, for programs: lane_stats() and its texts, the C library's mallinfo, malloc_info and malloc_stats; and everything by
-// name. Public declarations: include/lanemalloc/stats.h; malloc.h. Locking: none; each caller has figures of its own.
+// What was counted, for programs: lane_stats() and its texts, the C library's mallinfo, malloc_info
+// and malloc_stats; and everything by name. Public declarations: include/lanemalloc/stats.h;
+// malloc.h. Locking: none; each caller has figures of its own.
 #include "lanemalloc/stats.h"
 
 #include <errno.h>
@@ -14,7 +15,8 @@ namespace lanemalloc {
 
 namespace {
 
-// As many threads at once, and handlers one above the other. What nobody has asked for costs no memory.
+// As many threads at once, and handlers one above the other. What nobody has asked for costs no
+// memory.
 struct Place {
   std::atomic<bool> taken{false};
   Statistics statistics{};
@@ -44,7 +46,9 @@ Figures::Figures() : place_(&take_place()) {
 Figures::~Figures() {
   static_cast<Place*>(place_)->taken.store(false, std::memory_order_release);
 }  // [place.release]
-const Statistics& Figures::operator*() const { return static_cast<const Place*>(place_)->statistics; }
+const Statistics& Figures::operator*() const {
+  return static_cast<const Place*>(place_)->statistics;
+}
 
 void Figures::forget_in_child() {
   for (Place& place : places) place.taken.store(false, std::memory_order_relaxed);
@@ -57,10 +61,12 @@ class Copy {
  public:
   Copy(char* text, size_t size) : text_(text), size_(text != nullptr ? size : 0) {}
   Sink sink() {
-    return {[](void* copy, const char* text, size_t n) { static_cast<Copy*>(copy)->add(text, n); }, this};
+    return {[](void* copy, const char* text, size_t n) { static_cast<Copy*>(copy)->add(text, n); },
+            this};
   }
   void add(const char* text, size_t n) {
-    if (length_ + 1 < size_) memcpy(text_ + length_, text, n < size_ - 1 - length_ ? n : size_ - 1 - length_);
+    if (length_ + 1 < size_)
+      memcpy(text_ + length_, text, n < size_ - 1 - length_ ? n : size_ - 1 - length_);
     length_ += n;
   }
   size_t end() const {
@@ -90,7 +96,8 @@ const char* without(const char* prefix, const char* name) {
   return name;
 }
 
-const lane_contention_statistics* cell_of(const lane_statistics& s, const char* name, const char*& figure) {
+const lane_contention_statistics* cell_of(const lane_statistics& s, const char* name,
+                                          const char*& figure) {
   for (const lane_contention_statistics& cell : s.contention) {
     const char* rest = cell.name[0] != '\0' ? without(cell.name, name) : nullptr;
     if (rest == nullptr || *rest != '.') continue;
@@ -185,7 +192,9 @@ EXPORT int lane_stats(struct lane_statistics* stats, size_t bytes) {
 }
 
 EXPORT size_t lane_stats_json(char* text, size_t size) { return write(write_json, text, size); }
-EXPORT size_t lane_stats_openmetrics(char* text, size_t size) { return write(write_openmetrics, text, size); }
+EXPORT size_t lane_stats_openmetrics(char* text, size_t size) {
+  return write(write_openmetrics, text, size);
+}
 
 EXPORT const char* lane_name(size_t index) { return names.at(index); }
 
@@ -243,15 +252,15 @@ EXPORT int LANE_NAME(malloc_info)(int options, FILE* out) {
   for (const lane_class_statistics& row : s.classes) {
     if (row.allocations == 0) continue;
     fprintf(out,
-            "<size size=\"%" PRIu64 "\" allocations=\"%" PRIu64 "\" live=\"%" PRIu64 "\" slabs=\"%" PRIu64
-            "\"/>\n",
+            "<size size=\"%" PRIu64 "\" allocations=\"%" PRIu64 "\" live=\"%" PRIu64
+            "\" slabs=\"%" PRIu64 "\"/>\n",
             row.size, row.allocations, row.live, row.slabs);
   }
   fprintf(out, "</sizes>\n</heap>\n");
-  fprintf(out, "<total type=\"live\" count=\"%" PRIu64 "\" size=\"%" PRIu64 "\"/>\n", s.live_objects,
-          s.live_bytes);
-  fprintf(out, "<total type=\"large\" count=\"%" PRIu64 "\" size=\"%" PRIu64 "\"/>\n", s.large_allocations,
-          s.large_live_bytes);
+  fprintf(out, "<total type=\"live\" count=\"%" PRIu64 "\" size=\"%" PRIu64 "\"/>\n",
+          s.live_objects, s.live_bytes);
+  fprintf(out, "<total type=\"large\" count=\"%" PRIu64 "\" size=\"%" PRIu64 "\"/>\n",
+          s.large_allocations, s.large_live_bytes);
   fprintf(out, "<system type=\"current\" size=\"%" PRIu64 "\"/>\n", s.claimed_bytes);
   fprintf(out, "<system type=\"cached\" size=\"%" PRIu64 "\"/>\n</malloc>\n", s.cached_bytes);
   return 0;

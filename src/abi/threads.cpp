@@ -1,17 +1,20 @@
-// pthread_create as the C library has it; and beside the first thread that a program starts one of ours, which returns memory while the
-// program is idle. Why here, and so: docs/design/0015-a-scavenger-of-the-c-library.md.
-// Locking: others_lock, for the list of threads and for what becomes of ours; never taken in malloc, free or a fork. Nothing of others
-// is called while it is held: another library's pthread_create may start threads of its own, and come here again.
+// pthread_create as the C library has it; and beside the first thread that a program starts one of
+// ours, which returns memory while the program is idle. Why here, and so:
+// docs/design/0015-a-scavenger-of-the-c-library.md.
+// Locking: others_lock, for the list of threads and for what becomes of ours; never taken in
+// malloc, free or a fork. Nothing of others is called while it is held: another library's
+// pthread_create may start threads of its own, and come here again.
 //
 //   the program's first other thread starts   ours starts just before it
-//   the last one ends                         ours ends first, and is waited for: the process has one thread again
+//   the last one ends                         ours ends first, and is waited for: the process has
+//                                             one thread again
 //   one may not start (a limit of threads)    ours makes room
 //   all have ended without a word             ours finds out, and ends by itself
 //   a child of fork                           has none, until it starts a thread itself
 //
-// It is a thread of the C library's like any other: setuid and its kin reach it, debuggers show it, exec and exit end it. It is only
-// ever made inside pthread_create, so nothing that malloc may be called from (handlers, locks of the C library's, a child by vfork)
-// is ever in the way.
+// It is a thread of the C library's like any other: setuid and its kin reach it, debuggers show it,
+// exec and exit end it. It is only ever made inside pthread_create, so nothing that malloc may be
+// called from (handlers, locks of the C library's, a child by vfork) is ever in the way.
 #include "abi/threads.h"
 
 #include <dlfcn.h>
@@ -50,8 +53,8 @@ Create next_create() {
   Create create = next.load(std::memory_order_relaxed);
   if (LIKELY(create != nullptr)) return create;
   create = &__pthread_create != nullptr ? &__pthread_create
-           : &dlsym != nullptr          ? reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"))
-                                        : nullptr;
+           : &dlsym != nullptr ? reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"))
+                               : nullptr;
   next.store(create, std::memory_order_relaxed);
   return create;
 }
@@ -70,13 +73,15 @@ struct Other {
 };
 constinit Other main_thread{};  // is in no list
 
-// What becomes of our thread is one thread's business at a time. Who finds it so goes on; the one looks again afterwards.
+// What becomes of our thread is one thread's business at a time. Who finds it so goes on; the one
+// looks again afterwards.
 enum class Ours : uint8_t { kNone, kChanging, kRuns };
 
 constinit pthread_mutex_t others_lock = PTHREAD_MUTEX_INITIALIZER;
 constinit Other* first_other = nullptr;
 constinit uint32_t others = 0;
-// Of threads that have ended, for those that start next. A free by a thread that ends would go to another lane.
+// Of threads that have ended, for those that start next. A free by a thread that ends would go to
+// another lane.
 constexpr uint32_t kMostSpares = 64;
 constinit Other* first_spare = nullptr;
 constinit uint32_t spares = 0;
@@ -84,14 +89,16 @@ constinit Ours ours = Ours::kNone;
 constinit pthread_t scavenger{};
 constinit std::atomic<uint32_t> scavenger_id{0};  // with the system
 constinit pid_t home = 0;                         // the process that all this is true of
-constinit bool makes_room = false;                // a thread may not start while ours runs: until one ends
+// A thread may not start while ours runs: until one ends
+constinit bool makes_room = false;
 constinit std::atomic<bool> main_has_ended{false};
 
 // Milliseconds: when the process came to have other threads, and when it was alone again.
 constinit uint64_t others_since = 0;
 constinit uint64_t alone_since = 0;
-constinit uint32_t most_others = 0;   // at once, since it was alone
-constinit uint32_t short_times = 0;   // in a row that it had others for less than a period of the scavenger's
+constinit uint32_t most_others = 0;  // at once, since it was alone
+// In a row that it had others for less than a period of the scavenger's
+constinit uint32_t short_times = 0;
 constinit uint32_t most_in_them = 0;  // at once, in those times
 
 // In a child, which is another process, as far as the system tells.
@@ -216,7 +223,8 @@ size_t least_stack(const pthread_attr_t& attributes) {
   return told > 0 ? static_cast<size_t>(told) : 0;
 }
 
-// It runs wherever the process may, and as an ordinary thread, whatever the caller has chosen for itself.
+// It runs wherever the process may, and as an ordinary thread, whatever the caller has chosen for
+// itself.
 bool set_attributes(pthread_attr_t& attributes) {
   cpu_set_t cpus;
   if (sched_getaffinity(getpid(), sizeof cpus, &cpus) == 0 &&
@@ -230,7 +238,8 @@ int create_scavenger(pthread_attr_t& attributes) {
   constexpr size_t kOwnStack = 64 << 10;
   size_t usual = 0;
   int result = pthread_attr_getstacksize(&attributes, &usual);
-  if (result == 0) result = pthread_attr_setstacksize(&attributes, kOwnStack + least_stack(attributes));
+  if (result == 0)
+    result = pthread_attr_setstacksize(&attributes, kOwnStack + least_stack(attributes));
   if (result == 0) result = next_create()(&scavenger, &attributes, scavenge, nullptr);
   if (result == EINVAL && pthread_attr_setstacksize(&attributes, usual) == 0)
     result = next_create()(&scavenger, &attributes, scavenge, nullptr);
@@ -259,14 +268,17 @@ void end_scavenger() {
   constexpr int kMostLooks = 10000;  // where the system does not tell
   process_engine.stop_scavenger();
   pthread_join(scavenger, nullptr);
-  for (int i = 0; i < kMostLooks && !Linux::thread_is_gone(scavenger_id.load(std::memory_order_relaxed)); ++i)
+  for (int i = 0;
+       i < kMostLooks && !Linux::thread_is_gone(scavenger_id.load(std::memory_order_relaxed)); ++i)
     sched_yield();
   process_engine.scavenger_is_gone();
 }
 
-// A program that starts one thread after the other, each soon gone, would pay for one of ours each time; and so would one that starts
-// several at once, again and again. After some such times ours waits until there are more threads at once than in any of them, or until a
-// thread starts or ends a period later. Till then frees give memory back. Several threads may be workers that stay: for them it takes more.
+// A program that starts one thread after the other, each soon gone, would pay for one of ours each
+// time; and so would one that starts several at once, again and again. After some such times ours
+// waits until there are more threads at once than in any of them, or until a thread starts or ends
+// a period later. Till then frees give memory back. Several threads may be workers that stay: for
+// them it takes more.
 bool is_worth_while() {
   constexpr uint32_t kSome = 8;
   constexpr uint32_t kMany = 64;
@@ -278,8 +290,8 @@ bool is_worth_while() {
 enum class Step : uint8_t { kNone, kStart, kEnd };
 Step next_step(const Guard&) {
   Step step = Step::kNone;
-  if (ours == Ours::kNone && others != 0 && !makes_room && process_engine.scavenger_period_ms() != 0 &&
-      is_worth_while())
+  if (ours == Ours::kNone && others != 0 && !makes_room &&
+      process_engine.scavenger_period_ms() != 0 && is_worth_while())
     step = Step::kStart;
   if (ours == Ours::kRuns && others == 0) step = Step::kEnd;
   if (step != Step::kNone) ours = Ours::kChanging;
@@ -327,7 +339,8 @@ bool make_room() {
     const Guard guard;
     if (ours != Ours::kRuns) return false;
     // Without ours, too, there would be more than may be.
-    if (rlimit limit; getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur < others + 1) return false;
+    if (rlimit limit; getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur < others + 1)
+      return false;
     ours = Ours::kChanging;
     makes_room = true;
   }
@@ -357,7 +370,8 @@ Other* begin(void* (*run)(void*), void* argument) {
 void end(Other& other) {
   bool is_kept = false;
   look_after_ours([&](const Guard& guard) {
-    if ((is_kept = guard.found_new_process())) return false;  // it was in the list, which has been freed
+    // It was in the list, which has been freed
+    if ((is_kept = guard.found_new_process())) return false;
     remove(other);
     is_kept = keep(other);
     return true;
@@ -365,8 +379,8 @@ void end(Other& other) {
   if (!is_kept) LANE_NAME(free)(&other);
 }
 
-// The keys' destructors run after the destructors of C++ thread_local objects; what other keys' destructors free or allocate later goes
-// to the overflow lanes.
+// The keys' destructors run after the destructors of C++ thread_local objects; what other keys'
+// destructors free or allocate later goes to the overflow lanes.
 void thread_ends(void* slot) { process_engine.thread_exits(*static_cast<Slot*>(slot)); }
 void other_ends(void* given) {
   auto& other = *static_cast<Other*>(given);
@@ -401,7 +415,8 @@ bool make_thread_keys() {
   if (pthread_key_create(&count_key, other_ends) != 0) return true;
   has_keys.store(true, std::memory_order_release);
   home = getpid();
-  if (Linux::thread_id() == static_cast<uint32_t>(home)) pthread_setspecific(count_key, &main_thread);
+  if (Linux::thread_id() == static_cast<uint32_t>(home))
+    pthread_setspecific(count_key, &main_thread);
   process_engine.set_pass_watch(others_may_be_gone);
   return true;
 }
@@ -437,17 +452,20 @@ void forget_other_threads() {
 
 using namespace lanemalloc;
 
-extern "C" EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
-                                     void* argument) noexcept {
+extern "C" EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                                     void* (*run)(void*), void* argument) noexcept {
   const Create create = next_create();
   if (create == nullptr) return ENOSYS;
   // A child that has its parent's memory (vfork) is not to change what is true of the parent.
-  const bool is_guest = thread_slot.load(std::memory_order_relaxed) == &exited_gate && is_elsewhere();
+  const bool is_guest =
+      thread_slot.load(std::memory_order_relaxed) == &exited_gate && is_elsewhere();
   Other* other = nullptr;
-  if (!is_guest && start_process() && has_keys.load(std::memory_order_acquire)) other = begin(run, argument);
+  if (!is_guest && start_process() && has_keys.load(std::memory_order_acquire))
+    other = begin(run, argument);
   if (other == nullptr) return create(thread, attributes, run, argument);
   int result = create(thread, attributes, thread_starts, other);
-  if (UNLIKELY(result == EAGAIN) && make_room()) result = create(thread, attributes, thread_starts, other);
+  if (UNLIKELY(result == EAGAIN) && make_room())
+    result = create(thread, attributes, thread_starts, other);
   if (result != 0) end(*other);
   return result;
 }

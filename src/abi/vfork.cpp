@@ -1,6 +1,7 @@
-// vfork, and clone where the child has the parent's memory and thread-local storage: while such a child may allocate, the slot that both have is
-// closed (docs/design/0005-fork.md). In an object of its own: a program that is linked statically and never asks for them has the C
-// library's. Locking: none.
+// vfork, and clone where the child has the parent's memory and thread-local storage: while such a
+// child may allocate, the slot that both have is closed (docs/design/0005-fork.md). In an object of
+// its own: a program that is linked statically and never asks for them has the C library's.
+// Locking: none.
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -29,8 +30,8 @@ LANEMALLOC_VFORK(vfork, lanemalloc_vfork_begins, lanemalloc_vfork_ends);
 // The C library's, under a name that nobody replaces.
 int __clone(int (*run)(void*), void* stack, int flags, void* argument, ...);
 
-// Where the parent goes on at once the slot stays closed for good, since nothing tells when the child is over: the thread works in
-// overflow lanes from then on.
+// Where the parent goes on at once the slot stays closed for good, since nothing tells when the
+// child is over: the thread works in overflow lanes from then on.
 EXPORT int clone(int (*run)(void*), void* stack, int flags, void* argument, ...) {
   va_list more;
   va_start(more, argument);

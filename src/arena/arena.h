@@ -1,12 +1,13 @@
-// Arena: what the functions of include/lanemalloc/arena.h do beyond a hit. Called by: abi/arena.cpp. Locking: none; an arena has
-// one thread at a time.
+// Arena: what the functions of include/lanemalloc/arena.h do beyond a hit. Called by:
+// abi/arena.cpp. Locking: none; an arena has one thread at a time.
 //
-//   lane_arena --blocks--> [older | piece | piece | next .. end) --older--> [older | piece ..] --> .. --> null
+//   lane_arena --blocks--> [older | piece | piece | next .. end) --older--> [older | piece ..]
+//              --> .. --> null
 //              --large---> [older, its number | piece] --> ..     each with memory of its own
 //              --ends----> [older, function, object] --> ..       pieces themselves
 //
-// Blocks are objects like any others: lanes hand them out and take them back, and thread exit, fork and the scavenger treat them as
-// such. They are linked as Engine::free_chain() wants them.
+// Blocks are objects like any others: lanes hand them out and take them back, and thread exit, fork
+// and the scavenger treat them as such. They are linked as Engine::free_chain() wants them.
 #pragma once
 
 #include "engine/engine.h"
@@ -36,7 +37,8 @@ class Arena {
   static constexpr Bytes kLeastBlock = 256;
   static constexpr Bytes kMostBlock = kSlabMax;
 
-  Arena(lane_arena& arena, Engine<P>& engine, Slot& slot) : arena_(arena), engine_(engine), slot_(slot) {}
+  Arena(lane_arena& arena, Engine<P>& engine, Slot& slot)
+      : arena_(arena), engine_(engine), slot_(slot) {}
 
   // False: no such block size; nothing changed.
   static bool start(lane_arena& arena, Bytes block_size) {
@@ -55,7 +57,9 @@ class Arena {
   bool rollback(void* piece, Bytes size);
   bool at_reset(void (*end)(void* object), void* object);
 
-  lane_arena_checkpoint mark() const { return {arena_.blocks, arena_.next, arena_.large_made, arena_.ends}; }
+  lane_arena_checkpoint mark() const {
+    return {arena_.blocks, arena_.next, arena_.large_made, arena_.ends};
+  }
   // False: a checkpoint that the arena does not know; nothing changed.
   bool rewind(const lane_arena_checkpoint& to);
   void reset();
@@ -89,7 +93,8 @@ class Arena {
   void free_blocks(lane_arena_block* newest, size_t n);
   void forget(void* from, const void* end) {
     if (UNLIKELY(engine_.world().settings.checked))
-      memset(from, kFreedByte, static_cast<Bytes>(static_cast<const char*>(end) - static_cast<char*>(from)));
+      memset(from, kFreedByte,
+             static_cast<Bytes>(static_cast<const char*>(end) - static_cast<char*>(from)));
   }
 
   lane_arena& arena_;
@@ -127,10 +132,12 @@ bool Arena<P>::add_block() {
 template <class P>
 void* Arena<P>::allocate_large(Bytes size, Bytes alignment) {
   Bytes bytes;
-  if (__builtin_add_overflow(size, sizeof(lane_arena_large) + alignment - kGranule, &bytes)) return nullptr;
+  if (__builtin_add_overflow(size, sizeof(lane_arena_large) + alignment - kGranule, &bytes))
+    return nullptr;
   auto* large = static_cast<lane_arena_large*>(engine_.allocate(bytes, slot_));
   if (UNLIKELY(large == nullptr)) return nullptr;
-  *large = {arena_.large, ++arena_.large_made, aligned(reinterpret_cast<char*>(large + 1), alignment), bytes};
+  *large = {arena_.large, ++arena_.large_made,
+            aligned(reinterpret_cast<char*>(large + 1), alignment), bytes};
   arena_.large = large;
   arena_.large_bytes += bytes;
   return large->piece;
@@ -173,7 +180,8 @@ template <class P>
 void* Arena<P>::reallocate(void* piece, Bytes old_size, Bytes size) {
   if (piece == nullptr) return allocate(size);
   if (arena_.large != nullptr && arena_.large->piece == piece) return resize_large(size);
-  if (is_last(piece, old_size) && size <= static_cast<Bytes>(arena_.end - static_cast<char*>(piece)))
+  if (is_last(piece, old_size) &&
+      size <= static_cast<Bytes>(arena_.end - static_cast<char*>(piece)))
     return take(static_cast<char*>(piece), size);
   if (size <= round_up(old_size, kGranule)) return piece;
   void* copy = allocate(size);

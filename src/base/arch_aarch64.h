@@ -1,4 +1,5 @@
-// The only assembly for aarch64: system calls that leave errno and thread-local storage alone, counters. Called by: platform/linux.*, base/arch.h.
+// The only assembly for aarch64: system calls that leave errno and thread-local storage alone,
+// counters. Called by: platform/linux.*, base/arch.h.
 #pragma once
 
 #include <sys/syscall.h>
@@ -7,9 +8,10 @@
 
 #include "base/compiler.h"
 
-// A function `name` that does what vfork(2) does: begins() returns a word before, and ends(word, result of the system call) returns in the
-// parent. The child uses the parent's stack, so what is needed afterwards stays in registers, which the kernel keeps. The system call is
-// clone(CLONE_VM | CLONE_VFORK | SIGCHLD).
+// A function `name` that does what vfork(2) does: begins() returns a word before, and ends(word,
+// result of the system call) returns in the parent. The child uses the parent's stack, so what is
+// needed afterwards stays in registers, which the kernel keeps. The system call is clone(CLONE_VM |
+// CLONE_VFORK | SIGCHLD).
 #define LANEMALLOC_VFORK(name, begins, ends) \
   __asm__(                                   \
       ".pushsection .text\n"                 \
@@ -52,7 +54,8 @@
 namespace lanemalloc::arch {
 
 // Returns the kernel's answer: -errno on failure.
-inline long system_call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
+inline long system_call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0,
+                        long f = 0) {
   register long x8 __asm__("x8") = number;
   register long x0 __asm__("x0") = a;
   register long x1 __asm__("x1") = b;

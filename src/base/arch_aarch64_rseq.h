@@ -1,5 +1,6 @@
-// Restartable sequences for aarch64; see arch_x86_64_rseq.h, which says what they are. The area lies at an offset from
-// TPIDR_EL0. The word is read with acquire, since who stored it last may have run on another CPU.
+// Restartable sequences for aarch64; see arch_x86_64_rseq.h, which says what they are. The area
+// lies at an offset from TPIDR_EL0. The word is read with acquire, since who stored it last may
+// have run on another CPU.
 #pragma once
 
 #include <atomic>
@@ -24,8 +25,8 @@ namespace lanemalloc::arch {
   "1:\n\t"                                      \
   "ldr %w[scratch], [%[area], %[at]]\n\t"       \
   "ldar %w[seen], [%[word]]\n\t"
-// The kernel jumps to 4 only if the signature stands before it. Each time is counted; two at the same moment perhaps as
-// one.
+// The kernel jumps to 4 only if the signature stands before it. Each time is counted; two at the
+// same moment perhaps as one.
 #define LANE_RSEQ_END                                        \
   "2:\n\t"                                                   \
   ".pushsection .text.rseq_aborted, \"ax?\"\n\t"             \
@@ -38,11 +39,11 @@ namespace lanemalloc::arch {
   "b %l[aborted]\n\t"                                        \
   ".popsection"
 
-// The number lies in the word's upper half, in a word whose lower half the caller knows. If that is the number of this CPU:
-// word = mark, and `before` is what it was.
+// The number lies in the word's upper half, in a word whose lower half the caller knows. If that is
+// the number of this CPU: word = mark, and `before` is what it was.
 template <int kNumberAt>
-FAST Restartable rseq_take(ptrdiff_t area, std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
-                           uint32_t& before) {
+FAST Restartable rseq_take(ptrdiff_t area, std::atomic<uint32_t>& word, uint16_t lower,
+                           uint32_t mark, uint32_t& before) {
   uint64_t scratch, seen;
   __asm__ goto volatile(
       LANE_RSEQ_DESCRIPTOR
@@ -63,11 +64,12 @@ aborted:
   return Restartable::kInterrupted;
 }
 
-// The same, where the lower half is that of *who, which is read in the sequence too: `value` is what it was when the word was
-// marked.
+// The same, where the lower half is that of *who, which is read in the sequence too: `value` is
+// what it was when the word was marked.
 template <int kNumberAt>
-FAST Restartable rseq_take_for(ptrdiff_t area, std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
-                               uint32_t mark, uint32_t& before, uint64_t& value) {
+FAST Restartable rseq_take_for(ptrdiff_t area, std::atomic<uint32_t>& word,
+                               const std::atomic<uint64_t>& who, uint32_t mark, uint32_t& before,
+                               uint64_t& value) {
   uint64_t scratch, seen, low;
   __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
                         "ldr %[low], [%[who]]\n\t"
@@ -90,10 +92,11 @@ aborted:
   return Restartable::kInterrupted;
 }
 
-// If the word's upper half is the number of this CPU: takes the first object off a list that is linked through its objects'
-// first words.
+// If the word's upper half is the number of this CPU: takes the first object off a list that is
+// linked through its objects' first words.
 template <int kNumberAt>
-FAST Restartable rseq_pop(ptrdiff_t area, const std::atomic<uint32_t>& word, void** head, void*& object) {
+FAST Restartable rseq_pop(ptrdiff_t area, const std::atomic<uint32_t>& word, void** head,
+                          void*& object) {
   void* first;
   uint64_t scratch, seen;
   __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
@@ -118,10 +121,12 @@ aborted:
   return Restartable::kInterrupted;
 }
 
-// One instruction stores two registers, but another CPU may see one of them without the other. So a free enters (PerCpu::enter_for).
+// One instruction stores two registers, but another CPU may see one of them without the other. So a
+// free enters (PerCpu::enter_for).
 inline constexpr bool kPushesHere = false;
 template <int kNumberAt, int kListAt>
-FAST Restartable rseq_push(ptrdiff_t, const std::atomic<uint32_t>&, const std::atomic<uint64_t>&, void*) {
+FAST Restartable rseq_push(ptrdiff_t, const std::atomic<uint32_t>&, const std::atomic<uint64_t>&,
+                           void*) {
   return Restartable::kElsewhere;
 }
 

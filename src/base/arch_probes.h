@@ -1,6 +1,7 @@
-// Probes: places off the hit paths that tracers (bpftrace, perf, gdb) can stop at, as SystemTap's USDT describes them: one nop each, and a
-// note that is not loaded: where it is, and in which registers its arguments lie. Names and arguments: docs/probes.md. The same for all
-// architectures, whose compilers write registers as the notes want them. Arguments: integers and pointers.
+// Probes: places off the hit paths that tracers (bpftrace, perf, gdb) can stop at, as SystemTap's
+// USDT describes them: one nop each, and a note that is not loaded: where it is, and in which
+// registers its arguments lie. Names and arguments: docs/probes.md. The same for all architectures,
+// whose compilers write registers as the notes want them. Arguments: integers and pointers.
 #pragma once
 
 #define LANEMALLOC_PROBE(name, arguments, ...)                                \
@@ -27,8 +28,9 @@
       ".size _.stapsdt.base,1\n"                                              \
       ".popsection\n"                                                         \
       ".endif\n" ::__VA_ARGS__)
-#define PROBE2(name, a, b) \
-  LANEMALLOC_PROBE(name, "8@%0 8@%1", "nr"(static_cast<uint64_t>(a)), "nr"(static_cast<uint64_t>(b)))
-#define PROBE3(name, a, b, c)                                                                              \
-  LANEMALLOC_PROBE(name, "8@%0 8@%1 8@%2", "nr"(static_cast<uint64_t>(a)), "nr"(static_cast<uint64_t>(b)), \
-                   "nr"(static_cast<uint64_t>(c)))
+#define PROBE2(name, a, b)                                            \
+  LANEMALLOC_PROBE(name, "8@%0 8@%1", "nr"(static_cast<uint64_t>(a)), \
+                   "nr"(static_cast<uint64_t>(b)))
+#define PROBE3(name, a, b, c)                                              \
+  LANEMALLOC_PROBE(name, "8@%0 8@%1 8@%2", "nr"(static_cast<uint64_t>(a)), \
+                   "nr"(static_cast<uint64_t>(b)), "nr"(static_cast<uint64_t>(c)))

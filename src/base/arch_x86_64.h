@@ -1,4 +1,5 @@
-// The only assembly for x86-64: system calls that leave errno and thread-local storage alone, counters. Called by: platform/linux.*, base/arch.h.
+// The only assembly for x86-64: system calls that leave errno and thread-local storage alone,
+// counters. Called by: platform/linux.*, base/arch.h.
 #pragma once
 
 #include <sys/syscall.h>
@@ -7,9 +8,10 @@
 
 #include "base/compiler.h"
 
-// A function `name` that does what vfork(2) does: begins() returns a word before, and ends(word, result of the system call) returns in the
-// parent. The child uses the parent's stack, so what is needed afterwards stays in registers, which the kernel keeps. The child goes back by a
-// jump: a shadow stack keeps the entry for the parent's return.
+// A function `name` that does what vfork(2) does: begins() returns a word before, and ends(word,
+// result of the system call) returns in the parent. The child uses the parent's stack, so what is
+// needed afterwards stays in registers, which the kernel keeps. The child goes back by a jump: a
+// shadow stack keeps the entry for the parent's return.
 #define LANEMALLOC_VFORK(name, begins, ends) \
   __asm__(                                   \
       ".pushsection .text\n"                 \
@@ -50,7 +52,8 @@
 namespace lanemalloc::arch {
 
 // Returns the kernel's answer: -errno on failure.
-inline long system_call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
+inline long system_call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0,
+                        long f = 0) {
   long result;
   register long r10 __asm__("r10") = d;
   register long r8 __asm__("r8") = e;
@@ -80,7 +83,8 @@ inline void add_unlocked(std::atomic<T>& counter, T by) {
   }
 }
 
-// Takes some off and tells whether nothing is left, in one instruction that the compiler does not find by itself.
+// Takes some off and tells whether nothing is left, in one instruction that the compiler does not
+// find by itself.
 inline bool take_and_test(int& count, int some) {
   bool none_left;
   __asm__("subl %[some], %[count]" : [count] "+m"(count), "=@ccle"(none_left) : [some] "ri"(some));

@@ -1,11 +1,13 @@
-// Restartable sequences for x86-64: a few instructions that the kernel runs again from `aborted` when the thread was
-// preempted, moved to another CPU or interrupted by a signal before the last of them, a single store. So what they do is
-// one step for all threads of that CPU. Called by: platform/linux.h. Source: rseq(2), Documentation of AT_RSEQ_FEATURE_SIZE.
+// Restartable sequences for x86-64: a few instructions that the kernel runs again from `aborted`
+// when the thread was preempted, moved to another CPU or interrupted by a signal before the last of
+// them, a single store. So what they do is one step for all threads of that CPU. Called by:
+// platform/linux.h. Source: rseq(2), Documentation of AT_RSEQ_FEATURE_SIZE.
 //
-//   %fs:area+0  cpu_id_start  +4  cpu_id  +8  rseq_cs: the sequence under way  +20 node_id  +24 mm_cid
+//   %fs:area+0  cpu_id_start  +4  cpu_id  +8  rseq_cs: the sequence under way  +20 node_id  +24
+//               mm_cid
 //
-// kNumberAt says which of them numbers the CPU. Both functions store the descriptor's address first: the kernel clears it
-// whenever it finds the thread outside the sequence.
+// kNumberAt says which of them numbers the CPU. Both functions store the descriptor's address
+// first: the kernel clears it whenever it finds the thread outside the sequence.
 #pragma once
 
 #include <atomic>
@@ -38,23 +40,25 @@ namespace lanemalloc::arch {
   "jmp %l[aborted]\n\t"                          \
   ".popsection"
 
-// The number lies in the word's upper half, in a word whose lower half the caller knows. If that is the number of this CPU:
-// word = mark, and `before` is what it was.
+// The number lies in the word's upper half, in a word whose lower half the caller knows. If that is
+// the number of this CPU: word = mark, and `before` is what it was.
 template <int kNumberAt>
-FAST Restartable rseq_take(ptrdiff_t area, std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
-                           uint32_t& before) {
+FAST Restartable rseq_take(ptrdiff_t area, std::atomic<uint32_t>& word, uint16_t lower,
+                           uint32_t mark, uint32_t& before) {
   uint64_t scratch;
-  // The two bytes before a number are the upper half of the field before it, a small number: overwritten anyway.
-  __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
-                        "movl %%fs:%c[at](%[area]), %k[scratch]\n\t"
-                        "movw %w[lower], %w[scratch]\n\t"
-                        "cmpl %k[scratch], %[word]\n\t"
-                        "jne %l[elsewhere]\n\t"
-                        "movl %[mark], %[word]\n" LANE_RSEQ_END
-                        : [scratch] "=&r"(scratch), [word] "+m"(word)
-                        : [area] "r"(area), [at] "i"(kNumberAt - 2), [lower] "r"(lower), [mark] "er"(mark)
-                        : "memory", "cc"
-                        : elsewhere, aborted);
+  // The two bytes before a number are the upper half of the field before it, a small number:
+  // overwritten anyway.
+  __asm__ goto volatile(
+      LANE_RSEQ_DESCRIPTOR
+      "movl %%fs:%c[at](%[area]), %k[scratch]\n\t"
+      "movw %w[lower], %w[scratch]\n\t"
+      "cmpl %k[scratch], %[word]\n\t"
+      "jne %l[elsewhere]\n\t"
+      "movl %[mark], %[word]\n" LANE_RSEQ_END
+      : [scratch] "=&r"(scratch), [word] "+m"(word)
+      : [area] "r"(area), [at] "i"(kNumberAt - 2), [lower] "r"(lower), [mark] "er"(mark)
+      : "memory", "cc"
+      : elsewhere, aborted);
   before = static_cast<uint32_t>(scratch);
   return Restartable::kDone;
 elsewhere:
@@ -63,25 +67,27 @@ aborted:
   return Restartable::kInterrupted;
 }
 
-// The same, where the lower half is that of *who, which is read in the sequence too: `seen` is what it was when the word was
-// marked. It is read after the word. Read before, it could be older than a revocation that has come and gone: the word says "free" again,
-// and the slab is another lane's.
+// The same, where the lower half is that of *who, which is read in the sequence too: `seen` is what
+// it was when the word was marked. It is read after the word. Read before, it could be older than a
+// revocation that has come and gone: the word says "free" again, and the slab is another lane's.
 template <int kNumberAt>
-FAST Restartable rseq_take_for(ptrdiff_t area, std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
-                               uint32_t mark, uint32_t& before, uint64_t& seen) {
+FAST Restartable rseq_take_for(ptrdiff_t area, std::atomic<uint32_t>& word,
+                               const std::atomic<uint64_t>& who, uint32_t mark, uint32_t& before,
+                               uint64_t& seen) {
   uint64_t scratch, mine, low;  // low: in the register in which free()'s next function takes it
-  __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
-                        "movl %[word], %k[scratch]\n\t"
-                        "movq %[who], %[low]\n\t"
-                        "movl %%fs:%c[at](%[area]), %k[mine]\n\t"
-                        "movw %w[low], %w[mine]\n\t"
-                        "cmpl %k[scratch], %k[mine]\n\t"
-                        "jne %l[elsewhere]\n\t"
-                        "movl %[mark], %[word]\n" LANE_RSEQ_END
-                        : [scratch] "=&r"(scratch), [mine] "=&r"(mine), [low] "=&d"(low), [word] "+m"(word)
-                        : [area] "r"(area), [at] "i"(kNumberAt - 2), [who] "m"(who), [mark] "er"(mark)
-                        : "memory", "cc"
-                        : elsewhere, aborted);
+  __asm__ goto volatile(
+      LANE_RSEQ_DESCRIPTOR
+      "movl %[word], %k[scratch]\n\t"
+      "movq %[who], %[low]\n\t"
+      "movl %%fs:%c[at](%[area]), %k[mine]\n\t"
+      "movw %w[low], %w[mine]\n\t"
+      "cmpl %k[scratch], %k[mine]\n\t"
+      "jne %l[elsewhere]\n\t"
+      "movl %[mark], %[word]\n" LANE_RSEQ_END
+      : [scratch] "=&r"(scratch), [mine] "=&r"(mine), [low] "=&d"(low), [word] "+m"(word)
+      : [area] "r"(area), [at] "i"(kNumberAt - 2), [who] "m"(who), [mark] "er"(mark)
+      : "memory", "cc"
+      : elsewhere, aborted);
   before = static_cast<uint32_t>(scratch);
   seen = low;
   return Restartable::kDone;
@@ -91,26 +97,27 @@ aborted:
   return Restartable::kInterrupted;
 }
 
-// If the word's upper half is the number of this CPU: takes the first object off a list that is linked through its objects'
-// first words.
+// If the word's upper half is the number of this CPU: takes the first object off a list that is
+// linked through its objects' first words.
 template <int kNumberAt>
-FAST Restartable rseq_pop(ptrdiff_t area, const std::atomic<uint32_t>& word, void** head, void*& object) {
+FAST Restartable rseq_pop(ptrdiff_t area, const std::atomic<uint32_t>& word, void** head,
+                          void*& object) {
   void* first;
   uint64_t scratch;
-  __asm__ goto volatile(
-      LANE_RSEQ_DESCRIPTOR
-      "movl %%fs:%c[at](%[area]), %k[scratch]\n\t"
-      "cmpw %w[scratch], %[upper]\n\t"
-      "jne %l[elsewhere]\n\t"
-      "movq %[head], %[first]\n\t"
-      "testq %[first], %[first]\n\t"
-      "je %l[empty]\n\t"
-      "movq (%[first]), %[scratch]\n\t"
-      "movq %[scratch], %[head]\n" LANE_RSEQ_END
-      : [scratch] "=&r"(scratch), [first] "=&a"(first), [head] "+m"(*head)
-      : [area] "r"(area), [at] "i"(kNumberAt), [upper] "m"(reinterpret_cast<const uint16_t*>(&word)[1])
-      : "memory", "cc"
-      : elsewhere, empty, aborted);
+  __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
+                        "movl %%fs:%c[at](%[area]), %k[scratch]\n\t"
+                        "cmpw %w[scratch], %[upper]\n\t"
+                        "jne %l[elsewhere]\n\t"
+                        "movq %[head], %[first]\n\t"
+                        "testq %[first], %[first]\n\t"
+                        "je %l[empty]\n\t"
+                        "movq (%[first]), %[scratch]\n\t"
+                        "movq %[scratch], %[head]\n" LANE_RSEQ_END
+                        : [scratch] "=&r"(scratch), [first] "=&a"(first), [head] "+m"(*head)
+                        : [area] "r"(area), [at] "i"(kNumberAt),
+                          [upper] "m"(reinterpret_cast<const uint16_t*>(&word)[1])
+                        : "memory", "cc"
+                        : elsewhere, empty, aborted);
   object = first;
   return Restartable::kDone;
 elsewhere:
@@ -124,12 +131,14 @@ aborted:
 // Pushes are steps too: one store writes a list and its count.
 inline constexpr bool kPushesHere = true;
 
-// What a push adds to the second half of a CountedList, behind the new head: one less in the countdown.
+// What a push adds to the second half of a CountedList, behind the new head: one less in the
+// countdown.
 alignas(16) inline constexpr int32_t kOneLess[4] = {0, 0, -1, 0};
 
-// If the word names this CPU and the lower half of *who, as in rseq_take_for(): puts the object first in the list that lies kListAt
-// bytes into what the rest of *who is the address of, and takes one off its countdown; kLast, and nothing happened, if that would
-// leave none. The object's first word is written before, so it must be the caller's.
+// If the word names this CPU and the lower half of *who, as in rseq_take_for(): puts the object
+// first in the list that lies kListAt bytes into what the rest of *who is the address of, and takes
+// one off its countdown; kLast, and nothing happened, if that would leave none. The object's first
+// word is written before, so it must be the caller's.
 template <int kNumberAt, int kListAt>
 FAST Restartable rseq_push(ptrdiff_t area, const std::atomic<uint32_t>& word,
                            const std::atomic<uint64_t>& who, void* object) {
@@ -152,10 +161,10 @@ FAST Restartable rseq_push(ptrdiff_t area, const std::atomic<uint32_t>& word,
                         "movq %[scratch], (%[object])\n\t"
                         "movaps %%xmm0, %c[list](%[low])\n" LANE_RSEQ_END
                         : [scratch] "=&r"(scratch), [low] "=&r"(low)
-                        : [area] "r"(area), [at] "i"(kNumberAt), [list] "i"(kListAt), [who] "m"(who),
-                          [lower] "m"(reinterpret_cast<const uint16_t*>(&word)[0]),
-                          [upper] "m"(reinterpret_cast<const uint16_t*>(&word)[1]), [object] "r"(object),
-                          [one_less] "m"(kOneLess)
+                        : [area] "r"(area), [at] "i"(kNumberAt), [list] "i"(kListAt),
+                          [who] "m"(who), [lower] "m"(reinterpret_cast<const uint16_t*>(&word)[0]),
+                          [upper] "m"(reinterpret_cast<const uint16_t*>(&word)[1]),
+                          [object] "r"(object), [one_less] "m"(kOneLess)
                         : "memory", "cc", "xmm0"
                         : elsewhere, last, aborted);
   return Restartable::kDone;

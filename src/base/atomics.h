@@ -1,5 +1,5 @@
-// The atomics policy: lock-free algorithms take it as a template argument, so that the code that ships is the code
-// that a model checker runs. Hardware is what ships.
+// The atomics policy: lock-free algorithms take it as a template argument, so that the code that
+// ships is the code that a model checker runs. Hardware is what ships.
 #pragma once
 
 #include <atomic>
@@ -40,13 +40,15 @@ class Relaxed {
   T value_;
 };
 
-// Adds to a counter that only one thread writes; others may read it at any time. No locked instruction.
+// Adds to a counter that only one thread writes; others may read it at any time. No locked
+// instruction.
 template <class T>
 FAST void bump(std::atomic<T>& counter, T by = 1) {
   arch::add_unlocked(counter, by);
 }
 
-// Adds to a counter that any thread writes, without a locked instruction while the process has one thread.
+// Adds to a counter that any thread writes, without a locked instruction while the process has one
+// thread.
 template <class P, class T>
 FAST void count(std::atomic<T>& counter, T by = 1) {
   if (P::single_threaded()) {
@@ -56,8 +58,8 @@ FAST void count(std::atomic<T>& counter, T by = 1) {
   }
 }
 
-// A relaxed load that the compiler may fold into the instruction that uses it, which it does not do with atomics.
-// Where a checker wants to see atomics it is one.
+// A relaxed load that the compiler may fold into the instruction that uses it, which it does not do
+// with atomics. Where a checker wants to see atomics it is one.
 template <class T>
 FAST T hit_load(const std::atomic<T>& word) {
 #if defined(__SANITIZE_THREAD__)
@@ -68,7 +70,8 @@ FAST T hit_load(const std::atomic<T>& word) {
 #endif
 }
 
-// Moves a pointer that only one thread writes on by one, in one instruction, where no checker wants to see it.
+// Moves a pointer that only one thread writes on by one, in one instruction, where no checker wants
+// to see it.
 template <class T>
 FAST void move_on(std::atomic<T*>& pointer) {
 #if defined(__SANITIZE_THREAD__)

@@ -21,11 +21,13 @@
 
 namespace lanemalloc {
 
-// Words that different threads write lie at least this far apart: two lines, since CPUs fetch lines in pairs.
+// Words that different threads write lie at least this far apart: two lines, since CPUs fetch lines
+// in pairs.
 inline constexpr size_t kNoSharing = 128;
 
-// Keeps the compiler from moving memory accesses across it; costs no instruction. It orders a thread with its own
-// signal handlers, and, together with membarrier on the other side, with a revoker.
+// Keeps the compiler from moving memory accesses across it; costs no instruction. It orders a
+// thread with its own signal handlers, and, together with membarrier on the other side, with a
+// revoker.
 FAST void compiler_fence() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
 }  // namespace lanemalloc

@@ -1,14 +1,17 @@
-// Tries, Contention: what a loop around a compare-exchange, or a lock, has cost so far. One for each; readers inside and outside the
-// process find them by name (engine/layout.h). Called by: locks and lock-free loops. Locking: none.
+// Tries, Contention: what a loop around a compare-exchange, or a lock, has cost so far. One for
+// each; readers inside and outside the process find them by name (engine/layout.h). Called by:
+// locks and lock-free loops. Locking: none.
 //
-// An entry costs the holder of a lock one unlocked addition, to a line that it has anyway. The rest is counted by those who fail.
+// An entry costs the holder of a lock one unlocked addition, to a line that it has anyway. The rest
+// is counted by those who fail.
 #pragma once
 
 #include <bit>
 
 #include "base/atomics.h"
 
-// In a class whose private words readers outside the process may see by their names (engine/layout.h).
+// In a class whose private words readers outside the process may see by their names
+// (engine/layout.h).
 #define SHOWN_BY_LAYOUT \
   template <class>      \
   friend struct Layout
@@ -18,7 +21,8 @@ namespace lanemalloc {
 // Of a loop.
 template <class Atomics = Hardware>
 struct Tries {
-  typename Atomics::template atomic<uint64_t> count{0};     // loops that were done, or entries of a lock
+  // Loops that were done, or entries of a lock
+  typename Atomics::template atomic<uint64_t> count{0};
   typename Atomics::template atomic<uint64_t> failures{0};  // tries that failed
 
   // True: try again.
@@ -56,7 +60,8 @@ struct Contention : Tries<> {
   }
 };
 
-// Told of every wait for a lock, by who has it now (`who`: as Visit has it); returns the stack that the thread came by, or null. Null while nobody asks.
+// Told of every wait for a lock, by who has it now (`who`: as Visit has it); returns the stack that
+// the thread came by, or null. Null while nobody asks.
 using ContentionWitness = const void* (*)(const void* who, uint64_t waited_ns);
 inline constinit std::atomic<ContentionWitness> contention_witness{nullptr};
 

@@ -1,39 +1,50 @@
-// A lock that knows its holder and its place in the lock order, sleeps on a futex, and counts its waits.
+// A lock that knows its holder and its place in the lock order, sleeps on a futex, and counts its
+// waits.
 // While the process has one thread it is taken and given back by plain stores.
 //
 //   the lock's word:  [ the holder's slot | forks | awaited | held ]
-//                           48 bits         14        1        1      who sleeps, sleeps on the lower half
+//                           48 bits         14        1        1
+//   A thread that sleeps, sleeps on the lower half.
 //
-// The word names the holder, so there is no instant at which a lock is taken and nobody knows by whom. A handler may leave by a long
-// jump what it has interrupted, and what that holds stays held. When the thread ends, it finds each lock that names it, and gives it
-// back (Engine::thread_exits). Until then nobody waits for one stay of a holder longer than kLateMs: acquire() fails, as when a fork has
-// closed the lock, and fails at once for those who come later. What is given back without a wake-up, for the same reason, is found after as long.
+// The word names the holder, so there is no instant at which a lock is taken and nobody knows by
+// whom. A handler may leave by a long jump what it has interrupted, and what that holds stays held.
+// When the thread ends, it finds each lock that names it, and gives it back (Engine::thread_exits).
+// Until then nobody waits for one stay of a holder longer than kLateMs: acquire() fails, as when a
+// fork has closed the lock, and fails at once for those who come later. What is given back without
+// a wake-up, for the same reason, is found after as long.
 //
-// A lane's lock is given back by a plain store always, so that a shared lane costs one locked instruction an entry:
+// A lane's lock is given back by a plain store always, so that a shared lane costs one locked
+// instruction an entry:
 //
 //   holder                                    waiter
 //   state = free, a plain store  [give]       sleepers + 1                    [announce]
 //   sleepers?                    [look]       membarrier: a full barrier on every thread
-//     some: wake one                          while the lock is not to be had: sleep while state is held   [sleep]
+//     some: wake one                          while the lock is not to be had:
+//                                               sleep while state is held       [sleep]
 //
-// No sleeper is forgotten (Dekker's argument, as in lane/entry/owned.h): if the barrier falls before the holder's [look], that
-// sees [announce]. If it falls after, [give] came before it, and the waiter sees the lock free. Later holders all look after
-// the barrier. Where there is no barrier, waiters look again every millisecond.
+// No sleeper is forgotten (Dekker's argument, as in lane/entry/owned.h): if the barrier falls
+// before the holder's [look], that sees [announce]. If it falls after, [give] came before it, and
+// the waiter sees the lock free. Later holders all look after the barrier. Where there is no
+// barrier, waiters look again every millisecond.
 //
-// A lock is only ever taken by code that has marked its thread's lane slot busy, so a signal handler that interrupts
-// a holder knows that it is nested and only tries (Visit::may_block is false): it can never wait for its own thread. Nor can
-// a thread wait for what it holds itself: it waits for a lock only while it holds none of that rank or a later one.
+// A lock is only ever taken by code that has marked its thread's lane slot busy, so a signal
+// handler that interrupts a holder knows that it is nested and only tries (Visit::may_block is
+// false): it can never wait for its own thread. Nor can a thread wait for what it holds itself: it
+// waits for a lock only while it holds none of that rank or a later one.
 //
-// Nobody waits for a fork. A fork does not hold a lock, it closes it: it adds itself to the forks that the lock counts, and waits
-// for the holder, so that the child finds what the lock guards whole. While a lock is closed, acquire() fails at once, also for
-// those who slept in it, and the caller goes the way of a handler. So a fork waits for holders only, a holder never waits for
-// a fork, and forks do not wait for each other: whatever locks of others a thread holds, and whatever handlers of others run
-// between the two ends of a fork, no circle of waiting goes through here.
-//   Who finds no memory otherwise insists: it gives the fork some milliseconds, and then takes the closed lock if that is free. The
-// child may find it held by a thread that is not there: it makes the lists of runs anew (Runs::salvage), and gives up the depot's
-// slabs. A fork may itself be waiting for the thread that insists. So these milliseconds are waited once a fork, by whichever thread
-// insists first, and later ones take the lock at once. So does a thread that would take fresh memory
-// while the lists have some (Runs::take_beside).
+// Nobody waits for a fork. A fork does not hold a lock, it closes it: it adds itself to the forks
+// that the lock counts, and waits for the holder, so that the child finds what the lock guards
+// whole. While a lock is closed, acquire() fails at once, also for those who slept in it, and the
+// caller goes the way of a handler. So a fork waits for holders only, a holder never waits for a
+// fork, and forks do not wait for each other: whatever locks of others a thread holds, and whatever
+// handlers of others run between the two ends of a fork, no circle of waiting goes through here.
+//   Who finds no memory otherwise insists: it gives the fork some milliseconds, and then takes the
+//   closed lock if that is free. The
+// child may find it held by a thread that is not there: it makes the lists of runs anew
+// (Runs::salvage), and gives up the depot's slabs. A fork may itself be waiting for the thread that
+// insists. So these milliseconds are waited once a fork, by whichever thread insists first, and
+// later ones take the lock at once. So does a thread that would take fresh memory while the lists
+// have some (Runs::take_beside).
 #pragma once
 
 #include <limits.h>
@@ -49,14 +60,17 @@
 
 namespace lanemalloc {
 
-// One stay of a thread inside the allocator: who it is, whether it may wait, and which locks it holds.
+// One stay of a thread inside the allocator: who it is, whether it may wait, and which locks it
+// holds.
 struct Visit {
   const void* who;  // address of the thread's slot; never null
   bool may_block;
   bool may_drain = true;  // other lanes' inboxes; not while draining one
   bool in_bulk =
-      false;  // many objects are being freed: their slabs are kept, for each would take a lock to give back
-  // Takes also locks that a fork has closed: 0: not; else 1 + the milliseconds that it may sleep before, in all.
+      // Many objects are being freed: their slabs are kept, for each would take a lock to give back
+      false;
+  // Takes also locks that a fork has closed: 0: not; else 1 + the milliseconds that it may sleep
+  // before, in all.
   uint8_t insists = 0;
   static constexpr uint8_t kPatience = 1 + 50;  // most forks last less
   uint32_t locks_held = 0;                      // how many of each rank, kBitsOfRank bits each
@@ -64,7 +78,9 @@ struct Visit {
   Visit(const void* thread, bool block) : who(thread), may_block(block) {}
 
   static constexpr unsigned kBitsOfRank = 5;
-  static constexpr uint32_t one_of(Rank rank) { return 1u << (kBitsOfRank * static_cast<unsigned>(rank)); }
+  static constexpr uint32_t one_of(Rank rank) {
+    return 1u << (kBitsOfRank * static_cast<unsigned>(rank));
+  }
   static_assert(kBitsOfRank * (static_cast<unsigned>(Rank::kLast) + 1) <= 32);
   // Holds a lock of this rank or a later one.
   bool holds_from(Rank rank) const { return locks_held >= one_of(rank); }
@@ -85,7 +101,8 @@ class Lock {
 
   bool try_acquire(Visit& visit) {
     if (P::single_threaded()) {
-      // Plain: a handler that interrupts between the load and the store has given the lock back before it returns.
+      // Plain: a handler that interrupts between the load and the store has given the lock back
+      // before it returns.
       if (state_.load(std::memory_order_relaxed) != kFree) return false;
       state_.store(held_by(visit.who), std::memory_order_relaxed);
     } else {
@@ -101,7 +118,8 @@ class Lock {
     return true;
   }
 
-  // Waits only where the visit may, and only for a holder that is not late, not for a fork; else like try_acquire.
+  // Waits only where the visit may, and only for a holder that is not late, not for a fork; else
+  // like try_acquire.
   bool acquire(Visit& visit) { return LIKELY(try_acquire(visit)) || acquire_slowly(visit); }
 
   void release(Visit& visit) {
@@ -114,15 +132,16 @@ class Lock {
     if (is_of_lane()) {
       state_.store(kFree, std::memory_order_release);  // [give]
       compiler_fence();
-      if (UNLIKELY(sleepers_.load(std::memory_order_relaxed) != 0)) P::wake(lower_half(), 1);  // [look]
+      const bool some = sleepers_.load(std::memory_order_relaxed) != 0;  // [look]
+      if (UNLIKELY(some)) P::wake(lower_half(), 1);
     } else if (uint64_t held = held_by(visit.who); UNLIKELY(!state_.compare_exchange_strong(
                    held, kFree, std::memory_order_release, std::memory_order_relaxed))) {
       release_slowly();
     }
   }
 
-  // What the visit's thread has held since it was torn off, by a long jump or at its end, the visit holds from now on. False: it holds
-  // nothing here.
+  // What the visit's thread has held since it was torn off, by a long jump or at its end, the visit
+  // holds from now on. False: it holds nothing here.
   bool take_over(Visit& visit) {
     if (holder() != visit.who) return false;
     visit.locks_held += one_;
@@ -136,7 +155,8 @@ class Lock {
     // acquire, both: the child finds what the last holder wrote. Pairs with [unlock.release].
     uint64_t seen = state_.fetch_add(kFork, std::memory_order_acquire) + kFork;
     if ((seen & kForks) == kFork) late_.store(0, std::memory_order_relaxed);
-    // Also those who slept in it, and one who has just been woken, and leaves without waking the next.
+    // Also those who slept in it, and one who has just been woken, and leaves without waking the
+    // next.
     P::wake(lower_half(), kEverybody);
     if (!visit.may_block || !is_held(seen)) return;
     for (Patience patience(*this); is_held(seen) && !patience.is_over();) {
@@ -144,13 +164,16 @@ class Lock {
       seen = state_.load(std::memory_order_acquire);
     }
   }
-  // In the parent. One that nobody has closed stays as it is: a child that was made by a handler of the fork has opened it.
+  // In the parent. One that nobody has closed stays as it is: a child that was made by a handler of
+  // the fork has opened it.
   void open() {
     uint64_t seen = state_.load(std::memory_order_relaxed);
-    while (is_closed(seen) && !state_.compare_exchange_weak(seen, seen - kFork, std::memory_order_relaxed)) {
+    while (is_closed(seen) &&
+           !state_.compare_exchange_weak(seen, seen - kFork, std::memory_order_relaxed)) {
     }
   }
-  // In the child, where nobody is but `me`. False: another thread was inside, and what the lock guards may be half done.
+  // In the child, where nobody is but `me`. False: another thread was inside, and what the lock
+  // guards may be half done.
   bool open_in_child(const void* me) {
     // acquire: sees what one who insisted has left. Pairs with [unlock.release].
     const bool held = is_held(state_.load(std::memory_order_acquire));
@@ -167,7 +190,8 @@ class Lock {
   bool is_held() const { return is_held(state_.load(std::memory_order_relaxed)); }
   bool is_closed() const { return is_closed(state_.load(std::memory_order_relaxed)); }
 
-  // In a fork child: the holder does not exist here. release: who takes it sees what was done to what it guards.
+  // In a fork child: the holder does not exist here. release: who takes it sees what was done to
+  // what it guards.
   void forget_holder() { state_.store(kFree, std::memory_order_release); }
 
   const Contention& contention() const { return contention_; }
@@ -278,7 +302,8 @@ class Lock {
     for (;;) {
       if (is_closed(seen) && visit.insists == 0) return false;
       if (!is_held(seen)) {
-        // acquire: as in try_acquire. Whoever slept takes the lock as awaited, since others may still sleep.
+        // acquire: as in try_acquire. Whoever slept takes the lock as awaited, since others may
+        // still sleep.
         if (state_.compare_exchange_weak(seen, seen | held_by(visit.who) | kAwaited,
                                          std::memory_order_acquire, std::memory_order_relaxed))
           return entered(visit), true;
@@ -323,9 +348,10 @@ class Lock {
 
   std::atomic<uint64_t> state_{kFree};
   std::atomic<uint32_t> sleepers_{0};
-  const uint32_t one_;             // what a visit that holds this lock has more (Visit::locks_held)
-  std::atomic<uint64_t> late_{0};  // what nobody waits for any longer: the stay of a holder, + 1, or kTheFork
-  Contention contention_;          // what every holder writes lies in the same line as the above
+  const uint32_t one_;  // what a visit that holds this lock has more (Visit::locks_held)
+  // What nobody waits for any longer: the stay of a holder, + 1, or kTheFork
+  std::atomic<uint64_t> late_{0};
+  Contention contention_;  // what every holder writes lies in the same line as the above
 };
 
 }  // namespace lanemalloc

@@ -1,6 +1,7 @@
-// The order in which locks may be held together: a thread that holds one takes only locks below it in this list.
-// fork closes those of the depot, of growth and of the runs in this order. In short: a lane may be held while the depot's lock is taken,
-// either while the run allocator's two are.
+// The order in which locks may be held together: a thread that holds one takes only locks below it
+// in this list.
+// fork closes those of the depot, of growth and of the runs in this order. In short: a lane may be
+// held while the depot's lock is taken, either while the run allocator's two are.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What came of a restartable sequence: a few instructions, the last of them a single store, that are one step for all
-// threads of a CPU. Called by: base/arch_*_rseq.h, platform, slab.
+// What came of a restartable sequence: a few instructions, the last of them a single store, that
+// are one step for all threads of a CPU. Called by: base/arch_*_rseq.h, platform, slab.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@ enum class Restartable : uint8_t {
   kLast,         // the count would have come to its end
 };
 
-// A list linked through its objects' first words, and a count that goes down. A step may write both: they are one aligned unit that one
-// instruction stores.
+// A list linked through its objects' first words, and a count that goes down. A step may write
+// both: they are one aligned unit that one instruction stores.
 struct alignas(16) CountedList {
   void* head;
   int32_t countdown;

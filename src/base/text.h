@@ -1,4 +1,5 @@
-// A line of text in a fixed buffer, made without malloc, locale or errno; too long a line is cut. Async-signal-safe.
+// A line of text in a fixed buffer, made without malloc, locale or errno; too long a line is cut.
+// Async-signal-safe.
 // Called by: messages to the user, statistics.
 #pragma once
 

@@ -31,12 +31,18 @@ enum class Owner : uint16_t {
   kDepot = 2,      // a slab between two lanes
   kFirstLane = 3,  // lanes: 3 .. 0x7FFF
   kPrivate =
-      0x8000,  // beside any of these: memory of a program's own kind (slab/kind.h), which malloc's free does not know
+      // Beside any of these: memory of a program's own kind (slab/kind.h), which malloc's free does
+  // not know
+  0x8000,
   kClosed = 0xFFFF  // a gate's id while nobody may hit; owns nothing
 };
 
-constexpr bool is_of_malloc(Owner owner) { return owner >= Owner::kLarge && owner < Owner::kPrivate; }
-constexpr bool is_private(Owner owner) { return owner >= Owner::kPrivate && owner != Owner::kClosed; }
+constexpr bool is_of_malloc(Owner owner) {
+  return owner >= Owner::kLarge && owner < Owner::kPrivate;
+}
+constexpr bool is_private(Owner owner) {
+  return owner >= Owner::kPrivate && owner != Owner::kClosed;
+}
 constexpr Owner private_of(Owner owner) {
   return static_cast<Owner>(static_cast<uint16_t>(owner) | static_cast<uint16_t>(Owner::kPrivate));
 }
@@ -44,7 +50,9 @@ constexpr Owner private_of(Owner owner) {
 constexpr Owner public_of(Owner owner) {
   return static_cast<Owner>(static_cast<uint16_t>(owner) & ~static_cast<uint16_t>(Owner::kPrivate));
 }
-constexpr bool is_lane(Owner owner) { return owner >= Owner::kFirstLane && owner < Owner::kPrivate; }
+constexpr bool is_lane(Owner owner) {
+  return owner >= Owner::kFirstLane && owner < Owner::kPrivate;
+}
 constexpr bool is_slab(Owner owner) { return is_lane(owner) || owner == Owner::kDepot; }
 
 }  // namespace lanemalloc

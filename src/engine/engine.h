@@ -1,8 +1,10 @@
 // Engine: malloc and free, put together from the layers below; the one root object of a process.
-// Called by: abi. Locking: none of its own. Every function may be called from a signal handler and in a fork child.
+// Called by: abi. Locking: none of its own. Every function may be called from a signal handler and
+// in a fork child.
 //
-// The hit paths stand in sight here; they leave through a continuation (`miss`) that the caller tail-calls, so that the
-// exported functions contain nothing but the hit. What happens then is in engine_slow.h.
+// The hit paths stand in sight here; they leave through a continuation (`miss`) that the caller
+// tail-calls, so that the exported functions contain nothing but the hit. What happens then is in
+// engine_slow.h.
 #pragma once
 
 #include "engine/options.h"
@@ -39,11 +41,12 @@ class Engine {
 
   // Once, before use; again after false (no address space).
   bool start(const Settings& settings, void (*report)(Verdict, const void*));
-  // Called when a thread adopts a lane; must see to it that thread_exits() is called. False: it cannot.
+  // Called when a thread adopts a lane; must see to it that thread_exits() is called. False: it
+  // cannot.
   void set_exit_watch(bool (*watch)(Slot& slot)) { watch_exit_ = watch; }
 
-  // --- Hits. First as the owner of a lane (entry/owned.h), which costs nothing that the other entries need; then by the CPU
-  // (entry/percpu.h); shared lanes are entered in misses.
+  // --- Hits. First as the owner of a lane (entry/owned.h), which costs nothing that the other
+  // entries need; then by the CPU (entry/percpu.h); shared lanes are entered in misses.
   template <class Miss>
   FAST void* allocate(Bytes size, Slot& slot, Miss miss) {
     Gate* gate = Owned::enter(slot);
@@ -75,8 +78,8 @@ class Engine {
   }
 
   // --- Misses: the thread is inside already; `gate` is what was in its slot.
-  // The usual ones of an owner come first: a bin of a larger class, or the free list of a bin's slab; an object of another
-  // lane whose batch has room. Null or false: nothing changed.
+  // The usual ones of an owner come first: a bin of a larger class, or the free list of a bin's
+  // slab; an object of another lane whose batch has room. Null or false: nothing changed.
   FAST void* allocate_quickly(Bytes size, Slot& slot, Gate* gate) {
     if (!Owned::may_allocate(gate, 0) || size - 1 >= kSlabMax) return nullptr;
     Lane<P>* lane = static_cast<Lane<P>*>(gate);
@@ -94,8 +97,8 @@ class Engine {
     using Sent = typename Lane<P>::Sent;
     Remote* batch;
     const auto class_of_object = [&] { return world_.region.size_class_of(p); };
-    const Sent sent =
-        static_cast<Lane<P>*>(gate)->send_quickly(static_cast<Object*>(p), entry, class_of_object, batch);
+    const Sent sent = static_cast<Lane<P>*>(gate)->send_quickly(static_cast<Object*>(p), entry,
+                                                                class_of_object, batch);
     if (sent == Sent::kNot) return false;
     if (UNLIKELY(sent == Sent::kFull)) return full(gate, batch), true;
     Owned::leave(slot, gate);
@@ -103,7 +106,8 @@ class Engine {
   }
   // The next usual ones, by CPU. False: nothing changed.
   bool free_here_quickly(void* p, Slot& slot, Gate* gate);
-  // The next usual ones: the owner's bin is refilled from elsewhere, or the thread works in a lane that nobody owns. Null: nothing changed.
+  // The next usual ones: the owner's bin is refilled from elsewhere, or the thread works in a lane
+  // that nobody owns. Null: nothing changed.
   FAST void* allocate_by_refill(Bytes size, Slot& slot, Gate* gate) {
     return LIKELY(Owned::may_allocate(gate, 0)) ? allocate_by_owner(size, slot, gate)
                                                 : allocate_here(size, slot, gate);
@@ -135,8 +139,9 @@ class Engine {
         [&](Gate* gate, Slab* slab) { look_slow(slab, slot, gate); });
     return verdict;
   }
-  // Frees objects of slabs, linked by their first words, the last one's without meaning, in one stay in the lane (Lane::free_chain). Tells
-  // why if one is `bad`: that, and what is linked behind it, is left as it is.
+  // Frees objects of slabs, linked by their first words, the last one's without meaning, in one
+  // stay in the lane (Lane::free_chain). Tells why if one is `bad`: that, and what is linked behind
+  // it, is left as it is.
   Verdict free_chain(Object* first, size_t n, Slot& slot, const void*& bad);
   // p must be good (find). size > 0.
   void* reallocate(void* p, MapEntry entry, Bytes size, Slot& slot);
@@ -144,7 +149,8 @@ class Engine {
   Bytes usable_size(const void* p, MapEntry entry) const;
 
   // --- Kinds (engine_kinds.h): what heaps and pools are made of.
-  // Enters it among all, with a place in lanes' areas. False: there are too many, or the depot's lock cannot be had.
+  // Enters it among all, with a place in lanes' areas. False: there are too many, or the depot's
+  // lock cannot be had.
   bool add_owner(KindOwner& owner, Slot& slot);
   // Runs under the lock that guards these lists; false if it cannot be had.
   template <class Run>
@@ -167,19 +173,21 @@ class Engine {
   void relabel(KindOwner& owner, Handle label);
   // A kind that is whole: from now on all see it.
   void add_kind(KindOwner& owner, Kind& kind);
-  // Null: no memory, or beyond the budget: also after the other lanes have given what they do not use.
+  // Null: no memory, or beyond the budget: also after the other lanes have given what they do not
+  // use.
   Object* allocate_of(Kind& kind, Slot& slot);
   // One that waits in the lane's bin, or null.
   template <class Place>
   FAST Object* take_quickly_of(const Place& place, Slot& slot);
   // p lies in a slab of the kind.
   void free_of(Kind& kind, Object* object, Slot& slot);
-  // Frees an object of a slab of that bin's. False: nothing has changed. `look(gate, slab)`: look_slow() is to be called, and nothing after it,
-  // so that it can be a jump.
+  // Frees an object of a slab of that bin's. False: nothing has changed. `look(gate, slab)`:
+  // look_slow() is to be called, and nothing after it, so that it can be a jump.
   template <class Place, class Look>
   FAST bool free_quickly_of(const Place& place, Object* object, Slot& slot, Look look, Bin*& bin);
-  // The usual misses. For who owns no lane: by the one that his slot names, if nobody is there. An owner frees into a batch that is there.
-  // False: nothing has changed, also of an object that is not the kind's.
+  // The usual misses. For who owns no lane: by the one that his slot names, if nobody is there. An
+  // owner frees into a batch that is there. False: nothing has changed, also of an object that is
+  // not the kind's.
   Object* take_in_turn_of(const Kind& kind, Slot& slot);
   bool free_in_turn_of(const Kind& kind, Object* object, Slot& slot);
   // The kind whose slab p lies in; null if none.
@@ -188,8 +196,9 @@ class Engine {
   const KindOwner* owner_of(const void* p) const;
   // Whether it is the start of one of its kind's objects.
   bool is_start_of(const Kind& kind, const void* p) const;
-  // Large ones of a heap are malloc's until it has them, and before they are freed. resize: in place, or moved by the kernel, or null. What
-  // it takes or gives back is charged to the budget or taken from it, growth once the memory is there.
+  // Large ones of a heap are malloc's until it has them, and before they are freed. resize: in
+  // place, or moved by the kernel, or null. What it takes or gives back is charged to the budget or
+  // taken from it, growth once the memory is there.
   void* allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot, bool& zeroed);
   template <class Visitor>
   void for_each_large(const KindOwner& owner, Visitor visit);
@@ -199,20 +208,23 @@ class Engine {
   bool is_block_start(const void* p) const { return world_.region.distance(p) % kBlockSize == 0; }
   void* resize_large_of(void* p, Bytes size, Budget& budget, Slot& slot);
   void free_large_of(void* p, Slot& slot);
-  // Has lanes give what they have of the owner's kinds and do not use to the depot, or back. wait: also lanes whose threads are
-  // just inside, in so far as the caller may wait. True if all could be reached.
+  // Has lanes give what they have of the owner's kinds and do not use to the depot, or back. wait:
+  // also lanes whose threads are just inside, in so far as the caller may wait. True if all could
+  // be reached.
   bool gather(KindOwner& owner, Slot& slot, bool wait);
-  // As many at once as the thread's lane can have, or takes: the next one is to be tried by itself. Of kinds without links behind
-  // the contents, and whose objects are not marked.
+  // As many at once as the thread's lane can have, or takes: the next one is to be tried by itself.
+  // Of kinds without links behind the contents, and whose objects are not marked.
   size_t allocate_batch_of(Kind& kind, void** objects, size_t n, Slot& slot);
   size_t free_batch_of(const KindOwner& owner, void** objects, size_t n, Slot& slot);
-  // Runs while no other thread looks into all lanes, as gather() does. False, and nothing was run: a handler may not wait for that.
+  // Runs while no other thread looks into all lanes, as gather() does. False, and nothing was run:
+  // a handler may not wait for that.
   template <class Work>
   bool in_turn(Slot& slot, Work work);
   // work(lane, visit), inside. False: no memory for a lane.
   template <class Work>
   bool in_own_lane(Slot& slot, Work work);
-  // Outside, for what take(lane, visit) has returned inside each lane that may have any: put(object). Otherwise as gather().
+  // Outside, for what take(lane, visit) has returned inside each lane that may have any:
+  // put(object). Otherwise as gather().
   template <class Take, class Put>
   bool in_each_lane(KindOwner& owner, Slot& slot, bool wait, Take take, Put put);
   // Gives back what lies empty in the calling thread's lane.
@@ -220,25 +232,30 @@ class Engine {
   Address begin_of(const Slab* slab) const {
     return world_.region.address_of(world_.region.block_of_state(slab));
   }
-  // Calls visit(slab) for each slab of a kind that nobody uses meanwhile, after gather(). False without memory.
+  // Calls visit(slab) for each slab of a kind that nobody uses meanwhile, after gather(). False
+  // without memory.
   template <class Visitor>
   bool for_each_slab(Kind& kind, Slot& slot, Visitor visit);
-  // Calls visit(object) for each live object of such a slab until it returns other than 0, and returns that.
+  // Calls visit(object) for each live object of such a slab until it returns other than 0, and
+  // returns that.
   template <class Visitor>
   int for_each_live(const Kind& kind, const Slab* slab, Visitor visit) const;
   // What there is of a kind.
   struct KindCount {
     uint64_t slabs, used, waiting;
     int64_t in_flight;
-    uint64_t live() const { return not_negative(used - waiting - static_cast<uint64_t>(in_flight)); }
+    uint64_t live() const {
+      return not_negative(used - waiting - static_cast<uint64_t>(in_flight));
+    }
   };
   KindCount count_kind(Kind& kind, Slot& slot);
-  // Takes the owner and all its slabs out; `each(kind, slab)` sees each slab before its memory goes. False: some lanes could not be
-  // reached, and what they hold is lost; so is the owner's place.
+  // Takes the owner and all its slabs out; `each(kind, slab)` sees each slab before its memory
+  // goes. False: some lanes could not be reached, and what they hold is lost; so is the owner's
+  // place.
   template <class Each>
   bool dissolve(KindOwner& owner, Slot& slot, Each each);
-  // Gives empty slabs of the kind back that lie between the lanes, while at least so many free objects stay there; `each(slab)` sees
-  // them before.
+  // Gives empty slabs of the kind back that lie between the lanes, while at least so many free
+  // objects stay there; `each(slab)` sees them before.
   template <class Each>
   Bytes give_back_empties_of(Kind& kind, uint64_t least_free, Slot& slot, Each each);
   bool is_checked() const { return world_.settings.checked; }
@@ -247,8 +264,8 @@ class Engine {
   bool is_marked(const void* p) const { return !world_.settings.checked || is_in_use(p); }
   bool check_in(const void* p) { return !world_.settings.checked || mark_free(p); }
 
-  // --- Frees that wait for a safepoint (engine_safepoint.h; lanemalloc/safepoint.h says what each does).
-  // `miss(gate)`: the object is still to be deferred (defer_slow).
+  // --- Frees that wait for a safepoint (engine_safepoint.h; lanemalloc/safepoint.h says what each
+  // does). `miss(gate)`: the object is still to be deferred (defer_slow).
   template <class Miss>
   FAST int defer(void* object, Slot& slot, Miss miss) {
     Gate* gate = Owned::enter(slot);
@@ -273,7 +290,8 @@ class Engine {
     Inside inside(slot, Owned::enter(slot));
     return epochs_.add(reader, name, lane_reader_this_thread(), inside.visit());
   }
-  // The calling thread ends, and may have forgotten to leave a read section. False: it has none to forget.
+  // The calling thread ends, and may have forgotten to leave a read section. False: it has none to
+  // forget.
   bool reader_ends(Slot& slot) {
     Inside inside(slot, Owned::enter(slot));
     return epochs_.thread_ends(lane_reader_this_thread(), inside.visit());
@@ -285,33 +303,36 @@ class Engine {
   }
   void statistics(lane_safepoint_statistics& s, Slot& slot);
 
-  // How threads enter lanes from now on, as the settings say; a thread follows at its next miss. False, and nothing changed,
-  // where the system cannot do that. One caller at a time.
+  // How threads enter lanes from now on, as the settings say; a thread follows at its next miss.
+  // False, and nothing changed, where the system cannot do that. One caller at a time.
   bool choose_entry(const Settings& settings);
-  // Counts a wait for a lock to the stack of the caller, if it is sampled; that stack, or null. Not those of
-  // the scavenger, whose stack has no end that a walk would know.
+  // Counts a wait for a lock to the stack of the caller, if it is sampled; that stack, or null. Not
+  // those of the scavenger, whose stack has no end that a walk would know.
   const Stack* contended(const void* who, uint64_t ns);
   // Takes over what may change while the process runs, but for the entry.
   void adjust(const Settings& settings);
   Entry entry() const { return world_.lanes.entry(); }
   // Gives back what can be given back now. True if anything was.
   bool trim(Slot& slot);
-  // The thread that returns memory while the program is idle (abi/threads.cpp): it is about to start; what it does, until stop; it is
-  // gone. While there is none, frees give memory back, past a limit.
+  // The thread that returns memory while the program is idle (abi/threads.cpp): it is about to
+  // start; what it does, until stop; it is gone. While there is none, frees give memory back, past
+  // a limit.
   void scavenger_begins();
   void scavenge();
   void stop_scavenger() { world_.scavenger.stop(); }
   void scavenger_is_gone();
   bool has_scavenger() const { return world_.scavenger.is_running(); }
   void wake_scavenger() { world_.scavenger.poke(); }
-  // Once, before it starts: called at the end of each of its passes. True: there is to be another one.
+  // Once, before it starts: called at the end of each of its passes. True: there is to be another
+  // one.
   void set_pass_watch(bool (*watch)()) { watch_pass_ = watch; }
   // Between two passes; 0: none is wanted.
   uint64_t scavenger_period_ms() const { return world_.scavenger.period_ms(); }
-  // From now on it works in overflow lanes. Called in the thread; nothing of it goes on below the caller.
+  // From now on it works in overflow lanes. Called in the thread; nothing of it goes on below the
+  // caller.
   void thread_exits(Slot& slot);
-  // Around a child that works with this thread's slot while the thread is stopped (vfork), or beside it: no hits, and no lane of its own.
-  // Returns what open_slot() is to put back.
+  // Around a child that works with this thread's slot while the thread is stopped (vfork), or
+  // beside it: no hits, and no lane of its own. Returns what open_slot() is to put back.
   Gate* close_slot(Slot& slot);
   void open_slot(Slot& slot, Gate* gate) { Owned::leave(slot, gate); }
   void before_fork(Slot& slot);
@@ -319,7 +340,8 @@ class Engine {
   void step_back(Slot& slot);  // after that; the child does it by itself
   void after_fork_in_child(Slot& slot);
   // may_wait: the caller is no handler that has interrupted the allocator in this thread.
-  // Slabs and lanes are read one after the other, so while the scavenger moves objects between them the figures are read again.
+  // Slabs and lanes are read one after the other, so while the scavenger moves objects between them
+  // the figures are read again.
   void statistics(Statistics& s, bool may_wait = true) {
     constexpr int kAttempts = 64;
     for (int attempt = may_wait ? 0 : kAttempts;; ++attempt) {
@@ -433,7 +455,8 @@ class Engine {
   void free_all(Lane<P>& lane, void** from, void** to, Visit& visit);
   void free_other(Lane<P>& lane, void* p, Visit& visit);
   void free_now(void* object, Slot& slot) {
-    if (const Verdict verdict = free(object, slot); verdict != Verdict::kGood) world_.report(verdict, object);
+    if (const Verdict verdict = free(object, slot); verdict != Verdict::kGood)
+      world_.report(verdict, object);
   }
   void free_now(Call call, Slot&) { call.free(call.context, &call.object, 1); }
   static Deferred* deferred_in(const Lane<P>& lane);
@@ -466,8 +489,9 @@ class Engine {
   uint64_t swept_at_ms_ = 0;  // the scavenger's
   bool (*watch_exit_)(Slot& slot) = nullptr;
   bool (*watch_pass_)() = nullptr;
-  alignas(kNoSharing) std::atomic<Slot*> searcher_{nullptr};  // the thread that looks into all lanes
-  std::atomic<uint32_t> searches_{0};                         // that are over
+  // The thread that looks into all lanes
+  alignas(kNoSharing) std::atomic<Slot*> searcher_{nullptr};
+  std::atomic<uint32_t> searches_{0};  // that are over
 };
 
 }  // namespace lanemalloc

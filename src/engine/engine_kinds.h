@@ -1,7 +1,9 @@
-// What the engine does for kinds: the objects of pools and heaps. Included by engine.h only; see there.
+// What the engine does for kinds: the objects of pools and heaps. Included by engine.h only; see
+// there.
 //
-// Whoever must reach every lane (at a limit, to give memory back, to count, at the end) does it from outside any lane: it enters
-// its own for each other one, tries that, and leaves again. One thread at a time does so, since two would find each other busy.
+// Whoever must reach every lane (at a limit, to give memory back, to count, at the end) does it
+// from outside any lane: it enters its own for each other one, tries that, and leaves again. One
+// thread at a time does so, since two would find each other busy.
 #pragma once
 
 namespace lanemalloc {
@@ -43,7 +45,8 @@ FAST Object* Engine<P>::take_quickly_of(const Place& place, Slot& slot) {
   void* object = nullptr;
   if (LIKELY(area != 0)) {
     if (LIKELY(Lane<P>::find_bin(area, place, bin))) object = bin->pop();
-  } else if (const Address here = PerCpu::area(gate); here != 0 && Lane<P>::find_bin(here, place, bin)) {
+  } else if (const Address here = PerCpu::area(gate);
+             here != 0 && Lane<P>::find_bin(here, place, bin)) {
     if (!PerCpu::pop_off<P>(gate, bin->head, object)) object = nullptr;
   }
   object != nullptr ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
@@ -67,7 +70,8 @@ bool Engine<P>::free_in_turn_of(const Kind& kind, Object* object, Slot& slot) {
   bool done = false;
   if (Owned::area(gate) != 0) {
     if (LIKELY(kind_at(object) == &kind))
-      done = static_cast<Lane<P>*>(gate)->send_quickly(object, world_.region.entry_of(object), kind);
+      done =
+          static_cast<Lane<P>*>(gate)->send_quickly(object, world_.region.entry_of(object), kind);
     done ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
     return done;
   }
@@ -94,7 +98,8 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
       if (Object* object = stay.lane()->allocate(kind, stay.visit())) return object;
     }
     if (attempt == 1) return nullptr;
-    // At the limit: what others have cut and do not use will do. Else there is no memory, or somebody has just given some back.
+    // At the limit: what others have cut and do not use will do. Else there is no memory, or
+    // somebody has just given some back.
     if (!kind.budget->may_take(kind.size)) {
       gather(*kind.owner, slot, true);
     } else {
@@ -106,7 +111,8 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
 // The bin first, as in a hit: the next allocation has it. Then by the page map, as malloc's free.
 template <class P>
 template <class Place, class Look>
-FAST bool Engine<P>::free_quickly_of(const Place& place, Object* object, Slot& slot, Look look, Bin*& bin) {
+FAST bool Engine<P>::free_quickly_of(const Place& place, Object* object, Slot& slot, Look look,
+                                     Bin*& bin) {
   Gate* gate = Owned::enter(slot);
   const Address area = Owned::area(gate);
   const auto free_and = [&](auto leave) __attribute__((always_inline)) {
@@ -114,7 +120,8 @@ FAST bool Engine<P>::free_quickly_of(const Place& place, Object* object, Slot& s
       const MapEntry entry = world_.region.entry_for(object);
       Slab* slab = static_cast<Slab*>(entry.state());
       const bool is_here = entry.owner() == private_of(static_cast<Lane<P>*>(gate)->id());
-      if (UNLIKELY(!is_here || slab->bin != bin)) return leave(), Owned::leave_as_found(slot, gate), false;
+      if (UNLIKELY(!is_here || slab->bin != bin))
+        return leave(), Owned::leave_as_found(slot, gate), false;
       if (UNLIKELY(slab->push(object))) return look(gate, slab), true;
     }
     leave();
@@ -122,7 +129,8 @@ FAST bool Engine<P>::free_quickly_of(const Place& place, Object* object, Slot& s
   };
   if (LIKELY(area != 0)) {
     if (LIKELY(Lane<P>::find_bin(area, place, bin))) return free_and([] {});
-  } else if (const Address here = PerCpu::area(gate); here != 0 && Lane<P>::find_bin(here, place, bin)) {
+  } else if (const Address here = PerCpu::area(gate);
+             here != 0 && Lane<P>::find_bin(here, place, bin)) {
     uint64_t seen;
     uint32_t free;
     if (LIKELY(PerCpu::enter_for<P>(gate, PerCpu::area_here(gate), seen, free)))
@@ -138,7 +146,8 @@ void Engine<P>::free_of(Kind& kind, Object* object, Slot& slot) {
   // Read inside: until then the slab may have gone to or come from the depot.
   const MapEntry entry = world_.region.entry_of(object);
   if (LIKELY(stay.lane() != nullptr)) return stay.lane()->free_of_kind(object, entry, stay.visit());
-  // No memory for a lane: a batch of one, straight to the owner, or to some lane, which sends it on.
+  // No memory for a lane: a batch of one, straight to the owner, or to some lane, which sends it
+  // on.
   kind.in_flight.fetch_add(1, std::memory_order_relaxed);
   kind.strays.store(true, std::memory_order_relaxed);
   object->next = nullptr;
@@ -174,7 +183,8 @@ size_t Engine<P>::free_batch_of(const KindOwner& owner, void** objects, size_t n
       const bool is_here = entry.owner() == private_of(lane.id());
       const bool is_of_kind = LIKELY(is_here) || kind_at(object) != nullptr;
       if (UNLIKELY(!is_of_kind || slab->its_kind().owner != &owner)) return freed;
-      is_here ? lane.free_here(object, slab, stay.visit()) : lane.free_of_kind(object, entry, stay.visit());
+      is_here ? lane.free_here(object, slab, stay.visit())
+              : lane.free_of_kind(object, entry, stay.visit());
     }
   }
   return n;
@@ -204,11 +214,13 @@ void Engine<P>::give_large_to(KindOwner* owner, const void* p) {
   const Owner word = owner != nullptr ? private_of(Owner::kLarge) : Owner::kLarge;
   world_.region.set_entries(at, 1, world_.region.make_entry(word, at));
   count<P>(owner != nullptr ? world_.counters.large_frees : world_.counters.large_allocations);
-  count<P>(world_.counters.large_bytes, owner != nullptr ? uint64_t{0} - large_bytes(p) : large_bytes(p));
+  count<P>(world_.counters.large_bytes,
+           owner != nullptr ? uint64_t{0} - large_bytes(p) : large_bytes(p));
 }
 
 template <class P>
-void* Engine<P>::allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot, bool& zeroed) {
+void* Engine<P>::allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot,
+                                   bool& zeroed) {
   void* p = allocate_large(size, alignment, slot, Owned::enter(slot), zeroed);
   if (p != nullptr) give_large_to(&owner, p);
   return p;
@@ -250,7 +262,8 @@ template <class Visitor>
 void Engine<P>::for_each_large(const KindOwner& owner, Visitor visit) {
   const Region<P>& region = world_.region;
   for (BlockIndex at = 0; at < world_.runs.used_end(); ++at)
-    if (region.entry(at).owner() == private_of(Owner::kLarge) && owner_of(region.pointer_to(at)) == &owner)
+    if (region.entry(at).owner() == private_of(Owner::kLarge) &&
+        owner_of(region.pointer_to(at)) == &owner)
       if (visit(region.pointer_to(at))) return;
 }
 
@@ -264,18 +277,21 @@ bool Engine<P>::is_start_of(const Kind& kind, const void* p) const {
 
 // --- All lanes.
 
-// A turn to look into all lanes. Who waits for it is in no lane and has no lock. A handler that has interrupted the allocator does
-// without, since it may not wait; so does one that has interrupted a search, and who has waited too long.
+// A turn to look into all lanes. Who waits for it is in no lane and has no lock. A handler that has
+// interrupted the allocator does without, since it may not wait; so does one that has interrupted a
+// search, and who has waited too long.
 template <class P>
 class Engine<P>::Search {
  public:
   Search(Engine& engine, Slot& slot) : engine_(engine) {
     if (is_busy(slot.load(std::memory_order_relaxed))) return;
     for (const uint64_t since = P::now_ns();;) {
-      // acquire, both: what the last one has found is to be seen; and who sees that a search is over sees nobody searching.
+      // acquire, both: what the last one has found is to be seen; and who sees that a search is
+      // over sees nobody searching.
       const uint32_t over = engine.searches_.load(std::memory_order_acquire);
       Slot* searcher = nullptr;
-      has_turn_ = engine.searcher_.compare_exchange_strong(searcher, &slot, std::memory_order_acquire);
+      has_turn_ =
+          engine.searcher_.compare_exchange_strong(searcher, &slot, std::memory_order_acquire);
       is_alone_ = has_turn_ || searcher == &slot;
       if (is_alone_) return;
       P::wait(engine.searches_, over, kLateMs);
@@ -325,7 +341,8 @@ bool Engine<P>::in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work) {
       Stay stay(*this, slot, Owned::enter(slot), true);
       stay.visit().insists = wait ? Visit::kPatience : 0;
       if (stay.lane() == &lane) return work(lane, stay.visit()), true;
-      if (world_.with_idle_lane(lane, stay.visit(), [&](Lane<P>& held) { work(held, stay.visit()); }))
+      if (world_.with_idle_lane(lane, stay.visit(),
+                                [&](Lane<P>& held) { work(held, stay.visit()); }))
         return true;
       if (!wait || lane.is_doubtful() || !stay.visit().may_block || !P::barrier()) return false;
     }
@@ -353,14 +370,16 @@ bool Engine<P>::in_each_lane(KindOwner& owner, Slot& slot, bool wait, Take take,
   world_.lanes.for_each([&](Lane<P>& lane) {
     if (!may_have_any(lane, owner)) return;
     Object* found = nullptr;
-    all &= in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) { found = take(held, visit); });
+    all &=
+        in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) { found = take(held, visit); });
     put(found);
   });
   return all;
 }
 
-// At least twice: the second time takes in what the first has sent, or others have while it was under way. And again while anything
-// has been sent: an object whose slab has moved on is sent after it.
+// At least twice: the second time takes in what the first has sent, or others have while it was
+// under way. And again while anything has been sent: an object whose slab has moved on is sent
+// after it.
 template <class P>
 bool Engine<P>::gather(KindOwner& owner, Slot& slot, bool wait) {
   constexpr int kMostRounds = 8;
@@ -416,7 +435,8 @@ typename Engine<P>::KindCount Engine<P>::count_kind(Kind& kind, Slot& slot) {
     in_lane(lane, slot, true, [&](Lane<P>& held, Visit&) {
       const Bin& bin = *held.bin_of(kind);
       bin.for_each_slab(add);
-      for (const Object* object = bin.head; object != nullptr; object = object->next) ++count.waiting;
+      for (const Object* object = bin.head; object != nullptr; object = object->next)
+        ++count.waiting;
       count.in_flight += bin.in_flight.load(std::memory_order_relaxed);
     });
   });
@@ -425,7 +445,8 @@ typename Engine<P>::KindCount Engine<P>::count_kind(Kind& kind, Slot& slot) {
   return count;
 }
 
-// The slabs stay while they are visited: nobody uses the kind, and none of them is empty. False without memory for notes.
+// The slabs stay while they are visited: nobody uses the kind, and none of them is empty. False
+// without memory for notes.
 template <class P>
 template <class Visitor>
 bool Engine<P>::for_each_slab(Kind& kind, Slot& slot, Visitor visit) {
@@ -462,7 +483,8 @@ int Engine<P>::for_each_live(const Kind& kind, const Slab* slab, Visitor visit) 
   }
   for (uint32_t i = 0; i < slab->carved; ++i) {
     if ((is_free[i / 64] >> (i % 64) & 1) != 0) continue;
-    if (const int stop = visit(reinterpret_cast<void*>(begin + Bytes{i} * kind.size)); stop != 0) return stop;
+    if (const int stop = visit(reinterpret_cast<void*>(begin + Bytes{i} * kind.size)); stop != 0)
+      return stop;
   }
   return 0;
 }
@@ -521,8 +543,9 @@ Bytes Engine<P>::give_back_empties_of(Kind& kind, uint64_t least_free, Slot& slo
   return given;
 }
 
-// Each slab is in one place, and what is cut is what the budget says. Lanes that a fork child has set aside are not looked into:
-// then there is more than is found; and so there may be after a thread was torn off.
+// Each slab is in one place, and what is cut is what the budget says. Lanes that a fork child has
+// set aside are not looked into: then there is more than is found; and so there may be after a
+// thread was torn off.
 template <class P>
 void Engine<P>::check_kinds() {
   world_.kinds.for_each([&](KindOwner& owner) {
@@ -543,7 +566,8 @@ void Engine<P>::check_kinds() {
         add(slab);
         ++in_depot;
         CHECK(slab->place == Slab::Place::kPartial && slab->bin == nullptr && slab->has_room());
-        CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() == private_of(Owner::kDepot));
+        CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() ==
+              private_of(Owner::kDepot));
       });
       CHECK(in_depot == kind->depot_count.load(std::memory_order_relaxed));
       const uint64_t known = kind->slabs.load(std::memory_order_relaxed);

@@ -1,5 +1,6 @@
-// What the engine does with deferred frees: keep them in the lane, free them when nobody can be reading them any more, wait for
-// readers. Included by engine.h only. How it is known that nobody reads: reclaim/epochs.h.
+// What the engine does with deferred frees: keep them in the lane, free them when nobody can be
+// reading them any more, wait for readers. Included by engine.h only. How it is known that nobody
+// reads: reclaim/epochs.h.
 #pragma once
 
 #include <errno.h>
@@ -41,13 +42,15 @@ int Engine<P>::defer_slow(void* object, Slot& slot, Gate* gate) {
   return defer(&Deferred::objects, object, slot, gate);
 }
 
-// A call: to the owner's lane as a hit does, or to the one that the thread came by last, or as below.
+// A call: to the owner's lane as a hit does, or to the one that the thread came by last, or as
+// below.
 template <class P>
 int Engine<P>::defer_call(const Call& call, Slot& slot) {
   Gate* gate = Owned::enter(slot);
   if (LIKELY(Owned::may_allocate(gate, 0))) {
     Deferred* deferred = static_cast<Lane<P>*>(gate)->deferred.load(std::memory_order_relaxed);
-    if (LIKELY(deferred != nullptr && deferred->push_quickly(call))) return Owned::leave(slot, gate), 0;
+    if (LIKELY(deferred != nullptr && deferred->push_quickly(call)))
+      return Owned::leave(slot, gate), 0;
   }
   return defer_call_slow(call, slot, gate);
 }
@@ -58,7 +61,8 @@ int Engine<P>::defer_call_slow(Call call, Slot& slot, Gate* gate) {
     Turn turn(*this, slot, gate);
     Deferred* deferred =
         turn.lane() != nullptr ? turn.lane()->deferred.load(std::memory_order_relaxed) : nullptr;
-    if (turn.lane() != nullptr && turn.end(slot, deferred != nullptr && deferred->push_quickly(call)))
+    if (turn.lane() != nullptr &&
+        turn.end(slot, deferred != nullptr && deferred->push_quickly(call)))
       return 0;
   }
   return defer(&Deferred::calls, call, slot, gate);
@@ -77,7 +81,8 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
     {
       // Calls: where make_calls_of() can reach them.
       Stay stay(*this, slot, gate, std::is_same_v<Entry, Call>);
-      Deferred* deferred = stay.lane() != nullptr ? deferred_of(*stay.lane(), kind, stay.visit()) : nullptr;
+      Deferred* deferred =
+          stay.lane() != nullptr ? deferred_of(*stay.lane(), kind, stay.visit()) : nullptr;
       if (LIKELY(deferred != nullptr && alone == 0)) {
         looked = tend(*stay.lane(), *deferred, deferred->*kind, calls, stay.visit());
         done = (deferred->*kind).has_room();
@@ -148,11 +153,12 @@ void* Engine<P>::take_blocks(Bytes bytes, Visit& visit) {
   return at != Runs<P>::kNone ? world_.region.pointer_to(at) : nullptr;
 }
 
-// Inside: cuts what is complete, looks at the readers where that is due, frees some of what may be freed. True if more may be
-// freed than before.
+// Inside: cuts what is complete, looks at the readers where that is due, frees some of what may be
+// freed. True if more may be freed than before.
 template <class P>
 template <class Entry>
-bool Engine<P>::tend(Lane<P>& lane, Deferred& deferred, Ring<Entry>& ring, Calls& calls, Visit& visit) {
+bool Engine<P>::tend(Lane<P>& lane, Deferred& deferred, Ring<Entry>& ring, Calls& calls,
+                     Visit& visit) {
   const bool cut = ring.cut_complete([&] { return epochs_.advance(); });
   const bool full = !ring.has_room();
   bool looked = false;
@@ -172,7 +178,8 @@ bool Engine<P>::tend(Lane<P>& lane, Deferred& deferred, Ring<Entry>& ring, Calls
 
 // Inside: frees what may be freed, at most so many. Returns how many.
 template <class P>
-uint64_t Engine<P>::free_deferred(Lane<P>& lane, Ring<void*>& ring, Epoch upto, uint64_t most, Visit& visit) {
+uint64_t Engine<P>::free_deferred(Lane<P>& lane, Ring<void*>& ring, Epoch upto, uint64_t most,
+                                  Visit& visit) {
   uint64_t freed = 0;
   for (uint32_t n; freed < most && (n = ring.ready(upto)) != 0; freed += n) {
     if (n > most - freed) n = static_cast<uint32_t>(most - freed);
@@ -182,8 +189,9 @@ uint64_t Engine<P>::free_deferred(Lane<P>& lane, Ring<void*>& ring, Epoch upto, 
   return freed;
 }
 
-// Frees each as free() does. A word that is no address of ours, behind the last, ends the loop. That, the four steps in a row and the
-// base with its sign turned save four of eighteen instructions an object.
+// Frees each as free() does. A word that is no address of ours, behind the last, ends the loop.
+// That, the four steps in a row and the base with its sign turned save four of eighteen
+// instructions an object.
 template <class P>
 NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& visit) {
   const Bytes bytes = world_.settings.checked ? 0 : world_.region.bytes();
@@ -217,7 +225,11 @@ NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& 
   for (void** at = from;; ++at) {
     ptrdiff_t done;
     do {
-      done = !free_one(at[0]) ? 0 : !free_one(at[1]) ? 1 : !free_one(at[2]) ? 2 : !free_one(at[3]) ? 3 : 4;
+      done = !free_one(at[0])   ? 0
+             : !free_one(at[1]) ? 1
+             : !free_one(at[2]) ? 2
+             : !free_one(at[3]) ? 3
+                                : 4;
       at += done;
     } while (done == 4);
     if (at == to) break;
@@ -256,7 +268,8 @@ Deferred* Engine<P>::deferred_in(const Lane<P>& lane) {
   return deferred != nullptr && !deferred->is_empty() ? deferred : nullptr;
 }
 
-// Calls work(deferred, visit) inside a lane that has some: the thread's own, or one that nobody is in. False if somebody is.
+// Calls work(deferred, visit) inside a lane that has some: the thread's own, or one that nobody is
+// in. False if somebody is.
 template <class P>
 template <class Work>
 bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
@@ -278,7 +291,8 @@ bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
                                [&](Lane<P>& held) { visit_here(held, inside.visit()); });
 }
 
-// Frees what has a tag up to `upto`; of calls no more than there are now, and none in a call. Who is in the lane is waited for so often.
+// Frees what has a tag up to `upto`; of calls no more than there are now, and none in a call. Who
+// is in the lane is waited for so often.
 template <class P>
 size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts, bool may_call) {
   size_t freed = 0;
@@ -336,7 +350,8 @@ size_t Engine<P>::free_what_may_be_freed(Slot& slot) {
   if (!epochs_.can_tell()) return 0;
   cut_and_look(slot);
   size_t freed = 0;
-  world_.lanes.for_each([&](Lane<P>& lane) { freed += free_in_lane(lane, slot, epochs_.safe(), kAttempts); });
+  world_.lanes.for_each(
+      [&](Lane<P>& lane) { freed += free_in_lane(lane, slot, epochs_.safe(), kAttempts); });
   return freed;
 }
 
@@ -381,8 +396,8 @@ int Engine<P>::wait_for_readers(Slot& slot) {
   return epochs_.can_tell() ? 0 : EDEADLK;
 }
 
-// What waits with this context is called now: nobody reads its object any more. Waits for calls that another thread is just making, which
-// may be such. Outside any lane.
+// What waits with this context is called now: nobody reads its object any more. Waits for calls
+// that another thread is just making, which may be such. Outside any lane.
 template <class P>
 void Engine<P>::make_calls_of(const void* context, Slot& slot) {
   world_.lanes.for_each([&](Lane<P>& lane) {

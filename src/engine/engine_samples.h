@@ -1,5 +1,6 @@
-// Objects that are sampled: they have a run of blocks of their own, as large ones have, so that their free is a miss, and finds there what
-// to take away from the profile. They count as objects of their class. Included by engine.h only; see lane/lane_samples.h for which.
+// Objects that are sampled: they have a run of blocks of their own, as large ones have, so that
+// their free is a miss, and finds there what to take away from the profile. They count as objects
+// of their class. Included by engine.h only; see lane/lane_samples.h for which.
 #pragma once
 
 namespace lanemalloc {
@@ -23,7 +24,8 @@ LargeState& large_state(const Region<P>& region, BlockIndex at) {
   return *reinterpret_cast<LargeState*>(region.state(at).owner_part);
 }
 
-// The thread is inside; it is in no lane that others might want, since the stack's capture takes its time.
+// The thread is inside; it is in no lane that others might want, since the stack's capture takes
+// its time.
 template <class P>
 NOINLINE void* Engine<P>::allocate_sampled(SizeClass c, Slot& slot, Gate* gate) {
   {
@@ -65,11 +67,13 @@ void Engine<P>::forget_sample(LargeState& state) {
   state.sample = {};
 }
 
-// Of a chain (free_chain): an object that is sampled is freed by itself, and taken out. False: it is a large one, of no chain.
+// Of a chain (free_chain): an object that is sampled is freed by itself, and taken out. False: it
+// is a large one, of no chain.
 template <class P>
 bool Engine<P>::free_sampled_of(Object*& link, Slot& slot) {
   Object* object = link;
-  if (large_state(world_.region, world_.region.block_of(object)).sample_class == SizeClass{0}) return false;
+  if (large_state(world_.region, world_.region.block_of(object)).sample_class == SizeClass{0})
+    return false;
   link = object->next;
   free(object, slot);
   return true;

@@ -9,7 +9,8 @@ namespace lanemalloc {
 // With checked=1, in every byte of what an arena gave back.
 inline constexpr unsigned char kFreedByte = 0xFD;
 
-// Inside: from a miss to leaving, wherever the thread works. Its slot says busy already; `gate` is what was in it.
+// Inside: from a miss to leaving, wherever the thread works. Its slot says busy already; `gate` is
+// what was in it.
 template <class P>
 class Engine<P>::Inside {
  public:
@@ -26,10 +27,11 @@ class Engine<P>::Inside {
   Visit visit_;
 };
 
-// Stay: the same, in a lane. What was in the slot, and which entry is in use, say in which; while the process has one thread,
-// that has a lane of its own whatever the entry, by plain stores alone:
+// Stay: the same, in a lane. What was in the slot, and which entry is in use, say in which; while
+// the process has one thread, that has a lane of its own whatever the entry, by plain stores alone:
 //
-//   a busy gate    -> an overflow lane, and no waiting for any lock: this thread may hold it further down its stack
+//   a busy gate    -> an overflow lane, and no waiting for any lock: this thread may hold it
+//                  further down its stack
 //   exited_gate, forking_gate  -> an overflow lane
 //   owned          -> the thread's lane; it adopts an idle one or a new one if it has none
 //   shared         -> a lane of the pool, the one in its slot if it can be
@@ -41,7 +43,8 @@ template <class P>
 class Engine<P>::Stay : public Inside {
  public:
   // of_kind: the lane must be one that others can take.
-  Stay(Engine& engine, Slot& slot, Gate* gate, bool of_kind = false) : Inside(slot, gate), engine_(engine) {
+  Stay(Engine& engine, Slot& slot, Gate* gate, bool of_kind = false)
+      : Inside(slot, gate), engine_(engine) {
     const bool may_own = LIKELY(!of_kind) || world().can_revoke.load(std::memory_order_relaxed);
     if (!is_busy(gate) && gate_ != &exited_gate && gate_ != &forking_gate && may_own) enter(gate_);
     if (lane_ == nullptr) {
@@ -93,8 +96,9 @@ class Engine<P>::Stay : public Inside {
     return lane;
   }
 
-  // The revoker must find the owner outside, and it may have been preempted: so the owner leaves for a moment. To the proof in
-  // entry/owned.h that is the end of one operation, which did nothing, and the start of another.
+  // The revoker must find the owner outside, and it may have been preempted: so the owner leaves
+  // for a moment. To the proof in entry/owned.h that is the end of one operation, which did
+  // nothing, and the start of another.
   NOINLINE void give_way(Lane<P>* lane) {
     constexpr int kMoment = 512;
     Owned::leave(slot_, gate_);
@@ -103,7 +107,8 @@ class Engine<P>::Stay : public Inside {
     gate_ = Owned::current(slot_, Owned::enter(slot_));
   }
 
-  // With all signals blocked, once a thread: nobody is torn off who has a lane in hand that nobody else has.
+  // With all signals blocked, once a thread: nobody is torn off who has a lane in hand that nobody
+  // else has.
   NOINLINE Lane<P>* adopt() {
     const uint64_t mask = P::block_signals();
     Lane<P>* lane = adopt_uninterrupted();
@@ -160,8 +165,9 @@ class Engine<P>::Stay : public Inside {
   How how_ = How::kOwned;
 };
 
-// Enters the first free lane of the CPU that the thread runs on. Null: none is free, or there is no memory for one. It is the first, so
-// that the threads of a CPU meet in one lane again after one of them was stopped inside. gate: what the thread's slot named before.
+// Enters the first free lane of the CPU that the thread runs on. Null: none is free, or there is no
+// memory for one. It is the first, so that the threads of a CPU meet in one lane again after one of
+// them was stopped inside. gate: what the thread's slot named before.
 template <class P>
 NOINLINE Lane<P>* Engine<P>::take_here(const Gate* gate, const Visit& visit) {
   constexpr int kAttempts = 3;
@@ -182,14 +188,16 @@ NOINLINE Lane<P>* Engine<P>::take_here(const Gate* gate, const Visit& visit) {
         lane->see_growth();
         return lane;
       }
-      // The step was interrupted, or the thread has moved to another CPU: once more. Else the lane was taken or revoked just now.
+      // The step was interrupted, or the thread has moved to another CPU: once more. Else the lane
+      // was taken or revoked just now.
       if (result == Restartable::kInterrupted || lane->is_free_here()) break;
     }
   }
   return nullptr;
 }
 
-// Turn: a stay in the shared lane that the slot names, if it is free, or in a lane of the CPU by take_here(). No other lane is looked for.
+// Turn: a stay in the shared lane that the slot names, if it is free, or in a lane of the CPU by
+// take_here(). No other lane is looked for.
 template <class P>
 class Engine<P>::Turn {
  public:
@@ -233,11 +241,13 @@ class Engine<P>::Turn {
   Lane<P>* lane_ = nullptr;
 };
 
-// The usual misses by CPU: a bin of a larger class has an object; the first lane is free, and the slab that its bin draws from has a list.
+// The usual misses by CPU: a bin of a larger class has an object; the first lane is free, and the
+// slab that its bin draws from has a list.
 template <class P>
 NOINLINE void* Engine<P>::allocate_here(Bytes size, Slot& slot, Gate* gate) {
   if (UNLIKELY(!PerCpu::may_allocate(gate, 0)))
-    return is_busy(gate) || gate->how == Entry::kOwned ? nullptr : allocate_in_turn(size, slot, gate);
+    return is_busy(gate) || gate->how == Entry::kOwned ? nullptr
+                                                       : allocate_in_turn(size, slot, gate);
   if (UNLIKELY(size - 1 >= kSlabMax)) return nullptr;
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
   const Bytes bin = index_of(class_of(size));
@@ -273,8 +283,9 @@ NOINLINE void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
   return UNLIKELY(due != SizeClass{0}) ? allocate_sampled(due, slot, gate) : p;
 }
 
-// The two usual misses of free by CPU. An object of another lane of this CPU is pushed there; that lane is not entered. An object of another
-// CPU's lane joins its batch, if the first lane of this CPU is free and has a batch with room. False: nothing has changed.
+// The two usual misses of free by CPU. An object of another lane of this CPU is pushed there; that
+// lane is not entered. An object of another CPU's lane joins its batch, if the first lane of this
+// CPU is free and has a batch with room. False: nothing has changed.
 template <class P>
 NOINLINE bool Engine<P>::free_here_quickly(void* p, Slot& slot, Gate* gate) {
   const Bytes distance = world_.region.distance(p);
@@ -282,14 +293,16 @@ NOINLINE bool Engine<P>::free_here_quickly(void* p, Slot& slot, Gate* gate) {
   const std::atomic<uint64_t>& word = world_.region.map_word(distance);
   const Owner owner = MapEntry(word.load(std::memory_order_relaxed)).owner();
   if (UNLIKELY(!is_lane(owner))) return false;
-  // acquire: whoever read the owner's number from the page map sees its lane made. Pairs with [entries.release].
+  // acquire: whoever read the owner's number from the page map sees its lane made. Pairs with
+  // [entries.release].
   std::atomic_thread_fence(std::memory_order_acquire);
   Lane<P>& its = world_.lanes.at(owner);
   Lane<P>& lane = *static_cast<Lane<P>*>(gate);
   if (P::pushes_here() && its.number() == lane.number() && &its != &lane && its.here_bins != 0 &&
       PerCpu::push<P>(&its, word, p))
     return Owned::leave(slot, gate), true;
-  if (UNLIKELY(&its == &lane || !lane.is_first_here || entry() != Entry::kPerCpu || !PerCpu::enter<P>(&lane)))
+  if (UNLIKELY(&its == &lane || !lane.is_first_here || entry() != Entry::kPerCpu ||
+               !PerCpu::enter<P>(&lane)))
     return false;
   lane.taken_by(&slot);
   // Read again inside: until then the slab may have gone to or come from the depot.
@@ -316,7 +329,8 @@ FAST bool Engine<P>::free_in_turn(void* p, Slot& slot, Gate* gate) {
   if (turn.lane() == nullptr) return false;
   // Read again inside: until then the slab may have gone to or come from the depot.
   const MapEntry entry = world_.region.entry_of(p);
-  if (LIKELY(is_slab(entry.owner()))) turn.lane()->free(static_cast<Object*>(p), entry, turn.visit());
+  if (LIKELY(is_slab(entry.owner())))
+    turn.lane()->free(static_cast<Object*>(p), entry, turn.visit());
   return turn.end(slot, is_slab(entry.owner()));
 }
 
@@ -324,7 +338,8 @@ template <class P>
 bool Engine<P>::start(const Settings& settings, void (*report)(Verdict, const void*)) {
   world_.settings = settings;
   world_.report = report;
-  if (!world_.region.start(LaneTable<P>::kMostLanes * LaneTable<P>::kStride, settings.checked)) return false;
+  if (!world_.region.start(LaneTable<P>::kMostLanes * LaneTable<P>::kStride, settings.checked))
+    return false;
   world_.lanes.start();
   world_.runs.start(P::charges_by_mapping(), settings.decay_ms);
   world_.runs.set_huge_pages(settings.huge_pages);
@@ -375,7 +390,8 @@ bool Engine<P>::change_entry(Entry from, Entry to, uint32_t shared_lanes) {
   return true;
 }
 
-// lanes=auto, at a pass of the scavenger. Where many threads mostly wait, lanes of their own would keep much, and be cold each time.
+// lanes=auto, at a pass of the scavenger. Where many threads mostly wait, lanes of their own would
+// keep much, and be cold each time.
 template <class P>
 void Engine<P>::follow_waits(uint64_t allocated) {
   const uint32_t few = many_threads_.load(std::memory_order_relaxed);
@@ -387,19 +403,22 @@ void Engine<P>::follow_waits(uint64_t allocated) {
       world_.lanes.owners().load(std::memory_order_relaxed) > few)
     to = can_enter_by_cpu() ? Entry::kPerCpu : Entry::kShared;
   // Not asked again how many CPUs there are: by now the program may be forbidden to ask.
-  if (to == from || !change_entry(from, to, to == Entry::kShared ? few / kThreadsPerCpu : 0)) return;
+  if (to == from || !change_entry(from, to, to == Entry::kShared ? few / kThreadsPerCpu : 0))
+    return;
   // The program may have chosen an entry meanwhile, the very one that was in use.
   if (many_threads_.load(std::memory_order_relaxed) == kChosen) change_entry(to, from, 0);
 }
 
 // --- Allocating.
 
-// An owner's bin. Null also where the owner must do something else first: that is seen to in a Stay.
+// An owner's bin. Null also where the owner must do something else first: that is seen to in a
+// Stay.
 template <class P>
 void* Engine<P>::allocate_by_owner(Bytes size, Slot& slot, Gate* gate) {
   if (UNLIKELY(size - 1 >= kSlabMax)) return nullptr;
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
-  if (UNLIKELY(lane->is_asked() || (world_.lanes.entry() != Entry::kOwned && !P::single_threaded())))
+  if (UNLIKELY(lane->is_asked() ||
+               (world_.lanes.entry() != Entry::kOwned && !P::single_threaded())))
     return nullptr;
   Visit visit(&slot, true);
   void* object = lane->refill(class_of(size), visit);
@@ -430,7 +449,8 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
     if (UNLIKELY(world_.settings.checked) && p != nullptr) mark_in_use(p);
   }
   if (LIKELY(p != nullptr)) return p;
-  return due != SizeClass{0} ? allocate_sampled(due, slot, Owned::enter(slot)) : allocate_again(c, slot);
+  return due != SizeClass{0} ? allocate_sampled(due, slot, Owned::enter(slot))
+                             : allocate_again(c, slot);
 }
 
 // There was no memory.
@@ -443,8 +463,8 @@ void* Engine<P>::allocate_again(SizeClass c, Slot& slot) {
   return p;
 }
 
-// There is no memory: whoever holds a lane from outside may be just giving back what is wanted. In no lane, so that nobody who waits
-// likewise waits for this thread. True if there was anybody.
+// There is no memory: whoever holds a lane from outside may be just giving back what is wanted. In
+// no lane, so that nobody who waits likewise waits for this thread. True if there was anybody.
 template <class P>
 bool Engine<P>::wait_for_holders(Slot& slot) {
   if (is_busy(slot.load(std::memory_order_relaxed))) return false;
@@ -484,7 +504,8 @@ void* Engine<P>::allocate_aligned(Bytes size, Bytes alignment, Slot& slot) {
 }
 
 template <class P>
-FAST void* Engine<P>::allocate_large_once(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed) {
+FAST void* Engine<P>::allocate_large_once(Bytes size, Bytes alignment, Slot& slot, Gate* gate,
+                                          bool& zeroed) {
   Inside inside(slot, gate);
   void* p = nullptr;
   if (size < world_.region.most_bytes() && alignment < world_.region.most_bytes()) {
@@ -505,7 +526,8 @@ FAST void* Engine<P>::allocate_large_once(Bytes size, Bytes alignment, Slot& slo
 }
 
 template <class P>
-FAST void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed) {
+FAST void* Engine<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate,
+                                     bool& zeroed) {
   void* p = allocate_large_once(size, alignment, slot, gate, zeroed);
   return LIKELY(p != nullptr) ? p : allocate_large_again(size, alignment, slot, zeroed);
 }
@@ -613,10 +635,12 @@ Verdict Engine<P>::free_chain(Object* first, size_t n, Slot& slot, const void*& 
       verdict = Verdict::kNotAStart;
     }
     const bool is_checked = world_.settings.checked;
-    if (verdict == Verdict::kGood && is_checked && !mark_free(bad)) verdict = Verdict::kFreedAlready;
+    if (verdict == Verdict::kGood && is_checked && !mark_free(bad))
+      verdict = Verdict::kFreedAlready;
     if (UNLIKELY(verdict != Verdict::kGood)) break;
     if (UNLIKELY(is_checked))
-      memset(static_cast<void*>(*link + 1), kFreedByte, usable_size(bad, found.entry) - sizeof(Object));
+      memset(static_cast<void*>(*link + 1), kFreedByte,
+             usable_size(bad, found.entry) - sizeof(Object));
     --n;
     link = &(*link)->next;
   }
@@ -652,8 +676,8 @@ void Engine<P>::flush_slow(Remote* batch, Slot& slot, Gate* gate) {
   static_cast<Lane<P>*>(gate)->flush(*batch, inside.visit());
 }
 
-// There is no memory for a lane of our own: a batch of one, straight to the owner. What lies in the depot goes to some lane,
-// which sends it on.
+// There is no memory for a lane of our own: a batch of one, straight to the owner. What lies in the
+// depot goes to some lane, which sends it on.
 template <class P>
 void Engine<P>::free_without_lane(Object* object, MapEntry entry) {
   count<P>(world_.counters.direct_frees[index_of(world_.region.size_class_of(object))]);
@@ -699,7 +723,8 @@ Found Engine<P>::find(const void* p) const {
 
 template <class P>
 Bytes Engine<P>::usable_size(const void* p, MapEntry entry) const {
-  return LIKELY(entry.owner() != Owner::kLarge) ? size_of(world_.region.size_class_of(p)) : large_size(p);
+  return LIKELY(entry.owner() != Owner::kLarge) ? size_of(world_.region.size_class_of(p))
+                                                : large_size(p);
 }
 
 template <class P>
@@ -714,7 +739,8 @@ bool Engine<P>::is_start(const void* p, MapEntry entry) const {
   const Bytes distance = world_.region.distance(p);
   if (entry.owner() == Owner::kLarge) return distance % kBlockSize == 0;
   const SizeClass c = world_.region.size_class_at(distance);
-  const auto into = static_cast<uint32_t>(distance - bytes_of(world_.region.block_of_state(entry.state())));
+  const auto into =
+      static_cast<uint32_t>(distance - bytes_of(world_.region.block_of_state(entry.state())));
   const auto size = static_cast<uint32_t>(size_of(c));
   return into % size == 0 && into / size < capacity_of(c);
 }
@@ -739,7 +765,8 @@ template <class P>
 void Engine<P>::mark_in_use(const void* p) {
   const Bytes distance = world_.region.distance(p);
   const uint64_t bit = uint64_t{1} << (distance / kGranule % 64);
-  const uint64_t before = world_.region.object_bits(distance).fetch_or(bit, std::memory_order_relaxed);
+  const uint64_t before =
+      world_.region.object_bits(distance).fetch_or(bit, std::memory_order_relaxed);
   CHECK((before & bit) == 0);
 }
 
@@ -754,14 +781,16 @@ template <class P>
 bool Engine<P>::mark_free(const void* p) {
   const Bytes distance = world_.region.distance(p);
   const uint64_t bit = uint64_t{1} << (distance / kGranule % 64);
-  return (world_.region.object_bits(distance).fetch_and(~bit, std::memory_order_relaxed) & bit) != 0;
+  return (world_.region.object_bits(distance).fetch_and(~bit, std::memory_order_relaxed) & bit) !=
+         0;
 }
 
 // --- Resizing.
 
-// The size that an object gets which grows: more than is wanted, so that growing by little does not copy at every step. A large one gets up
-// to twice what is wanted, since pages that nobody touches cost nothing; a power of two, if that leaves some room, for then few copies are
-// left until it is a run, which grows in place. One that grows by much gets what is wanted.
+// The size that an object gets which grows: more than is wanted, so that growing by little does not
+// copy at every step. A large one gets up to twice what is wanted, since pages that nobody touches
+// cost nothing; a power of two, if that leaves some room, for then few copies are left until it is
+// a run, which grows in place. One that grows by much gets what is wanted.
 inline Bytes roomy_size(Bytes old_size, Bytes size) {
   constexpr Bytes kSomePages = 8 << 10, kManyPages = 32 << 10;
   const Bytes more = old_size + old_size / 8 * 3, twice = 2 * old_size;
@@ -774,11 +803,13 @@ inline Bytes roomy_size(Bytes old_size, Bytes size) {
 template <class P>
 void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   const Bytes old_size = usable_size(p, entry);
-  const bool is_run = entry.owner() == Owner::kLarge &&
-                      large_state(world_.region, world_.region.block_of(p)).sample_class == SizeClass{0};
+  const bool is_run =
+      entry.owner() == Owner::kLarge &&
+      large_state(world_.region, world_.region.block_of(p)).sample_class == SizeClass{0};
   // At most half of what is not large stays unused.
   const bool fits = size <= old_size && (size >= old_size / 2 || old_size == kGranule);
-  if (is_run && size > kBlockSize && size < world_.region.most_bytes() && (old_size > kSlabMax || !fits)) {
+  if (is_run && size > kBlockSize && size < world_.region.most_bytes() &&
+      (old_size > kSlabMax || !fits)) {
     const BlockCount blocks = blocks_for(size);
     Inside inside(slot, Owned::enter(slot));
     Visit& visit = inside.visit();
@@ -789,10 +820,12 @@ void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   }
   if (size <= old_size) return copy_to_new(p, size, size, slot);
   if (const Bytes roomy = roomy_size(old_size, size); roomy > size) {
-    // As a run it may grow on in place. Of at most twice what is wanted, or the next step would take it for too large.
+    // As a run it may grow on in place. Of at most twice what is wanted, or the next step would
+    // take it for too large.
     const Bytes run = round_down(2 * size, kBlockSize);
-    void* copy = run > kBlockSize && run >= roomy - kBlockSize ? copy_to_run(p, old_size, run, slot)
-                                                               : copy_to_new(p, old_size, roomy, slot);
+    void* copy = run > kBlockSize && run >= roomy - kBlockSize
+                     ? copy_to_run(p, old_size, run, slot)
+                     : copy_to_new(p, old_size, roomy, slot);
     if (copy != nullptr) return copy;
   }
   return copy_to_new(p, old_size, size, slot);
@@ -834,8 +867,8 @@ bool Engine<P>::resize_large(void* p, BlockCount blocks, Visit& visit) {
   return true;
 }
 
-// Has the kernel move the pages to a longer run, with an eighth to spare, so that growing step by step does not move at
-// every step. Null: copy instead.
+// Has the kernel move the pages to a longer run, with an eighth to spare, so that growing step by
+// step does not move at every step. Null: copy instead.
 template <class P>
 void* Engine<P>::move_large(void* p, Bytes size, Visit& visit, Budget* budget) {
   constexpr BlockCount kWorthwhile = 16;  // 1 MiB: below, copying is cheaper than two system calls
@@ -878,7 +911,8 @@ bool Engine<P>::trim(Slot& slot) {
   for (int round = 0; round < 2; ++round) {  // the second takes in what the first has sent
     if (stay.lane() != nullptr) stay.lane()->clean(visit);
     world_.lanes.for_each([&](Lane<P>& lane) {
-      if (&lane != stay.lane()) world_.with_idle_lane(lane, visit, [&](Lane<P>& held) { held.clean(visit); });
+      if (&lane != stay.lane())
+        world_.with_idle_lane(lane, visit, [&](Lane<P>& held) { held.clean(visit); });
     });
   }
   world_.runs.purge(Runs<P>::kAll, visit);
@@ -890,7 +924,8 @@ bool Engine<P>::pass(void* engine) {
   return static_cast<Engine*>(engine)->pass();
 }
 
-// The scavenger's: what has decayed goes back to the system, lanes at rest give away what they do not need.
+// The scavenger's: what has decayed goes back to the system, lanes at rest give away what they do
+// not need.
 template <class P>
 bool Engine<P>::pass() {
   constexpr BlockCount kPiece = 256;  // between two looks whether to stop
@@ -910,7 +945,8 @@ bool Engine<P>::pass() {
   const uint32_t now = world_.runs.epoch();
   if (now > Scavenger<P>::kPassesToDecay) {
     const uint32_t before = now - Scavenger<P>::kPassesToDecay;
-    while (world_.runs.purge(before, visit, kPiece) >= bytes_of(kPiece) && !world_.scavenger.must_stop()) {
+    while (world_.runs.purge(before, visit, kPiece) >= bytes_of(kPiece) &&
+           !world_.scavenger.must_stop()) {
     }
   }
   if (watch_pass_ != nullptr) more |= watch_pass_();
@@ -961,14 +997,16 @@ void Engine<P>::scavenger_is_gone() {
   world_.scavenger.end();
 }
 
-// The process is about to be alone: what would have decayed goes back now. A program that starts one thread after another does not pay
-// for that each time: within the decay time only what is beyond the limit goes.
+// The process is about to be alone: what would have decayed goes back now. A program that starts
+// one thread after another does not pay for that each time: within the decay time only what is
+// beyond the limit goes.
 template <class P>
 void Engine<P>::sweep(Visit& visit) {
   const uint64_t period = world_.scavenger.period_ms();
   if (period == 0) return;
   const uint64_t now = P::now_ms();
-  if (now - swept_at_ms_ < period * Scavenger<P>::kPassesToDecay) return world_.runs.keep_limit(visit);
+  if (now - swept_at_ms_ < period * Scavenger<P>::kPassesToDecay)
+    return world_.runs.keep_limit(visit);
   swept_at_ms_ = now;
   world_.scavenger.begin_move();
   world_.lanes.for_each([&](Lane<P>& lane) {
@@ -984,7 +1022,8 @@ void Engine<P>::sweep(Visit& visit) {
 template <class P>
 void Engine<P>::thread_exits(Slot& slot) {
   Gate* gate = Owned::enter(slot);
-  // Busy: a handler has left us by a long jump, or ends the thread. What it interrupted will never go on.
+  // Busy: a handler has left us by a long jump, or ends the thread. What it interrupted will never
+  // go on.
   const bool is_torn = is_busy(gate);
   gate = is_torn ? reinterpret_cast<Gate*>(reinterpret_cast<uintptr_t>(gate) - kBusyByte)
                  : Owned::current(slot, gate);
@@ -1014,7 +1053,8 @@ void Engine<P>::give_up_lane(Lane<P>& lane, Visit& visit) {
   world_.lanes.push_idle(lane);
 }
 
-// The thread goes over to another entry. Its lane is nobody else's while it lives (entry/owned.h), but what lies in it may be had.
+// The thread goes over to another entry. Its lane is nobody else's while it lives (entry/owned.h),
+// but what lies in it may be had.
 template <class P>
 void Engine<P>::rest_lane(Lane<P>& lane, Visit& visit) {
   if (!lane.lock_or_wait(visit)) return;  // set aside: after a fork
@@ -1030,17 +1070,20 @@ template <class P>
 Lane<P>* Engine<P>::find_own_lane(const Slot& slot) {
   Lane<P>* own = nullptr;
   world_.lanes.for_each([&](Lane<P>& lane) {
-    if (lane.owner_slot() == &slot && lane.how == Entry::kOwned && !lane.is_set_aside()) own = &lane;
+    if (lane.owner_slot() == &slot && lane.how == Entry::kOwned && !lane.is_set_aside())
+      own = &lane;
   });
   return own;
 }
 
-// Takes a lane back whose thread has ended without a word. False: it has no owner, or one that lives, or it cannot be told.
+// Takes a lane back whose thread has ended without a word. False: it has no owner, or one that
+// lives, or it cannot be told.
 template <class P>
 bool Engine<P>::reclaim(Lane<P>& lane, Visit& visit) {
   const uint32_t thread = lane.owner_thread();
   if (thread == 0 || lane.how != Entry::kOwned || !P::thread_is_gone(thread)) return false;
-  // A number of another process says nothing here: it is a child's that shares our memory, or our own from before a fork without handlers.
+  // A number of another process says nothing here: it is a child's that shares our memory, or our
+  // own from before a fork without handlers.
   if (lane.owner_process() != P::process_id() || !lane.try_lock(visit)) return false;
   const Slot* slot = lane.owner_slot();
   const bool is_its = slot != nullptr && lane.owner_thread() == thread;
@@ -1062,7 +1105,8 @@ bool Engine<P>::reclaim(Lane<P>& lane, Visit& visit) {
   return is_its;
 }
 
-// What the thread was inside when it was torn off comes back. It must not wait for a lock: others wait for those that it has itself.
+// What the thread was inside when it was torn off comes back. It must not wait for a lock: others
+// wait for those that it has itself.
 template <class P>
 void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
   Visit visit(&slot, false);
@@ -1075,7 +1119,8 @@ void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
     world_.depot.salvage(world_.kinds);
     world_.depot.lock().release(visit);
   }
-  if (epochs_.lock().take_over(visit)) epochs_.lock().release(visit);  // the list is whole at every instant
+  // The list is whole at every instant
+  if (epochs_.lock().take_over(visit)) epochs_.lock().release(visit);
   Slot* searcher = &slot;
   if (searcher_.compare_exchange_strong(searcher, nullptr, std::memory_order_release,
                                         std::memory_order_relaxed)) {
@@ -1091,7 +1136,8 @@ void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
       world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
       world_.lanes.push_idle(*inside);
     }
-    // Else a revoker has it now, and gives it up at once: the scavenger takes it back when the thread is gone.
+    // Else a revoker has it now, and gives it up at once: the scavenger takes it back when the
+    // thread is gone.
   }
   world_.lanes.for_each([&](Lane<P>& lane) {
     if (lane.is_taken_by(&slot)) {
@@ -1100,15 +1146,17 @@ void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
     }
     if (lane.take_over(visit)) give_back_torn(lane, visit);
   });
-  // By a hit, which leaves no word, or by another thread: whoever runs there gets another lane, and this one serves on if it comes back.
+  // By a hit, which leaves no word, or by another thread: whoever runs there gets another lane, and
+  // this one serves on if it comes back.
   if (inside != nullptr && inside->how == Entry::kPerCpu && inside->is_taken_here()) {
     inside->doubt();
     world_.lanes.forget_number(*inside);
   }
 }
 
-// A lane whose lock the thread has had. If that was to take it from its owner, or its CPU, the thread may have been torn off before it
-// had it, or after: so it is taken once more, which has to wait while the owner is inside.
+// A lane whose lock the thread has had. If that was to take it from its owner, or its CPU, the
+// thread may have been torn off before it had it, or after: so it is taken once more, which has to
+// wait while the owner is inside.
 template <class P>
 void Engine<P>::give_back_torn(Lane<P>& lane, Visit& visit) {
   bool held = lane.take_again();
@@ -1124,21 +1172,25 @@ void Engine<P>::give_back_torn(Lane<P>& lane, Visit& visit) {
   P::barrier() ? lane.set_aside() : lane.let_go(visit);
 }
 
-// The kernel knows nothing of the child's restartable sequences, and the number of the CPU that the slot's neighbour shows is the
-// parent's. With this gate whoever uses the slot works in overflow lanes, under their locks. A thread that owns a lane gives it
-// back: nobody could take it away from a slot that does not show it. One that is inside (a handler) has hits for nobody already.
+// The kernel knows nothing of the child's restartable sequences, and the number of the CPU that the
+// slot's neighbour shows is the parent's. With this gate whoever uses the slot works in overflow
+// lanes, under their locks. A thread that owns a lane gives it back: nobody could take it away from
+// a slot that does not show it. One that is inside (a handler) has hits for nobody already.
 template <class P>
 Gate* Engine<P>::close_slot(Slot& slot) {
   Gate* gate = slot.load(std::memory_order_relaxed);
   if (is_busy(gate)) return gate;
   thread_exits(slot);
   Owned::leave(slot, &exited_gate);
-  return gate == &exited_gate || gate == &forking_gate || gate->how != Entry::kOwned ? gate : &no_lane_gate;
+  return gate == &exited_gate || gate == &forking_gate || gate->how != Entry::kOwned
+             ? gate
+             : &no_lane_gate;
 }
 
-// Closes what guards memory between lanes, so that the child finds it whole (base/lock.h). The thread stays outside: it, and the handlers
-// of other libraries that it runs, allocate and free as ever, and nobody has to wait for it. A fork in a signal handler that has
-// interrupted the allocator does not wait for holders.
+// Closes what guards memory between lanes, so that the child finds it whole (base/lock.h). The
+// thread stays outside: it, and the handlers of other libraries that it runs, allocate and free as
+// ever, and nobody has to wait for it. A fork in a signal handler that has interrupted the
+// allocator does not wait for holders.
 template <class P>
 void Engine<P>::before_fork(Slot& slot) {
   const bool is_nested = is_busy(slot.load(std::memory_order_relaxed));
@@ -1149,9 +1201,10 @@ void Engine<P>::before_fork(Slot& slot) {
   world_.runs.lock().close(visit);
 }
 
-// Handlers of other libraries may come before ours in the child, and allocate. The locks of lanes are not closed: who holds one is not
-// there, and would be waited for. So from here on the thread works in overflow lanes, for which it never waits. A lane of its own it
-// keeps, and enters without a lock.
+// Handlers of other libraries may come before ours in the child, and allocate. The locks of lanes
+// are not closed: who holds one is not there, and would be waited for. So from here on the thread
+// works in overflow lanes, for which it never waits. A lane of its own it keeps, and enters without
+// a lock.
 template <class P>
 void Engine<P>::step_aside(Slot& slot) {
   Gate* gate = Owned::current(slot, Owned::enter(slot));
@@ -1176,9 +1229,10 @@ void Engine<P>::after_fork_in_parent() {
   world_.depot.lock().open();
 }
 
-// The child has one thread. A lane that nobody was inside is whole; if it was another thread's, it becomes an idle one. A lane that a
-// missing thread was inside is salvaged first. A handler that has interrupted the allocator cannot do that: there it is set aside for good.
-// (This relies on the child seeing the other threads' stores in their order, which x86-64 and the page-table lock that
+// The child has one thread. A lane that nobody was inside is whole; if it was another thread's, it
+// becomes an idle one. A lane that a missing thread was inside is salvaged first. A handler that
+// has interrupted the allocator cannot do that: there it is set aside for good. (This relies on the
+// child seeing the other threads' stores in their order, which x86-64 and the page-table lock that
 // fork takes on each page give; see docs/design/0005-fork.md.)
 template <class P>
 void Engine<P>::after_fork_in_child(Slot& slot) {
@@ -1191,7 +1245,8 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   world_.runs.growth_lock().open_in_child(
       &slot);  // the blocks that another thread had just taken are nobody's
   const bool runs_are_whole = world_.runs.lock().open_in_child(&slot);
-  if (!runs_are_whole || (!world_.runs.is_whole() && !is_busy(gate))) world_.runs.salvage(is_busy(gate));
+  if (!runs_are_whole || (!world_.runs.is_whole() && !is_busy(gate)))
+    world_.runs.salvage(is_busy(gate));
   if (!world_.depot.lock().open_in_child(&slot)) {
     world_.depot.abandon();
     world_.kinds.for_each([](KindOwner& owner) { Depot<P>::forget_slabs_of(owner); });
@@ -1199,7 +1254,8 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   world_.lanes.for_each([](Lane<P>& lane) { lane.inbox().forget_givers(); });
   world_.lanes.for_each([&](Lane<P>& lane) { sort_out_lane(lane, slot, gate); });
   world_.lanes.forget_makers();
-  if (searcher_.load(std::memory_order_relaxed) != &slot) searcher_.store(nullptr, std::memory_order_relaxed);
+  if (searcher_.load(std::memory_order_relaxed) != &slot)
+    searcher_.store(nullptr, std::memory_order_relaxed);
   world_.kinds.for_each([&](KindOwner& owner) {
     if (owner.forget_threads != nullptr) owner.forget_threads(owner, &slot);
   });
@@ -1213,12 +1269,14 @@ void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate* gate) {
   const bool is_orphan = owner != nullptr && owner != &slot;
   if (owner == &slot) lane.set_owner(&slot);  // the thread has another number here
   if (is_orphan && !lane.rests()) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
-  // Somebody who is not here worked in it, or was about to; or this thread had only just got the lock.
+  // Somebody who is not here worked in it, or was about to; or this thread had only just got the
+  // lock.
   const bool held_by_other = lane.lock().is_held() && lane.lock().holder() != &slot;
   const bool left_inside = is_orphan && !lane.rests() && !lane.is_named_by(owner);
   const bool taken = lane.is_taken_here();
   if (is_busy(gate)) {
-    // Whoever is inside by the CPU: if it was this thread, further down its stack, it will finish and leave.
+    // Whoever is inside by the CPU: if it was this thread, further down its stack, it will finish
+    // and leave.
     if (held_by_other || taken) world_.lanes.forget_number(lane);
     if (held_by_other || left_inside) return lane.set_aside();
     if (taken) lane.doubt();

@@ -1,5 +1,6 @@
-// Layout: where in the world, in a lane, in a block's state each figure lies that a reader outside the process may ask for; and all
-// cells of contention. Tables, made by the compiler. Included by engine.h only. Called by: abi (the root), engine (the cells).
+// Layout: where in the world, in a lane, in a block's state each figure lies that a reader outside
+// the process may ask for; and all cells of contention. Tables, made by the compiler. Included by
+// engine.h only. Called by: abi (the root), engine (the cells).
 // Locking: none.
 #pragma once
 
@@ -85,8 +86,8 @@ struct Layout {
       FIELD("world.owners", kLanes, LaneTable<P>, owners_),
       FIELD("world.rescues", kLanes, LaneTable<P>, rescues_),
       FIELD("world.entry", kLanes, LaneTable<P>, entry_),
-      FIELD("world.shared_lanes", kLanes + offsetof(LaneTable<P>, orders_) + offsetof(ProbeOrders, lanes_),
-            Modulus, n_),
+      FIELD("world.shared_lanes",
+            kLanes + offsetof(LaneTable<P>, orders_) + offsetof(ProbeOrders, lanes_), Modulus, n_),
       FIELD("world.auto", kSettings, Settings, choose_entry),
       FIELD("world.decay_ms", kSettings, Settings, decay_ms),
       FIELD("world.checked", kSettings, Settings, checked),
@@ -177,8 +178,8 @@ struct Layout {
 #undef FIELD
 
   template <size_t kLength>
-  static constexpr CellPlace cell(const char (&name)[kLength], CellPlace::Where where, size_t offset,
-                                  uint32_t flags = 0) {
+  static constexpr CellPlace cell(const char (&name)[kLength], CellPlace::Where where,
+                                  size_t offset, uint32_t flags = 0) {
     CellPlace place;
     name_into(place.name, name);
     place.where = static_cast<uint32_t>(where) | flags;
@@ -194,15 +195,21 @@ struct Layout {
       cell("growth", kOfWorld, kRuns + offsetof(Runs<P>, growth_) + kCell),
       cell("runs", kOfWorld, kRuns + offsetof(Runs<P>, lock_) + kCell),
       cell("readers", kOfWorld, offsetof(E, epochs_) + offsetof(Epochs<P>, lock_) + kCell),
-      cell("idle lanes", kOfWorld, kLanes + offsetof(LaneTable<P>, idle_) + offsetof(IdStack<>, tries_),
+      cell("idle lanes", kOfWorld,
+           kLanes + offsetof(LaneTable<P>, idle_) + offsetof(IdStack<>, tries_),
            CellPlace::kNeverWaits),
       cell("overflow lanes", kOfWorld, kLanes + offsetof(LaneTable<P>, overflow_tries_),
            CellPlace::kNeverWaits),
-      cell("lane numbers", kOfWorld, kLanes + offsetof(LaneTable<P>, count_tries_), CellPlace::kNeverWaits),
-      cell("fresh blocks", kOfWorld, kRegion + offsetof(Region<P>, frontier_tries_), CellPlace::kNeverWaits),
-      cell("opened metadata", kOfWorld, kRegion + offsetof(Region<P>, opened_tries_), CellPlace::kNeverWaits),
-      cell("used end", kOfWorld, kRuns + offsetof(Runs<P>, used_end_tries_), CellPlace::kNeverWaits),
-      cell("runs put aside", kOfWorld, kRuns + offsetof(Runs<P>, deferred_tries_), CellPlace::kNeverWaits),
+      cell("lane numbers", kOfWorld, kLanes + offsetof(LaneTable<P>, count_tries_),
+           CellPlace::kNeverWaits),
+      cell("fresh blocks", kOfWorld, kRegion + offsetof(Region<P>, frontier_tries_),
+           CellPlace::kNeverWaits),
+      cell("opened metadata", kOfWorld, kRegion + offsetof(Region<P>, opened_tries_),
+           CellPlace::kNeverWaits),
+      cell("used end", kOfWorld, kRuns + offsetof(Runs<P>, used_end_tries_),
+           CellPlace::kNeverWaits),
+      cell("runs put aside", kOfWorld, kRuns + offsetof(Runs<P>, deferred_tries_),
+           CellPlace::kNeverWaits),
       cell("kinds", kOfWorld, kKinds + offsetof(KindTable, kind_tries), CellPlace::kNeverWaits),
   };
   static constexpr unsigned kCellCount = sizeof kCells / sizeof *kCells;
@@ -213,7 +220,8 @@ struct Layout {
     for (const CellPlace& place : kCells) {
       memcpy(cell->name, place.name, sizeof place.name);
       if (place.where == static_cast<uint32_t>(CellPlace::Where::kLane)) {
-        engine.world_.lanes.for_each([&](L& lane) { add(*cell, at<Contention>(&lane, place.offset)); });
+        engine.world_.lanes.for_each(
+            [&](L& lane) { add(*cell, at<Contention>(&lane, place.offset)); });
       } else if ((place.where & CellPlace::kNeverWaits) != 0) {
         add(*cell, at<Tries<>>(&engine, place.offset));
       } else {
@@ -258,7 +266,8 @@ struct Layout {
       sum.waits_by_time[i] += contention.histogram[i].load(std::memory_order_relaxed);
   }
   // Where the depot's lock cannot be had, they are left out.
-  static void read_owners(W& world, lane_contention_statistics& pools, lane_contention_statistics& budgets) {
+  static void read_owners(W& world, lane_contention_statistics& pools,
+                          lane_contention_statistics& budgets) {
     memcpy(pools.name, "pools", sizeof "pools");
     memcpy(budgets.name, "budgets", sizeof "budgets");
     Visit visit(&world, true);

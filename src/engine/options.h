@@ -1,7 +1,9 @@
-// Options: what the user may set, from "key=value,key=value". Called by: engine's start. Locking: none.
+// Options: what the user may set, from "key=value,key=value". Called by: engine's start. Locking:
+// none.
 //
-// A key or value that is not understood is one line on standard error that says where it came from, what is near it, and
-// what is used instead; it is never ignored in silence and never fatal unless strict=1.
+// A key or value that is not understood is one line on standard error that says where it came from,
+// what is near it, and what is used instead; it is never ignored in silence and never fatal unless
+// strict=1.
 #pragma once
 
 #include <string.h>
@@ -123,7 +125,8 @@ class OptionReader {
   void read_one(const char* text, size_t length) {
     size_t equals = 0;
     while (equals < length && text[equals] != '=') ++equals;
-    read_one(Word{text, equals}, Word{text + equals + 1, equals < length ? length - equals - 1 : 0});
+    read_one(Word{text, equals},
+             Word{text + equals + 1, equals < length ? length - equals - 1 : 0});
   }
   void read_one(Word key, Word value) {
     if (!visit(options_, key, Parser{*this, key, value})) unknown(key);
@@ -139,7 +142,8 @@ class OptionReader {
     if (key.is("lanes")) {
       action.lanes(s);
     } else if (key.is("probes")) {
-      action.number(s.shared.probes, 1, ProbeOrders::kMostLanes, ", or all", "all", ProbeOrders::kMostLanes);
+      action.number(s.shared.probes, 1, ProbeOrders::kMostLanes, ", or all", "all",
+                    ProbeOrders::kMostLanes);
     } else if (key.is("scan")) {
       action.choice(s.shared.scan_from_first, {"coprime", "first"}, kBoth);
     } else if (key.is("precedence")) {
@@ -149,13 +153,15 @@ class OptionReader {
     } else if (key.is("decay_ms")) {
       action.number(s.decay_ms, 0, kLongestDecay, " milliseconds, or -1 for never", "-1", -1);
     } else if (key.is("huge_pages")) {
-      action.choice(s.huge_pages, {"off", "auto", "on"}, {HugePages::kOff, HugePages::kAuto, HugePages::kOn});
+      action.choice(s.huge_pages, {"off", "auto", "on"},
+                    {HugePages::kOff, HugePages::kAuto, HugePages::kOn});
     } else if (key.is("deferred")) {
       action.number(s.deferred, 1, kMostDeferred);
     } else if (key.is("checked")) {
       action.choice(s.checked, kFlag, kBoth);
     } else if (key.is("bad_pointer")) {
-      action.choice(o.bad_pointer, {"abort", "report", "ignore"}, {On::kAbort, On::kReport, On::kIgnore});
+      action.choice(o.bad_pointer, {"abort", "report", "ignore"},
+                    {On::kAbort, On::kReport, On::kIgnore});
     } else if (key.is("strict")) {
       action.choice(o.strict, kFlag, kBoth);
     } else {
@@ -198,7 +204,8 @@ class OptionReader {
         return;
       }
       Text allowed;
-      for (size_t i = 0; i < N; ++i) allowed << (i == 0 ? "" : i + 1 < N ? ", " : " or ") << names[i];
+      for (size_t i = 0; i < N; ++i)
+        allowed << (i == 0 ? "" : i + 1 < N ? ", " : " or ") << names[i];
       refuse(allowed);
     }
     // From `least` to `most`; or a word for a number of its own.

@@ -1,10 +1,12 @@
-// Statistics: adds up what lanes, slabs, runs and locks have counted. Exact when no other thread is inside the allocator;
-// otherwise each figure was true at some moment while they were read. Of a lane whose thread stays inside all the while, or cannot
-// be shut out for want of a barrier, what waits in its bins counts as live.
+// Statistics: adds up what lanes, slabs, runs and locks have counted. Exact when no other thread is
+// inside the allocator; otherwise each figure was true at some moment while they were read. Of a
+// lane whose thread stays inside all the while, or cannot be shut out for want of a barrier, what
+// waits in its bins counts as live.
 // Called by: abi. Locking: each lane is held while its bins are walked.
 //
 // A hit counts nothing, so objects are counted where they rest: for each class
-//   live        = in use by the slabs - waiting in bins - on their way to another lane + sampled objects
+//   live        = in use by the slabs - waiting in bins - on their way to another lane + sampled
+//               objects
 //   allocations = put into bins - waiting in bins;  frees = allocations - live
 #pragma once
 
@@ -30,10 +32,12 @@ inline uint64_t not_negative(uint64_t difference) {
 template <class P>
 class Collection {
  public:
-  // At most so many tries for each lane, and for the depot's lock: who has it may be this very thread, further down its stack.
+  // At most so many tries for each lane, and for the depot's lock: who has it may be this very
+  // thread, further down its stack.
   static constexpr int kAttempts = 64;
 
-  Collection(World<P>& world, Statistics& s, bool may_wait) : world_(world), s_(s), visit_(&s, may_wait) {
+  Collection(World<P>& world, Statistics& s, bool may_wait)
+      : world_(world), s_(s), visit_(&s, may_wait) {
     s_ = Statistics{};
     s_.version = LANE_STATS_VERSION;
     s_.size = sizeof(lane_statistics);
@@ -75,11 +79,13 @@ class Collection {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {  // a thread is rarely inside for long
       if (!lane.try_hold(visit_, false)) {
         // Another thread, perhaps the scavenger or one that ends, may have been preempted there.
-        if (visit_.may_block && attempt >= kAttempts / 2 && patience_ms_ > 0) P::sleep_ms(1), --patience_ms_;
+        if (visit_.may_block && attempt >= kAttempts / 2 && patience_ms_ > 0)
+          P::sleep_ms(1), --patience_ms_;
         continue;
       }
       for (unsigned c = 1; c < kClassCount; ++c) waiting[c] = lane.bin_length(c);
-      if (const Deferred* deferred = lane.deferred.load(std::memory_order_relaxed); deferred != nullptr) {
+      if (const Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
+          deferred != nullptr) {
         s_.deferred += deferred->added();
         s_.deferred_waiting += deferred->added() - deferred->freed();
       }
@@ -126,7 +132,8 @@ class Collection {
     s_.bad_pointers = read(shared.bad_pointers);
     s_.slabs_moved = world_.depot.moved();
     s_.idle_stack_failures = read(world_.lanes.idle_tries().failures);
-    const Contention &depot = world_.depot.lock().contention(), &runs = world_.runs.lock().contention(),
+    const Contention &depot = world_.depot.lock().contention(),
+                     &runs = world_.runs.lock().contention(),
                      &growth = world_.runs.growth_lock().contention();
     s_.depot_failures = read(depot.failures);
     s_.depot_waits = read(depot.waits);
@@ -153,7 +160,8 @@ class Collection {
       const uint64_t sampled = read(world_.counters.sampled_allocations[c]);
       s_.samples += sampled;
       row.allocations += sampled;
-      row.live = not_negative(used_[c] + sampled - read(world_.counters.sampled_frees[c]) - row.in_flight);
+      row.live =
+          not_negative(used_[c] + sampled - read(world_.counters.sampled_frees[c]) - row.in_flight);
       row.in_flight = not_negative(row.in_flight);
       s_.allocations += row.allocations;
       s_.live_objects += row.live;

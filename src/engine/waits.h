@@ -1,5 +1,6 @@
-// Waits: tells threads that mostly wait from threads that mostly run, for lanes=auto. Threads that do little between two waits are best
-// served from what the last one left warm. Threads that run, or wait only after much work, are faster with a lane each.
+// Waits: tells threads that mostly wait from threads that mostly run, for lanes=auto. Threads that
+// do little between two waits are best served from what the last one left warm. Threads that run,
+// or wait only after much work, are faster with a lane each.
 // Called by: engine, once a pass of the scavenger. Locking: none; one caller at a time.
 #pragma once
 
@@ -11,15 +12,16 @@ class Waits {
  public:
   enum class Say : uint8_t { kNothing, kTheyWait, kTheyRun };
 
-  // Objects that a thread allocates between two waits. Threads of a server come to some 60, those that hand messages over in portions to
-  // 170 and more (docs/design/0010-auto.md).
+  // Objects that a thread allocates between two waits. Threads of a server come to some 60, those
+  // that hand messages over in portions to 170 and more (docs/design/0010-auto.md).
   static constexpr uint64_t kFew = 128;
   static constexpr uint64_t kMany = 2048;
-  static constexpr uint64_t kSomeWaits = 64;  // so many, or so many times kMany objects, tell something
-  static constexpr uint32_t kInARow = 3;      // passes, of those that tell something
+  // So many, or so many times kMany objects, tell something
+  static constexpr uint64_t kSomeWaits = 64;
+  static constexpr uint32_t kInARow = 3;  // passes, of those that tell something
 
-  // allocated: objects, less those that lanes at rest gave back; waited: times. Both since the process began; in a fork child `waited` has
-  // gone back, and counting begins anew.
+  // allocated: objects, less those that lanes at rest gave back; waited: times. Both since the
+  // process began; in a fork child `waited` has gone back, and counting begins anew.
   Say look(uint64_t allocated, uint64_t waited) {
     if (waited < waited_) {
       *this = Waits();
@@ -27,7 +29,8 @@ class Waits {
       waited_ = waited;
       return Say::kNothing;
     }
-    const uint64_t objects = allocated > allocated_ ? allocated - allocated_ : 0, waits = waited - waited_;
+    const uint64_t objects = allocated > allocated_ ? allocated - allocated_ : 0,
+                   waits = waited - waited_;
     if (waits < kSomeWaits && objects < kSomeWaits * kMany) return Say::kNothing;
     allocated_ = allocated;
     waited_ = waited;

@@ -1,6 +1,8 @@
-// Heap: memory that is counted, limited and given back together. A kind (slab/kind.h) for each size that the heap uses, made when it
-// is first asked for; large objects are looked for where all memory is described. Child heaps are charged to their parents.
-// Called by: abi/heaps.cpp. Locking: none but the lanes'; the list of children changes and is read in a turn of the engine's (in_turn).
+// Heap: memory that is counted, limited and given back together. A kind (slab/kind.h) for each size
+// that the heap uses, made when it is first asked for; large objects are looked for where all
+// memory is described. Child heaps are charged to their parents.
+// Called by: abi/heaps.cpp. Locking: none but the lanes'; the list of children changes and is read
+// in a turn of the engine's (in_turn).
 //
 // Hits are compiled into the program (include/lanemalloc/heap.h); what they do not do begins here.
 //
@@ -9,8 +11,8 @@
 //                |---- large objects, by their blocks
 //                '---- budget ---> the parent's budget
 //
-// With checked=1 an object ends with its size as it was asked for, and pattern from there on: a wrong size and a byte behind the object
-// show when it is freed.
+// With checked=1 an object ends with its size as it was asked for, and pattern from there on: a
+// wrong size and a byte behind the object show when it is freed.
 //
 // Source: MoarVM's fixed-size allocator (SEEDS.md 2).
 #pragma once
@@ -44,8 +46,8 @@ class Heap {
 
   Heap(Engine<P>& engine, KindSource source, const char* name, Heap* parent);
   bool start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, Slot& slot);
-  // Makes the frees that wait for a safepoint. Then everything in it goes, and its child heaps; `gone(heap)` is told of each heap that is
-  // no more. Returns how many objects there were.
+  // Makes the frees that wait for a safepoint. Then everything in it goes, and its child heaps;
+  // `gone(heap)` is told of each heap that is no more. Returns how many objects there were.
   template <class Gone>
   uint64_t end(Slot& slot, Gone gone);
 
@@ -58,8 +60,8 @@ class Heap {
   // size: what it was last asked for with; kUnknown if the caller does not say.
   static constexpr Bytes kUnknown = ~Bytes{0};
   HeapFree free(void* p, Bytes size, Slot& slot);
-  // As the owner of a lane or by the CPU, of at most kSmallMax bytes. Null or false: nothing has changed.
-  // By what may be a handle.
+  // As the owner of a lane or by the CPU, of at most kSmallMax bytes. Null or false: nothing has
+  // changed. By what may be a handle.
   FAST static void* allocate_quickly(Engine<P>& engine, Handle handle, Bytes size, Slot& slot) {
     return engine.take_quickly_of(HeapHit{handle, static_cast<uint32_t>(small_index(size))}, slot);
   }
@@ -69,10 +71,12 @@ class Heap {
   // The usual case of a free without a size.
   FAST static bool free_quickly(Engine<P>& engine, Handle handle, void* p, Slot& slot) {
     const Kind* kind = engine.kind_at(p);
-    return LIKELY(kind != nullptr && kind->owner->is_heap(handle)) && free_quickly(engine, p, *kind, slot);
+    return LIKELY(kind != nullptr && kind->owner->is_heap(handle)) &&
+           free_quickly(engine, p, *kind, slot);
   }
 
-  // As many of the first objects as are good and small; the next one, if there is any, is to be freed by itself.
+  // As many of the first objects as are good and small; the next one, if there is any, is to be
+  // freed by itself.
   size_t free_batch(void** objects, size_t n, Slot& slot) {
     return is_checked_ ? 0 : engine_.free_batch_of(owner_, objects, n, slot);
   }
@@ -90,7 +94,8 @@ class Heap {
   Bytes usable_size(const void* p) const;
 
   bool set_limits(Bytes soft, Bytes hard);
-  // Calls visit(object, usable size) for each live object until it returns other than 0. False: no memory for notes.
+  // Calls visit(object, usable size) for each live object until it returns other than 0. False: no
+  // memory for notes.
   template <class Visitor>
   bool walk(Slot& slot, Visitor visit);
   HeapCount count(Slot& slot);
@@ -135,7 +140,8 @@ class Heap {
   template <class Visitor>
   void for_each_in_tree(Visitor visit) {
     visit(*this);
-    for (Heap* child = children_; child != nullptr; child = child->sibling_) child->for_each_in_tree(visit);
+    for (Heap* child = children_; child != nullptr; child = child->sibling_)
+      child->for_each_in_tree(visit);
   }
 
   Engine<P>& engine_;

@@ -18,8 +18,8 @@ template <class P>
 bool Heap<P>::start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, Slot& slot) {
   on_soft_ = on_soft;
   argument_ = argument;
-  budget_.start(parent_ != nullptr ? &parent_->budget_ : nullptr, limit == 0 ? Budget::kNone : limit,
-                soft == 0 ? Budget::kNone : soft);
+  budget_.start(parent_ != nullptr ? &parent_->budget_ : nullptr,
+                limit == 0 ? Budget::kNone : limit, soft == 0 ? Budget::kNone : soft);
   if (!join_parent(slot)) return false;
   if (!engine_.add_owner(owner_, slot)) return leave_parent(slot), false;
   owner_.label.store(owner_.handle, std::memory_order_relaxed);
@@ -68,7 +68,8 @@ Kind* Heap<P>::kind_for(unsigned index) {
   made->owner = &owner_;
   made->slot = owner_.slot;
   // release: who finds the kind sees it whole. Pairs with [kinds.acquire].
-  if (!place.compare_exchange_strong(kind, made, std::memory_order_release, std::memory_order_acquire)) {
+  if (!place.compare_exchange_strong(kind, made, std::memory_order_release,
+                                     std::memory_order_acquire)) {
     source_.give(memory);
     return kind;
   }
@@ -101,7 +102,8 @@ template <class P>
 void* Heap<P>::allocate_once(Bytes size, Bytes alignment, Slot& slot) {
   Bytes whole = size;
   if (alignment > kGranule) {
-    // Of the sizes up to 1 KiB each multiple of the alignment is one; beyond, a class of malloc's may have to be looked for.
+    // Of the sizes up to 1 KiB each multiple of the alignment is one; beyond, a class of malloc's
+    // may have to be looked for.
     whole = round_up(size, alignment);
     if (whole < size || alignment > kBlockSize) return allocate_large(size, alignment, slot);
     if (whole > kSmallMax) whole = size_of(aligned_class_of(size, alignment));
@@ -121,12 +123,14 @@ Heap<P>* Heap<P>::refuser(Bytes size) {
   return nullptr;
 }
 
-// What it and its children keep and do not use goes back, and is not charged any more. In a turn, so that no child comes or goes
-// meanwhile; a handler that may not wait for one does without the children.
+// What it and its children keep and do not use goes back, and is not charged any more. In a turn,
+// so that no child comes or goes meanwhile; a handler that may not wait for one does without the
+// children.
 template <class P>
 void Heap<P>::gather_tree(Slot& slot) {
-  const bool done = engine_.in_turn(
-      slot, [&] { for_each_in_tree([&](Heap& heap) { engine_.gather(heap.owner_, slot, true); }); });
+  const bool done = engine_.in_turn(slot, [&] {
+    for_each_in_tree([&](Heap& heap) { engine_.gather(heap.owner_, slot, true); });
+  });
   if (!done) engine_.gather(owner_, slot, true);
 }
 
@@ -135,7 +139,8 @@ void Heap<P>::tell_soft_limits() {
   for (Heap* heap = this; heap != nullptr; heap = heap->parent_) {
     if (!heap->budget_.take_passed() || heap->on_soft_ == nullptr) continue;
     heap->soft_calls_.fetch_add(1, std::memory_order_relaxed);
-    heap->on_soft_(reinterpret_cast<lane_heap*>(heap->owner_.handle), heap->budget_.used(), heap->argument_);
+    heap->on_soft_(reinterpret_cast<lane_heap*>(heap->owner_.handle), heap->budget_.used(),
+                   heap->argument_);
   }
 }
 
@@ -220,7 +225,8 @@ template <class P>
 HeapFree Heap<P>::check_signature(const void* p, Bytes size) const {
   const Kind* kind = engine_.kind_at(p);
   const Bytes real = kind != nullptr ? kind->size : engine_.large_bytes(p);
-  if (!is_checked_) return size > real ? HeapFree{Verdict::kWrongSize, real} : HeapFree{Verdict::kGood};
+  if (!is_checked_)
+    return size > real ? HeapFree{Verdict::kWrongSize, real} : HeapFree{Verdict::kGood};
   uint64_t word;
   memcpy(&word, static_cast<const std::byte*>(p) + real - kTail, kTail);
   if (word > real - kTail) return {Verdict::kOverrun};
@@ -234,7 +240,8 @@ HeapFree Heap<P>::check_signature(const void* p, Bytes size) const {
 
 template <class P>
 void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
-  // Charged once the memory is there: what cannot be had raises no peak, passes no soft limit, and takes no room from other threads.
+  // Charged once the memory is there: what cannot be had raises no peak, passes no soft limit, and
+  // takes no room from other threads.
   const Bytes bytes = bytes_of(blocks_for(size));
   if (bytes < size || !budget_.may_take(bytes)) return nullptr;
   larges_.fetch_add(1, std::memory_order_relaxed);
@@ -272,7 +279,8 @@ void Heap<P>::free_large(void* p, Slot& slot) {
   larges_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// There is no list of them: they are looked for where all memory is described, so neither a handler nor a fork meets one half changed.
+// There is no list of them: they are looked for where all memory is described, so neither a handler
+// nor a fork meets one half changed.
 template <class P>
 template <class Visitor>
 void Heap<P>::for_each_large(Visitor visit) {
@@ -295,7 +303,8 @@ bool Heap<P>::walk(Slot& slot, Visitor visit) {
         stop = engine_.for_each_live(kind, slab, [&](void* p) { return visit(p, usable_size(p)); });
     });
   });
-  if (stop == 0 && complete) for_each_large([&](void* p) { return (stop = visit(p, usable_size(p))) != 0; });
+  if (stop == 0 && complete)
+    for_each_large([&](void* p) { return (stop = visit(p, usable_size(p))) != 0; });
   return complete;
 }
 
@@ -343,8 +352,8 @@ uint64_t Heap<P>::end(Slot& slot, Gone gone) {
     free_large(p, slot);
     return false;
   });
-  const bool all =
-      engine_.dissolve(owner_, slot, [&](const Kind&, const Slab* slab) { objects += slab->used(); });
+  const bool all = engine_.dissolve(
+      owner_, slot, [&](const Kind&, const Slab* slab) { objects += slab->used(); });
   if (!all) return objects;  // lanes that could not be reached still know the kinds
   for (auto& place : kinds_)
     if (Kind* kind = place.exchange(nullptr, std::memory_order_relaxed)) source_.give(kind);

@@ -1,15 +1,16 @@
-// Gate: what a thread's slot points at, and all that a hit of malloc or free asks of a lane before it may touch it.
-// Slot: the one thread-local word. Called by: engine (hits), lane, entries.
+// Gate: what a thread's slot points at, and all that a hit of malloc or free asks of a lane before
+// it may touch it. Slot: the one thread-local word. Called by: engine (hits), lane, entries.
 //
 //   address      0           8            16           24            32
-//             +-----------+------------+------------+------------+------+-------------------------------+
-//             | open bins | none: 0    | open owner | none       | bins | what hits by CPU ask, and none |
-//             +-----------+------------+------------+------------+------+-------------------------------+
+//             +-----------+------------+------------+------------+------+----------------------+
+//             | open bins | none: 0    | open owner | none       | bins | what hits by CPU ask |
+//             +-----------+------------+------------+------------+------+----------------------+
 //   a gate:     ^ [0]                    ^ [16]
 //   the same, busy:         ^ [0]                     ^ [16]
 //
-// Gates lie at multiples of kGateAlignment, so a thread marks its slot busy by storing one byte: from then on the slot
-// points eight bytes into the gate, and whoever goes through it, a signal handler, finds it closed.
+// Gates lie at multiples of kGateAlignment, so a thread marks its slot busy by storing one byte:
+// from then on the slot points eight bytes into the gate, and whoever goes through it, a signal
+// handler, finds it closed.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,8 @@
 
 namespace lanemalloc {
 
-// What hits in programs take for a lane's area where nobody may hit: nobody's label is there, and number 0 has no bin.
+// What hits in programs take for a lane's area where nobody may hit: nobody's label is there, and
+// number 0 has no bin.
 inline constinit std::byte no_area[Labels::kBins + Labels::kBinBytes]{};
 
 inline constexpr size_t kGateAlignment = 256;
@@ -44,7 +46,8 @@ struct alignas(kGateAlignment) Gate {
   Object* heads[kClassCount]{};            // free objects a class, for a hit to pop
   const SmallTable classes = kSmallTable;  // here, so that a hit has it at hand
 
-  // What hits by CPU may ask for (entry/percpu.h): requests below this index, pointers below this distance. 0 where nobody may.
+  // What hits by CPU may ask for (entry/percpu.h): requests below this index, pointers below this
+  // distance. 0 where nobody may.
   size_t here_bins = 0;
   const size_t no_bins_here = 0;
   std::atomic<Bytes> here_bytes{0};
@@ -52,15 +55,18 @@ struct alignas(kGateAlignment) Gate {
   // Of a lane that is entered by its CPU: the CPU's number << 16 | the lane's id, while it is free.
   std::atomic<uint32_t> here{kNotHere};
   Entry how = Entry::kOwned;  // it is entered
-  // Where the lane's bins of kinds lie (slab/kind.h), for hits in programs; no_area while nobody may, and where there are none.
+  // Where the lane's bins of kinds lie (slab/kind.h), for hits in programs; no_area while nobody
+  // may, and where there are none.
   std::atomic<const void*> area_of_hits{lanemalloc::no_area};
   const void* const no_area_of_hits = lanemalloc::no_area;
 
-  // Where a deferred free puts its object, if that is below deferred_end: 0 while nobody may (reclaim/ring.h).
+  // Where a deferred free puts its object, if that is below deferred_end: 0 while nobody may
+  // (reclaim/ring.h).
   std::atomic<void**> deferred_next{nullptr};
   std::atomic<Address> deferred_end{0};
   const Address no_deferred_end = 0;
-  // What `area` is for hits by CPU: the address and, below it, the lane's id; 0 where nobody may, and where there are none.
+  // What `area` is for hits by CPU: the address and, below it, the lane's id; 0 where nobody may,
+  // and where there are none.
   std::atomic<uint64_t> area_here{0};
   const uint64_t no_area_here = 0;
   // As area_of_hits, for the library's own; 0 instead of no_area.
@@ -77,8 +83,8 @@ static_assert(offsetof(Gate, no_bins) == offsetof(Gate, open_bins) + kBusyByte);
 static_assert(offsetof(Gate, no_owner) == offsetof(Gate, open_owner) + kBusyByte);
 static_assert(std::endian::native == std::endian::little, "the busy byte is the address's lowest");
 
-// A thread's word: its lane's gate while the thread is outside, the same gate marked busy while it is inside, or one of the
-// three gates below, which nobody passes.
+// A thread's word: its lane's gate while the thread is outside, the same gate marked busy while it
+// is inside, or one of the three gates below, which nobody passes.
 using Slot = std::atomic<Gate*>;
 
 inline constinit Gate no_lane_gate;  // the thread has no lane yet

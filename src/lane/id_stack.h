@@ -1,10 +1,12 @@
-// IdStack: a lock-free stack of small numbers, here of idle lanes. Links lie with the caller, one a number.
+// IdStack: a lock-free stack of small numbers, here of idle lanes. Links lie with the caller, one a
+// number.
 // Called by: lane table. Locking: none.
 //
-// Why it is right. The head is a number and a tag in one 64-bit word; every successful push and pop raises the tag. A pop
-// reads the head and then the link of its number. If between that and its compare-exchange the number was popped and
-// pushed again (ABA), the tag has changed and the exchange fails. A tag would have to wrap, 2^32 operations within one
-// pop, to be fooled. Links are never unmapped, so reading a stale one is harmless.
+// Why it is right. The head is a number and a tag in one 64-bit word; every successful push and pop
+// raises the tag. A pop reads the head and then the link of its number. If between that and its
+// compare-exchange the number was popped and pushed again (ABA), the tag has changed and the
+// exchange fails. A tag would have to wrap, 2^32 operations within one pop, to be fooled. Links are
+// never unmapped, so reading a stale one is harmless.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +38,8 @@ class IdStack {
   // A member, or kNone.
   template <class LinkOf>
   uint32_t pop(LinkOf link) {
-    // acquire: sees the link of the member at the head. Pairs with the release in push() [idle.pop].
+    // acquire: sees the link of the member at the head. Pairs with the release in push()
+    // [idle.pop].
     uint64_t head = head_.load(std::memory_order_acquire);
     while (number(head) != kNone) {
       const uint32_t below = link(number(head)).load(std::memory_order_relaxed);

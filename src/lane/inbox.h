@@ -1,18 +1,20 @@
 // Inbox: batches of objects that other threads have freed, waiting for the lane that owns them.
-// Called by: any lane (give), the owning lane or who holds it (take). Locking: none; give is one atomic exchange.
+// Called by: any lane (give), the owning lane or who holds it (take). Locking: none; give is one
+// atomic exchange.
 //
 //   head -> newest batch's first object --earlier--> the batch before it --earlier--> .. -> null
 //                |next                                     |next
 //                v                                         v
 //              object -> .. -> null                      object -> .. -> null
 //
-// Why it is right. give() swaps its batch in as the new head and only then writes the old head into the batch's `earlier`
-// link. Until that write, `earlier` says kUnlinked. Batches are swapped in one after the other (exchange is atomic), so
-// every batch but the oldest has exactly one predecessor, the one its exchange returned: no batch is lost or linked twice.
-// take() swaps the whole chain out, so a giver never sees a batch that is being read (no ABA: nothing compares). A giver
-// that stops between its two steps leaves kUnlinked behind: the taker then keeps the chain from there on in `rest_` and
-// goes on the next time; it never waits. Until the rest is whole, nothing further is swapped out, so there is one rest at
-// most.
+// Why it is right. give() swaps its batch in as the new head and only then writes the old head into
+// the batch's `earlier` link. Until that write, `earlier` says kUnlinked. Batches are swapped in
+// one after the other (exchange is atomic), so every batch but the oldest has exactly one
+// predecessor, the one its exchange returned: no batch is lost or linked twice. take() swaps the
+// whole chain out, so a giver never sees a batch that is being read (no ABA: nothing compares). A
+// giver that stops between its two steps leaves kUnlinked behind: the taker then keeps the chain
+// from there on in `rest_` and goes on the next time; it never waits. Until the rest is whole,
+// nothing further is swapped out, so there is one rest at most.
 #pragma once
 
 #include "slab/slab.h"
@@ -24,14 +26,15 @@ class Inbox {
  public:
   using Batch = BasicObject<Atomics>;
 
-  // Gives a batch (slab/batch.h), by its first object. Returns the one given before it, if that had not been taken yet: for its
-  // address only.
+  // Gives a batch (slab/batch.h), by its first object. Returns the one given before it, if that had
+  // not been taken yet: for its address only.
   const Batch* give(Batch* batch) {
     batch->earlier.store(unlinked(), std::memory_order_relaxed);
-    // release: publishes the batch's links and kUnlinked to [inbox.take]. acquire is not needed: what lies under the old
-    // head is not read here.
+    // release: publishes the batch's links and kUnlinked to [inbox.take]. acquire is not needed:
+    // what lies under the old head is not read here.
     Batch* earlier = head_.exchange(batch, std::memory_order_release);
-    // release: pairs with the acquire at [inbox.follow]; the taker reads the earlier batch through this link only.
+    // release: pairs with the acquire at [inbox.follow]; the taker reads the earlier batch through
+    // this link only.
     batch->earlier.store(earlier, std::memory_order_release);
     return earlier;
   }
@@ -41,8 +44,8 @@ class Inbox {
   // Only the owner, or who holds its lane.
   bool is_empty() const { return rest() == nullptr && !has_mail(); }
 
-  // Calls visit(batch) for every batch that can be reached now, or so many; the others stay. Only the owner, or who holds its
-  // lane.
+  // Calls visit(batch) for every batch that can be reached now, or so many; the others stay. Only
+  // the owner, or who holds its lane.
   template <class Visit>
   void take(Visit visit, unsigned most = ~0u) {
     Batch* batch = rest();
@@ -59,8 +62,8 @@ class Inbox {
     keep(batch);
   }
 
-  // In a fork child, where no giver is left: what lies behind an unlinked batch cannot be reached any more; the batch
-  // itself can.
+  // In a fork child, where no giver is left: what lies behind an unlinked batch cannot be reached
+  // any more; the batch itself can.
   void forget_givers() {
     cut(rest());
     cut(head_.load(std::memory_order_relaxed));
@@ -79,7 +82,8 @@ class Inbox {
         batch->earlier.store(nullptr, std::memory_order_relaxed);
   }
 
-  // The taker's, at every batch; so not beside what the givers write. Atomic only for a child of a fork, whose taker is gone.
+  // The taker's, at every batch; so not beside what the givers write. Atomic only for a child of a
+  // fork, whose taker is gone.
   typename Atomics::template atomic<Batch*> rest_{nullptr};
   alignas(kNoSharing) typename Atomics::template atomic<Batch*> head_{nullptr};
 };

@@ -1,19 +1,24 @@
-// Lane: a complete little allocator, used by at most one thread at any instant, so everything inside is plain loads and
-// stores. Called by: engine (its owner, or who has entered it), scavenger and other lanes (who hold it from outside).
-// Locking: see entry/ for how a thread enters; the lock (rank kLane) is for entering from outside, and for lanes that many
-// threads share.
+// Lane: a complete little allocator, used by at most one thread at any instant, so everything
+// inside is plain loads and stores. Called by: engine (its owner, or who has entered it), scavenger
+// and other lanes (who hold it from outside).
+// Locking: see entry/ for how a thread enters; the lock (rank kLane) is for entering from outside,
+// and for lanes that many threads share.
 //
 //   slot --> [gate | bin heads]  one list of free objects a class, popped by a hit
-//            [current slab a class]  where the bin's objects come from; local frees go to the slab's own list
-//            [partial slabs a class]  others with free objects; full slabs are in no list and come back by themselves
+//            [current slab a class]  where the bin's objects come from; local frees go to the
+//                                    slab's own list
+//            [partial slabs a class]  others with free objects; full slabs are in no list and come
+//                                     back by themselves
 //            [remote batches]  objects of other lanes, by owner, waiting to be sent together
 //            ---- 128 bytes ----
 //            [inbox]  batches that others have sent
-//            [area]  elsewhere: bins of kinds, the same again for pools and heaps (lane/lane_kinds.h)
+//            [area]  elsewhere: bins of kinds, the same again for pools and heaps
+//                    (lane/lane_kinds.h)
 //            [lock, owner's slot, revoking]  for entering from outside
 //
-// Counting. `taken` counts objects that went into a bin, `sent` and `received` those on their way, slabs know what is in
-// use. So a hit counts nothing, and at rest everything adds up exactly (engine/statistics.h).
+// Counting. `taken` counts objects that went into a bin, `sent` and `received` those on their way,
+// slabs know what is in use. So a hit counts nothing, and at rest everything adds up exactly
+// (engine/statistics.h).
 #pragma once
 
 #include <utility>
@@ -53,7 +58,8 @@ struct LaneCounters {
   std::atomic<uint64_t> misses{0};                // requests that found their bin empty
   std::atomic<uint64_t> slabs_made{0};            // slabs taken from the run allocator
   static constexpr unsigned kOwners = 32;
-  std::atomic<uint32_t> batches_to[kOwners]{};  // of remote_batches: by the owner's number modulo kOwners
+  // Of remote_batches: by the owner's number modulo kOwners
+  std::atomic<uint32_t> batches_to[kOwners]{};
 };
 
 template <class P>
@@ -91,13 +97,16 @@ class Lane : public Gate {
     Object* object = pop(index_of(c));
     return object != nullptr ? object : refill_plain(c, visit);
   }
-  // Inside, after a request found no object: it is to be given one of this class that is sampled; the bin was left as it is.
+  // Inside, after a request found no object: it is to be given one of this class that is sampled;
+  // the bin was left as it is.
   SizeClass take_sample_due() { return std::exchange(sample_due_, SizeClass{0}); }
   // The bin is empty.
   FAST void* refill(SizeClass c, Visit& visit);
-  // Refills the bin from its own slab's free list, the usual miss, and takes one object; null if that does not do.
+  // Refills the bin from its own slab's free list, the usual miss, and takes one object; null if
+  // that does not do.
   FAST Object* refill_quickly(Bytes index);
-  // Frees an object of another lane into a batch that is there; kNot: there is none. kFull: `full` is to be flushed now.
+  // Frees an object of another lane into a batch that is there; kNot: there is none. kFull: `full`
+  // is to be flushed now.
   enum class Sent : uint8_t { kNot, kDone, kFull };
   template <class ClassOf>
   FAST Sent send_quickly(Object* object, MapEntry entry, ClassOf class_of_object, Remote*& full);
@@ -105,7 +114,8 @@ class Lane : public Gate {
   NOINLINE void flush(Remote& remote, Visit& visit);
   // Frees an object whose page-map entry is `entry`.
   void free(Object* object, MapEntry entry, Visit& visit);
-  // Frees objects of slabs, linked by their first words, in as few transfers as can be: at most one for each other owner.
+  // Frees objects of slabs, linked by their first words, in as few transfers as can be: at most one
+  // for each other owner.
   void free_chain(Object* first, Visit& visit);
   // After Slab::push() said that somebody must look.
   void look_at(Slab* slab, Visit& visit);
@@ -137,22 +147,27 @@ class Lane : public Gate {
   }
   FAST static bool find_bin(Address area, const PoolHit& hit, Bin*& bin);
   FAST static bool find_bin(Address area, const HeapHit& hit, Bin*& bin);
-  // Has the owner's label here be what it is now, if it has one here. Any thread, also while the lane's is inside.
+  // Has the owner's label here be what it is now, if it has one here. Any thread, also while the
+  // lane's is inside.
   void relabel(const KindOwner& owner);
   // Puts full slabs of which some objects are free where they are found.
   void offer_full(Bin& bin);
-  // Has the depot hold everything that lies here of the kind and is not in use; what is empty goes back. True if any did.
+  // Has the depot hold everything that lies here of the kind and is not in use; what is empty goes
+  // back. True if any did.
   bool clean_kind(Bin& bin, Visit& visit);
   // Takes all slabs of the kind out of the lane, to be given back; and its bin.
   void forget_kind(Bin& bin, SlabList& slabs, Visit& visit);
   void forget_table(const KindOwner& owner, Visit& visit);
 
-  // Takes in what others have sent, or so many batches of it. True if there was any that could be reached.
+  // Takes in what others have sent, or so many batches of it. True if there was any that could be
+  // reached.
   bool drain_inbox(Visit& visit, unsigned most = ~0u);
-  // Gives away everything that is not in use: the scavenger does it to lanes at rest, trim to all. True if a slab went back.
+  // Gives away everything that is not in use: the scavenger does it to lanes at rest, trim to all.
+  // True if a slab went back.
   bool clean(Visit& visit);
 
-  // Gives back the empty slab of a big object, if the lane keeps one: a request that it does not serve can then have its memory.
+  // Gives back the empty slab of a big object, if the lane keeps one: a request that it does not
+  // serve can then have its memory.
   void give_back_big(Visit& visit) {
     if (UNLIKELY(empty_big_ != nullptr)) give_back(empty_big_, visit);
   }
@@ -181,8 +196,8 @@ class Lane : public Gate {
   void leave_full(bool yes) { left_full_.store(yes, std::memory_order_relaxed); }
   // How many blocks of slabs lie here empty.
   BlockCount empty_blocks() const { return empty_blocks_.load(std::memory_order_relaxed); }
-  // Takes the lane away from its owner or its CPU, if nobody is inside. Never waits. ask: an owner who cannot be shut out, for
-  // want of a barrier, is to clean the lane itself.
+  // Takes the lane away from its owner or its CPU, if nobody is inside. Never waits. ask: an owner
+  // who cannot be shut out, for want of a barrier, is to clean the lane itself.
   bool try_hold(Visit& visit, bool ask = true);
   void let_go(Visit& visit);
   Inbox<>& inbox() { return inbox_; }
@@ -206,7 +221,8 @@ class Lane : public Gate {
   bool is_free_here() const { return here.load(std::memory_order_relaxed) == free_here(); }
   // Somebody is inside: not the one who holds the lane from outside.
   bool is_taken_here() const { return here.load(std::memory_order_relaxed) == kTakenHere; }
-  // Inside, in a miss: if the thread is torn off it knows that it was here, from now until it leaves.
+  // Inside, in a miss: if the thread is torn off it knows that it was here, from now until it
+  // leaves.
   void taken_by(const void* who) { taker_.store(who, std::memory_order_relaxed); }
 
   // --- Entered by its lock (entry/shared.h).
@@ -217,10 +233,12 @@ class Lane : public Gate {
   bool adopt_by(Slot& slot, Visit& visit);  // false: it was set aside
   void disown(Visit& visit);
   void forget_owner();  // the same, while the lock is held
-  // The owner changes over to another entry: the lane is closed, and nobody else's while the thread lives. The lock is held.
+  // The owner changes over to another entry: the lane is closed, and nobody else's while the thread
+  // lives. The lock is held.
   void rest_closed();
   bool rests() const { return rests_; }
-  // Whether the slot, whose thread may be gone and its memory too, holds this lane: its thread is outside.
+  // Whether the slot, whose thread may be gone and its memory too, holds this lane: its thread is
+  // outside.
   bool is_named_by(const Slot* slot) const;
   // The owner's number with the system; 0 if there is none.
   uint32_t owner_thread() const { return thread_.load(std::memory_order_relaxed); }
@@ -229,10 +247,12 @@ class Lane : public Gate {
   bool is_taken_by(const void* who) const { return taker_.load(std::memory_order_relaxed) == who; }
   // It has the lock, which goes over to the visit.
   bool take_over(Visit& visit) { return lock_.take_over(visit); }
-  // It has the lock, and was perhaps about to take the lane from outside, or had it. True: nobody else is inside now, as after try_hold().
+  // It has the lock, and was perhaps about to take the lane from outside, or had it. True: nobody
+  // else is inside now, as after try_hold().
   bool take_again();
-  // Whoever was inside is gone, and stopped at some instruction: puts everything together again, from what the page map says. What was
-  // just between two places is lost. Whoever calls has the lane to itself.
+  // Whoever was inside is gone, and stopped at some instruction: puts everything together again,
+  // from what the page map says. What was just between two places is lost. Whoever calls has the
+  // lane to itself.
   void salvage(Visit& visit);
   // acquire: sees what the revoker did before it let go. Pairs with [revoking.release].
   bool is_being_revoked() const { return revoking_.load(std::memory_order_acquire); }
@@ -247,7 +267,8 @@ class Lane : public Gate {
   bool is_asked() const { return asked_.load(std::memory_order_relaxed); }
   bool take_asked() { return is_asked() && asked_.exchange(false, std::memory_order_relaxed); }
 
-  // The lock. False without it, also if the lane was set aside meanwhile: a handler that interrupted this thread has forked.
+  // The lock. False without it, also if the lane was set aside meanwhile: a handler that
+  // interrupted this thread has forked.
   FAST bool try_lock(Visit& visit) { return lock_.try_acquire(visit) && was_not_set_aside(visit); }
   bool lock_or_wait(Visit& visit) { return lock_.acquire(visit) && was_not_set_aside(visit); }
   void unlock(Visit& visit) { lock_.release(visit); }
@@ -258,16 +279,19 @@ class Lane : public Gate {
     process_ = slot != nullptr ? P::process_id() : 0;
     thread_.store(slot != nullptr ? P::thread_id() : 0, std::memory_order_relaxed);
   }
-  // In a fork child, after salvage(): the thread that was inside, or had the lock, is not here. An owner that is here goes on in the lane.
+  // In a fork child, after salvage(): the thread that was inside, or had the lock, is not here. An
+  // owner that is here goes on in the lane.
   void begin_in_child() {
     revoking_.store(false, std::memory_order_relaxed);
     lock_.forget_holder();
     if (how == Entry::kPerCpu) leave_here();
   }
-  // In a fork child of a handler, or after give_back_torn(): nobody will ever enter this lane again; its owner, if it is there, works elsewhere.
+  // In a fork child of a handler, or after give_back_torn(): nobody will ever enter this lane
+  // again; its owner, if it is there, works elsewhere.
   void set_aside();
   bool is_set_aside() const { return set_aside_; }
-  // The same of a lane that perhaps this thread is inside, further down its stack: nobody may count on its coming free.
+  // The same of a lane that perhaps this thread is inside, further down its stack: nobody may count
+  // on its coming free.
   void doubt() { is_doubtful_ = true; }
   bool is_doubtful() const { return is_doubtful_; }
   IdStack<>::Link& idle_link() { return idle_link_; }
@@ -275,7 +299,8 @@ class Lane : public Gate {
 
   // Changes whenever the lane leaves its hit paths; the scavenger compares.
   uint64_t activity() const {
-    return activity_.load(std::memory_order_relaxed) + counters_.misses.load(std::memory_order_relaxed);
+    return activity_.load(std::memory_order_relaxed) +
+           counters_.misses.load(std::memory_order_relaxed);
   }
   struct Rest {
     uint64_t activity = 0;
@@ -311,8 +336,8 @@ class Lane : public Gate {
   static constexpr BlockCount kMostAlone = 512;  // empty blocks, while no scavenger runs
   static constexpr uint32_t kPassesToKeep = 4;   // passes of the scavenger that a slab stays empty
 
-  // Of an object in a batch. It takes its size, and at least its share of the count, out of the batch's room: one
-  // subtraction for both.
+  // Of an object in a batch. It takes its size, and at least its share of the count, out of the
+  // batch's room: one subtraction for both.
   struct Charge {
     uint32_t room;
     uint32_t places;
@@ -440,10 +465,12 @@ class Lane : public Gate {
   Bin* bins_ = nullptr;
   std::atomic<uint32_t> empty_blocks_{0};  // of those; anybody reads it
   uint32_t epoch_ = 0;                     // when it last looked how old they are
-  uint32_t fresh_blocks_ = kMuch;          // taken since it looked around for empty ones; kMuch: look at once
-  bool few_came_ = false;                  // at the last look into the inbox
+  // Taken since it looked around for empty ones; kMuch: look at once
+  uint32_t fresh_blocks_ = kMuch;
+  bool few_came_ = false;  // at the last look into the inbox
   Address deferred_limit_ = 0;
-  int64_t sample_left_ = 0;  // bytes of objects for bins until the next that is sampled (lane_samples.h)
+  // Bytes of objects for bins until the next that is sampled (lane_samples.h)
+  int64_t sample_left_ = 0;
   bool sample_started_ = false;
   SizeClass sample_due_{0};
   uint64_t sample_random_ = reinterpret_cast<uintptr_t>(this);
@@ -467,8 +494,10 @@ class Lane : public Gate {
   bool rests_ = false;                   // closed, though it has an owner; under the lock
   std::atomic<bool> mail_waits_{false};  // much of it
   std::atomic<bool> left_full_{false};
-  std::atomic<bool> asked_{false};           // where the system has no barrier: clean yourself when you can
-  Lock<P> lock_{Rank::kLane};                // last, for what is behind its first words is rarely written
+  // Where the system has no barrier: clean yourself when you can
+  std::atomic<bool> asked_{false};
+  // Last, for what is behind its first words is rarely written
+  Lock<P> lock_{Rank::kLane};
   std::atomic<uint32_t> thread_{0};          // the owner's number with the system, for readers
   Relaxed<uint32_t> process_ = 0;            // in which it has that number
   std::atomic<const void*> taker_{nullptr};  // who is inside by the CPU, in a miss

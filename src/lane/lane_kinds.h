@@ -1,9 +1,12 @@
-// What a lane does for kinds (slab/kind.h): pools' and heaps' objects, by the same slabs, batches and depot as malloc's.
+// What a lane does for kinds (slab/kind.h): pools' and heaps' objects, by the same slabs, batches
+// and depot as malloc's.
 // Included by lane_work.h only. Locking: the caller is inside the lane, or holds it from outside.
 //
-//   area --> [ labels | 0 | bin | bin | table of a heap --> [bin | bin | ..] | .. ]     a slot of 64 bytes each; slot 0 is always empty
+//   area --> [ labels | 0 | bin | bin | table of a heap --> [bin | bin | ..] | .. ]
+//             a slot of 64 bytes each; slot 0 is always empty
 //
-// Page map and remote batches name the owner with its private bit, so no hit of malloc's takes such an object for its own.
+// Page map and remote batches name the owner with its private bit, so no hit of malloc's takes such
+// an object for its own.
 #pragma once
 
 #include <cstring>
@@ -24,7 +27,8 @@ struct Lane<P>::KindBin {
     bin.end.store(end, std::memory_order_relaxed);
   }
   SlabList& partial() const { return bin.partial; }
-  // At a limit a slab may have nothing free, and nothing that may be carved: then it is no better than the current one.
+  // At a limit a slab may have nothing free, and nothing that may be carved: then it is no better
+  // than the current one.
   Slab* pop_partial(bool current_is_uncarved) const {
     Slab* slab = bin.partial.first_with_free();
     if (slab == nullptr && !current_is_uncarved) slab = bin.partial.first();
@@ -50,7 +54,9 @@ struct Lane<P>::KindBin {
     bin.full.push(slab);
   }
   bool may_grow() const { return kind.budget->may_take(kind.size); }
-  Slab* from_depot(Visit& visit) const { return lane.world_.depot.take(kind, lane.id_, &bin, visit); }
+  Slab* from_depot(Visit& visit) const {
+    return lane.world_.depot.take(kind, lane.id_, &bin, visit);
+  }
   Slab* fresh_slab(Visit& visit) const {
     const Run run = lane.blocks_for_slab(kind.blocks, visit);
     if (run.at == Runs<P>::kNone) return nullptr;
@@ -104,7 +110,8 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
     void* table = allocate(class_of(kTableBins * sizeof(Bin)), visit);
     if (table == nullptr) return nullptr;
     memset(table, 0, kTableBins * sizeof(Bin));
-    // release: who looks at this lane from elsewhere finds a table of empty bins. Pairs with [table.acquire].
+    // release: who looks at this lane from elsewhere finds a table of empty bins. Pairs with
+    // [table.acquire].
     table_in(at, kind.slot).store(static_cast<Bin*>(table), std::memory_order_release);
     give_label(*kind.owner, at);
   }
@@ -117,8 +124,9 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
   return bin;
 }
 
-// The label may change meanwhile (Engine::relabel): that stores it, has every thread pass a barrier, and then looks into each lane. If the
-// barrier falls before the second look here, that sees the change; if after, the store came before it, and relabel() finds a label here.
+// The label may change meanwhile (Engine::relabel): that stores it, has every thread pass a
+// barrier, and then looks into each lane. If the barrier falls before the second look here, that
+// sees the change; if after, the store came before it, and relabel() finds a label here.
 template <class P>
 void Lane<P>::give_label(const KindOwner& owner, Address area) {
   std::atomic<Handle>* const place = label_of(owner, area);
@@ -138,7 +146,8 @@ void Lane<P>::relabel(const KindOwner& owner) {
   if (place != nullptr && place->load(std::memory_order_relaxed) != 0) give_label(owner, begin);
 }
 
-// Fresh addresses while there are any: they read as zeros, and pages without a bin cost nothing. 0 without memory.
+// Fresh addresses while there are any: they read as zeros, and pages without a bin cost nothing. 0
+// without memory.
 template <class P>
 Address Lane<P>::open_area(Visit& visit) {
   BlockIndex at = world_.runs.allocate_fresh(kAreaBlocks);
@@ -150,8 +159,10 @@ Address Lane<P>::open_area(Visit& visit) {
   }
   const Address begin = world_.region.address_of(at);
   bins_at_.store(begin, std::memory_order_release);
-  // release: a hit by CPU that goes where this leads finds zeros; it has no fence but that the address depends on it (PerCpu::area).
-  if (here_bins != 0) area_here.store(begin | static_cast<uint64_t>(id_), std::memory_order_release);
+  // release: a hit by CPU that goes where this leads finds zeros; it has no fence but that the
+  // address depends on it (PerCpu::area).
+  if (here_bins != 0)
+    area_here.store(begin | static_cast<uint64_t>(id_), std::memory_order_release);
   if (open_bins.load(std::memory_order_relaxed) != 0) open_area_to_hits();  // as open_gate() does
   return begin;
 }
@@ -183,7 +194,8 @@ void Lane<P>::free_of_kind(Object* object, MapEntry entry, Visit& visit) {
   } else {
     kind.in_flight.fetch_add(1, std::memory_order_relaxed);
     kind.strays.store(true, std::memory_order_relaxed);
-    if (UNLIKELY(!send_of_kind(object, entry, visit))) kind.in_flight.fetch_sub(1, std::memory_order_relaxed);
+    if (UNLIKELY(!send_of_kind(object, entry, visit)))
+      kind.in_flight.fetch_sub(1, std::memory_order_relaxed);
   }
 }
 
@@ -208,17 +220,20 @@ FAST bool Lane<P>::send_quickly(Object* object, MapEntry entry, const Kind& kind
   return false;
 }
 
-// It takes its size, and at least its share of the count, out of the batch's room, as malloc's do (Charge).
+// It takes its size, and at least its share of the count, out of the batch's room, as malloc's do
+// (Charge).
 template <class P>
 FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, const Kind& kind) {
-  if (UNLIKELY(!remote.add(object, entry, [&] { return kind.link != 0 ? 0 : Batch::places_in(kind.size); })))
+  if (UNLIKELY(!remote.add(object, entry,
+                           [&] { return kind.link != 0 ? 0 : Batch::places_in(kind.size); })))
     return false;
   const uint32_t share = kBatchBytes / kind.batch.load(std::memory_order_relaxed);
   remote.room -= static_cast<int32_t>(kind.size > share ? kind.size : share);
   return true;
 }
 
-// An object from the inbox that is not malloc's here: a kind's, or one whose slab has moved on since.
+// An object from the inbox that is not malloc's here: a kind's, or one whose slab has moved on
+// since.
 template <class P>
 void Lane<P>::receive_other(Object* object, MapEntry entry, Visit& visit) {
   if (entry.owner() != private_of(id_)) return send_after(object, entry, visit);
@@ -266,7 +281,8 @@ void Lane<P>::forget_table(const KindOwner& owner, Visit& visit) {
   const Address at = bins_at_.load(std::memory_order_relaxed);
   if (owner.type != KindOwner::Type::kHeap || at == 0) return;
   Bin* table = table_in(at, owner.slot).exchange(nullptr, std::memory_order_relaxed);
-  if (table != nullptr) free(reinterpret_cast<Object*>(table), world_.region.entry_of(table), visit);
+  if (table != nullptr)
+    free(reinterpret_cast<Object*>(table), world_.region.entry_of(table), visit);
 }
 
 template <class P>

@@ -1,9 +1,11 @@
-// What comes back of a lane whose thread was torn off inside it: by a long jump out of a signal handler, or by an end without a word.
-// It may have stopped at any instruction, so no list of the lane is trusted, and what a register held is lost: at most what that one
-// call was about. Included by lane_work.h only. Locking: the caller has the lane to itself.
+// What comes back of a lane whose thread was torn off inside it: by a long jump out of a signal
+// handler, or by an end without a word. It may have stopped at any instruction, so no list of the
+// lane is trusted, and what a register held is lost: at most what that one call was about. Included
+// by lane_work.h only. Locking: the caller has the lane to itself.
 //
 //   the page map          says which slabs are the lane's
-//   a slab's free list    is kept as far as it leads through objects of the slab, each once; so is what its bin holds
+//   a slab's free list    is kept as far as it leads through objects of the slab, each once; so is
+//                         what its bin holds
 //   the rest of the slab  counts as in use
 //   batches, inbox        objects of other lanes, and those that others have sent, go on their way
 #pragma once
@@ -60,7 +62,8 @@ void Lane<P>::salvage(Visit& visit) {
   for (Remote& remote : remotes_) {
     remote.mend([&](Object* object) -> Bytes {
       const MapEntry entry = world_.region.entry_of(object);
-      if (!is_private(entry.owner())) return Batch::places_in(size_of(world_.region.size_class_of(object)));
+      if (!is_private(entry.owner()))
+        return Batch::places_in(size_of(world_.region.size_class_of(object)));
       const Kind& kind = slabs().at(entry)->its_kind();
       return kind.link != 0 ? 0 : Batch::places_in(kind.size);
     });
@@ -73,7 +76,8 @@ void Lane<P>::salvage(Visit& visit) {
     if (public_of(entry.owner()) != id_ || entry.state() != &world_.region.state(b)) continue;
     Slab* slab = slabs().at(entry);
     if (!slab->is_of_kind()) {
-      salvage_slab(slab, partial_[index_of(slab->size_class)], nullptr, chains[index_of(slab->size_class)]);
+      salvage_slab(slab, partial_[index_of(slab->size_class)], nullptr,
+                   chains[index_of(slab->size_class)]);
     } else if (Bin* bin = bin_of(slab->its_kind()); bin != nullptr) {
       slab->bin = bin;
       salvage_slab(slab, bin->partial, &bin->full, bin->head);

@@ -1,11 +1,13 @@
-// Which objects are sampled: of all bytes that go into bins, points at random distances (telemetry/sampler.h); the object that a point lies
-// in is sampled. A bin is filled up to the next such object only, so that object is the first of the next miss: a hit asks nothing.
+// Which objects are sampled: of all bytes that go into bins, points at random distances
+// (telemetry/sampler.h); the object that a point lies in is sampled. A bin is filled up to the next
+// such object only, so that object is the first of the next miss: a hit asks nothing.
 // Included by lane_work.h only. Locking: the caller is inside the lane.
 //
 //   bin  [o o o o o o o]                            left: 40 bytes; then this miss is the sample's
 //        \_ fits into what is left _/  o o o o o    back to the slab
 //
-// It does not matter which size class comes next: the distance to the next point has no memory. What a bin gives back is credited.
+// It does not matter which size class comes next: the distance to the next point has no memory.
+// What a bin gives back is credited.
 #pragma once
 
 namespace lanemalloc {
@@ -13,7 +15,8 @@ namespace lanemalloc {
 // No object of the slab's free list is to be sampled. It counts as taken then.
 template <class P>
 FAST bool Lane<P>::takes_no_sample(Bytes index, const Slab* slab) {
-  const auto bytes = static_cast<int64_t>(slab->free_objects() * size_of(static_cast<SizeClass>(index)));
+  const auto bytes =
+      static_cast<int64_t>(slab->free_objects() * size_of(static_cast<SizeClass>(index)));
   if (bytes > sample_left_) return false;
   sample_left_ -= bytes;
   return true;

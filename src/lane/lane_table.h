@@ -1,12 +1,15 @@
-// LaneTable: all lanes, by number; those at rest, to be adopted with their contents; and those for everybody.
+// LaneTable: all lanes, by number; those at rest, to be adopted with their contents; and those for
+// everybody.
 // Called by: engine, scavenger, lanes that send. Locking: none.
 //
 //   owned     belongs to a thread: the thread's slot holds its gate
 //   idle      on the stack: its thread has exited; the next new thread adopts it
-//   shared    one of N, entered by try-lock by whoever comes (entry/shared.h); made when it is first asked for
+//   shared    one of N, entered by try-lock by whoever comes (entry/shared.h); made when it is
+//             first asked for
 //   here      some a CPU, entered by who runs there (entry/percpu.h); the same
-//   overflow  in a list that only grows: entered by try-lock, by whoever finds his own lane busy (a signal handler),
-//             revoked, or given back (late thread exit). One more is made whenever all are taken: a rescue lane.
+//   overflow  in a list that only grows: entered by try-lock, by whoever finds his own lane busy (a
+//             signal handler), revoked, or given back (late thread exit). One more is made whenever
+//             all are taken: a rescue lane.
 #pragma once
 
 #include <new>
@@ -21,9 +24,11 @@ class LaneTable {
  public:
   static constexpr Bytes kStride = 8192;
   static constexpr uint32_t kMostLanes = 32256;
-  static_assert(is_lane(static_cast<Owner>(static_cast<uint32_t>(Owner::kFirstLane) + kMostLanes - 1)));
+  static_assert(is_lane(static_cast<Owner>(static_cast<uint32_t>(Owner::kFirstLane) + kMostLanes -
+                                           1)));
   static constexpr uint32_t kMostShared = ProbeOrders::kMostLanes;
-  // So many lanes a CPU: a thread that is stopped inside one leaves the others to the CPU's other threads.
+  // So many lanes a CPU: a thread that is stopped inside one leaves the others to the CPU's other
+  // threads.
   static constexpr uint32_t kLanesHere = 8;
 
   explicit constexpr LaneTable(World<P>& world) : world_(world) {}
@@ -33,7 +38,8 @@ class LaneTable {
     most_ = static_cast<uint32_t>(world_.region.lane_bytes() / kStride);
   }
 
-  // Of a lane that has been made: whoever knows its number sees that. acquire: for a checker that does not follow fences.
+  // Of a lane that has been made: whoever knows its number sees that. acquire: for a checker that
+  // does not follow fences.
   Lane<P>& at(Owner id) {
     DCHECK(made(number(id)).load(std::memory_order_acquire));
     return *reinterpret_cast<Lane<P>*>(lanes_ + number(id) * kStride);
@@ -52,7 +58,8 @@ class LaneTable {
 
   // An idle lane, or a new one; null without memory or numbers. Belongs to nobody else.
   Lane<P>* pop_idle_or_make() {
-    const uint32_t link = idle_.pop([this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
+    const uint32_t link =
+        idle_.pop([this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
     return link != IdStack<>::kNone ? &at(owner(link)) : make(nullptr, Entry::kOwned, kNoNumber);
   }
   void push_idle(Lane<P>& lane) {
@@ -60,10 +67,11 @@ class LaneTable {
                [this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
   }
 
-  // How threads enter lanes from now on. One caller at a time; a thread follows at its next miss. shared_lanes: how many lanes threads
-  // share; 0: as many as before.
+  // How threads enter lanes from now on. One caller at a time; a thread follows at its next miss.
+  // shared_lanes: how many lanes threads share; 0: as many as before.
   void set_entry(Entry entry, uint32_t shared_lanes) {
-    if (entry_.load(std::memory_order_relaxed) != entry) has_changed_.store(true, std::memory_order_relaxed);
+    if (entry_.load(std::memory_order_relaxed) != entry)
+      has_changed_.store(true, std::memory_order_relaxed);
     set_orders(shared_lanes);
     entry_.store(entry, std::memory_order_relaxed);
   }
@@ -96,11 +104,14 @@ class LaneTable {
   void forget_number(const Lane<P>& lane) {
     if (std::atomic<uint16_t>* entry = entry_of(lane)) entry->store(0, std::memory_order_relaxed);
   }
-  bool is_forgotten(const Lane<P>& lane) { return lane.how == Entry::kPerCpu && entry_of(lane) == nullptr; }
+  bool is_forgotten(const Lane<P>& lane) {
+    return lane.how == Entry::kPerCpu && entry_of(lane) == nullptr;
+  }
   // In a fork child: who was making a lane is not here.
   void forget_makers() {
     auto forget = [](std::atomic<uint16_t>& entry) {
-      if (entry.load(std::memory_order_relaxed) == kBeingMade) entry.store(0, std::memory_order_relaxed);
+      if (entry.load(std::memory_order_relaxed) == kBeingMade)
+        entry.store(0, std::memory_order_relaxed);
     };
     for (auto& entry : shared_) forget(entry);
     for (uint32_t i = 0; i < numbers_end_.load(std::memory_order_relaxed); ++i)
@@ -120,7 +131,8 @@ class LaneTable {
     Lane<P>* lane = make(&visit, Entry::kShared, kNoNumber);
     if (lane == nullptr) return nullptr;
     rescues_.fetch_add(1, std::memory_order_relaxed);
-    // The list only grows, so a compare-exchange cannot be fooled. release: publishes the lane to the acquire above.
+    // The list only grows, so a compare-exchange cannot be fooled. release: publishes the lane to
+    // the acquire above.
     uint32_t first = overflow_.load(std::memory_order_relaxed);
     do lane->overflow_link().store(first, std::memory_order_relaxed);
     while (!overflow_.compare_exchange_weak(first, static_cast<uint32_t>(lane->id()),
@@ -145,8 +157,8 @@ class LaneTable {
     return static_cast<uint32_t>(id) - static_cast<uint32_t>(Owner::kFirstLane);
   }
 
-  // Whether lane i has been made. Behind the lane, so that its making does not write it: anybody may be looking. Where no lane
-  // has been made it reads as false.
+  // Whether lane i has been made. Behind the lane, so that its making does not write it: anybody
+  // may be looking. Where no lane has been made it reads as false.
   std::atomic<bool>& made(uint32_t i) {
     return *reinterpret_cast<std::atomic<bool>*>(lanes_ + i * kStride + sizeof(Lane<P>));
   }
@@ -158,7 +170,8 @@ class LaneTable {
     const auto is_its = [&](const std::atomic<uint16_t>& entry) {
       return entry.load(std::memory_order_relaxed) == static_cast<uint16_t>(lane.id());
     };
-    if (lane.how != Entry::kPerCpu) return is_its(shared_[lane.number()]) ? &shared_[lane.number()] : nullptr;
+    if (lane.how != Entry::kPerCpu)
+      return is_its(shared_[lane.number()]) ? &shared_[lane.number()] : nullptr;
     for (auto& entry : here_[lane.number()])
       if (is_its(entry)) return &entry;
     return nullptr;
@@ -169,7 +182,8 @@ class LaneTable {
     }
   }
 
-  Lane<P>* numbered(std::atomic<uint16_t>& entry, Entry how, uint32_t number, bool is_first_here = false) {
+  Lane<P>* numbered(std::atomic<uint16_t>& entry, Entry how, uint32_t number,
+                    bool is_first_here = false) {
     // acquire: sees the lane made. Pairs with the release below.
     uint16_t id = entry.load(std::memory_order_acquire);
     if (LIKELY(id != 0)) return id != kBeingMade ? &at(owner(id)) : nullptr;
@@ -179,7 +193,8 @@ class LaneTable {
     if (entry.compare_exchange_strong(id, kBeingMade, std::memory_order_relaxed)) {
       lane = make(nullptr, how, number);
       if (lane != nullptr) lane->is_first_here = is_first_here;
-      entry.store(lane != nullptr ? static_cast<uint16_t>(lane->id()) : 0, std::memory_order_release);
+      entry.store(lane != nullptr ? static_cast<uint16_t>(lane->id()) : 0,
+                  std::memory_order_release);
     }
     P::restore_signals(mask);
     return lane;
@@ -193,7 +208,8 @@ class LaneTable {
       if (i >= most_) return nullptr;
       place = lanes_ + i * kStride;
       if (!world_.region.open_lanes((i + 1) * kStride)) return nullptr;
-    } while (!count_.compare_exchange_weak(i, i + 1, std::memory_order_acq_rel, std::memory_order_relaxed) &&
+    } while (!count_.compare_exchange_weak(i, i + 1, std::memory_order_acq_rel,
+                                           std::memory_order_relaxed) &&
              count_tries_.failed());
     count_tries_.done();
     Lane<P>* lane = new (reinterpret_cast<void*>(place))

@@ -1,5 +1,7 @@
-// What a lane does off the hit path: refill a bin, look at a slab, send, receive, clean. See lane.h for the picture.
-// Called by: lane, engine, scavenger. Locking: the caller is inside the lane, or holds it from outside.
+// What a lane does off the hit path: refill a bin, look at a slab, send, receive, clean. See lane.h
+// for the picture.
+// Called by: lane, engine, scavenger. Locking: the caller is inside the lane, or holds it from
+// outside.
 #pragma once
 
 #include "lane/entry/owned.h"
@@ -38,8 +40,8 @@ void Lane<P>::let_go(Visit& visit) {
   unlock(visit);
 }
 
-// Nobody gets the lock from now on, and who waits for it stops waiting; a thread that still has the lane in its slot finds it
-// revoked, or taken, for good.
+// Nobody gets the lock from now on, and who waits for it stops waiting; a thread that still has the
+// lane in its slot finds it revoked, or taken, for good.
 template <class P>
 void Lane<P>::set_aside() {
   set_aside_ = true;
@@ -108,7 +110,9 @@ struct Lane<P>::ClassBin {
   uint64_t cut(Object*, uint64_t n) const { return n; }
   // How many objects may be carved now; and those.
   uint32_t grant(const Slab* slab) const { return slab->next_chunk(chunk_of(c), capacity_of(c)); }
-  Object* carve(Slab* slab, uint32_t n) const { return slab->carve(lane.slabs().begin(slab), size_of(c), n); }
+  Object* carve(Slab* slab, uint32_t n) const {
+    return slab->carve(lane.slabs().begin(slab), size_of(c), n);
+  }
   void put_full(Slab* slab) const { slab->wait_for_frees(capacity_of(c)); }
   bool may_grow() const { return true; }
   FAST Slab* from_depot(Visit& visit) const { return lane.world_.depot.take(c, lane.id_, visit); }
@@ -130,8 +134,9 @@ void* Lane<P>::refill_plain(SizeClass c, Visit& visit) {
   return refill_from(ClassBin{*this, c}, visit);
 }
 
-// The bin is empty: its slab's own free list, another slab of the lane, what others have sent back, fresh objects, a slab from
-// the depot, a fresh slab; in this order: memory that was touched already comes first. Null without memory.
+// The bin is empty: its slab's own free list, another slab of the lane, what others have sent back,
+// fresh objects, a slab from the depot, a fresh slab; in this order: memory that was touched
+// already comes first. Null without memory.
 template <class P>
 template <class AnyBin>
 FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
@@ -152,8 +157,9 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
     }
     const bool uncarved = slab != nullptr && slab->carved < bin.capacity();
     Slab* other = bin.pop_partial(uncarved);
-    // Some batches at a time, so that no request pays for all that others have freed. And where few were there the last time, some
-    // more objects are handed out first: each look is two transfers of the inbox's line, and then more batches come a look.
+    // Some batches at a time, so that no request pays for all that others have freed. And where few
+    // were there the last time, some more objects are handed out first: each look is two transfers
+    // of the inbox's line, and then more batches come a look.
     while (other == nullptr && !(uncarved && few_came_) && drain_inbox(visit, kSomeBatches)) {
       if (slab != nullptr && slab->free_list != nullptr) break;
       other = bin.pop_partial(uncarved);
@@ -192,7 +198,8 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
   }
 }
 
-// The same of a big object. No bin holds a slab of these, so each is looked at as soon as it is empty.
+// The same of a big object. No bin holds a slab of these, so each is looked at as soon as it is
+// empty.
 template <class P>
 Object* Lane<P>::take_big(SizeClass c, Visit& visit) {
   world_.scavenger.poke();
@@ -214,8 +221,8 @@ Object* Lane<P>::take_big(SizeClass c, Visit& visit) {
       drop_damaged_list(slab, Verdict::kListDamaged);
       continue;
     }
-    Object* object =
-        slab->free_list != nullptr ? slab->take_one() : slab->carve(slabs().begin(slab), size_of(c), 1);
+    Object* object = slab->free_list != nullptr ? slab->take_one()
+                                                : slab->carve(slabs().begin(slab), size_of(c), 1);
     if (!slab->has_room()) {
       partial.remove(slab);
       wait_for_frees(slab);
@@ -231,7 +238,8 @@ void Lane<P>::wait_for_frees(Slab* slab) {
   if (UNLIKELY(slab->is_of_kind())) slab->bin->full.push(slab);
 }
 
-// Memory that was used before comes first: the lane's own empty slabs of other classes, free runs, other lanes' empty slabs.
+// Memory that was used before comes first: the lane's own empty slabs of other classes, free runs,
+// other lanes' empty slabs.
 template <class P>
 Run Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
   if (n > 1) give_back_big(visit);
@@ -292,9 +300,10 @@ void Lane<P>::look_at(Slab* slab, Visit& visit) {
   if (slab->place == Slab::Place::kPartial && !slab->is_kept()) keep(slab, visit);
 }
 
-// --- Empty slabs. A lane keeps them, cut as they are, since it is likely to need them again: a program that frees and
-// allocates in turns would else make and destroy them at every turn. They go back when the lane wants blocks for another
-// class, when another lane would have to take fresh memory, when they have not been used for a while, and when the lane rests.
+// --- Empty slabs. A lane keeps them, cut as they are, since it is likely to need them again: a
+// program that frees and allocates in turns would else make and destroy them at every turn. They go
+// back when the lane wants blocks for another class, when another lane would have to take fresh
+// memory, when they have not been used for a while, and when the lane rests.
 
 template <class P>
 void Lane<P>::keep(Slab* slab, Visit& visit) {
@@ -310,11 +319,13 @@ void Lane<P>::keep(Slab* slab, Visit& visit) {
     empty_big_ = slab;
     return;
   }
-  // Of several blocks: no other class could use it. One is enough, and that only if the bin's own slab has no room.
+  // Of several blocks: no other class could use it. One is enough, and that only if the bin's own
+  // slab has no room.
   const Slab* current = current_of(slab);
   const bool only_one = slab->next == nullptr && slab->previous == nullptr;
   const bool is_needed = only_one && (current == nullptr || !current->has_room());
-  if (blocks > 1 && !is_needed && !visit.in_bulk && take_away(slab)) return slabs().destroy(slab, visit);
+  if (blocks > 1 && !is_needed && !visit.in_bulk && take_away(slab))
+    return slabs().destroy(slab, visit);
   if (P::single_threaded() || world_.scavenger.is_missed()) keep_limit(visit);
 }
 
@@ -334,9 +345,10 @@ void Lane<P>::forget_empty(Slab* slab) {
   slab->place = Slab::Place::kPartial;
 }
 
-// An empty slab of many objects, which were freed in any order: whoever gets them in the order of their addresses finds most of them in the
-// CPU's caches before it comes to them. A list that is in order stays, for its first objects were used last. One that was freed into twice
-// may only seem to be empty.
+// An empty slab of many objects, which were freed in any order: whoever gets them in the order of
+// their addresses finds most of them in the CPU's caches before it comes to them. A list that is in
+// order stays, for its first objects were used last. One that was freed into twice may only seem to
+// be empty.
 template <class P>
 void Lane<P>::sort(Slab* empty) {
   constexpr uint32_t kMany = 64, kWalked = 16;
@@ -359,7 +371,8 @@ FAST void Lane<P>::take_partial(SlabList& partial, Slab* slab) {
   if (slab->place == Slab::Place::kEmpty) forget_empty(slab);
 }
 
-// Out of both lists, an empty slab is nothing but blocks. False: its list is damaged, and it stays as one in use.
+// Out of both lists, an empty slab is nothing but blocks. False: its list is damaged, and it stays
+// as one in use.
 template <class P>
 bool Lane<P>::take_away(Slab* slab) {
   forget_empty(slab);
@@ -391,7 +404,8 @@ bool Lane<P>::give_back_empties(BlockCount enough, Visit& visit) {
 template <class P>
 void Lane<P>::age(Visit& visit) {
   const uint32_t now = epoch_ = world_.runs.epoch();
-  for (Slab* slab; (slab = empties_.oldest()) != nullptr && now - slab->emptied_at >= kPassesToKeep;)
+  for (Slab* slab;
+       (slab = empties_.oldest()) != nullptr && now - slab->emptied_at >= kPassesToKeep;)
     give_back_empties(1, visit);
 }
 
@@ -405,7 +419,8 @@ void Lane<P>::free(Object* object, MapEntry entry, Visit& visit) {
   if (UNLIKELY(!send(object, entry, visit))) bump(sent, ~uint64_t{0});
 }
 
-// Adds an object of the class to the batch, and counts it as sent. False: it is the one that was added last, and nothing has changed.
+// Adds an object of the class to the batch, and counts it as sent. False: it is the one that was
+// added last, and nothing has changed.
 template <class P>
 FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, size_t c) {
   bump(counters_.sent[c]);
@@ -414,11 +429,12 @@ FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, size_t c)
   return false;
 }
 
-// An object of nobody has no batch: so this one is a lane's or the depot's when its class is asked for.
+// An object of nobody has no batch: so this one is a lane's or the depot's when its class is asked
+// for.
 template <class P>
 template <class ClassOf>
-FAST typename Lane<P>::Sent Lane<P>::send_quickly(Object* object, MapEntry entry, ClassOf class_of_object,
-                                                  Remote*& full) {
+FAST typename Lane<P>::Sent Lane<P>::send_quickly(Object* object, MapEntry entry,
+                                                  ClassOf class_of_object, Remote*& full) {
   Remote& remote = remote_to(entry.owner());
   if (UNLIKELY(remote.owner != entry.owner())) return Sent::kNot;
   const size_t c = index_of(class_of_object());
@@ -455,8 +471,8 @@ void Lane<P>::claim(Remote& remote, Owner owner, Visit& visit) {
   stir();
 }
 
-// Owners whose batches have one place take turns: each has its turn once, and all of its objects in it, however many. What is not
-// much waits for more, as any freed object does.
+// Owners whose batches have one place take turns: each has its turn once, and all of its objects in
+// it, however many. What is not much waits for more, as any freed object does.
 template <class P>
 void Lane<P>::free_chain(Object* first, Visit& visit) {
   visit.in_bulk = true;
@@ -502,7 +518,8 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
   remote.room = kBatchBytes;
   PROBE2(flush, id_, public_of(remote.owner));
   bump(counters_.remote_batches);
-  bump(counters_.batches_to[static_cast<unsigned>(public_of(remote.owner)) % LaneCounters::kOwners]);
+  bump(
+      counters_.batches_to[static_cast<unsigned>(public_of(remote.owner)) % LaneCounters::kOwners]);
   stir();
   Kind* const kind = is_private(remote.owner) ? kind_of(batch) : nullptr;
   if (public_of(remote.owner) == Owner::kDepot) {
@@ -516,7 +533,8 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
     }
     return;
   }
-  // acquire: whoever read the owner's number from the page map sees its lane made. Pairs with [entries.release].
+  // acquire: whoever read the owner's number from the page map sees its lane made. Pairs with
+  // [entries.release].
   std::atomic_thread_fence(std::memory_order_acquire);
   Lane& owner = world_.lanes.at(public_of(remote.owner));
   const Object* earlier = owner.inbox_.give(batch);
@@ -531,8 +549,8 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
     return;
   }
   if (++remote.unanswered < kIdleAfter || !visit.may_drain) return;
-  // The owner has not looked for a while. If it refills its bins, tell it. Else, if it is not inside, take in for it what lies
-  // there.
+  // The owner has not looked for a while. If it refills its bins, tell it. Else, if it is not
+  // inside, take in for it what lies there.
   remote.unanswered = 0;
   const auto misses = static_cast<uint8_t>(owner.counters_.misses.load(std::memory_order_relaxed));
   if (remote.seen != misses) {
@@ -548,7 +566,8 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
   visit.may_drain = true;
 }
 
-// Objects of one slab that were sent here. The slab may have moved on since: then they are sent after it.
+// Objects of one slab that were sent here. The slab may have moved on since: then they are sent
+// after it.
 template <class P>
 FAST void Lane<P>::receive(Object* first, Object* last, uint32_t n, Visit& visit) {
   const MapEntry entry = world_.region.entry_of(last);
@@ -582,8 +601,9 @@ bool Lane<P>::drain_inbox(Visit& visit, unsigned most) {
   inbox_.take(
       [&](Object* batch) {
         ++came;
-        Batch::for_each_row(batch,
-                            [&](Object* first, Object* last, uint32_t n) { receive(first, last, n, visit); });
+        Batch::for_each_row(batch, [&](Object* first, Object* last, uint32_t n) {
+          receive(first, last, n, visit);
+        });
       },
       most);
   if (came > 0) {
@@ -595,7 +615,8 @@ bool Lane<P>::drain_inbox(Visit& visit, unsigned most) {
   return came > 0;
 }
 
-// Some rounds, since what the depot no longer has is sent on, into a batch that may have been flushed already.
+// Some rounds, since what the depot no longer has is sent on, into a batch that may have been
+// flushed already.
 template <class P>
 bool Lane<P>::flush_all(Visit& visit) {
   bool any = false, more = true;

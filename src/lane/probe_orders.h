@@ -1,8 +1,11 @@
-// ProbeOrders: the orders in which the lanes of a pool may be tried, without a division (entry/shared.h says what for).
-// Called by: lane table (set), shared entry. Locking: one caller of set() at a time; readers may see it half done.
+// ProbeOrders: the orders in which the lanes of a pool may be tried, without a division
+// (entry/shared.h says what for).
+// Called by: lane table (set), shared entry. Locking: one caller of set() at a time; readers may
+// see it half done.
 //
-// start, start + step, start + 2 * step, .. modulo n visits every number below n once before it comes back, if n and step
-// share no divisor: i * step == j * step modulo n means that n divides (i - j) * step, so i - j.
+// start, start + step, start + 2 * step, .. modulo n visits every number below n once before it
+// comes back, if n and step share no divisor: i * step == j * step modulo n means that n divides (i
+// - j) * step, so i - j.
 #pragma once
 
 #include <atomic>
@@ -12,7 +15,8 @@
 
 namespace lanemalloc {
 
-// r % n without a division, exact for every 32-bit r. Source: Lemire, Kaser, Kurz: Faster remainder by direct computation.
+// r % n without a division, exact for every 32-bit r. Source: Lemire, Kaser, Kurz: Faster remainder
+// by direct computation.
 class Modulus {
  public:
   void set(uint32_t n) {
@@ -55,7 +59,9 @@ class ProbeOrders {
   uint32_t lanes() const { return lanes_.n(); }
   uint32_t step_count() const { return step_count_.n(); }
   uint32_t start(uint32_t r) const { return lanes_.of(r); }
-  uint32_t step(uint32_t r) const { return steps_[step_count_.of(r)].load(std::memory_order_relaxed); }
+  uint32_t step(uint32_t r) const {
+    return steps_[step_count_.of(r)].load(std::memory_order_relaxed);
+  }
   uint32_t next(uint32_t lane, uint32_t step) const {
     const uint32_t to = lane + step;
     return to >= lanes() ? to - lanes() : to;

@@ -1,4 +1,5 @@
-// World: what all lanes share, in one place. The engine owns the only one of a process; a test may have several.
+// World: what all lanes share, in one place. The engine owns the only one of a process; a test may
+// have several.
 // Called by: lane, engine. Locking: each part has its own.
 //
 //   lanes --> depot --> runs --> region --> platform          (who takes memory from whom)
@@ -14,16 +15,18 @@ namespace lanemalloc {
 
 // How threads share lanes (entry/shared.h).
 struct SharedSettings {
-  Relaxed<uint32_t> probes = 4;           // lanes tried before a thread waits; at most all
-  Relaxed<bool> scan_from_first = false;  // in order, from the first lane, rather than in orders of their own
-  Relaxed<bool> use_precedence = true;    // wait at the lane that has been contended longest
+  Relaxed<uint32_t> probes = 4;  // lanes tried before a thread waits; at most all
+  // In order, from the first lane, rather than in orders of their own
+  Relaxed<bool> scan_from_first = false;
+  Relaxed<bool> use_precedence = true;  // wait at the lane that has been contended longest
   Relaxed<bool> wait_on_random =
       false;  // where none has: at the one tried last, rather than at the thread's own
 };
 
 struct Settings {
   Relaxed<Entry> entry = Entry::kOwned;
-  Relaxed<bool> choose_entry = false;  // from what is seen while the process runs (engine/engine_slow.h)
+  // From what is seen while the process runs (engine/engine_slow.h)
+  Relaxed<bool> choose_entry = false;
   Relaxed<uint32_t> shared_lanes = 0;  // 0: as many as there are CPUs
   SharedSettings shared;
   bool checked = false;              // a bit an object tells whether it is in use; nothing hits
@@ -32,7 +35,8 @@ struct Settings {
   uint32_t deferred = 4096;  // frees that may wait in a lane for a safepoint, and as many calls
 };
 
-// How many lanes were tried until one could be entered, or none: up to 4 each by itself, then by doublings.
+// How many lanes were tried until one could be entered, or none: up to 4 each by itself, then by
+// doublings.
 inline constexpr unsigned kProbesRows = 15;
 inline unsigned probes_row(uint32_t probes) {
   return probes <= 4 ? probes : static_cast<unsigned>(std::bit_width(probes - 1)) + 2;
@@ -68,9 +72,11 @@ struct World {
   Depot<P> depot{Slabs<P>{region, runs}};
   LaneTable<P> lanes{*this};
   KindTable kinds{bytes_of(Lane<P>::kAreaBlocks)};
-  // A thread was torn off, perhaps while it made a slab of a kind or gave one back: that may be counted, and charged, for good.
+  // A thread was torn off, perhaps while it made a slab of a kind or gave one back: that may be
+  // counted, and charged, for good.
   std::atomic<bool> was_torn{false};
-  std::atomic<bool> can_revoke{true};  // else kinds' objects are handed out by lanes with a lock only
+  // Else kinds' objects are handed out by lanes with a lock only
+  std::atomic<bool> can_revoke{true};
   Scavenger<P> scavenger;
   Sampler<P> sampler;
   Settings settings{};
@@ -96,16 +102,18 @@ struct World {
     return true;
   }
 
-  // Has lanes give empty slabs back, but `except`; and lanes whose threads have exited, everything that is not in use. Before fresh
-  // memory is taken: where it is much, and of one exited thread, so that nobody pays for many. When there is no memory: all. True if
-  // any did. Cheap where none does. Never waits for a lane: the caller may be in one.
+  // Has lanes give empty slabs back, but `except`; and lanes whose threads have exited, everything
+  // that is not in use. Before fresh memory is taken: where it is much, and of one exited thread,
+  // so that nobody pays for many. When there is no memory: all. True if any did. Cheap where none
+  // does. Never waits for a lane: the caller may be in one.
   bool collect_empties(Need need, const Lane<P>* except, Visit& visit) {
     if (!visit.may_drain) return false;
     const BlockCount least = need == Need::kSome ? Lane<P>::kMuch : 1;
     bool any = false;
     bool may_clean = true;
     lanes.for_each([&](Lane<P>& lane) {
-      if (&lane == except || !((may_clean && lane.was_left_full()) || lane.empty_blocks() >= least)) return;
+      if (&lane == except || !((may_clean && lane.was_left_full()) || lane.empty_blocks() >= least))
+        return;
       with_idle_lane(lane, visit, [&](Lane<P>& held) {
         if (may_clean && held.was_left_full()) {  // it may have been adopted meanwhile
           any |= held.clean(visit);

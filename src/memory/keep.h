@@ -1,12 +1,16 @@
-// Keep: how much freed memory may stay dirty whatever its age. Learned from what it has cost to keep less.
+// Keep: how much freed memory may stay dirty whatever its age. Learned from what it has cost to
+// keep less.
 // Called by: Runs. Locking: that of the runs; the limits may be read without it.
 //
-//   little is kept, pieces go back at once  -->  they are wanted again soon, and each page faults: regret
-//   regret is more than a share of the time -->  so much more is kept, up to kMostRegret or half of what lives
+//   little is kept, pieces go back at once
+//                               --> they are wanted again soon, and each page faults: regret
+//   regret is more than a share of the time
+//                               --> so much more is kept, up to kMostRegret or half of what lives
 //   nobody regrets anything                 -->  half of that is given up in some seconds
 //
-// So a program that recycles large blocks settles at keeping them, one that has come down from a peak keeps little, and neither
-// says which it is. What is kept is also given back by age (Runs::purge); that is no matter of regret.
+// So a program that recycles large blocks settles at keeping them, one that has come down from a
+// peak keeps little, and neither says which it is. What is kept is also given back by age
+// (Runs::purge); that is no matter of regret.
 #pragma once
 
 #include "base/atomics.h"
@@ -16,9 +20,11 @@ namespace lanemalloc {
 
 class Keep {
  public:
-  // Blocks that may be dirty while others are taken that get memory only now; and without that, where nobody gives back by age while
-  // the program sleeps. live: blocks in use.
-  uint64_t while_growing(uint64_t live) const { return regret(live) + at_least(kLittle, live / 16); }
+  // Blocks that may be dirty while others are taken that get memory only now; and without that,
+  // where nobody gives back by age while the program sleeps. live: blocks in use.
+  uint64_t while_growing(uint64_t live) const {
+    return regret(live) + at_least(kLittle, live / 16);
+  }
   uint64_t at_rest(uint64_t live) const { return regret(live) + at_least(kSome, live / 4); }
 
   // So many milliseconds have passed.

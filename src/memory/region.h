@@ -1,21 +1,24 @@
-// Region: the address range that all memory comes from, cut into blocks of 64 KiB, and what is known of each block.
-// Called by: everything above. Locking: fresh blocks are taken by one atomic step, so a signal handler can always have some.
-// Metadata grows under a lock of its own, which nobody holds for longer than a few system calls, with all signals blocked.
+// Region: the address range that all memory comes from, cut into blocks of 64 KiB, and what is
+// known of each block.
+// Called by: everything above. Locking: fresh blocks are taken by one atomic step, so a signal
+// handler can always have some. Metadata grows under a lock of its own, which nobody holds for
+// longer than a few system calls, with all signals blocked.
 //
-//   metadata (mapped as the frontier grows)                              body (claimed block by block)
-//   +----------+----------------+-----------+-----------------------+    +---------------------------+---------- - - -
-//   | page map | block states   | lanes     | object bits (checked) |    | blocks in use or free     | never touched
-//   +----------+----------------+-----------+-----------------------+    +---------------------------+---------- - - -
-//     8 + 1 B    128 B a block                512 B a block                                       frontier      opened
-//     a block
+//   metadata (mapped as the frontier grows)                 body (claimed block by block)
+//   +----------+--------+-------+-----------------------+   +-----------------------+---------- - -
+//   | page map | states | lanes | object bits (checked) |   | blocks in use or free | never used
+//   +----------+--------+-------+-----------------------+   +-----------------------+---------- - -
+//     8 + 1 B    128 B            512 B a block                             frontier         opened
+//     a block    a block
 //
-// The page map is read by every thread that frees and written only when a block changes hands; a block's state belongs
-// to its owner alone. Both lie outside the memory that programs write to. What is known of blocks is there up to opened(),
-// bytes() in addresses; a pointer beyond is nobody's. Below it any address may be looked up: blocks that were never used
-// read as "nobody's".
+// The page map is read by every thread that frees and written only when a block changes hands; a
+// block's state belongs to its owner alone. Both lie outside the memory that programs write to.
+// What is known of blocks is there up to opened(), bytes() in addresses; a pointer beyond is
+// nobody's. Below it any address may be looked up: blocks that were never used read as "nobody's".
 //
-// Nothing is reserved: neither the body nor the metadata. All lie at a place where nobody else maps anything, and addresses are
-// claimed when they are first used (docs/design/0002-claimed-not-reserved.md, 0014-metadata-grows-with-the-heap.md).
+// Nothing is reserved: neither the body nor the metadata. All lie at a place where nobody else maps
+// anything, and addresses are claimed when they are first used
+// (docs/design/0002-claimed-not-reserved.md, 0014-metadata-grows-with-the-heap.md).
 #pragma once
 
 #include <atomic>
@@ -29,8 +32,9 @@
 
 namespace lanemalloc {
 
-// What the page map says of one block, in eight bytes: bits 0-15 the owner, 16-63 the address of the state of the slab's
-// first block. (The size class lies in a byte array beside it; a hit does not need it.)
+// What the page map says of one block, in eight bytes: bits 0-15 the owner, 16-63 the address of
+// the state of the slab's first block. (The size class lies in a byte array beside it; a hit does
+// not need it.)
 class MapEntry {
  public:
   constexpr MapEntry() = default;
@@ -51,10 +55,11 @@ class MapEntry {
 enum class BlockKind : uint8_t {
   kUnknown,  // never used, or inside a run
   kUsed,     // first or last block of a run in use
-  kWaiting,  // the same of a run that is freed, and waits for the next holder of the lock to take it in
-  kDirty,    // first or last block of a free run: holds old data
-  kClean,    // the same: reads as zeros, costs no memory
-  kAbsent,   // the same: not claimed
+  // The same of a run that is freed, and waits for the next holder of the lock to take it in
+  kWaiting,
+  kDirty,   // first or last block of a free run: holds old data
+  kClean,   // the same: reads as zeros, costs no memory
+  kAbsent,  // the same: not claimed
 };
 
 // What the first or the last block of a run says of it.
@@ -64,7 +69,8 @@ struct RunEnd {
   uint32_t length;  // blocks of the run
 
   static RunEnd from(uint64_t word) {
-    return {static_cast<BlockKind>(word & 0xFF), (word >> 8 & 1) != 0, static_cast<uint32_t>(word >> 32)};
+    return {static_cast<BlockKind>(word & 0xFF), (word >> 8 & 1) != 0,
+            static_cast<uint32_t>(word >> 32)};
   }
   uint64_t word() const {
     return uint64_t{length} << 32 | uint64_t{is_first} << 8 |
@@ -81,16 +87,19 @@ struct alignas(kNoSharing) BlockState {
   uint8_t unused[2];
   uint32_t length;
 
-  // All of it in one step: whoever is torn off before it or behind it leaves a run that is whole (Runs::salvage).
+  // All of it in one step: whoever is torn off before it or behind it leaves a run that is whole
+  // (Runs::salvage).
   void set_end(RunEnd to) { __atomic_store_n(end_word(), to.word(), __ATOMIC_RELAXED); }
   // The same, read. acquire: sees what was marked before. Pairs with [walk.release].
   RunEnd end() const {
-    return RunEnd::from(__atomic_load_n(const_cast<BlockState*>(this)->end_word(), __ATOMIC_ACQUIRE));
+    return RunEnd::from(
+        __atomic_load_n(const_cast<BlockState*>(this)->end_word(), __ATOMIC_ACQUIRE));
   }
   // The same where it still says what was seen.
   void replace_end(RunEnd seen, RunEnd to) {
     uint64_t word = seen.word();
-    __atomic_compare_exchange_n(end_word(), &word, to.word(), false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    __atomic_compare_exchange_n(end_word(), &word, to.word(), false, __ATOMIC_RELAXED,
+                                __ATOMIC_RELAXED);
   }
 
  private:
@@ -108,8 +117,8 @@ class Region {
   static constexpr BlockIndex kNoBlock = ~BlockIndex{0};
   static constexpr Bytes kBitsPerBlock = kBlockSize / kGranule / 8;  // bytes of object bits a block
 
-  // Finds ground and maps the first metadata. `lanes`: at most so many bytes of them. False without memory or address space; may
-  // be called again.
+  // Finds ground and maps the first metadata. `lanes`: at most so many bytes of them. False without
+  // memory or address space; may be called again.
   bool start(Bytes lanes, bool object_bits) {
     for (unsigned attempt = 0;; ++attempt) {
       const Ground ground = P::ground(attempt);
@@ -127,14 +136,16 @@ class Region {
   FAST Bytes bytes() const { return hit_load(bytes_); }
   // What it may become.
   Bytes most_bytes() const { return bytes_of(block_count_); }
-  // bytes(), as a hit of free() asks for it; 0 while lanes are entered by the CPU's number, so that hits go there.
+  // bytes(), as a hit of free() asks for it; 0 while lanes are entered by the CPU's number, so that
+  // hits go there.
   FAST Bytes hit_bytes() const { return hit_load(hit_bytes_); }
   void set_hits(bool on) {
     Bytes bytes;
     do {
       bytes = on ? bytes_.load(std::memory_order_relaxed) : 0;
       if (hit_bytes_.load(std::memory_order_relaxed) == bytes) return;
-      // seq_cst, both: of this thread and one that grows, at least one sees what the other has stored [hits.store].
+      // seq_cst, both: of this thread and one that grows, at least one sees what the other has
+      // stored [hits.store].
       hit_bytes_.store(bytes, std::memory_order_seq_cst);
     } while (on && bytes_.load(std::memory_order_seq_cst) != bytes);
   }
@@ -144,16 +155,21 @@ class Region {
   FAST MapEntry entry_for(const void* p) const {
     return LIKELY(distance(p) < bytes()) ? entry_at(distance(p)) : MapEntry();
   }
-  BlockIndex block_of(const void* p) const { return static_cast<BlockIndex>(distance(p) >> kBlockShift); }
+  BlockIndex block_of(const void* p) const {
+    return static_cast<BlockIndex>(distance(p) >> kBlockShift);
+  }
   Address address_of(BlockIndex block) const { return base_ + bytes_of(block); }
   void* pointer_to(BlockIndex block) const { return reinterpret_cast<void*>(address_of(block)); }
 
   // The page map.
-  // relaxed: an object's owner changes only in ways that the freeing side copes with; see lane/lane.h.
+  // relaxed: an object's owner changes only in ways that the freeing side copes with; see
+  // lane/lane.h.
   FAST MapEntry entry_at(Bytes distance) const {
     return MapEntry(map()[distance >> kBlockShift].load(std::memory_order_relaxed));
   }
-  FAST const std::atomic<uint64_t>& map_word(Bytes distance) const { return map()[distance >> kBlockShift]; }
+  FAST const std::atomic<uint64_t>& map_word(Bytes distance) const {
+    return map()[distance >> kBlockShift];
+  }
   MapEntry entry(BlockIndex block) const { return entry_at(bytes_of(block)); }
   void set_entries(BlockIndex first, BlockCount count, MapEntry entry) {
     // release: whoever reads an owner here may go to its lane [entries.release].
@@ -165,11 +181,14 @@ class Region {
   }
   // Of an object that is known to lie in the body: one subtraction less.
   FAST MapEntry entry_of(const void* p) const {
-    const Address at = map_from_0_ + (reinterpret_cast<Address>(p) >> kBlockShift) * sizeof(uint64_t);
-    return MapEntry(reinterpret_cast<const std::atomic<uint64_t>*>(at)->load(std::memory_order_relaxed));
+    const Address at =
+        map_from_0_ + (reinterpret_cast<Address>(p) >> kBlockShift) * sizeof(uint64_t);
+    return MapEntry(
+        reinterpret_cast<const std::atomic<uint64_t>*>(at)->load(std::memory_order_relaxed));
   }
   FAST SizeClass size_class_of(const void* p) const {
-    const Address at = classes_from_0_ + (reinterpret_cast<Address>(p) >> kBlockShift) * sizeof(SizeClass);
+    const Address at =
+        classes_from_0_ + (reinterpret_cast<Address>(p) >> kBlockShift) * sizeof(SizeClass);
     return reinterpret_cast<const std::atomic<SizeClass>*>(at)->load(std::memory_order_relaxed);
   }
   // relaxed, both: fixed while the slab has objects.
@@ -177,13 +196,17 @@ class Region {
     return classes()[distance >> kBlockShift].load(std::memory_order_relaxed);
   }
   void set_size_class(BlockIndex first, BlockCount count, SizeClass c) {
-    for (BlockIndex b = first; b < first + count; ++b) classes()[b].store(c, std::memory_order_relaxed);
+    for (BlockIndex b = first; b < first + count; ++b)
+      classes()[b].store(c, std::memory_order_relaxed);
   }
 
   // Block states. Only of blocks below opened().
-  BlockState& state(BlockIndex block) const { return reinterpret_cast<BlockState*>(states_)[block]; }
+  BlockState& state(BlockIndex block) const {
+    return reinterpret_cast<BlockState*>(states_)[block];
+  }
   BlockIndex block_of_state(const void* state) const {
-    return static_cast<BlockIndex>((reinterpret_cast<Address>(state) - states_) / sizeof(BlockState));
+    return static_cast<BlockIndex>((reinterpret_cast<Address>(state) - states_) /
+                                   sizeof(BlockState));
   }
   BlockCount opened() const { return opened_.load(std::memory_order_acquire); }
   BlockCount frontier() const { return frontier_.load(std::memory_order_relaxed); }
@@ -213,26 +236,29 @@ class Region {
     return reinterpret_cast<std::atomic<uint64_t>*>(bits_)[distance / kGranule / 64];
   }
 
-  // In a fork child: a thread that was making the metadata grow is not here. What it had mapped was not in use yet.
+  // In a fork child: a thread that was making the metadata grow is not here. What it had mapped was
+  // not in use yet.
   void forget_grower() {
     if (growing_.load(std::memory_order_relaxed) == kFree) return;
     const BlockCount before = opened_.load(std::memory_order_relaxed);
     if (growing_to_ > before)
-      for_each_array(before, growing_to_, [](Address a, Bytes n) { return P::release(a, n), true; });
+      for_each_array(before, growing_to_,
+                     [](Address a, Bytes n) { return P::release(a, n), true; });
     const Bytes lanes = lanes_opened_.load(std::memory_order_relaxed);
     const Address begin = edge(lanes_, lanes);
     if (lanes_growing_to_ > lanes) P::release(begin, edge(lanes_, lanes_growing_to_) - begin);
     growing_.store(kFree, std::memory_order_relaxed);
   }
 
-  // Takes n blocks that nobody has ever used: one atomic step, then a system call. Async-signal-safe. kNoBlock without
-  // memory or addresses.
+  // Takes n blocks that nobody has ever used: one atomic step, then a system call.
+  // Async-signal-safe. kNoBlock without memory or addresses.
   BlockIndex take_fresh(BlockCount n) {
     if (UNLIKELY(n > kMuch) && !would_get(n)) return kNoBlock;
     for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
       BlockIndex at = frontier();
       do {
-        // Looked at first: who overstepped and then could not step back would leave no addresses to anybody.
+        // Looked at first: who overstepped and then could not step back would leave no addresses to
+        // anybody.
         if (n > block_count_ - at) return kNoBlock;
       } while (!frontier_.compare_exchange_weak(at, at + n, std::memory_order_relaxed) &&
                frontier_tries_.failed());
@@ -241,12 +267,14 @@ class Region {
       if (claim == Claim::kDone) {
         PROBE2(map, address_of(at), bytes_of(n));
         if (LIKELY(open_metadata(at + n))) return at;
-        // Where the system does not take them back, they stay beyond the frontier, and the next claim goes past them.
+        // Where the system does not take them back, they stay beyond the frontier, and the next
+        // claim goes past them.
         P::release(address_of(at), bytes_of(n));
         claim = Claim::kNoMemory;
       }
       if (claim == Claim::kNoMemory) {
-        // Put the addresses back, unless another thread went on from there: then these are lost, and no memory.
+        // Put the addresses back, unless another thread went on from there: then these are lost,
+        // and no memory.
         BlockIndex end = at + n;
         frontier_.compare_exchange_strong(end, at, std::memory_order_relaxed);
         return kNoBlock;
@@ -259,16 +287,18 @@ class Region {
  private:
   SHOWN_BY_LAYOUT;
 
-  // The parts begin at addresses that differ in more than their high bits: a lane, the state of its first slab and that
-  // slab's first page would else look the same to the way predictor of the data cache, at four times the time of a hit.
+  // The parts begin at addresses that differ in more than their high bits: a lane, the state of its
+  // first slab and that slab's first page would else look the same to the way predictor of the data
+  // cache, at four times the time of a hit.
   static constexpr Bytes kStatesColour = 9 << 12;
   static constexpr Bytes kLanesColour = 37 << 12;
   static constexpr int kClaimAttempts = 64;
   static constexpr BlockCount kMuch = (Bytes{256} << 20) >> kBlockShift;
 
-  // Whether the system grants so much, tried at the end of the addresses, where nobody is. A refusal behind the frontier may lose its
-  // addresses to a thread that goes on from there: that few blocks can be lost matters to nobody, but some requests of terabytes, each
-  // refused, would take all addresses.
+  // Whether the system grants so much, tried at the end of the addresses, where nobody is. A
+  // refusal behind the frontier may lose its addresses to a thread that goes on from there: that
+  // few blocks can be lost matters to nobody, but some requests of terabytes, each refused, would
+  // take all addresses.
   bool would_get(BlockCount n) {
     if (n > block_count_ - frontier()) return false;
     const Address end = address_of(block_count_ - n);
@@ -278,7 +308,9 @@ class Region {
   }
 
   std::atomic<uint64_t>* map() const { return reinterpret_cast<std::atomic<uint64_t>*>(map_); }
-  std::atomic<SizeClass>* classes() const { return reinterpret_cast<std::atomic<SizeClass>*>(classes_); }
+  std::atomic<SizeClass>* classes() const {
+    return reinterpret_cast<std::atomic<SizeClass>*>(classes_);
+  }
 
   // What begins where: the body takes the largest power of two.
   void lay_out(const Ground& ground, Bytes lanes, bool object_bits) {
@@ -304,14 +336,16 @@ class Region {
     classes_from_0_ = classes_ - (base_ >> kBlockShift) * sizeof(SizeClass);
   }
 
-  // The lock under which metadata grows. Its holder cannot be interrupted, so a handler that waits for it waits for another thread,
-  // for a few system calls. (Those wait for each other in the kernel anyway.)
+  // The lock under which metadata grows. Its holder cannot be interrupted, so a handler that waits
+  // for it waits for another thread, for a few system calls. (Those wait for each other in the
+  // kernel anyway.)
   class Growth {
    public:
     explicit Growth(Region& region) : lock_(region.growing_), mask_(P::block_signals()) {
       uint32_t seen = kFree;
       // acquire, both: sees what the last one has opened. Pairs with the release below.
-      if (lock_.compare_exchange_strong(seen, kHeld, std::memory_order_acquire, std::memory_order_relaxed))
+      if (lock_.compare_exchange_strong(seen, kHeld, std::memory_order_acquire,
+                                        std::memory_order_relaxed))
         return;
       region.opened_tries_.failed();
       while (lock_.exchange(kAwaited, std::memory_order_acquire) != kFree) P::wait(lock_, kAwaited);
@@ -329,8 +363,8 @@ class Region {
   };
   enum : uint32_t { kFree, kHeld, kAwaited };
 
-  // What is known of the blocks up to there, and of some more. False without memory, and if somebody else has mapped something there:
-  // then the body ends here.
+  // What is known of the blocks up to there, and of some more. False without memory, and if
+  // somebody else has mapped something there: then the body ends here.
   bool open_metadata(BlockCount end) {
     if (LIKELY(end <= opened())) return true;
     const Growth growth(*this);
@@ -340,7 +374,8 @@ class Region {
     BlockCount after = static_cast<BlockCount>(round_up(end, P::page_size()));
     if (after > block_count_) after = block_count_;
     growing_to_ = after;
-    if (!for_each_array(before, after, [](Address a, Bytes n) { return P::extend(a, n) == Claim::kDone; }))
+    if (!for_each_array(before, after,
+                        [](Address a, Bytes n) { return P::extend(a, n) == Claim::kDone; }))
       return false;
     // seq_cst: see set_hits(). [hits.store]
     bytes_.store(bytes_of(after), std::memory_order_seq_cst);
@@ -348,8 +383,8 @@ class Region {
     while (hits != 0 && hits < bytes_of(after) &&
            !hit_bytes_.compare_exchange_weak(hits, bytes_of(after), std::memory_order_relaxed)) {
     }
-    // release: whoever reads opened() may touch the states below it, and frees by hits what lies there. Pairs with the acquire
-    // in opened().
+    // release: whoever reads opened() may touch the states below it, and frees by hits what lies
+    // there. Pairs with the acquire in opened().
     opened_.store(after, std::memory_order_release);
     opened_tries_.done();
     return true;
@@ -361,7 +396,8 @@ class Region {
     return bytes == 0 ? round_down(array, page) : round_up(array + bytes, page);
   }
 
-  // Calls extend(address, bytes) for each array's part of these blocks. After a false it releases what came before.
+  // Calls extend(address, bytes) for each array's part of these blocks. After a false it releases
+  // what came before.
   template <class Extend>
   bool for_each_array(BlockCount from, BlockCount to, Extend extend) {
     const struct {

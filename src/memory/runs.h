@@ -1,23 +1,28 @@
-// Runs: which runs of blocks are free, and in what condition. Slabs and large allocations come from here.
-// Called by: lane (slabs), engine (large allocations), scavenger. Locking: rank kRuns; who may not wait for it leaves what it frees
-// on a lock-free stack for the next holder, and takes what lies there, or fresh blocks from the region. Rank kGrowth: one
-// thread at a time has the system add memory, which may last, and only those who need memory too wait for it.
+// Runs: which runs of blocks are free, and in what condition. Slabs and large allocations come from
+// here.
+// Called by: lane (slabs), engine (large allocations), scavenger. Locking: rank kRuns; who may not
+// wait for it leaves what it frees on a lock-free stack for the next holder, and takes what lies
+// there, or fresh blocks from the region. Rank kGrowth: one thread at a time has the system add
+// memory, which may last, and only those who need memory too wait for it.
 //
-// A free run is dirty (old data), clean (zeros, no memory behind it) or absent (not even claimed). Only runs in the same
-// condition are merged. A request takes the smallest dirty run that fits, then one with the clean run beside it, then a clean one, then
-// an absent one, then fresh blocks: so memory that is there anyway is used first, and whole huge pages stay free as long as smaller
-// pieces serve. Where memory grows nevertheless, as much that is dirty and would not do goes back, past a limit (memory/keep.h).
+// A free run is dirty (old data), clean (zeros, no memory behind it) or absent (not even claimed).
+// Only runs in the same condition are merged. A request takes the smallest dirty run that fits,
+// then one with the clean run beside it, then a clean one, then an absent one, then fresh blocks:
+// so memory that is there anyway is used first, and whole huge pages stay free as long as smaller
+// pieces serve. Where memory grows nevertheless, as much that is dirty and would not do goes back,
+// past a limit (memory/keep.h).
 //
 //   bins, one set a condition:  [1][2] .. [32][33-40][41-48] ..      list of runs, by length
 //   dirty runs, oldest first:   (run) <-> (run) <-> (run)            decay takes from the left
 //
-// Invariant: the first and last block of every run, free or used, carry its kind and length; no two neighbours are free
-// in the same condition.
-// Invariant at every instant: who walks from one run's first block to the next by their lengths alone meets no block inside a run, and
-// what is free there is nobody's, and in that condition. So the lists can be made anew from the blocks wherever a thread stopped that
-// changed them (salvage): in a child of fork, and when a thread ends that a signal handler tore off here, by a long jump. A run is
-// split from its end: each part is marked before the length of the one before it shrinks. What goes back to the system is marked as used
-// meanwhile.
+// Invariant: the first and last block of every run, free or used, carry its kind and length; no two
+// neighbours are free in the same condition.
+// Invariant at every instant: who walks from one run's first block to the next by their lengths
+// alone meets no block inside a run, and what is free there is nobody's, and in that condition. So
+// the lists can be made anew from the blocks wherever a thread stopped that changed them (salvage):
+// in a child of fork, and when a thread ends that a signal handler tore off here, by a long jump. A
+// run is split from its end: each part is marked before the length of the one before it shrinks.
+// What goes back to the system is marked as used meanwhile.
 #pragma once
 
 #include <utility>
@@ -48,7 +53,8 @@ struct RunStatistics {
   uint64_t moved;                  // bytes moved by the kernel for realloc
 };
 
-// Whether the system is asked for huge pages: never, as the heap grows beyond much, or for all of it.
+// Whether the system is asked for huge pages: never, as the heap grows beyond much, or for all of
+// it.
 enum class HugePages : uint8_t { kOff, kAuto, kOn };
 
 template <class P>
@@ -58,20 +64,25 @@ class Runs {
 
   explicit constexpr Runs(Region<P>& region) : region_(region) {}
 
-  // Once, before use. unmap: mapped memory counts, whatever it holds, so freed memory is unmapped, not emptied, and little is taken
-  // ahead. That is so too once the system has refused some, and once some could not be emptied: the process has limited itself, or
-  // locked its memory. decay_ms: < 0 never gives memory back, 0 at once.
+  // Once, before use. unmap: mapped memory counts, whatever it holds, so freed memory is unmapped,
+  // not emptied, and little is taken ahead. That is so too once the system has refused some, and
+  // once some could not be emptied: the process has limited itself, or locked its memory. decay_ms:
+  // < 0 never gives memory back, 0 at once.
   void start(bool unmap, int64_t decay_ms) {
     unmap_.store(unmap, std::memory_order_relaxed);
     set_decay(decay_ms);
   }
   void set_decay(int64_t decay_ms) { decay_ms_ = decay_ms; }
-  // Of what is claimed from now on. Huge pages are of 2 MiB only where the system's pages are of 4 KiB.
-  void set_huge_pages(HugePages how) { huge_pages_ = P::page_size() == 4096 ? how : HugePages::kOff; }
+  // Of what is claimed from now on. Huge pages are of 2 MiB only where the system's pages are of 4
+  // KiB.
+  void set_huge_pages(HugePages how) {
+    huge_pages_ = P::page_size() == 4096 ? how : HugePages::kOff;
+  }
   // Whether somebody purges what has decayed. Else those who free do, past a limit.
   void set_scavenged(bool yes) { scavenged_ = yes; }
 
-  // Takes n blocks (more than 0), the first at a multiple of align_blocks (a power of two). at is kNone without memory.
+  // Takes n blocks (more than 0), the first at a multiple of align_blocks (a power of two). at is
+  // kNone without memory.
   Run allocate(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = {kNone, true};
     if (lock_.acquire(visit)) {
@@ -90,7 +101,8 @@ class Runs {
     return run;
   }
 
-  // The same of memory that is there anyway: dirty runs only. kNone if none fits, or the lock cannot be had.
+  // The same of memory that is there anyway: dirty runs only. kNone if none fits, or the lock
+  // cannot be had.
   BlockIndex reuse(BlockCount n, BlockCount align_blocks, Visit& visit) {
     if (!has_dirty() || !lock_.acquire(visit)) return kNone;
     const BlockIndex at = take(n, align_blocks, 1).at;
@@ -98,14 +110,16 @@ class Runs {
     return at;
   }
 
-  // Blocks that nobody has ever used, so they read as zeros; never given back. Takes no lock. kNone without memory.
+  // Blocks that nobody has ever used, so they read as zeros; never given back. Takes no lock. kNone
+  // without memory.
   BlockIndex allocate_fresh(BlockCount n) {
     const BlockIndex at = take_fresh_aligned(n, 1);
     if (at != kNone) raise_used_end(at + n);
     return at;
   }
 
-  // Gives back a run from allocate() or reuse(), whole. Its page-map entries must be cleared already.
+  // Gives back a run from allocate() or reuse(), whole. Its page-map entries must be cleared
+  // already.
   void free(BlockIndex at, BlockCount n, Visit& visit) {
     give(at, n, BlockKind::kDirty, visit);
     if (UNLIKELY(is_refused_.load(std::memory_order_relaxed)))
@@ -147,12 +161,14 @@ class Runs {
     give(at + wanted, n - wanted, BlockKind::kDirty, visit);
   }
 
-  // Has the kernel move the pages of `from` (n blocks) to the start of `to`, a run from allocate() of at least n blocks; `from` is
-  // free afterwards. `again`: from was itself filled by a move. False: nothing moved, and `to` is free.
-  bool move(BlockIndex from, BlockCount n, BlockIndex to, BlockCount to_blocks, bool again, Visit& visit) {
+  // Has the kernel move the pages of `from` (n blocks) to the start of `to`, a run from allocate()
+  // of at least n blocks; `from` is free afterwards. `again`: from was itself filled by a move.
+  // False: nothing moved, and `to` is free.
+  bool move(BlockIndex from, BlockCount n, BlockIndex to, BlockCount to_blocks, bool again,
+            Visit& visit) {
     const bool may = again || moved_alive_.load(std::memory_order_relaxed) < kMovedAlive;
-    const Move result =
-        may ? P::move(region_.address_of(from), region_.address_of(to), bytes_of(n)) : Move::kRefused;
+    const Move result = may ? P::move(region_.address_of(from), region_.address_of(to), bytes_of(n))
+                            : Move::kRefused;
     if (UNLIKELY(result == Move::kRefused)) {
       free(to, to_blocks, visit);
       return false;
@@ -168,16 +184,18 @@ class Runs {
     give(from, n, BlockKind::kAbsent, visit);
     return true;
   }
-  // Frees a run that move() filled. Its pages have a mapping of their own; unmapping them lets it merge again.
+  // Frees a run that move() filled. Its pages have a mapping of their own; unmapping them lets it
+  // merge again.
   void free_moved(BlockIndex at, BlockCount n, Visit& visit) {
     count<P>(moved_alive_, ~uint32_t{0});
     if (UNLIKELY(!P::release(region_.address_of(at), bytes_of(n)))) return free(at, n, visit);
     give(at, n, BlockKind::kAbsent, visit);
   }
 
-  // Gives memory of dirty runs back that have been free since the epoch `before` or longer, until at least `enough` blocks
-  // are given back. Returns bytes.
-  // The lock is not held while the kernel works, and at most kPurgePiece blocks are out of reach meanwhile.
+  // Gives memory of dirty runs back that have been free since the epoch `before` or longer, until
+  // at least `enough` blocks are given back. Returns bytes.
+  // The lock is not held while the kernel works, and at most kPurgePiece blocks are out of reach
+  // meanwhile.
   static constexpr uint32_t kAll = ~uint32_t{0};
   Bytes purge(uint32_t before, Visit& visit, BlockCount enough = kAll) {
     Bytes given = 0;
@@ -198,12 +216,14 @@ class Runs {
         given += bytes_of(n);
         continue;
       }
-      // It is the youngest now, unless a neighbour is older: those that follow have their turn, and a few more tries are made.
+      // It is the youngest now, unless a neighbour is older: those that follow have their turn, and
+      // a few more tries are made.
       if (before >= epoch()) before = epoch() - 1;
       ++refusals;
     }
     if (UNLIKELY(refusals > 0)) is_refused_.store(given == 0, std::memory_order_relaxed);
-    if (UNLIKELY(clean_blocks_.load(std::memory_order_relaxed) > kDoublingStep) && lock_.acquire(visit)) {
+    if (UNLIKELY(clean_blocks_.load(std::memory_order_relaxed) > kDoublingStep) &&
+        lock_.acquire(visit)) {
       unmap_needless();
       lock_.release(visit);
     }
@@ -225,7 +245,9 @@ class Runs {
   }
 
   // False also where the system has refused to take what there is, until more is freed.
-  bool has_more_to_give() const { return has_dirty() && !is_refused_.load(std::memory_order_relaxed); }
+  bool has_more_to_give() const {
+    return has_dirty() && !is_refused_.load(std::memory_order_relaxed);
+  }
 
   uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
   void advance_epoch() { bump(epoch_); }
@@ -235,11 +257,13 @@ class Runs {
 
   Lock<P>& growth_lock() { return growth_; }
   Lock<P>& lock() { return lock_; }
-  // In a fork child. Without that, somebody who is not here may have runs in his hands that wait to be taken in.
+  // In a fork child. Without that, somebody who is not here may have runs in his hands that wait to
+  // be taken in.
   bool is_whole() const { return takers_.load(std::memory_order_relaxed) == 0; }
-  // A thread that is not here, in a fork child, or was torn off and holds the lock, was changing the lists: makes them anew, from what
-  // the blocks say. What that thread had for itself stays in use for good. some_go_on: who may have runs that wait, this thread itself,
-  // further down its stack, or others, who take and split what no list holds meanwhile.
+  // A thread that is not here, in a fork child, or was torn off and holds the lock, was changing
+  // the lists: makes them anew, from what the blocks say. What that thread had for itself stays in
+  // use for good. some_go_on: who may have runs that wait, this thread itself, further down its
+  // stack, or others, who take and split what no list holds meanwhile.
   NOINLINE void salvage(bool some_go_on) {
     for (Bins& bins : sets_) bins = Bins{};
     oldest_ = newest_ = kNone;
@@ -251,11 +275,13 @@ class Runs {
       takers_.store(0, std::memory_order_relaxed);
       taken_back_ = 0;
     }
-    const BlockCount known = region_.frontier() < region_.opened() ? region_.frontier() : region_.opened();
+    const BlockCount known =
+        region_.frontier() < region_.opened() ? region_.frontier() : region_.opened();
     for (BlockIndex at = 0, end; at < known; at = end) {
       const RunEnd first = salvaged(at, some_go_on);
       end = at + first.length;
-      if (!first.is_first) {  // never used, or taken just now by a thread that has not come to say so
+      // Never used, or taken just now by a thread that has not come to say so
+      if (!first.is_first) {
         end = at + 1;
       } else if (is_free(first.kind)) {
         // With what follows in the same condition: they were about to become one.
@@ -263,7 +289,8 @@ class Runs {
           end += more.length;
         insert(at, end - at, first.kind);
       } else if (const RunEnd last = region_.state(end - 1).end(); is_free(last.kind)) {
-        // It was not reached. Nor may it be yet, by a thread that goes on, which may have cut the run again meanwhile.
+        // It was not reached. Nor may it be yet, by a thread that goes on, which may have cut the
+        // run again meanwhile.
         region_.state(end - 1).replace_end(last, {BlockKind::kUsed, false, first.length});
       }
     }
@@ -287,7 +314,8 @@ class Runs {
           const BlockState& first = region_.state(at);
           const BlockState& last = region_.state(at + first.length - 1);
           CHECK(set_of(first.kind.load(std::memory_order_relaxed)) == s);
-          CHECK(last.kind.load(std::memory_order_relaxed) == first.kind.load(std::memory_order_relaxed));
+          CHECK(last.kind.load(std::memory_order_relaxed) ==
+                first.kind.load(std::memory_order_relaxed));
           CHECK(first.is_first && last.length == first.length && bin_of(first.length) == b);
           for (BlockIndex i = at; i < at + first.length; ++i)
             CHECK(region_.entry(i).owner() == Owner::kNobody);
@@ -297,7 +325,8 @@ class Runs {
       }
     }
     uint64_t by_age = 0;
-    for (BlockIndex at = oldest_; at != kNone; at = run(at).newer) by_age += region_.state(at).length;
+    for (BlockIndex at = oldest_; at != kNone; at = run(at).newer)
+      by_age += region_.state(at).length;
     CHECK(dirty == dirty_blocks_ && dirty == by_age && clean == clean_blocks_);
   }
 
@@ -319,7 +348,8 @@ class Runs {
   static constexpr uint64_t kMuchClaimed = (Bytes{256} << 20) >> kBlockShift;
   static constexpr uint32_t kPassesToDecay = 4;  // as the scavenger's
   static constexpr BlockCount kLeastPurged = 4;  // less is not worth a system call
-  // Of what has decayed: at most so much at once, and so many blocks a millisecond, which cost some 60 us.
+  // Of what has decayed: at most so much at once, and so many blocks a millisecond, which cost some
+  // 60 us.
   static constexpr BlockCount kMostByAge = 1024;
   static constexpr uint64_t kByAgeAMs = 4;
 
@@ -331,7 +361,9 @@ class Runs {
     }
   };
 
-  RunState& run(BlockIndex at) const { return *reinterpret_cast<RunState*>(region_.state(at).owner_part); }
+  RunState& run(BlockIndex at) const {
+    return *reinterpret_cast<RunState*>(region_.state(at).owner_part);
+  }
   static bool is_free(BlockKind kind) { return kind >= BlockKind::kDirty; }
   static unsigned set_of(BlockKind kind) {
     return static_cast<unsigned>(kind) - static_cast<unsigned>(BlockKind::kDirty);
@@ -347,14 +379,16 @@ class Runs {
     return kExactBins + (doubling - 5) * 4 + ((n >> (doubling - 2)) & 3);
   }
 
-  // The first block first: of a run that grows, the last one may be the first one of what it takes in.
+  // The first block first: of a run that grows, the last one may be the first one of what it takes
+  // in.
   void set_ends(BlockIndex at, BlockCount n, BlockKind kind) {
     fence_of_walk();
     region_.state(at).set_end({kind, true, n});
     if (n > 1) region_.state(at + n - 1).set_end({kind, false, n});
   }
   void mark_used(BlockIndex at, BlockCount n) { set_ends(at, n, BlockKind::kUsed); }
-  // release: what was marked before is marked too for a child that is forked now, and for who walks [walk.release].
+  // release: what was marked before is marked too for a child that is forked now, and for who walks
+  // [walk.release].
   static void fence_of_walk() { std::atomic_thread_fence(std::memory_order_release); }
   // A run in use becomes two.
   void split(BlockIndex at, BlockCount n, BlockCount first) {
@@ -430,7 +464,8 @@ class Runs {
     if (b >= kExactBins) {
       BlockIndex best = kNone;
       int scanned = 0;
-      for (BlockIndex at = bins.head[b]; at != kNone && scanned < kScan; at = run(at).next, ++scanned) {
+      for (BlockIndex at = bins.head[b]; at != kNone && scanned < kScan;
+           at = run(at).next, ++scanned) {
         const BlockCount length = region_.state(at).length;
         if (length >= n && (best == kNone || length < region_.state(best).length)) best = at;
       }
@@ -478,8 +513,9 @@ class Runs {
     return {kNone, false};
   }
 
-  // No dirty run has n blocks. Takes a shorter one, and from the clean run beside it the blocks that are missing. At least half of it is
-  // dirty: else a caller that wants zeros would write to many blocks that read as zeros anyway.
+  // No dirty run has n blocks. Takes a shorter one, and from the clean run beside it the blocks
+  // that are missing. At least half of it is dirty: else a caller that wants zeros would write to
+  // many blocks that read as zeros anyway.
   NOINLINE Run take_mixed(BlockCount n) {
     const Bins& bins = sets_[set_of(BlockKind::kDirty)];
     const unsigned least = bin_of(n / 2 + n % 2);
@@ -507,17 +543,19 @@ class Runs {
     const BlockState& state = region_.state(at - 1);
     return state.kind.load(std::memory_order_relaxed) == BlockKind::kClean ? state.length : 0;
   }
-  // Two neighbours, one dirty and one clean, become a run in use, but for `skipped` blocks of the first. Of the second the first
-  // `second_blocks` are taken.
+  // Two neighbours, one dirty and one clean, become a run in use, but for `skipped` blocks of the
+  // first. Of the second the first `second_blocks` are taken.
   Run join(BlockIndex first, BlockCount first_blocks, BlockIndex second, BlockCount second_blocks,
            BlockCount skipped = 0) {
     const BlockState& behind = region_.state(second);
     const BlockCount length = behind.length;
-    const bool clean_first = region_.state(first).kind.load(std::memory_order_relaxed) == BlockKind::kClean;
+    const bool clean_first =
+        region_.state(first).kind.load(std::memory_order_relaxed) == BlockKind::kClean;
     remove(first);
     remove(second);
     return_rest(second + second_blocks, length - second_blocks, BlockKind::kClean, 0);
-    // Each is in use by itself before they are one, so that a walk from run to run finds whole ones at every instant (salvage).
+    // Each is in use by itself before they are one, so that a walk from run to run finds whole ones
+    // at every instant (salvage).
     mark_used(second, second_blocks);
     mark_used(first + skipped, first_blocks - skipped);
     return_rest(first, skipped, BlockKind::kClean, 0);
@@ -528,7 +566,8 @@ class Runs {
   // The first block at or behind `at` whose address is aligned.
   BlockIndex aligned_in(BlockIndex at, BlockCount align_blocks) const {
     const Address address = region_.address_of(at);
-    return at + static_cast<BlockIndex>((round_up(address, bytes_of(align_blocks)) - address) >> kBlockShift);
+    return at + static_cast<BlockIndex>((round_up(address, bytes_of(align_blocks)) - address) >>
+                                        kBlockShift);
   }
 
   void return_rest(BlockIndex at, BlockCount n, BlockKind kind, uint32_t freed_at) {
@@ -537,14 +576,16 @@ class Runs {
     insert(at, n, kind);
   }
 
-  // A fork has closed the lists. What is freed meanwhile is cut into ever smaller pieces, and only the lists merge pieces: a few threads
-  // that allocate and free would take gigabytes of fresh addresses in each fork. So where the lists have free memory, or much fresh
-  // memory was taken already, they are opened at once: the child makes them anew where it must.
+  // A fork has closed the lists. What is freed meanwhile is cut into ever smaller pieces, and only
+  // the lists merge pieces: a few threads that allocate and free would take gigabytes of fresh
+  // addresses in each fork. So where the lists have free memory, or much fresh memory was taken
+  // already, they are opened at once: the child makes them anew where it must.
   NOINLINE Run take_beside(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = take_deferred(n, align_blocks);
     if (run.at != kNone) return run;
     if (taken_beside_.fetch_add(n, std::memory_order_relaxed) + unused() >= kMuchBeside) {
-      // This may wait for another thread that has opened them. In a child that thread may not exist: then it waits a second, once.
+      // This may wait for another thread that has opened them. In a child that thread may not
+      // exist: then it waits a second, once.
       const auto insists = std::exchange(visit.insists, uint8_t{1});
       if (lock_.acquire(visit)) {
         run = take(n, align_blocks);
@@ -558,7 +599,8 @@ class Runs {
   // Blocks below the frontier that nobody has, as far as the lists say.
   uint64_t unused() const { return region_.frontier() - live(); }
 
-  // There is no memory: what a fork has closed is opened, and all that is free goes back to the system first.
+  // There is no memory: what a fork has closed is opened, and all that is free goes back to the
+  // system first.
   NOINLINE Run allocate_the_last(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = {kNone, true};
     // The process may have limited itself: from now on what is free must not count.
@@ -572,16 +614,17 @@ class Runs {
     return any && run.at == kNone ? grow(n, align_blocks, visit) : run;
   }
 
-  // Nothing is free. With all signals blocked: nobody is torn off who has blocks in hand that nothing describes yet, or the lock for
-  // which others wait. What the system does here takes longer.
+  // Nothing is free. With all signals blocked: nobody is torn off who has blocks in hand that
+  // nothing describes yet, or the lock for which others wait. What the system does here takes
+  // longer.
   Run grow(BlockCount n, BlockCount align_blocks, Visit& visit) {
     const uint64_t mask = P::block_signals();
     const Run run = grow_uninterrupted(n, align_blocks, visit);
     P::restore_signals(mask);
     return run;
   }
-  // One thread at a time takes more than it needs. Whoever comes here meanwhile takes just what it needs, and
-  // only if it cannot have that waits for what the other may leave over.
+  // One thread at a time takes more than it needs. Whoever comes here meanwhile takes just what it
+  // needs, and only if it cannot have that waits for what the other may leave over.
   Run grow_uninterrupted(BlockCount n, BlockCount align_blocks, Visit& visit) {
     if (!growth_.try_acquire(visit)) {
       const BlockIndex at = take_fresh_aligned(n, align_blocks);
@@ -615,7 +658,8 @@ class Runs {
     return {begin, true};
   }
 
-  // As much again up to 8 MiB, then a quarter. Who has little is not charged for much; nor is who must count.
+  // As much again up to 8 MiB, then a quarter. Who has little is not charged for much; nor is who
+  // must count.
   BlockCount growth_step() const {
     const auto has = static_cast<BlockCount>(claimed_blocks_.load(std::memory_order_relaxed));
     const bool counts = unmap_.load(std::memory_order_relaxed);
@@ -634,7 +678,8 @@ class Runs {
     return begin;
   }
 
-  // claim_fresh: blocks that nobody has ever used. claim_again: blocks that were unmapped. kNone, or no kDone: nothing changed.
+  // claim_fresh: blocks that nobody has ever used. claim_again: blocks that were unmapped. kNone,
+  // or no kDone: nothing changed.
   BlockIndex claim_fresh(BlockCount n) {
     const BlockIndex at = region_.take_fresh(n);
     if (at != kNone) claimed(n), ask_for_huge_pages(at, n);
@@ -645,17 +690,19 @@ class Runs {
     if (claim == Claim::kDone) claimed(n), ask_for_huge_pages(at, n);
     return claim;
   }
-  // These blocks were just claimed. Asks for the whole huge pages that end in them: the first may begin before them, and what lies behind
-  // the last is asked for by whoever claims its end.
+  // These blocks were just claimed. Asks for the whole huge pages that end in them: the first may
+  // begin before them, and what lies behind the last is asked for by whoever claims its end.
   void ask_for_huge_pages(BlockIndex at, BlockCount n) {
     const HugePages how = huge_pages_;
-    if (LIKELY(how == HugePages::kOff || (how == HugePages::kAuto && !grows_beyond_much(n)))) return;
+    if (LIKELY(how == HugePages::kOff || (how == HugePages::kAuto && !grows_beyond_much(n))))
+      return;
     const Address from = round_down(region_.address_of(at), kHugePage);
     const Address to = round_down(region_.address_of(at + n), kHugePage);
     if (from < to) P::prefer_huge(from, to - from);
   }
-  // True if the heap has much, and much for each step of lanes: each lane has slabs that it has not carved yet, and in a huge page those are
-  // resident. False for a run that is large beside the heap: it may never be filled.
+  // True if the heap has much, and much for each step of lanes: each lane has slabs that it has not
+  // carved yet, and in a huge page those are resident. False for a run that is large beside the
+  // heap: it may never be filled.
   bool grows_beyond_much(BlockCount n) const {
     const uint64_t has = claimed_blocks_.load(std::memory_order_relaxed);
     return has >= kMuchClaimed && has >= kMuchClaimed * region_.lane_steps() && n <= has / 4;
@@ -673,8 +720,9 @@ class Runs {
     lock_.release(visit);
   }
 
-  // So many blocks without memory were taken, and get some now. What is dirty beyond a limit would not do for the request: as much of that
-  // goes back, so that memory does not grow by the pieces that do not fit.
+  // So many blocks without memory were taken, and get some now. What is dirty beyond a limit would
+  // not do for the request: as much of that goes back, so that memory does not grow by the pieces
+  // that do not fit.
   NOINLINE void make_up_for(BlockCount n, Visit& visit) {
     if (decay_ms_ < 0 || !lock_.acquire(visit)) return;
     look_at_clock();
@@ -687,8 +735,8 @@ class Runs {
     if (n != 0) purge(kAll, visit, n);
   }
 
-  // Where no scavenger runs, time passes when memory is freed or more is taken, and what has decayed goes back then: within a share of
-  // the time, and not much at once.
+  // Where no scavenger runs, time passes when memory is freed or more is taken, and what has
+  // decayed goes back then: within a share of the time, and not much at once.
   void look_at_clock() {
     const int64_t decay = decay_ms_;
     if (decay <= 0) return;
@@ -698,7 +746,8 @@ class Runs {
     if (passed == 0) return;
     keep_.pass(passed, static_cast<uint64_t>(decay));
     if (scavenged_) return;
-    const uint64_t period = decay < kPassesToDecay ? 1 : static_cast<uint64_t>(decay) / kPassesToDecay;
+    const uint64_t period =
+        decay < kPassesToDecay ? 1 : static_cast<uint64_t>(decay) / kPassesToDecay;
     since_pass_ms_ += passed;
     bump(epoch_, static_cast<uint32_t>(since_pass_ms_ / period));
     since_pass_ms_ %= period;
@@ -736,8 +785,8 @@ class Runs {
     return n;
   }
 
-  // Inserts a run and merges it with its neighbours. A merged dirty run counts as old as its oldest part, so that a run
-  // that is always in use at one end still decays.
+  // Inserts a run and merges it with its neighbours. A merged dirty run counts as old as its oldest
+  // part, so that a run that is always in use at one end still decays.
   void put(BlockIndex at, BlockCount n, BlockKind kind) {
     uint32_t freed_at = epoch();
     if (at > 0) {
@@ -753,7 +802,8 @@ class Runs {
     if (behind < region_.opened()) {
       const BlockState& after = region_.state(behind);
       if (after.kind.load(std::memory_order_relaxed) == kind) {
-        if (kind == BlockKind::kDirty && run(behind).freed_at < freed_at) freed_at = run(behind).freed_at;
+        if (kind == BlockKind::kDirty && run(behind).freed_at < freed_at)
+          freed_at = run(behind).freed_at;
         n += after.length;
         remove(behind);
       }
@@ -770,8 +820,8 @@ class Runs {
     return kPurgePiece - into;
   }
 
-  // In which condition the run is afterwards. Needs no lock: the run is in nobody's list. What the program has locked in memory cannot be
-  // emptied, but unmapped.
+  // In which condition the run is afterwards. Needs no lock: the run is in nobody's list. What the
+  // program has locked in memory cannot be emptied, but unmapped.
   BlockKind give_to_system(BlockIndex at, BlockCount n) {
     const Address address = region_.address_of(at);
     BlockKind kind = BlockKind::kClean;
@@ -805,8 +855,9 @@ class Runs {
     unmap_needless();
   }
 
-  // Clean memory costs nothing, but where what is mapped counts. What is longer than a step of growth counts for all: the kernel
-  // refuses a fork of a process in which one mapping is larger than the machine's memory, and neighbours are one.
+  // Clean memory costs nothing, but where what is mapped counts. What is longer than a step of
+  // growth counts for all: the kernel refuses a fork of a process in which one mapping is larger
+  // than the machine's memory, and neighbours are one.
   void unmap_needless() {
     if (LIKELY(clean_blocks_.load(std::memory_order_relaxed) <= kDoublingStep)) return;
     if (unmap_.load(std::memory_order_relaxed)) {
@@ -828,7 +879,8 @@ class Runs {
     }
   }
 
-  // Out of memory: unmaps every free run, so that what limits count is given back too. True if there was any.
+  // Out of memory: unmaps every free run, so that what limits count is given back too. True if
+  // there was any.
   bool give_back_everything() {
     const bool dirty = give_back_all(BlockKind::kDirty);
     return give_back_all(BlockKind::kClean) || dirty;
@@ -857,9 +909,9 @@ class Runs {
     return any;
   }
 
-  // Freed runs whose freer could not have the lock: a stack that is pushed one by one and taken as a whole, so a run can
-  // never be popped and pushed again between another's look and exchange (no ABA). Head: block index + 1. Its condition waits
-  // where its age will be.
+  // Freed runs whose freer could not have the lock: a stack that is pushed one by one and taken as
+  // a whole, so a run can never be popped and pushed again between another's look and exchange (no
+  // ABA). Head: block index + 1. Its condition waits where its age will be.
   NOINLINE void defer(BlockIndex at, BlockCount n, BlockKind kind) {
     run(at).freed_at = static_cast<uint32_t>(kind);
     set_ends(at, n, BlockKind::kWaiting);
@@ -868,12 +920,13 @@ class Runs {
     for (;; deferred_tries_.failed()) {
       run(at).next = head;
       // release: publishes the run's state to [deferred.take].
-      if (deferred_.compare_exchange_weak(head, at + 1, std::memory_order_release, std::memory_order_relaxed))
+      if (deferred_.compare_exchange_weak(head, at + 1, std::memory_order_release,
+                                          std::memory_order_relaxed))
         return deferred_tries_.done();
     }
   }
-  // Without the lock: the beginning of one of the runs that lie there. Who takes has the whole stack for a moment; a child that is forked
-  // then finds it as the lists (salvage).
+  // Without the lock: the beginning of one of the runs that lie there. Who takes has the whole
+  // stack for a moment; a child that is forked then finds it as the lists (salvage).
   NOINLINE Run take_deferred(BlockCount n, BlockCount align_blocks) {
     Run taken = {kNone, false};
     if (deferred_.load(std::memory_order_relaxed) == 0) return taken;
@@ -927,7 +980,8 @@ class Runs {
 
   Region<P>& region_;
   std::atomic<bool> unmap_{false};
-  std::atomic<bool> is_refused_{false};  // the last purge gave nothing back, though there was something
+  // The last purge gave nothing back, though there was something
+  std::atomic<bool> is_refused_{false};
   Relaxed<int64_t> decay_ms_ = 0;
   Relaxed<HugePages> huge_pages_ = HugePages::kOff;
   Relaxed<bool> scavenged_ = false;

@@ -1,5 +1,6 @@
-// Scavenger: what returns memory while the program is idle. One thread of the C library's runs it (abi/threads.cpp), while the process
-// has other threads; a pass is the engine's (purge what has decayed, clean lanes at rest), one each quarter of the decay time.
+// Scavenger: what returns memory while the program is idle. One thread of the C library's runs it
+// (abi/threads.cpp), while the process has other threads; a pass is the engine's (purge what has
+// decayed, clean lanes at rest), one each quarter of the decay time.
 // Called by: lanes, at slow paths (poke); engine. Locking: none of its own.
 //
 //   kWanted   there may be work. Also while no thread runs it: then a poke costs one load.
@@ -7,9 +8,10 @@
 //   kChanged  as kWanted; the decay time is another now.
 //   kStopped  the thread is to end.
 //
-// No wake-up is lost: poke() changes the very word that the thread sleeps on, so either the kernel finds it changed and does not let
-// the thread sleep, or the thread is woken. The thread sets kIdle before its pass, so a poke during the pass is kept. A poke that
-// finds kWanted is cheaper and weaker: a pass that begins at this instant may miss that caller's last few stores; the next poke
+// No wake-up is lost: poke() changes the very word that the thread sleeps on, so either the kernel
+// finds it changed and does not let the thread sleep, or the thread is woken. The thread sets kIdle
+// before its pass, so a poke during the pass is kept. A poke that finds kWanted is cheaper and
+// weaker: a pass that begins at this instant may miss that caller's last few stores; the next poke
 // makes up for it.
 #pragma once
 
@@ -44,13 +46,14 @@ class Scavenger {
   // Milliseconds; 0: never.
   uint64_t period_ms() const { return period_ms_; }
 
-  // There may be work. Cheap when it is known already; never waits. Async-signal-safe, and harmless in a child by vfork, which wakes
-  // its parent's thread.
+  // There may be work. Cheap when it is known already; never waits. Async-signal-safe, and harmless
+  // in a child by vfork, which wakes its parent's thread.
   void poke() {
     if (LIKELY(word_.load(std::memory_order_relaxed) != kIdle)) return;
     uint32_t idle = kIdle;
     // release: what is to be done is seen by the pass [poke.release]. Pairs with [pass.acquire].
-    if (word_.compare_exchange_strong(idle, kWanted, std::memory_order_release, std::memory_order_relaxed))
+    if (word_.compare_exchange_strong(idle, kWanted, std::memory_order_release,
+                                      std::memory_order_relaxed))
       P::wake(word_, 1);
   }
 
@@ -72,7 +75,8 @@ class Scavenger {
   // Its thread moves objects from bins to slabs, from here to end_move().
   void begin_move() { moves_.fetch_add(1, std::memory_order_acq_rel); }
   void end_move() { moves_.fetch_add(1, std::memory_order_acq_rel); }
-  // Odd meanwhile. acquire: a reader that finds the same even number before and after has read nothing of a move in between.
+  // Odd meanwhile. acquire: a reader that finds the same even number before and after has read
+  // nothing of a move in between.
   uint32_t moves() const { return moves_.load(std::memory_order_acquire); }
 
   // Has run() return soon.
@@ -122,7 +126,8 @@ class Scavenger {
   void work() {
     uint32_t wanted = kWanted;
     // acquire: sees what it was poked for [pass.acquire]. Pairs with [poke.release].
-    if (!word_.compare_exchange_strong(wanted, kIdle, std::memory_order_acquire, std::memory_order_relaxed))
+    if (!word_.compare_exchange_strong(wanted, kIdle, std::memory_order_acquire,
+                                       std::memory_order_relaxed))
       return;
     if (!pass_(context_)) return;
     uint32_t idle = kIdle;

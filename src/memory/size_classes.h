@@ -1,4 +1,5 @@
-// Size classes: what sizes slabs are cut into. Called by: slab, lane, engine. Holds no state; all of it is constant.
+// Size classes: what sizes slabs are cut into. Called by: slab, lane, engine. Holds no state; all
+// of it is constant.
 //
 //   class   1 .. 16    sizes 16, 32, 48 .. 256
 //   class  17 .. 104   eight steps a doubling up to 512 KiB: at most 12.5 % of a request is added
@@ -6,7 +7,8 @@
 //
 // Up to 1 KiB a class is found by a table of (size + 15) / 16, beyond by the size's highest bits.
 //
-// Class 0 is nobody's: its bin is always empty, so a request of 0 bytes (and one so large that the sum wraps) misses.
+// Class 0 is nobody's: its bin is always empty, so a request of 0 bytes (and one so large that the
+// sum wraps) misses.
 #pragma once
 
 #include <array>
@@ -26,11 +28,13 @@ inline constexpr unsigned kExactClasses = kExactMax / kGranule;  // 1 .. 16
 inline constexpr unsigned kExactShift = 8;                       // 2^8 = kExactMax
 inline constexpr unsigned kStepShift = 3;                        // 2^3 steps a doubling
 inline constexpr Bytes kSlabMax = Bytes{512} << 10;
-inline constexpr unsigned kClassCount = kExactClasses + 1 + (11u << kStepShift);  // 105, with class 0
+// 105, with class 0
+inline constexpr unsigned kClassCount = kExactClasses + 1 + (11u << kStepShift);
 
 constexpr unsigned index_of(SizeClass c) { return static_cast<unsigned>(c); }
 
-// Where a small request's class stands in kSmallTable; beyond kSmallIndexes: not small. 0 for 0 bytes and for a sum that wraps.
+// Where a small request's class stands in kSmallTable; beyond kSmallIndexes: not small. 0 for 0
+// bytes and for a sum that wraps.
 constexpr Bytes small_index(Bytes size) { return (size + kGranule - 1) / kGranule; }
 
 namespace size_class_tables {
@@ -38,7 +42,8 @@ namespace size_class_tables {
 // The class of 0 < size <= kSlabMax, by its highest bits.
 constexpr unsigned compute(Bytes size) {
   if (size <= kExactMax) return static_cast<unsigned>(small_index(size));
-  const unsigned doubling = static_cast<unsigned>(std::bit_width(size - 1)) - 1;  // 2^doubling < size
+  // 2^doubling < size
+  const unsigned doubling = static_cast<unsigned>(std::bit_width(size - 1)) - 1;
   const unsigned step =
       static_cast<unsigned>((size - 1) >> (doubling - kStepShift)) & ((1u << kStepShift) - 1);
   return kExactClasses + 1 + ((doubling - kExactShift) << kStepShift) + step;
@@ -69,8 +74,8 @@ constexpr Bytes size_of(unsigned index) {
   return (Bytes{1} << doubling) + (step + 1) * (Bytes{1} << (doubling - kStepShift));
 }
 
-// A slab is the shortest run of blocks that holds at least four objects and wastes at most a sixteenth at its end; of big ones: one
-// object, and an eighth.
+// A slab is the shortest run of blocks that holds at least four objects and wastes at most a
+// sixteenth at its end; of big ones: one object, and an eighth.
 constexpr BlockCount slab_blocks(Bytes size) {
   const bool is_big = size >= kBlockSize;
   for (BlockCount n = 1;; ++n) {
@@ -82,8 +87,9 @@ constexpr BlockCount slab_blocks(Bytes size) {
 struct Row {
   uint32_t size;      // bytes of an object
   uint32_t capacity;  // objects in a slab
-  uint32_t chunk;     // objects that are carved at a time: two pages; one where pages were not touched before
-  uint32_t blocks;    // blocks of a slab
+  // Objects that are carved at a time: two pages; one where pages were not touched before
+  uint32_t chunk;
+  uint32_t blocks;  // blocks of a slab
 };
 
 constexpr std::array<Row, kClassCount> make() {
@@ -103,16 +109,21 @@ inline constexpr std::array<Row, kClassCount> kRows = make();
 }  // namespace size_class_tables
 
 constexpr Bytes size_of(SizeClass c) { return size_class_tables::kRows[index_of(c)].size; }
-constexpr uint32_t capacity_of(SizeClass c) { return size_class_tables::kRows[index_of(c)].capacity; }
+constexpr uint32_t capacity_of(SizeClass c) {
+  return size_class_tables::kRows[index_of(c)].capacity;
+}
 constexpr uint32_t chunk_of(SizeClass c) { return size_class_tables::kRows[index_of(c)].chunk; }
-constexpr BlockCount slab_blocks_of(SizeClass c) { return size_class_tables::kRows[index_of(c)].blocks; }
+constexpr BlockCount slab_blocks_of(SizeClass c) {
+  return size_class_tables::kRows[index_of(c)].blocks;
+}
 
-// Big: of a block or more. Their slabs hold a few, most of them one. None waits in a bin, and an empty slab is soon a free run.
+// Big: of a block or more. Their slabs hold a few, most of them one. None waits in a bin, and an
+// empty slab is soon a free run.
 inline constexpr SizeClass kFirstBig = class_of(kBlockSize);
 constexpr bool is_big(SizeClass c) { return c >= kFirstBig; }
 
-// The smallest class whose objects all lie at multiples of `alignment` (a power of two of at most a block) and hold
-// `size` bytes; class 0 if there is none.
+// The smallest class whose objects all lie at multiples of `alignment` (a power of two of at most a
+// block) and hold `size` bytes; class 0 if there is none.
 constexpr SizeClass aligned_class_of(Bytes size, Bytes alignment) {
   const Bytes wanted = round_up(size == 0 ? 1 : size, alignment);
   if (wanted < size || wanted > kSlabMax) return SizeClass{0};

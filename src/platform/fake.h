@@ -1,9 +1,10 @@
-// Fake: a platform for tests (platform.h says what each function promises). Its clock, page size, limits and failures are
-// set by the test, and it keeps books: every address range is claimed only when unclaimed, opened only when reserved,
-// emptied, moved and released only when claimed. Real memory lies underneath, inaccessible while not claimed, so that a
-// wild access crashes.
-// Called by: tests/unit. Never part of a library. State belongs to the type; FakeTest resets it. What several threads may
-// touch is a relaxed atomic, so that the fake orders no thread with another where the system would not.
+// Fake: a platform for tests (platform.h says what each function promises). Its clock, page size,
+// limits and failures are set by the test, and it keeps books: every address range is claimed only
+// when unclaimed, opened only when reserved, emptied, moved and released only when claimed. Real
+// memory lies underneath, inaccessible while not claimed, so that a wild access crashes.
+// Called by: tests/unit. Never part of a library. State belongs to the type; FakeTest resets it.
+// What several threads may touch is a relaxed atomic, so that the fake orders no thread with
+// another where the system would not.
 #pragma once
 
 #include <sys/mman.h>
@@ -24,7 +25,8 @@ struct Fake {
   // --- What a test sets.
   enum Call { kGround, kExtend, kClaim, kReserve, kOpen, kEmpty, kMove, kAnyMemory, kRelease };
 
-  // Calls number `from` up to, but not including, `until` fail; the first call after arm() is number 1.
+  // Calls number `from` up to, but not including, `until` fail; the first call after arm() is
+  // number 1.
   struct Fault {
     std::atomic<uint64_t> calls = 0;
     std::atomic<uint64_t> from = ~uint64_t{0};
@@ -59,18 +61,21 @@ struct Fake {
   static inline void (*on_sleep)() = nullptr;
   // In place of this thread's waits: false has it wait.
   static inline thread_local bool (*on_wait)(const void* word, uint64_t most_ms) = nullptr;
-  static inline thread_local uint32_t id = 0;       // of the thread with the system; 0: the machine's
+  // Of the thread with the system; 0: the machine's
+  static inline thread_local uint32_t id = 0;
   static inline std::vector<uint32_t> gone;         // threads with these ids have ended
   static inline std::vector<const void*> unmapped;  // reads_as() finds no memory there
   static inline std::function<void()> on_barrier;   // runs in the middle of a revocation
-  static inline std::function<void()> on_restart;   // the same, of a lane that is entered by its CPU
+  // The same, of a lane that is entered by its CPU
+  static inline std::function<void()> on_restart;
   static inline thread_local std::function<void()> on_wake;  // before this thread's next, once
   static inline thread_local bool signals_are_blocked = false;
   static inline uint32_t cpu_count = 2;
   static inline thread_local uint32_t number =
       0;  // of the CPU that the thread runs on; kNoNumber: none to be had
   static inline thread_local uint32_t interrupt_next =
-      0;                                        // so many of the next restartable sequences are interrupted
+      // So many of the next restartable sequences are interrupted
+      0;
   static inline std::function<void()> on_step;  // runs before the next of them, once
   static inline std::atomic<uint64_t> interrupted{0};
   static inline bool number_hits = true;
@@ -80,7 +85,9 @@ struct Fake {
   static inline bool is_child = false;             // of a fork: it releases what may not be there
   static inline bool moves_leave_nothing = false;  // a failed move has unmapped its target
 
-  static void fail(Call call, uint64_t from, uint64_t until = ~uint64_t{0}) { fault(call).arm(from, until); }
+  static void fail(Call call, uint64_t from, uint64_t until = ~uint64_t{0}) {
+    fault(call).arm(from, until);
+  }
   static void fail_once(Call call, uint64_t nth) { fail(call, nth, nth + 1); }
   static void fail_never() {
     for (Fault& f : faults_) f.disarm();
@@ -89,7 +96,8 @@ struct Fake {
   }
   // Somebody else maps something at blocks of the body that are not claimed.
   static void take_away(Address a, Bytes n) {
-    each_page(a, n, [](std::atomic<State>& s) { s.store(State::kForeign, std::memory_order_relaxed); });
+    each_page(a, n,
+              [](std::atomic<State>& s) { s.store(State::kForeign, std::memory_order_relaxed); });
   }
 
   // --- What a test reads.
@@ -102,7 +110,8 @@ struct Fake {
   static std::string misuse() { return misused_.load() ? misuse_ : std::string(); }
   static inline std::string said;  // by say(); one thread only
 
-  // Gives the region back, as the end of a process does; settings and counters stay, the books are empty again.
+  // Gives the region back, as the end of a process does; settings and counters stay, the books are
+  // empty again.
   static void release_all() {
     unmap();
     claimed_ = 0;
@@ -158,8 +167,8 @@ struct Fake {
     if (fails(Call::kGround)) return {0, room};
     if (mapping_ == 0) {
       length_ = room + kHugePage;
-      const long at =
-          call_system(SYS_mmap, 0, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+      const long at = call_system(SYS_mmap, 0, length_, PROT_NONE,
+                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
       if (at < 0) return {};
       mapping_ = static_cast<Address>(at);
       ground_ = round_up(mapping_, kHugePage);
@@ -193,7 +202,8 @@ struct Fake {
     if (fails(Call::kRelease)) return false;
     if (is_aside(a)) {
       std::erase_if(asides_,
-                    [a](const auto& r) { return r.first == a; });  // what comes there next is another's
+                    // What comes there next is another's
+                    [a](const auto& r) { return r.first == a; });
       return Linux::release(a, n);
     }
     const State was = page_at(a).load(std::memory_order_relaxed);
@@ -222,9 +232,11 @@ struct Fake {
     if (foreign) return Claim::kTaken;
     protect(a, n, PROT_READ | PROT_WRITE);
     change(a, n, State::kNone, State::kClaimed, "claim of what is claimed");
-    const uint64_t now = claimed_.fetch_add(n / kBlockSize, std::memory_order_relaxed) + n / kBlockSize;
+    const uint64_t now =
+        claimed_.fetch_add(n / kBlockSize, std::memory_order_relaxed) + n / kBlockSize;
     uint64_t most = most_claimed_.load(std::memory_order_relaxed);
-    while (most < now && !most_claimed_.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
+    while (most < now &&
+           !most_claimed_.compare_exchange_weak(most, now, std::memory_order_relaxed)) {
     }
     return Claim::kDone;
   }
@@ -279,13 +291,15 @@ struct Fake {
   static inline uint64_t waited = 0;
   static uint64_t waits() noexcept { return waited; }
   static uint32_t lane_number() noexcept { return number; }
-  // A compare-exchange: the steps of all threads come one after the other, also of those with other numbers.
+  // A compare-exchange: the steps of all threads come one after the other, also of those with other
+  // numbers.
   static Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
                                uint32_t& before) noexcept {
     if (on_step) std::exchange(on_step, nullptr)();
     if (interrupt_next > 0) return --interrupt_next, ++interrupted, Restartable::kInterrupted;
     before = number << 16 | lower;
-    return word.compare_exchange_strong(before, mark, std::memory_order_acquire, std::memory_order_relaxed)
+    return word.compare_exchange_strong(before, mark, std::memory_order_acquire,
+                                        std::memory_order_relaxed)
                ? Restartable::kDone
                : Restartable::kElsewhere;
   }
@@ -305,7 +319,8 @@ struct Fake {
     word.store(before, std::memory_order_release);
     return Restartable::kInterrupted;
   }
-  static Restartable hit_pop_here(std::atomic<uint32_t>& word, void** head, void*& object) noexcept {
+  static Restartable hit_pop_here(std::atomic<uint32_t>& word, void** head,
+                                  void*& object) noexcept {
     constexpr uint32_t kBusy = 0xFFFFFFFF;
     const OneStep step;
     uint32_t before = word.load(std::memory_order_relaxed);
@@ -347,7 +362,8 @@ struct Fake {
     if (on_barrier != nullptr) on_barrier();
     return Linux::barrier();
   }
-  static void wait(std::atomic<uint32_t>& word, uint32_t value, uint64_t most_ms = kForever) noexcept {
+  static void wait(std::atomic<uint32_t>& word, uint32_t value,
+                   uint64_t most_ms = kForever) noexcept {
     if (on_wait != nullptr && on_wait(&word, most_ms)) return;
     ++sleepers;
     Linux::wait(word, value, most_ms);
@@ -377,7 +393,9 @@ struct Fake {
     if (std::find(gone.begin(), gone.end(), thread) != gone.end()) return true;
     return id == 0 && Linux::thread_is_gone(thread);
   }
-  static uint64_t block_signals() noexcept { return std::exchange(signals_are_blocked, true) ? 1 : 0; }
+  static uint64_t block_signals() noexcept {
+    return std::exchange(signals_are_blocked, true) ? 1 : 0;
+  }
   static void restore_signals(uint64_t mask) noexcept { signals_are_blocked = mask != 0; }
   static void say(const char* text, Bytes n) noexcept { said.append(text, n); }
 
@@ -391,7 +409,9 @@ struct Fake {
   static constexpr size_t kCalls = static_cast<size_t>(Call::kRelease) + 1;
 
   static Fault& fault(Call call) { return faults_[static_cast<size_t>(call)]; }
-  static void count(Call call) { total_[static_cast<size_t>(call)].fetch_add(1, std::memory_order_relaxed); }
+  static void count(Call call) {
+    total_[static_cast<size_t>(call)].fetch_add(1, std::memory_order_relaxed);
+  }
   static bool fails(Call call) {
     count(call);
     bool any = false;
@@ -411,19 +431,23 @@ struct Fake {
   static std::atomic<State>& page_at(Address a) { return pages_[(a - ground_) / page]; }
   template <class Visit>
   static void each_page(Address a, Bytes n, Visit visit) {
-    if (a % page != 0 || n % page != 0 || n == 0) misuse("a range that is no whole number of pages");
-    if (a < ground_ || a + n > ground_ + pages_.size() * page) return misuse("a range outside the ground");
+    if (a % page != 0 || n % page != 0 || n == 0)
+      misuse("a range that is no whole number of pages");
+    if (a < ground_ || a + n > ground_ + pages_.size() * page)
+      return misuse("a range outside the ground");
     for (Address at = a; at < a + n; at += page) visit(page_at(at));
   }
   static void check_blocks(Address a, Bytes n) {
-    if (a % kBlockSize != 0 || n % kBlockSize != 0) misuse("a range that is no whole number of blocks");
+    if (a % kBlockSize != 0 || n % kBlockSize != 0)
+      misuse("a range that is no whole number of blocks");
   }
   static void change(Address a, Bytes n, State before, State after, const char* what) {
     each_page(a, n, [&](std::atomic<State>& s) {
       if (s.exchange(after, std::memory_order_relaxed) != before) misuse(what);
     });
   }
-  // Directly: what the sanitizers would do about gigabytes of addresses takes most of a test's time.
+  // Directly: what the sanitizers would do about gigabytes of addresses takes most of a test's
+  // time.
   static long call_system(long number, Address a, Bytes n, int c = 0, int d = 0, int e = 0) {
     return arch::system_call(number, static_cast<long>(a), static_cast<long>(n), c, d, e);
   }
@@ -432,7 +456,8 @@ struct Fake {
   }
   // Metadata apart from the region; there may be several.
   static bool is_aside(Address a) {
-    return std::any_of(asides_.begin(), asides_.end(), [a](const auto& r) { return a - r.first < r.second; });
+    return std::any_of(asides_.begin(), asides_.end(),
+                       [a](const auto& r) { return a - r.first < r.second; });
   }
   static void unmap() {
     for (const auto& [begin, n] : asides_) Linux::release(begin, n);

@@ -20,7 +20,8 @@
 #include "base/check.h"
 #include "base/text.h"
 
-// Of the C library, from 2.35 on; its size is 0 if the kernel refused, or the user (glibc.pthread.rseq=0).
+// Of the C library, from 2.35 on; its size is 0 if the kernel refused, or the user
+// (glibc.pthread.rseq=0).
 extern "C" {
 extern const ptrdiff_t __rseq_offset __attribute__((weak));
 extern const unsigned int __rseq_size __attribute__((weak));
@@ -66,7 +67,8 @@ Claim map_at(Address a, Bytes n) {
 
 uint64_t random_bits() {
   uint64_t bits = 0;
-  if (system_call(SYS_getrandom, as_long(&bits), sizeof bits, GRND_NONBLOCK) == sizeof bits) return bits;
+  if (system_call(SYS_getrandom, as_long(&bits), sizeof bits, GRND_NONBLOCK) == sizeof bits)
+    return bits;
   return Linux::now_ms() * 0x9E3779B97F4A7C15 ^ reinterpret_cast<uintptr_t>(&bits);
 }
 
@@ -108,7 +110,8 @@ uint32_t quota_of(char (&directory)[kSize], size_t length, bool version_2) {
   return quota != 0 && period != 0 ? static_cast<uint32_t>((quota + period - 1) / period) : 0;
 }
 
-// How many CPUs the quotas of the process' control group and of those above it pay for; 0 for no limit. Both versions.
+// How many CPUs the quotas of the process' control group and of those above it pay for; 0 for no
+// limit. Both versions.
 uint32_t cgroup_cpus() {
   char groups[2048];
   if (!read_file("/proc/self/cgroup", groups)) return 0;
@@ -121,7 +124,8 @@ uint32_t cgroup_cpus() {
     const char* path = names;
     for (; *path != '\0' && *path != ':'; ++path) {
       const bool begins = path == names || path[-1] == ',';
-      if (begins && path[0] == 'c' && path[1] == 'p' && path[2] == 'u' && (path[3] == ',' || path[3] == ':'))
+      if (begins && path[0] == 'c' && path[1] == 'p' && path[2] == 'u' &&
+          (path[3] == ',' || path[3] == ':'))
         is_cpu = true;
     }
     const char* end = path;
@@ -133,7 +137,8 @@ uint32_t cgroup_cpus() {
     for (const char* c = version_2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu"; *c != '\0'; ++c)
       directory[root++] = *c;
     size_t length = root;
-    for (const char* c = path + 1; c < end && length + 32 < sizeof directory; ++c) directory[length++] = *c;
+    for (const char* c = path + 1; c < end && length + 32 < sizeof directory; ++c)
+      directory[length++] = *c;
     for (;;) {
       const uint32_t paid = quota_of(directory, length, version_2);
       if (paid != 0 && (least == 0 || paid < least)) least = paid;
@@ -145,9 +150,10 @@ uint32_t cgroup_cpus() {
   return least;
 }
 
-// Where neither the kernel nor programs put anything by themselves, far from stacks, libraries and the heap. The first one ends
-// below a third of 47 bits: there the kernel begins to map where stacks are unlimited. The others serve small address spaces
-// (42 and 39 bits; emulators and checkers).
+// Where neither the kernel nor programs put anything by themselves, far from stacks, libraries and
+// the heap. The first one ends below a third of 47 bits: there the kernel begins to map where
+// stacks are unlimited. The others serve small address spaces (42 and 39 bits; emulators and
+// checkers).
 struct Window {
   Address from, to;
   Bytes ground;
@@ -159,8 +165,9 @@ constexpr Window kWindows[] = {
 };
 constexpr unsigned kAttempts = 8;  // in each
 
-// Whether all of it is mapped: advice to treat memory as usual changes nothing, and tells. (mincore would do, but filters that know
-// what the C library's malloc calls forbid it.) What the kernel does not tell counts as `unknown`.
+// Whether all of it is mapped: advice to treat memory as usual changes nothing, and tells. (mincore
+// would do, but filters that know what the C library's malloc calls forbid it.) What the kernel
+// does not tell counts as `unknown`.
 bool is_mapped(Address a, Bytes n, bool unknown) {
   const long result = system_call(SYS_madvise, as_long(a), as_long(n), MADV_NORMAL);
   return result == 0 || (result != -ENOMEM && unknown);
@@ -208,12 +215,14 @@ bool Linux::charges_by_mapping() noexcept {
 }
 
 Ground Linux::ground(unsigned attempt) noexcept {
-  if (attempt >= std::size(kWindows) * kAttempts) return offered(attempt - std::size(kWindows) * kAttempts);
+  if (attempt >= std::size(kWindows) * kAttempts)
+    return offered(attempt - std::size(kWindows) * kAttempts);
   const Window& window = kWindows[attempt / kAttempts];
   const Address slack = (window.to - window.from - window.ground) / kHugePage;
   const Address at = window.from + random_bits() % (slack + 1) * kHugePage;
-  // The end is tried: it may lie beyond all addresses. The beginning is tried by whoever uses it. Where unmapping is refused the last
-  // block stays mapped, for nobody; the heap does not come to there.
+  // The end is tried: it may lie beyond all addresses. The beginning is tried by whoever uses it.
+  // Where unmapping is refused the last block stays mapped, for nobody; the heap does not come to
+  // there.
   const Address end = at + window.ground - kBlockSize;
   const bool is_good = map_at(end, kBlockSize) == Claim::kDone;
   if (is_good) unmap(end, kBlockSize);
@@ -241,8 +250,9 @@ void Linux::prefer_huge(Address a, Bytes n) noexcept {
   system_call(SYS_madvise, as_long(a), as_long(n), MADV_HUGEPAGE);
 }
 
-// A filter refuses before anything has changed. Kernels before 6.17 unmap the target first, and may then find that they cannot move;
-// later ones move one mapping after the other, and may stop between two.
+// A filter refuses before anything has changed. Kernels before 6.17 unmap the target first, and may
+// then find that they cannot move; later ones move one mapping after the other, and may stop
+// between two.
 Move Linux::move(Address from, Address to, Bytes n) noexcept {
   if (system_call(SYS_mremap, as_long(from), as_long(n), as_long(n), MREMAP_MAYMOVE | MREMAP_FIXED,
                   as_long(to)) == as_long(to))
@@ -281,7 +291,8 @@ uint32_t Linux::cpus() noexcept {
   uint64_t mask[kMostNumbers / 64]{};
   const long bytes = system_call(SYS_sched_getaffinity, 0, sizeof mask, as_long(mask));
   uint32_t allowed = 0;
-  for (long i = 0; i < bytes / 8; ++i) allowed += static_cast<uint32_t>(__builtin_popcountll(mask[i]));
+  for (long i = 0; i < bytes / 8; ++i)
+    allowed += static_cast<uint32_t>(__builtin_popcountll(mask[i]));
   const uint32_t paid = cgroup_cpus();
   if (paid != 0 && paid < allowed) allowed = paid;
   return allowed != 0 ? allowed : 1;
@@ -316,7 +327,8 @@ Numbers numbers() {
 
 uint32_t Linux::lane_number() noexcept {
   const Numbers known = numbers();
-  // A thread that the C library did not register, or could not, has a negative cpu_id, and an mm_cid that means nothing.
+  // A thread that the C library did not register, or could not, has a negative cpu_id, and an
+  // mm_cid that means nothing.
   if (known == Numbers::kNone || static_cast<int32_t>(word_of_area(kCpuAt)) < 0) return kNoNumber;
   return word_of_area(known == Numbers::kCid ? kCidAt : kCpuAt);
 }
@@ -351,7 +363,8 @@ bool Linux::barrier() noexcept {
   static std::atomic<bool> said{false};
   if (!said.exchange(true, std::memory_order_relaxed)) {
     Text line;
-    line << "lanemalloc: this kernel has no membarrier(PRIVATE_EXPEDITED) for us; memory of idle threads "
+    line << "lanemalloc: this kernel has no membarrier(PRIVATE_EXPEDITED) for us; memory of idle "
+            "threads "
             "comes back only "
             "when they allocate or free again";
     line.end();
@@ -363,7 +376,8 @@ bool Linux::barrier() noexcept {
 void Linux::wait(std::atomic<uint32_t>& word, uint32_t value, uint64_t most_ms) noexcept {
   const struct timespec time = {static_cast<time_t>(most_ms / 1000),
                                 static_cast<long>(most_ms % 1000 * 1000000)};
-  system_call(SYS_futex, as_long(&word), FUTEX_WAIT_PRIVATE, value, most_ms != kForever ? as_long(&time) : 0);
+  system_call(SYS_futex, as_long(&word), FUTEX_WAIT_PRIVATE, value,
+              most_ms != kForever ? as_long(&time) : 0);
 }
 
 void Linux::wake(std::atomic<uint32_t>& word, int count) noexcept {
@@ -383,16 +397,17 @@ void Linux::yield() noexcept {
   system_call(SYS_futex, as_long(&nobody_wakes), FUTEX_WAIT_PRIVATE, 0, as_long(&moment));
 }
 
-// The kernel reads on our behalf, so that memory which is gone is an answer and no fault. It compares four bytes a call; the halves are
-// read one after the other, which the caller must allow for.
+// The kernel reads on our behalf, so that memory which is gone is an answer and no fault. It
+// compares four bytes a call; the halves are read one after the other, which the caller must allow
+// for.
 bool Linux::reads_as(const void* at, uint64_t value) noexcept {
   static std::atomic<uint32_t> nobody_waits{0};
   for (int half = 0; half < 2; ++half) {
     const long word = as_long(at) + half * 4;
     const auto wanted = static_cast<uint32_t>(value >> half * 32);
     // Wakes none and moves none: what is left is the comparison.
-    long result =
-        system_call(SYS_futex, word, FUTEX_CMP_REQUEUE_PRIVATE, 0, 0, as_long(&nobody_waits), wanted);
+    long result = system_call(SYS_futex, word, FUTEX_CMP_REQUEUE_PRIVATE, 0, 0,
+                              as_long(&nobody_waits), wanted);
     if (failed(result) && result != -EAGAIN && result != -EFAULT) {  // a filter, or an emulator
       const struct timespec now = {0, 0};
       result = system_call(SYS_futex, word, FUTEX_WAIT_PRIVATE, wanted, as_long(&now));

@@ -1,4 +1,5 @@
-// The platform contract (platform.h) for Linux, by raw system calls: no errno, no thread-local storage, no libc locks.
+// The platform contract (platform.h) for Linux, by raw system calls: no errno, no thread-local
+// storage, no libc locks.
 #pragma once
 
 #include <sys/single_threaded.h>
@@ -34,8 +35,9 @@ struct Linux {
                                         uint32_t& before) noexcept {
     return arch::rseq_take<kCidAt>(rseq_area, word, lower, mark, before);
   }
-  FAST static Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
-                                        uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
+  FAST static Restartable hit_take_here(std::atomic<uint32_t>& word,
+                                        const std::atomic<uint64_t>& who, uint32_t mark,
+                                        uint32_t& before, uint64_t& seen) noexcept {
     return arch::rseq_take_for<kCidAt>(rseq_area, word, who, mark, before, seen);
   }
   FAST static Restartable hit_pop_here(const std::atomic<uint32_t>& word, void** head,
@@ -43,12 +45,14 @@ struct Linux {
     return arch::rseq_pop<kCidAt>(rseq_area, word, head, object);
   }
   template <int kAt>
-  FAST static Restartable hit_push_here(const std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
-                                        void* object) noexcept {
+  FAST static Restartable hit_push_here(const std::atomic<uint32_t>& word,
+                                        const std::atomic<uint64_t>& who, void* object) noexcept {
     return arch::rseq_push<kCidAt, kAt>(rseq_area, word, who, object);
   }
   static constexpr bool pushes_here() noexcept { return arch::kPushesHere; }
-  static uint64_t interruptions() noexcept { return lanemalloc_restarts.load(std::memory_order_relaxed); }
+  static uint64_t interruptions() noexcept {
+    return lanemalloc_restarts.load(std::memory_order_relaxed);
+  }
   static bool numbers_for_hits() noexcept;
   static bool restart_here() noexcept;
   FAST static bool single_threaded() noexcept {
@@ -56,7 +60,8 @@ struct Linux {
            (__libc_single_threaded || still_single_threaded());
   }
   static bool barrier() noexcept;
-  static void wait(std::atomic<uint32_t>& word, uint32_t value, uint64_t most_ms = kForever) noexcept;
+  static void wait(std::atomic<uint32_t>& word, uint32_t value,
+                   uint64_t most_ms = kForever) noexcept;
   static void wake(std::atomic<uint32_t>& word, int count) noexcept;
   static void sleep_ms(uint64_t ms) noexcept;
   static void pause() noexcept { arch::pause(); }
@@ -67,13 +72,14 @@ struct Linux {
   static void restore_signals(uint64_t mask) noexcept;
   static void say(const char* text, Bytes n) noexcept;
 
-  // The C library's registration of restartable sequences: where it lies, from the thread pointer. Its fields that number
-  // a CPU: mm_cid, where the kernel has it, and cpu_id.
+  // The C library's registration of restartable sequences: where it lies, from the thread pointer.
+  // Its fields that number a CPU: mm_cid, where the kernel has it, and cpu_id.
   static constexpr int kCidAt = 24;
   static constexpr int kCpuAt = 4;
   static constinit ptrdiff_t rseq_area __attribute__((visibility("hidden")));
 
-  // One way: the C library may turn its flag back when all other threads are gone, but what was begun with locks ends with them.
+  // One way: the C library may turn its flag back when all other threads are gone, but what was
+  // begun with locks ends with them.
   static inline std::atomic<bool> had_threads{false};
   static bool still_single_threaded() noexcept;
 

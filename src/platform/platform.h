@@ -1,55 +1,80 @@
-// The platform contract, once for people and once for the compiler. A platform is a type with static functions; the
-// core takes it as a template argument, so that tests run it over a fake with its own clock, page size and failures.
+// The platform contract, once for people and once for the compiler. A platform is a type with
+// static functions; the core takes it as a template argument, so that tests run it over a fake with
+// its own clock, page size and failures.
 //
-// Rules for every function: callable from a signal handler, from a thread without thread-local storage of its own and
-// between fork and exec; keeps errno; takes no lock.
+// Rules for every function: callable from a signal handler, from a thread without thread-local
+// storage of its own and between fork and exec; keeps errno; takes no lock.
 //
 //   page_size()            bytes; a power of two, at most the block size.
-//   cpus()                 how many CPUs the process may keep busy: allowed to it, and paid for by its quota. At least 1.
-//   address_limit()        bytes of address space that the process may use (RLIMIT_AS); ~0 if unlimited.
-//   charges_by_mapping()   true if mapped memory counts against a limit even when it was given back: freed memory is
-//                          then unmapped rather than emptied. Asked once: filters may forbid it later.
-//   ground(attempt)        addresses that are probably free, aligned to kHugePage, where nobody maps anything by himself. Maps
-//                          nothing. Another attempt is another one. `at` is 0 if that will not do, `bytes` when there are no more.
-//   extend(a, n)           maps zeroed metadata at a, whole pages of such ground. Never replaces what is there.
+//   cpus()                 how many CPUs the process may keep busy: allowed to it, and paid for by
+//                          its quota. At least 1.
+//   address_limit()        bytes of address space that the process may use (RLIMIT_AS); ~0 if
+//                          unlimited.
+//   charges_by_mapping()   true if mapped memory counts against a limit even when it was given
+//                          back: freed memory is then unmapped rather than emptied. Asked once:
+//                          filters may forbid it later.
+//   ground(attempt)        addresses that are probably free, aligned to kHugePage, where nobody
+//                          maps anything by himself. Maps nothing. Another attempt is another one.
+//                          `at` is 0 if that will not do, `bytes` when there are no more.
+//   extend(a, n)           maps zeroed metadata at a, whole pages of such ground. Never replaces
+//                          what is there.
 //   claim(a, n)            the same for whole blocks of the body.
 //   reserve(n)             n bytes of inaccessible addresses anywhere; 0 if there are none.
-//   open(a, n)             makes reserved bytes readable and writable, keeping what they hold. May be repeated, also
-//                          by two threads at once. False without memory.
-//   release(a, n)          gives back what was extended, claimed or reserved. False, and nothing changed, if the system refuses. In a
-//                          fork child metadata need not be there.
-//   empty(a, n)            gives claimed memory back; it stays claimed and reads as zeros. False if it could not.
-//   prefer_huge(a, n)      asks for huge pages where claimed memory is touched for the first time: n bytes, whole ones.
-//   move(from, to, n)      moves pages to claimed addresses `to`; `from` is then no longer claimed. See Move.
+//   open(a, n)             makes reserved bytes readable and writable, keeping what they hold. May
+//                          be repeated, also by two threads at once. False without memory.
+//   release(a, n)          gives back what was extended, claimed or reserved. False, and nothing
+//                          changed, if the system refuses. In a fork child metadata need not be
+//                          there.
+//   empty(a, n)            gives claimed memory back; it stays claimed and reads as zeros. False if
+//                          it could not.
+//   prefer_huge(a, n)      asks for huge pages where claimed memory is touched for the first time:
+//                          n bytes, whole ones.
+//   move(from, to, n)      moves pages to claimed addresses `to`; `from` is then no longer claimed.
+//                          See Move.
 //   now_ms()               milliseconds of a steady clock, as coarse as is cheap.
 //   now_ns()               nanoseconds of a steady clock; never 0.
-//   waits()                how often threads of the process have waited so far (voluntary context switches). 0 where the system does not tell.
-//   single_threaded()      true while the process has only ever had one thread; once false, always false.
-//   barrier()              a full memory barrier on every thread of the process. False if the system has none.
+//   waits()                how often threads of the process have waited so far (voluntary context
+//                          switches). 0 where the system does not tell.
+//   single_threaded()      true while the process has only ever had one thread; once false, always
+//                          false.
+//   barrier()              a full memory barrier on every thread of the process. False if the
+//                          system has none.
 //   thread_id()            the system's number of the calling thread; never 0.
-//   lane_number()          of the CPU, or of the concurrency id, that the calling thread runs on: below kMostNumbers, and
-//                          of no two running threads at once. kNoNumber where the next ones are not to be had.
-//   take_here(word, lower, mark, before)  if word == (lane_number() << 16 | lower): before = word, word = mark. One step for all
+//   lane_number()          of the CPU, or of the concurrency id, that the calling thread runs on:
+//                          below kMostNumbers, and of no two running threads at once. kNoNumber
+//                          where the next ones are not to be had.
+//   take_here(word, lower, mark, before)  if word == (lane_number() << 16 | lower): before = word,
+//                          word = mark. One step for all
 //                          threads with that number, no locked instruction.
 //   hit_take_here(word, lower, mark, before)  the same for hits.
-//   hit_take_here(word, who, mark, before, seen)  the same, where lower is that of *who, read in the step, after the word: seen = *who.
-//   hit_pop_here(word, head, object)   if the upper half of word is lane_number(): takes the first object off a list, in one
+//   hit_take_here(word, who, mark, before, seen)  the same, where lower is that of *who, read in
+//                                                 the step, after the word: seen = *who.
+//   hit_pop_here(word, head, object)   if the upper half of word is lane_number(): takes the first
+//                                      object off a list, in one
 //                          step.
-//   hit_push_here<at>(word, who, object)  for hits: if word is as for hit_take_here(): puts the object first in the CountedList `at` bytes into
-//                          what the upper 48 bits of *who are the address of, and counts it, in one step. kLast: that would leave a
-//                          countdown of 0 or less. Also then the object's first word may have been written.
+//   hit_push_here<at>(word, who, object)  for hits: if word is as for hit_take_here(): puts the
+//                                         object first in the CountedList `at` bytes into
+//                          what the upper 48 bits of *who are the address of, and counts it, in one
+//                          step. kLast: that would leave a countdown of 0 or less. Also then the
+//                          object's first word may have been written.
 //   pushes_here()          false if that may not be called; always the same.
 //   interruptions()        how many of these steps were interrupted so far, of all threads.
 //   numbers_for_hits()     false if hit_*_here() may not be called.
-//   restart_here()         whoever is in the middle of one of these starts again; and a barrier(). False: not to be had.
-//   wait(word, value, n)   sleeps while *word == value, at most n milliseconds; may wake early. wake(word, n) wakes at most n sleepers.
+//   restart_here()         whoever is in the middle of one of these starts again; and a barrier().
+//                          False: not to be had.
+//   wait(word, value, n)   sleeps while *word == value, at most n milliseconds; may wake early.
+//                          wake(word, n) wakes at most n sleepers.
 //   sleep_ms(n)            sleeps that long; may wake early.
 //   pause()                a hint for a spinning CPU.
 //   yield()                leaves the CPU to others for a moment, far less than a millisecond.
-//   reads_as(at, value)    whether the eight bytes at `at` hold the value, with acquire order; false where there is no memory any more.
-//   process_id()           the system's number of the process: that of a child differs from its parent's, but in other name spaces.
-//   thread_is_gone(id)     no thread of the process has this thread_id(). False where the system does not tell.
-//   block_signals()        blocks every signal of the calling thread and returns the old mask; restore_signals(mask) puts it back.
+//   reads_as(at, value)    whether the eight bytes at `at` hold the value, with acquire order;
+//                          false where there is no memory any more.
+//   process_id()           the system's number of the process: that of a child differs from its
+//                          parent's, but in other name spaces.
+//   thread_is_gone(id)     no thread of the process has this thread_id(). False where the system
+//                          does not tell.
+//   block_signals()        blocks every signal of the calling thread and returns the old mask;
+//                          restore_signals(mask) puts it back.
 //   say(text, n)           writes to standard error.
 #pragma once
 
@@ -87,50 +112,50 @@ struct Ground {
 };
 
 template <class P>
-concept Platform =
-    requires(Address a, Bytes n, unsigned attempt, std::atomic<uint32_t>& word, std::atomic<uint64_t>& who,
-             uint32_t number, uint64_t seen, void* object, const char* text) {
-      { P::page_size() } noexcept -> std::same_as<Bytes>;
-      { P::address_limit() } noexcept -> std::same_as<Bytes>;
-      { P::charges_by_mapping() } noexcept -> std::same_as<bool>;
-      { P::ground(attempt) } noexcept -> std::same_as<Ground>;
-      { P::extend(a, n) } noexcept -> std::same_as<Claim>;
-      { P::claim(a, n) } noexcept -> std::same_as<Claim>;
-      { P::reserve(n) } noexcept -> std::same_as<Address>;
-      { P::open(a, n) } noexcept -> std::same_as<bool>;
-      { P::release(a, n) } noexcept -> std::same_as<bool>;
-      { P::empty(a, n) } noexcept -> std::same_as<bool>;
-      { P::prefer_huge(a, n) } noexcept -> std::same_as<void>;
-      { P::move(a, a, n) } noexcept -> std::same_as<Move>;
-      { P::now_ms() } noexcept -> std::same_as<uint64_t>;
-      { P::now_ns() } noexcept -> std::same_as<uint64_t>;
-      { P::cpus() } noexcept -> std::same_as<uint32_t>;
-      { P::waits() } noexcept -> std::same_as<uint64_t>;
-      { P::thread_id() } noexcept -> std::same_as<uint32_t>;
-      { P::process_id() } noexcept -> std::same_as<uint32_t>;
-      { P::lane_number() } noexcept -> std::same_as<uint32_t>;
-      { P::take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
-      { P::hit_take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
-      { P::hit_take_here(word, who, number, number, seen) } noexcept -> std::same_as<Restartable>;
-      { P::hit_pop_here(word, &object, object) } noexcept -> std::same_as<Restartable>;
-      { P::template hit_push_here<32>(word, who, object) } noexcept -> std::same_as<Restartable>;
-      { P::pushes_here() } noexcept -> std::same_as<bool>;
-      { P::interruptions() } noexcept -> std::same_as<uint64_t>;
-      { P::numbers_for_hits() } noexcept -> std::same_as<bool>;
-      { P::restart_here() } noexcept -> std::same_as<bool>;
-      { P::single_threaded() } noexcept -> std::same_as<bool>;
-      { P::barrier() } noexcept -> std::same_as<bool>;
-      { P::wait(word, uint32_t{}) } noexcept;
-      { P::wait(word, uint32_t{}, uint64_t{}) } noexcept;
-      { P::wake(word, 1) } noexcept;
-      { P::sleep_ms(uint64_t{}) } noexcept;
-      { P::pause() } noexcept;
-      { P::yield() } noexcept;
-      { P::reads_as(object, seen) } noexcept -> std::same_as<bool>;
-      { P::thread_is_gone(number) } noexcept -> std::same_as<bool>;
-      { P::block_signals() } noexcept -> std::same_as<uint64_t>;
-      { P::restore_signals(uint64_t{}) } noexcept;
-      { P::say(text, n) } noexcept;
-    };
+concept Platform = requires(Address a, Bytes n, unsigned attempt, std::atomic<uint32_t>& word,
+                            std::atomic<uint64_t>& who, uint32_t number, uint64_t seen,
+                            void* object, const char* text) {
+  { P::page_size() } noexcept -> std::same_as<Bytes>;
+  { P::address_limit() } noexcept -> std::same_as<Bytes>;
+  { P::charges_by_mapping() } noexcept -> std::same_as<bool>;
+  { P::ground(attempt) } noexcept -> std::same_as<Ground>;
+  { P::extend(a, n) } noexcept -> std::same_as<Claim>;
+  { P::claim(a, n) } noexcept -> std::same_as<Claim>;
+  { P::reserve(n) } noexcept -> std::same_as<Address>;
+  { P::open(a, n) } noexcept -> std::same_as<bool>;
+  { P::release(a, n) } noexcept -> std::same_as<bool>;
+  { P::empty(a, n) } noexcept -> std::same_as<bool>;
+  { P::prefer_huge(a, n) } noexcept -> std::same_as<void>;
+  { P::move(a, a, n) } noexcept -> std::same_as<Move>;
+  { P::now_ms() } noexcept -> std::same_as<uint64_t>;
+  { P::now_ns() } noexcept -> std::same_as<uint64_t>;
+  { P::cpus() } noexcept -> std::same_as<uint32_t>;
+  { P::waits() } noexcept -> std::same_as<uint64_t>;
+  { P::thread_id() } noexcept -> std::same_as<uint32_t>;
+  { P::process_id() } noexcept -> std::same_as<uint32_t>;
+  { P::lane_number() } noexcept -> std::same_as<uint32_t>;
+  { P::take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
+  { P::hit_take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
+  { P::hit_take_here(word, who, number, number, seen) } noexcept -> std::same_as<Restartable>;
+  { P::hit_pop_here(word, &object, object) } noexcept -> std::same_as<Restartable>;
+  { P::template hit_push_here<32>(word, who, object) } noexcept -> std::same_as<Restartable>;
+  { P::pushes_here() } noexcept -> std::same_as<bool>;
+  { P::interruptions() } noexcept -> std::same_as<uint64_t>;
+  { P::numbers_for_hits() } noexcept -> std::same_as<bool>;
+  { P::restart_here() } noexcept -> std::same_as<bool>;
+  { P::single_threaded() } noexcept -> std::same_as<bool>;
+  { P::barrier() } noexcept -> std::same_as<bool>;
+  { P::wait(word, uint32_t{}) } noexcept;
+  { P::wait(word, uint32_t{}, uint64_t{}) } noexcept;
+  { P::wake(word, 1) } noexcept;
+  { P::sleep_ms(uint64_t{}) } noexcept;
+  { P::pause() } noexcept;
+  { P::yield() } noexcept;
+  { P::reads_as(object, seen) } noexcept -> std::same_as<bool>;
+  { P::thread_is_gone(number) } noexcept -> std::same_as<bool>;
+  { P::block_signals() } noexcept -> std::same_as<uint64_t>;
+  { P::restore_signals(uint64_t{}) } noexcept;
+  { P::say(text, n) } noexcept;
+};
 
 }  // namespace lanemalloc

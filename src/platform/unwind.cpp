@@ -1,21 +1,27 @@
 // Both ways to walk a stack. See unwind.h for what is promised.
 //
-// By tables: a walk that keeps the rules of them, about 40 instructions a frame (unwind_rules.h); where it does not know how to go on, all of
-// it again by backtrace() of the C library, which has libgcc_s walk, about 900 a frame. These two only read, and write to the stack, once prepare_unwinding()
-// has had the library loaded and its tables of registers made. A table is found by _dl_find_object, which takes no lock: so a
-// handler that samples may interrupt a capture, and a capture may interrupt dlopen. That is glibc 2.35 with gcc 12, or later.
-// Before that it is dl_iterate_phdr, under a lock of the dynamic linker: of the thread's own, if it is inside dlopen already, but
-// a child of fork that was made meanwhile would wait for good. The same, with libgcc_s' own lock, of code that a
-// program registers by __register_frame (just-in-time compilers).
+// By tables: a walk that keeps the rules of them, about 40 instructions a frame (unwind_rules.h);
+// where it does not know how to go on, all of it again by backtrace() of the C library, which has
+// libgcc_s walk, about 900 a frame. These two only read, and write to the stack, once
+// prepare_unwinding() has had the library loaded and its tables of registers made. A table is found
+// by _dl_find_object, which takes no lock: so a handler that samples may interrupt a capture, and a
+// capture may interrupt dlopen. That is glibc 2.35 with gcc 12, or later.
+// Before that it is dl_iterate_phdr, under a lock of the dynamic linker: of the thread's own, if it
+// is inside dlopen already, but a child of fork that was made meanwhile would wait for good. The
+// same, with libgcc_s' own lock, of code that a program registers by __register_frame (just-in-time
+// compilers).
 //
-// A program that is linked with -static has no header of its tables: a constructor enters them, after those of the lowest priorities. libgcc
-// aborts where it finds none for its own caller, so that is asked first.
+// A program that is linked with -static has no header of its tables: a constructor enters them,
+// after those of the lowest priorities. libgcc aborts where it finds none for its own caller, so
+// that is asked first.
 //
-// By frame pointers: each frame is two words, the caller's frame and the return address. A function that keeps no frame
-// pointer may have left anything there, so nothing is read that was not found to be readable, and the walk ends with the first frame
-// that does not lie above the one before it. That also ends it where a handler runs on a stack of its own, unless this
-// lies below the thread's. The innermost functions are the allocator's own: unless they keep frame pointers too, the first of them may
-// hold anything, and nothing would tell. So this way is there only where they do (kHasFrames).
+// By frame pointers: each frame is two words, the caller's frame and the return address. A function
+// that keeps no frame pointer may have left anything there, so nothing is read that was not found
+// to be readable, and the walk ends with the first frame that does not lie above the one before it.
+// That also ends it where a handler runs on a stack of its own, unless this lies below the
+// thread's. The innermost functions are the allocator's own: unless they keep frame pointers too,
+// the first of them may hold anything, and nothing would tell. So this way is there only where they
+// do (kHasFrames).
 #include "platform/unwind.h"
 
 #include <errno.h>
@@ -27,8 +33,9 @@
 #include "platform/linux.h"
 #include "platform/unwind_rules.h"
 
-// The linker's: where this library or program begins in memory, and where its code ends. All of it is the allocator's if the link
-// defines the third, which that of the shared libraries does (CMakeLists.txt).
+// The linker's: where this library or program begins in memory, and where its code ends. All of it
+// is the allocator's if the link defines the third, which that of the shared libraries does
+// (CMakeLists.txt).
 extern "C" {
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern const char etext[] __attribute__((visibility("hidden")));
@@ -47,8 +54,8 @@ namespace {
 enum class Way : uint8_t { kNone, kTables, kFrames };
 constinit std::atomic<Way> way{Way::kNone};
 
-// Whether the allocator is compiled with frame pointers: LANEMALLOC_FRAME_POINTERS of the build. On aarch64 compilers keep them unless
-// they are told otherwise.
+// Whether the allocator is compiled with frame pointers: LANEMALLOC_FRAME_POINTERS of the build. On
+// aarch64 compilers keep them unless they are told otherwise.
 #if defined(LANEMALLOC_FRAME_POINTERS) || defined(__aarch64__)
 constexpr bool kHasFrames = true;
 #else
@@ -56,15 +63,16 @@ constexpr bool kHasFrames = false;
 #endif
 
 constexpr unsigned kMostFrames = 64;
-// Of the allocator's, before the first of the program's. It has 4 to 6; where there are more, the outermost of a deep stack are lost.
-// Stacks deeper than kMostFrames are walked so much further.
+// Of the allocator's, before the first of the program's. It has 4 to 6; where there are more, the
+// outermost of a deep stack are lost. Stacks deeper than kMostFrames are walked so much further.
 constexpr unsigned kMostOwn = 8;
 
 NOINLINE bool has_tables() {
   struct {
     const void *text, *data, *function;
   } bases{};
-  return _Unwind_Find_FDE == nullptr || _Unwind_Find_FDE(__builtin_return_address(0), &bases) != nullptr;
+  return _Unwind_Find_FDE == nullptr ||
+         _Unwind_Find_FDE(__builtin_return_address(0), &bases) != nullptr;
 }
 
 Address address_of(const void* p) { return reinterpret_cast<Address>(p); }
@@ -74,13 +82,14 @@ bool is_own(Address code) {
          code - address_of(__ehdr_start) < address_of(etext) - address_of(__ehdr_start);
 }
 
-// Whether the 8-byte word at an aligned address may be read: the kernel reads the signals to be blocked before it finds that this
-// is no way to block them. Of all the calls that look at memory the one that no sandbox forbids; where one does, nothing is readable.
-// (Source: Abseil.)
+// Whether the 8-byte word at an aligned address may be read: the kernel reads the signals to be
+// blocked before it finds that this is no way to block them. Of all the calls that look at memory
+// the one that no sandbox forbids; where one does, nothing is readable. (Source: Abseil.)
 bool is_readable(Address word) {
   constexpr long kNoWay = ~0L;
   constexpr long kSignalSetSize = 8;
-  return arch::system_call(SYS_rt_sigprocmask, kNoWay, static_cast<long>(word), 0, kSignalSetSize) == -EINVAL;
+  return arch::system_call(SYS_rt_sigprocmask, kNoWay, static_cast<long>(word), 0,
+                           kSignalSetSize) == -EINVAL;
 }
 
 // Return addresses may carry a signature in the bits that are no address.
@@ -119,8 +128,9 @@ __attribute__((no_sanitize("address", "thread"))) unsigned walk_frames(Address a
   return n;
 }
 
-// The number of the process, and in the lower half how many of its threads are inside backtrace(). In a program that is linked statically
-// that takes a lock of the compiler's library. A thread that held this lock at a fork is not in the child, which would wait for ever.
+// The number of the process, and in the lower half how many of its threads are inside backtrace().
+// In a program that is linked statically that takes a lock of the compiler's library. A thread that
+// held this lock at a fork is not in the child, which would wait for ever.
 constinit std::atomic<uint64_t> inside_tables{0};
 
 // False: somebody was inside when the process forked. relaxed, both: only the numbers count.
@@ -164,14 +174,16 @@ NOINLINE unsigned capture_stack(Address* frames, unsigned most) {
     n = walk_frames(address_of(__builtin_frame_address(0)), found, most + kMostOwn);
   } else {
     const auto* frame = static_cast<const Address*>(__builtin_frame_address(0));
-    n = walk_by_rules({address_of(__builtin_return_address(0)), address_of(__builtin_dwarf_cfa()), frame[0]},
-                      found, most + kMostOwn);
+    n = walk_by_rules(
+        {address_of(__builtin_return_address(0)), address_of(__builtin_dwarf_cfa()), frame[0]},
+        found, most + kMostOwn);
   }
   if (by == Way::kTables && n == 0) {
     if (!enter_tables()) return 0;
     const int saved = errno;
     static_assert(sizeof(void*) == sizeof(Address));
-    n = static_cast<unsigned>(backtrace(reinterpret_cast<void**>(found), static_cast<int>(most + kMostOwn)));
+    n = static_cast<unsigned>(
+        backtrace(reinterpret_cast<void**>(found), static_cast<int>(most + kMostOwn)));
     errno = saved;
     leave_tables();
     // It begins with this function, and whatever stands between.

@@ -1,14 +1,19 @@
-// The tables are .eh_frame's (DWARF's call frame information), found by the C library's _dl_find_object (glibc 2.35), which takes no lock.
-// From a table's program for a place in code follows one rule, if it is a usual one: the caller's frame lies so far above the stack or
-// the frame pointer, the return address at its end, the caller's frame pointer in it or still in the register. Others are left to
-// the C library's walk, which knows all registers and expressions. (Source: DWARF 5, 6.4; Linux Standard Base, 10.6: .eh_frame, .eh_frame_hdr.)
+// The tables are .eh_frame's (DWARF's call frame information), found by the C library's
+// _dl_find_object (glibc 2.35), which takes no lock. From a table's program for a place in code
+// follows one rule, if it is a usual one: the caller's frame lies so far above the stack or the
+// frame pointer, the return address at its end, the caller's frame pointer in it or still in the
+// register. Others are left to the C library's walk, which knows all registers and expressions.
+// (Source: DWARF 5, 6.4; Linux Standard Base, 10.6: .eh_frame, .eh_frame_hdr.)
 //
-// Rules are kept in a table, one word each, by a hash of the return address and of the build that its code is of: nobody tells when a library
-// is unloaded, and another one may lie in its place. Nothing is kept of a library that has no build id.
-// A word is all there is to a rule, so threads and handlers that write and read the same place need no order: a reader finds a word that
-// somebody has stored, whole, and it is of this hash or not. 54 bits of the hash must agree, 14 by its place.
+// Rules are kept in a table, one word each, by a hash of the return address and of the build that
+// its code is of: nobody tells when a library is unloaded, and another one may lie in its place.
+// Nothing is kept of a library that has no build id.
+// A word is all there is to a rule, so threads and handlers that write and read the same place need
+// no order: a reader finds a word that somebody has stored, whole, and it is of this hash or not.
+// 54 bits of the hash must agree, 14 by its place.
 //
-//   rule word:   63 .. 24 hash | 23 .. 10 frame's size / 8 | 9 .. 2 saved frame pointer, see there, / 8 | 1 .. 0 kind
+//   rule word:   63 .. 24 hash | 23 .. 10 frame's size / 8
+//                | 9 .. 2 saved frame pointer, see there, / 8 | 1 .. 0 kind
 #include "platform/unwind_rules.h"
 
 #include <dlfcn.h>
@@ -37,8 +42,8 @@ enum class Kind : uint64_t { kUnknown, kOutermost, kFromStackPointer, kFromFrame
 struct Rule {
   Kind kind;
   Address size;  // of what lies between that register and the end of the frame
-  // The caller's frame pointer lies so far below that end; 0: it is still in the register. On aarch64: so far above that register, always, and
-  // the return address behind it.
+  // The caller's frame pointer lies so far below that end; 0: it is still in the register. On
+  // aarch64: so far above that register, always, and the return address behind it.
   Address saved;
 };
 
@@ -53,7 +58,8 @@ struct Object {
   bool find(Address code) {
     if (code - begins < ends - begins) return true;
     dl_find_object at;
-    if (_dl_find_object == nullptr || _dl_find_object(reinterpret_cast<void*>(code), &at) != 0) return false;
+    if (_dl_find_object == nullptr || _dl_find_object(reinterpret_cast<void*>(code), &at) != 0)
+      return false;
     if (at.dlfo_eh_frame == nullptr) return false;
     begins = reinterpret_cast<Address>(at.dlfo_map_start);
     ends = reinterpret_cast<Address>(at.dlfo_map_end);
@@ -128,7 +134,8 @@ class Reader {
   const uint8_t* at_;
 };
 
-// Where the frame ends: so far above a register; and at which distance from there two registers were saved.
+// Where the frame ends: so far above a register; and at which distance from there two registers
+// were saved.
 struct Row {
   static constexpr int64_t kSame = 0, kUndefined = 1, kElsewhere = 2;  // distances that are none
   static constexpr uint64_t kNoRegister = ~uint64_t{0};
@@ -148,7 +155,8 @@ struct Entry {
   uint64_t code_unit;
   int64_t data_unit;
 
-  // Runs the program up to `code`, from where the function begins. False: this is none of the usual ones.
+  // Runs the program up to `code`, from where the function begins. False: this is none of the usual
+  // ones.
   bool run(Reader program, const uint8_t* end, Address begins, Address code, Row& row) const {
     constexpr unsigned kMostRemembered = 4;
     Row remembered[kMostRemembered];
@@ -268,7 +276,8 @@ Rule rule_of(const Row& row) {
   if (row.frame_pointer > Row::kUndefined) return kNone;
   // The CPU or the usual prologue puts it there.
 #if defined(__aarch64__)
-  const bool is_usual = is_saved && row.return_address == row.frame_pointer + static_cast<int64_t>(kWord);
+  const bool is_usual =
+      is_saved && row.return_address == row.frame_pointer + static_cast<int64_t>(kWord);
   const Address saved = row.size + static_cast<Address>(row.frame_pointer);
 #else
   const bool is_usual = row.return_address == -static_cast<int64_t>(kWord);
@@ -277,13 +286,15 @@ Rule rule_of(const Row& row) {
   if (!is_usual || row.size % kWord != 0 || row.size / kWord >= 1u << 14 || saved % kWord != 0 ||
       saved / kWord >= 1u << 8)
     return kNone;
-  return {row.from == kStackPointer ? Kind::kFromStackPointer : Kind::kFromFramePointer, row.size, saved};
+  return {row.from == kStackPointer ? Kind::kFromStackPointer : Kind::kFromFramePointer, row.size,
+          saved};
 }
 
 // Pointers in tables: distances of 4 bytes, from where they stand or from the index.
 constexpr uint8_t kSigned4 = 0x0B, kUnsigned4 = 0x03, kFromHere = 0x10, kFromIndex = 0x30;
 
-// The entry of the last function that begins at `code` or below; 0 if there is none. The index has pairs of a function and its entry, in order.
+// The entry of the last function that begins at `code` or below; 0 if there is none. The index has
+// pairs of a function and its entry, in order.
 Address entry_for(Address index, Address code) {
   Reader head(reinterpret_cast<const void*>(index));
   const uint8_t expected[4] = {1, kFromHere | kSigned4, kUnsigned4, kFromIndex | kSigned4};
@@ -304,7 +315,8 @@ Address entry_for(Address index, Address code) {
   return count != 0 && at(pairs[first].begins) <= code ? at(pairs[first].entry) : 0;
 }
 
-// What the tables say of an address in code, not of a return address: that may be the next function's already.
+// What the tables say of an address in code, not of a return address: that may be the next
+// function's already.
 NOINLINE Rule look_up(Address index, Address code) {
   constexpr Rule kNone{Kind::kUnknown, 0, 0};
   const Address at = entry_for(index, code);

@@ -1,11 +1,13 @@
-// What a pool with a source of its own does: it only caches objects that it imports. Included by pool_work.h only.
-// Locking: a lane's list belongs to who is inside; the shelf to who has the pool's lock. The program's two functions are called
-// outside both.
+// What a pool with a source of its own does: it only caches objects that it imports. Included by
+// pool_work.h only.
+// Locking: a lane's list belongs to who is inside; the shelf to who has the pool's lock. The
+// program's two functions are called outside both.
 //
 //   source <-- batches --> shelf <-- batches --> a list in each lane's bin, and how many it holds
 //
-// An object lies in one of these, or in the reserve, or is in use; the budget counts them all. The same search as for other pools
-// finds them all: into every lane, whose lists go to the shelf, then at the shelf and the limit.
+// An object lies in one of these, or in the reserve, or is in use; the budget counts them all. The
+// same search as for other pools finds them all: into every lane, whose lists go to the shelf, then
+// at the shelf and the limit.
 //
 // Source: UMA's caches over other zones' items (uma_zcache_create); its buckets.
 #pragma once
@@ -34,7 +36,8 @@ Object* Pool<P>::obtain(Slot& slot) {
   return refill_from_shelf(slot);
 }
 
-// Into the lane; batches from there to the shelf, and from the shelf to the source, where there are more than some.
+// Into the lane; batches from there to the shelf, and from the shelf to the source, where there are
+// more than some.
 template <class P>
 void Pool<P>::keep_imported(Object* object, Slot& slot) {
   const auto batch = static_cast<int64_t>(kind_.batch.load(std::memory_order_relaxed));
@@ -71,7 +74,8 @@ Object* Pool<P>::take_off(Object*& list, uint64_t n) {
   return first;
 }
 
-// Each step leaves the shelf whole, for a child that is forked meanwhile. False, and they lie in an overflow lane: a handler.
+// Each step leaves the shelf whole, for a child that is forked meanwhile. False, and they lie in an
+// overflow lane: a handler.
 template <class P>
 bool Pool<P>::put_on_shelf(Object* list, Slot& slot) {
   if (lock_.is_held()) kind_.met_contention();

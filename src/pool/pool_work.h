@@ -8,8 +8,9 @@
 
 namespace lanemalloc {
 
-// A turn with the pool's lock. A handler that may not wait for it leaves word, and tries once more: if that fails too, it is because
-// of somebody who gives the lock back later, and then finds the word. What he is to find must be in its place before.
+// A turn with the pool's lock. A handler that may not wait for it leaves word, and tries once more:
+// if that fails too, it is because of somebody who gives the lock back later, and then finds the
+// word. What he is to find must be in its place before.
 template <class P>
 class Pool<P>::Locked {
  public:
@@ -38,7 +39,8 @@ class Pool<P>::Locked {
  private:
   bool leave_word() {
     pool_.missed_.store(true, std::memory_order_release);
-    // Word, then a try; there the lock is given back, then a look for word: one of the two sees the other.
+    // Word, then a try; there the lock is given back, then a look for word: one of the two sees the
+    // other.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     return pool_.lock_.try_acquire(visit_);
   }
@@ -102,7 +104,9 @@ bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
 template <class P>
 void Pool<P>::publish() {
   const bool plain = !is_elaborate_ && budget_.limit() == Budget::kNone && reserve_ == 0;
-  engine_.relabel(owner_, is_elaborate_ ? 0 : plain ? owner_.handle : owner_.handle | Labels::kMissed);
+  engine_.relabel(owner_, is_elaborate_ ? 0
+                          : plain       ? owner_.handle
+                                        : owner_.handle | Labels::kMissed);
 }
 
 // --- Allocating.
@@ -122,7 +126,8 @@ void* Pool<P>::allocate_slowly(uint32_t flags, Slot& slot) {
   if (object == nullptr && (flags & kWait) != 0 && !is_busy(slot.load(std::memory_order_relaxed)))
     object = wait(slot);
   if (object != nullptr) return hand_out(object, flags, slot);
-  if (!budget_.may_take(kind_.size)) counters_.limit_failures.fetch_add(1, std::memory_order_relaxed);
+  if (!budget_.may_take(kind_.size))
+    counters_.limit_failures.fetch_add(1, std::memory_order_relaxed);
   return nullptr;
 }
 
@@ -130,7 +135,8 @@ void* Pool<P>::allocate_slowly(uint32_t flags, Slot& slot) {
 template <class P>
 bool Pool<P>::initialize(Object* object) {
   if (LIKELY(is_initialized(object))) return true;
-  if (functions_.init != nullptr && functions_.init(start_of(object), bytes_, functions_.argument) != 0)
+  if (functions_.init != nullptr &&
+      functions_.init(start_of(object), bytes_, functions_.argument) != 0)
     return false;
   kind_.tag_of(object) = 1;
   return true;
@@ -143,7 +149,8 @@ void* Pool<P>::hand_out(Object* object, uint32_t flags, Slot& slot) {
   if (!is_imported()) engine_.check_out(p);
   bool good = initialize(object);
   if (good && (flags & kZero) != 0) memset(p, 0, bytes_);
-  if (good && functions_.ctor != nullptr) good = functions_.ctor(p, bytes_, functions_.argument) == 0;
+  if (good && functions_.ctor != nullptr)
+    good = functions_.ctor(p, bytes_, functions_.argument) == 0;
   if (LIKELY(good)) return p;
   if (!is_imported()) engine_.check_in(p);
   put_back(object, slot);
@@ -210,7 +217,8 @@ FAST void Pool<P>::put_into_lane(Object* object, Slot& slot) {
   engine_.free_of(kind_, object, slot);
 }
 
-// In a fork child, of an object whose slab lies in a lane that is set aside: nobody would look for it there.
+// In a fork child, of an object whose slab lies in a lane that is set aside: nobody would look for
+// it there.
 template <class P>
 bool Pool<P>::keep_beside(Object* object, Slot& slot) {
   World<P>& world = engine_.world();
@@ -241,8 +249,8 @@ typename Pool<P>::Taker Pool<P>::hand_over(Object* object, Slot& slot) {
   if (first_ == nullptr) last_ = nullptr;
   waiters_.store(waiters_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
   waiter->object = object;
-  // release: the waiter sees which object, and what is in it [served.release]. Afterwards the waiter may be gone: waking an address
-  // that nobody sleeps at does nothing.
+  // release: the waiter sees which object, and what is in it [served.release]. Afterwards the
+  // waiter may be gone: waking an address that nobody sleeps at does nothing.
   waiter->served.store(1, std::memory_order_release);
   P::wake(waiter->served, 1);
   return Taker::kSomebody;
@@ -339,7 +347,8 @@ void Pool<P>::announce() {
                    std::memory_order_relaxed);
 }
 
-// In a fork child: those who waited are not here. What is half done in the line and the reserve is done again.
+// In a fork child: those who waited are not here. What is half done in the line and the reserve is
+// done again.
 template <class P>
 void Pool<P>::forget_line() {
   is_in_child_ = false;

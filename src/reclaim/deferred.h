@@ -1,18 +1,20 @@
-// Deferred: what a lane has deferred: objects of malloc in one ring, and calls in another. It lies in blocks of its own, which the lane
-// takes at its first deferred free and keeps.
-// Called by: engine, inside the lane (engine_safepoint.h). Locking: none, but for `caller` and `called`.
+// Deferred: what a lane has deferred: objects of malloc in one ring, and calls in another. It lies
+// in blocks of its own, which the lane takes at its first deferred free and keeps.
+// Called by: engine, inside the lane (engine_safepoint.h). Locking: none, but for `caller` and
+// `called`.
 //
-// Objects are freed inside the lane, so that who does it enters once for many. Calls are made outside any lane, of each lane by one thread
-// at a time, so that they end in their order; neighbours that are alike are one call. They stay in the ring until they have returned: what
-// a fork child finds there is still to be called, but for those that had begun.
+// Objects are freed inside the lane, so that who does it enters once for many. Calls are made
+// outside any lane, of each lane by one thread at a time, so that they end in their order;
+// neighbours that are alike are one call. They stay in the ring until they have returned: what a
+// fork child finds there is still to be called, but for those that had begun.
 #pragma once
 
 #include "reclaim/ring.h"
 
 namespace lanemalloc {
 
-// free(context, objects, n) is called, with this object and those of the next calls that are alike. What a deferred call is made of; frees
-// of heaps' and pools' objects are calls.
+// free(context, objects, n) is called, with this object and those of the next calls that are alike.
+// What a deferred call is made of; frees of heaps' and pools' objects are calls.
 struct Call {
   static constexpr uint32_t kMostAtOnce = 32;
 
@@ -41,7 +43,8 @@ struct Deferred {
   uint64_t freed() const {
     const uint64_t returned = called.load(std::memory_order_relaxed);
     uint64_t at = calls.taken(), taken_out = 0;
-    calls.for_each([&](const Call& call) { taken_out += at++ >= returned && call.free == nothing ? 1 : 0; });
+    calls.for_each(
+        [&](const Call& call) { taken_out += at++ >= returned && call.free == nothing ? 1 : 0; });
     return objects.taken() + returned + taken_out;
   }
 
@@ -57,8 +60,8 @@ struct Deferred {
     const uint64_t n = called.load(std::memory_order_acquire) - calls.taken();
     if (n != 0) calls.drop(static_cast<uint32_t>(n));
   }
-  // Takes out some calls with this context; what is in their places does nothing. True if there may be more: too many, or another thread is
-  // just making some.
+  // Takes out some calls with this context; what is in their places does nothing. True if there may
+  // be more: too many, or another thread is just making some.
   bool take_out(const void* context, const void* who, Call* out, uint32_t& n) {
     const void* making = caller.load(std::memory_order_acquire);
     if (making != nullptr && making != who) return true;
@@ -95,8 +98,8 @@ class Calls {
   Calls() = default;
   Calls(const Calls&) = delete;
 
-  // Inside the lane: those of its oldest batch, if they may be made, at most until so many have ever been made. None while somebody makes
-  // others.
+  // Inside the lane: those of its oldest batch, if they may be made, at most until so many have
+  // ever been made. None while somebody makes others.
   void take(Deferred& deferred, Epoch upto, uint64_t until, const void* who) {
     Ring<Call>& ring = deferred.calls;
     // acquire: the calls before have returned. Pairs with [done].
@@ -111,7 +114,8 @@ class Calls {
   }
   bool is_empty() const { return count_ == 0; }
 
-  // Outside. Returns how many there were. freed: those that were not taken out before are added to it.
+  // Outside. Returns how many there were. freed: those that were not taken out before are added to
+  // it.
   uint32_t make(size_t& freed) {
     if (count_ == 0) return 0;
     uint64_t begun = from_->begun.load(std::memory_order_relaxed);

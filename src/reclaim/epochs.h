@@ -1,7 +1,8 @@
-// Epochs: tells when no reader can be reading what was unlinked before. Readers announce the epoch in which a section of theirs
-// begins; whoever frees begins a new epoch after unlinking (its tag), and frees once every reader is in that one or later.
-// Called by: engine (defer, poll, wait, fork), abi (readers). Locking: rank kReaders for the list of readers; what readers do
-// themselves takes none (include/lanemalloc/safepoint.h).
+// Epochs: tells when no reader can be reading what was unlinked before. Readers announce the epoch
+// in which a section of theirs begins; whoever frees begins a new epoch after unlinking (its tag),
+// and frees once every reader is in that one or later.
+// Called by: engine (defer, poll, wait, fork), abi (readers). Locking: rank kReaders for the list
+// of readers; what readers do themselves takes none (include/lanemalloc/safepoint.h).
 //
 //   reader                                        who frees
 //   ------                                        ---------
@@ -10,30 +11,34 @@
 //   (compiler fence)                              ... any time later, any thread ...
 //   read what is linked     [read]                oldest = now, acquire                   [before]
 //   epoch = 0, release      [withdraw]            membarrier: a full barrier on every thread
-//                                                 each reader's epoch, acquire: the smallest that is not 0, or oldest  [peek]
+//                                                 each reader's epoch, acquire          [peek]
+//                                                   the smallest that is not 0, or oldest
 //                                                 tag <= that: free the object
 //
-// Why nobody reads what is freed. Take a reader's section, and an object with tag <= safe, where safe is what one look found.
-//   - [peek] saw the section's epoch e >= safe >= tag. Then [announce] read what [advance] wrote or later, so it sees the unlinking:
-//     [read] does not find the object.
-//   - [peek] did not see it since it came later. The barrier falls somewhere in the reader's order. Had it fallen after
-//     [enter], the store would have been visible to [peek]. So it fell before [enter], thus before [read]; the unlinking came before
-//     [advance], that before [before] (safe <= oldest, so it read what [advance] wrote), and that before the barrier: [read]
-//     sees it.
-//   - [peek] did not see it since it was over: it read the 0, or the later epoch of an online reader, that came after it. That
-//     store is a release, so the reads come before the free.
-// An epoch may be older than its section: a reader was stopped between [announce] and [enter]. That only delays. And safe may
-// be above the epoch of such a reader: the second case says why that is right. So safe only rises, and one look does for all tags
-// up to it, in every lane.
+// Why nobody reads what is freed. Take a reader's section, and an object with tag <= safe, where
+// safe is what one look found.
+//   - [peek] saw the section's epoch e >= safe >= tag. Then [announce] read what [advance] wrote or
+//     later, so it sees the unlinking: [read] does not find the object.
+//   - [peek] did not see it since it came later. The barrier falls somewhere in the reader's order.
+//     Had it fallen after [enter], the store would have been visible to [peek]. So it fell before
+//     [enter], thus before [read]; the unlinking came before [advance], that before [before] (safe
+//     <= oldest, so it read what [advance] wrote), and that before the barrier: [read] sees it.
+//   - [peek] did not see it since it was over: it read the 0, or the later epoch of an online
+//     reader, that came after it. That store is a release, so the reads come before the free.
+// An epoch may be older than its section: a reader was stopped between [announce] and [enter]. That
+// only delays. And safe may be above the epoch of such a reader: the second case says why that is
+// right. So safe only rises, and one look does for all tags up to it, in every lane.
 //
-// A thread may end in a section. It cannot say so itself, since destructors that run later may still read. So when it ends it marks the
-// epoch of each section that it is in (kEnding), which ends with the section or the next one; and whoever looks asks the system whether the
-// thread is there. One that is not reads nothing, and its sections are over. The number of a thread may be another's by then: that one
-// seems to be in the section, and readers go on waiting. Without the mark it would not do to ask, be the thread's number ever so well
-// known: the reader may have been given to another thread, whose thread pointer is that of the one that is gone.
+// A thread may end in a section. It cannot say so itself, since destructors that run later may
+// still read. So when it ends it marks the epoch of each section that it is in (kEnding), which
+// ends with the section or the next one; and whoever looks asks the system whether the thread is
+// there. One that is not reads nothing, and its sections are over. The number of a thread may be
+// another's by then: that one seems to be in the section, and readers go on waiting. Without the
+// mark it would not do to ask, be the thread's number ever so well known: the reader may have been
+// given to another thread, whose thread pointer is that of the one that is gone.
 //
-// Where the system has no barrier (lane_epoch.fences, set while there is no reader), readers have a fence of their own
-// between [enter] and [read], and who looks has one instead of the membarrier.
+// Where the system has no barrier (lane_epoch.fences, set while there is no reader), readers have a
+// fence of their own between [enter] and [read], and who looks has one instead of the membarrier.
 //
 // Source: FreeBSD's SMR (sys/kern/subr_smr.c); P1202 for the asymmetric fences.
 #pragma once
@@ -53,7 +58,8 @@ class Epochs {
  public:
   // Begins an epoch, whose readers see what the caller did before.
   Epoch advance() {
-    // release: publishes the unlinking to readers, and to who looks. Pairs with [announce] and [before].
+    // release: publishes the unlinking to readers, and to who looks. Pairs with [announce] and
+    // [before].
     return word(shared_.now).fetch_add(1, std::memory_order_release) + 1;  // [advance]
   }
   // What has this tag or a smaller one may be freed.
@@ -62,10 +68,12 @@ class Epochs {
     return safe_.load(std::memory_order_acquire);
   }
   Epoch now() { return word(shared_.now).load(std::memory_order_relaxed); }
-  // Whether readers tell what may be freed: there was one, and the barrier that they rely on is still to be had.
+  // Whether readers tell what may be freed: there was one, and the barrier that they rely on is
+  // still to be had.
   bool can_tell() const { return can_tell_.load(std::memory_order_relaxed); }
 
-  // Looks at all readers. True if safe() has risen. must: waits for others who hold the list, if the visit may.
+  // Looks at all readers. True if safe() has risen. must: waits for others who hold the list, if
+  // the visit may.
   bool look(Visit& visit, bool must) {
     if (!can_tell() || !(must ? lock_.acquire(visit) : lock_.try_acquire(visit))) return false;
     const Epoch before = safe_.load(std::memory_order_relaxed);
@@ -76,7 +84,8 @@ class Epochs {
     return oldest > before;
   }
 
-  // Names the reader that has held up tags from `tag` on for longest, if that is a second; once a second.
+  // Names the reader that has held up tags from `tag` on for longest, if that is a second; once a
+  // second.
   void name_stuck(Epoch tag, Visit& visit) {
     const uint64_t now_ns = P::now_ns();
     if (!lock_.try_acquire(visit)) return;
@@ -86,12 +95,14 @@ class Epochs {
       if (epoch == 0 || number_of(epoch) >= tag || number_of(epoch) != r->stuck_epoch) continue;
       if (longest == nullptr || r->stuck_since < longest->stuck_since) longest = r;
     }
-    if (longest != nullptr && now_ns - longest->stuck_since >= kSecond && now_ns - named_at_ >= kSecond) {
+    if (longest != nullptr && now_ns - longest->stuck_since >= kSecond &&
+        now_ns - named_at_ >= kSecond) {
       named_at_ = now_ns;
       const uint64_t tenths = (now_ns - longest->stuck_since) / (kSecond / 10);
       Text line;
-      line << "lanemalloc: reader '" << longest->name << "' at " << static_cast<const void*>(longest)
-           << " has held up deferred frees for " << tenths / 10 << '.' << tenths % 10 << " s";
+      line << "lanemalloc: reader '" << longest->name << "' at "
+           << static_cast<const void*>(longest) << " has held up deferred frees for " << tenths / 10
+           << '.' << tenths % 10 << " s";
       if (P::thread_is_gone(longest->thread_id))
         line << "; thread " << uint64_t{longest->thread_id} << ", which registered it, is gone";
       line.end();
@@ -114,7 +125,8 @@ class Epochs {
       word(reader.thread).store(thread, std::memory_order_relaxed);
       reader.thread_id = P::thread_id();
       if (name == nullptr) name = "reader";
-      for (size_t i = 0; i + 1 < sizeof reader.name && name[i] != '\0'; ++i) reader.name[i] = name[i];
+      for (size_t i = 0; i + 1 < sizeof reader.name && name[i] != '\0'; ++i)
+        reader.name[i] = name[i];
       reader.next = first_;
       first_ = &reader;
     }
@@ -136,12 +148,14 @@ class Epochs {
   bool is_in_section(const void* thread, Visit& visit) {
     if (!lock_.acquire(visit)) return true;
     const lane_reader* r = first_;
-    while (r != nullptr && !(word(r->thread).load(std::memory_order_relaxed) == thread && is_read(*r)))
+    while (r != nullptr &&
+           !(word(r->thread).load(std::memory_order_relaxed) == thread && is_read(*r)))
       r = r->next;
     lock_.release(visit);
     return r != nullptr;
   }
-  // The calling thread ends. It may leave its sections yet, or begin others. False: it was the last in no registered reader.
+  // The calling thread ends. It may leave its sections yet, or begin others. False: it was the last
+  // in no registered reader.
   bool thread_ends(const void* thread, Visit& visit) {
     if (!lock_.acquire(visit)) return true;
     bool has_any = false;
@@ -165,7 +179,8 @@ class Epochs {
   }
 
   Lock<P>& lock() { return lock_; }
-  // In a fork child: the readers of other threads are not there. The list is whole at every instant: it is changed by one store.
+  // In a fork child: the readers of other threads are not there. The list is whole at every
+  // instant: it is changed by one store.
   void keep_readers_of(const void* thread) {
     for (lane_reader** place = &first_; *place != nullptr;) {
       if (word((*place)->thread).load(std::memory_order_relaxed) == thread) {
@@ -195,7 +210,8 @@ class Epochs {
   static void end_section(lane_reader& reader) {
     Text line;
     line << "lanemalloc: reader '" << reader.name << "' at " << static_cast<const void*>(&reader)
-         << ": thread " << uint64_t{reader.thread_id} << " has ended in a read section, which is over";
+         << ": thread " << uint64_t{reader.thread_id}
+         << " has ended in a read section, which is over";
     line.end();
     P::say(line.data(), line.size());
     reader.depth = reader.online = 0;
@@ -214,7 +230,8 @@ class Epochs {
 
   // The smallest epoch that a reader is in; 0 where that cannot be told.
   Epoch oldest_epoch() {
-    // acquire: what was unlinked before those epochs was unlinked before the barrier. Pairs with [advance].
+    // acquire: what was unlinked before those epochs was unlinked before the barrier. Pairs with
+    // [advance].
     const Epoch now = word(shared_.now).load(std::memory_order_acquire);  // [before]
     Epoch oldest = now;
     if (word(shared_.fences).load(std::memory_order_relaxed) != 0) {
@@ -224,7 +241,8 @@ class Epochs {
       return 0;
     }
     for (lane_reader* r = first_; r != nullptr; r = r->next) {
-      // acquire: a section that is over was over before. Pairs with [withdraw], and [enter] of an online reader.
+      // acquire: a section that is over was over before. Pairs with [withdraw], and [enter] of an
+      // online reader.
       const Epoch epoch = word(r->epoch).load(std::memory_order_acquire);  // [peek]
       if (epoch == 0 || number_of(epoch) >= now) continue;
       if ((epoch & kEnding) != 0 && P::thread_is_gone(r->thread_id)) {

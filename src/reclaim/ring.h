@@ -1,13 +1,16 @@
-// Ring: what one lane has deferred, oldest first, cut into batches that carry the epoch in which they were complete.
-// Called by: engine, inside the lane (engine_safepoint.h). Locking: none, but for what is_empty() and the counters read.
+// Ring: what one lane has deferred, oldest first, cut into batches that carry the epoch in which
+// they were complete.
+// Called by: engine, inside the lane (engine_safepoint.h). Locking: none, but for what is_empty()
+// and the counters read.
 //
 //   begin_                                                           end_
 //     | free |  batch, tag 7  |  batch, tag 9  |  open batch  |  free | 1 |
 //            ^ head_                           ^ open_        ^ next_
 //
-// A batch does not wrap around; an open one that reaches the end is cut there. A deferred free stores its object at next_ while that is
-// below limit(), and asks nothing else: the open batch is complete there, the ring is full, or it is time to free some. One entry behind the end is for
-// who frees: it marks the end of what it frees (Lane::free_deferred).
+// A batch does not wrap around; an open one that reaches the end is cut there. A deferred free
+// stores its object at next_ while that is below limit(), and asks nothing else: the open batch is
+// complete there, the ring is full, or it is time to free some. One entry behind the end is for who
+// frees: it marks the end of what it frees (Lane::free_deferred).
 #pragma once
 
 #include "base/atomics.h"
@@ -20,7 +23,8 @@ template <class Entry>
 class Ring {
  public:
   static constexpr uint32_t kBatchesARing = 16;  // complete ones
-  static constexpr uint32_t kStep = 256;         // entries that are added in a row, and nothing else is done
+  // Entries that are added in a row, and nothing else is done
+  static constexpr uint32_t kStep = 256;
 
   // next: the word that holds the next free place.
   explicit Ring(std::atomic<Entry*>& next) : next_(next) {}
@@ -56,7 +60,8 @@ class Ring {
     add_batch(begin_epoch());
     return true;
   }
-  // What is open, whatever there is. Joins the batch before, which then waits as long, where there are too many.
+  // What is open, whatever there is. Joins the batch before, which then waits as long, where there
+  // are too many.
   template <class BeginEpoch>
   void cut(BeginEpoch begin_epoch) {
     if (open_entries() == 0) return;
@@ -69,7 +74,8 @@ class Ring {
   }
 
   // --- Taking out.
-  // So many entries from head() on may be freed: what is left of the oldest batch, if its tag is not above `upto`.
+  // So many entries from head() on may be freed: what is left of the oldest batch, if its tag is
+  // not above `upto`.
   uint32_t ready(Epoch upto) const {
     if (count_ == 0 || batches_[first_].tag > upto) return 0;
     return static_cast<uint32_t>(batches_[first_].end - head_);
@@ -89,7 +95,8 @@ class Ring {
   template <class Visitor>
   void for_each(Visitor visit) const {
     Entry* at = head_;
-    for (uint64_t n = added() - taken(); n > 0; --n, at = at + 1 == end_ ? begin_ : at + 1) visit(*at);
+    for (uint64_t n = added() - taken(); n > 0; --n, at = at + 1 == end_ ? begin_ : at + 1)
+      visit(*at);
   }
 
   // --- Figures. From outside the lane they are hints.

@@ -1,17 +1,20 @@
-// Batch: freed objects on their way to the lane that owns them. The objects themselves are the list: some of them, the
-// holders, name the others, as many as fit into one cache line. A name is that of a row: objects of one slab that were freed one
-// after the other.
+// Batch: freed objects on their way to the lane that owns them. The objects themselves are the
+// list: some of them, the holders, name the others, as many as fit into one cache line. A name is
+// that of a row: objects of one slab that were freed one after the other.
 // Called by: lane (send, receive), depot. Locking: none; a batch has one thread at a time.
 //
 //   first -> holder: [ next, and how many it names | earlier (lane/inbox.h) | name | name | .. ]
 //                       |                                                     |
 //                       |                     the last object of a row, and how many come before it
 //                       v                                                     |
-//                    holder -> .. -> null       last -> first -> second -> .. -> last     a ring, in the order in which they were freed
+//                    holder -> .. -> null       last -> first -> second -> .. -> last
+//                                               a ring, in the order in which they were freed
 //
-// The taker waits for cache lines that other cores have written: for that of a row's last object, and for a holder's. Objects that are rows
-// of their own were neither read nor written on the way; the taker writes to them, but a store waits for nobody. The order stays: objects
-// that were allocated one after the other lie beside each other the next time as well. Objects of 16 bytes are holders all.
+// The taker waits for cache lines that other cores have written: for that of a row's last object,
+// and for a holder's. Objects that are rows of their own were neither read nor written on the way;
+// the taker writes to them, but a store waits for nobody. The order stays: objects that were
+// allocated one after the other lie beside each other the next time as well. Objects of 16 bytes
+// are holders all.
 #pragma once
 
 #include "slab/slab.h"
@@ -29,8 +32,8 @@ class Batch {
 
   bool is_empty() const { return first_ == nullptr; }
 
-  // Adds an object; slab: what the page map says of it; `places` says what places_in() its size is, if it has to be a holder.
-  // False: it is the one that was added last, and nothing has changed.
+  // Adds an object; slab: what the page map says of it; `places` says what places_in() its size is,
+  // if it has to be a holder. False: it is the one that was added last, and nothing has changed.
   template <class Places>
   FAST bool add(Object* object, MapEntry slab, Places places) {
     if (slab.bits() == slab_.bits()) return lengthen(object);
@@ -60,12 +63,14 @@ class Batch {
     first_ = nullptr;
     return first;
   }
-  // Whoever was adding an object, or taking the batch, was torn off: what had not been written down yet is left out. places(first): what
-  // places_in() the size of the first holder is. If it is not this one that place_ is in, nothing is named by it yet, or it is closed.
+  // Whoever was adding an object, or taking the batch, was torn off: what had not been written down
+  // yet is left out. places(first): what places_in() the size of the first holder is. If it is not
+  // this one that place_ is in, nothing is named by it yet, or it is closed.
   template <class Places>
   void mend(Places places) {
     if (first_ != nullptr) {
-      const auto into = reinterpret_cast<uintptr_t>(place_) - reinterpret_cast<uintptr_t>(names_of(first_));
+      const auto into =
+          reinterpret_cast<uintptr_t>(place_) - reinterpret_cast<uintptr_t>(names_of(first_));
       if (into > places(first_)) {
         place_ = names_of(first_);
       } else if (into != 0) {
@@ -84,8 +89,9 @@ class Batch {
     slab_ = MapEntry();
   }
 
-  // Calls visit(first, last, n) for each row of a batch from take(): n objects of one slab, linked from the first to the last; what the
-  // last one's link says is of no use. Rows come in the opposite order. visit() may do with them whatever it likes.
+  // Calls visit(first, last, n) for each row of a batch from take(): n objects of one slab, linked
+  // from the first to the last; what the last one's link says is of no use. Rows come in the
+  // opposite order. visit() may do with them whatever it likes.
   template <class Visit>
   static void for_each_row(Object* holder, Visit visit) {
     while (holder != nullptr) {
@@ -117,7 +123,8 @@ class Batch {
   }
 
  private:
-  // Of a name: how many come before the last object of the row. Above them is the address of that one.
+  // Of a name: how many come before the last object of the row. Above them is the address of that
+  // one.
   static constexpr unsigned kRowBits = 16;
   static constexpr uintptr_t kCountMask = 7;  // objects are aligned to eight at least
   static_assert((kHolderBytes - sizeof(Object)) / sizeof(uintptr_t) <= kCountMask);
@@ -141,13 +148,16 @@ class Batch {
     *place = (bits(object) << kRowBits) + before + 1;
     return true;
   }
-  // The last object of the ring may link to one that the name does not know yet, and that to the first. Then it is one more.
+  // The last object of the ring may link to one that the name does not know yet, and that to the
+  // first. Then it is one more.
   static void mend_row(uintptr_t& name) {
     Object* last = last_of(name);
     const uint16_t before = before_last(name);
     if (before == 0) return;
     uintptr_t found = 0;
-    for (const Object* object = last->next; object != last && found <= before; object = object->next) ++found;
+    for (const Object* object = last->next; object != last && found <= before;
+         object = object->next)
+      ++found;
     name = bits(last) << kRowBits | found;
   }
 

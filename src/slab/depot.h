@@ -1,6 +1,8 @@
-// Depot: the slabs that lie between two lanes: lanes that rest give them, lanes that need one take them.
-// Called by: lane (miss, flush of frees), scavenger (cleaning). Locking: rank kDepot for everything but the hints.
-// Invariant: every slab in it has free objects and some in use, and its page-map owner is kDepot.
+// Depot: the slabs that lie between two lanes: lanes that rest give them, lanes that need one take
+// them.
+// Called by: lane (miss, flush of frees), scavenger (cleaning). Locking: rank kDepot for everything
+// but the hints. Invariant: every slab in it has free objects and some in use, and its page-map
+// owner is kDepot.
 #pragma once
 
 #include "slab/batch.h"
@@ -43,8 +45,8 @@ class Depot {
     return true;
   }
 
-  // Takes a kind's slabs out, to be given back: all, or empty ones while the others have at least so many free objects. They are
-  // nobody's then, in `into`. False if the lock cannot be had.
+  // Takes a kind's slabs out, to be given back: all, or empty ones while the others have at least
+  // so many free objects. They are nobody's then, in `into`. False if the lock cannot be had.
   bool take_out(Kind& kind, bool all, uint64_t least_free, SlabList& into, Visit& visit) {
     if (!lock_.acquire(visit)) return false;
     uint64_t free = 0;
@@ -60,9 +62,9 @@ class Depot {
     return true;
   }
 
-  // Frees a batch of objects whose slabs are here, or were when they were freed: those whose slabs have moved on since
-  // are handed to `moved_on(object)`. After a double free `damaged(object)` is told. False if the lock cannot be had; then
-  // nothing changed.
+  // Frees a batch of objects whose slabs are here, or were when they were freed: those whose slabs
+  // have moved on since are handed to `moved_on(object)`. After a double free `damaged(object)` is
+  // told. False if the lock cannot be had; then nothing changed.
   template <class MovedOn, class Damaged>
   bool free(Object* batch, Visit& visit, MovedOn moved_on, Damaged damaged) {
     if (!lock_.acquire(visit)) return false;
@@ -104,7 +106,8 @@ class Depot {
 
   Lock<P>& lock() { return lock_; }
   const Lock<P>& lock() const { return lock_; }
-  // In a fork child where a thread that is not here was at work: what lies here is left alone for good.
+  // In a fork child where a thread that is not here was at work: what lies here is left alone for
+  // good.
   void abandon() {
     for (SlabList& list : lists_) list = SlabList();
     for (auto& count : counts_) count.store(0, std::memory_order_relaxed);

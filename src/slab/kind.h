@@ -1,14 +1,15 @@
-// Kind: a size class of the program's own: the objects of a pool, or those of one size of a heap. Its slabs are cut, owned, sent
-// and kept as malloc's are, and lie apart from them.
+// Kind: a size class of the program's own: the objects of a pool, or those of one size of a heap.
+// Its slabs are cut, owned, sent and kept as malloc's are, and lie apart from them.
 // Budget: what kinds may cut from their slabs, and have cut. Bin: what a lane has of a kind.
-// Called by: slab, lane, engine, heap, pool. Locking: what is not atomic is set before use, or the depot's lock is held.
+// Called by: slab, lane, engine, heap, pool. Locking: what is not atomic is set before use, or the
+// depot's lock is held.
 //
 //   pool --> kind --> slot in every lane's area:  [bin]
-//   heap --> kinds -> slot in every lane's area:  [table] --> [bin of class 1 | bin of class 2 | ..]
+//   heap --> kinds -> slot in every lane's area:  [table] --> [bin of class 1 | of class 2 | ..]
 //   beside it the owner's label, if it has a bin or table there (slab/handle.h)
 //
-// Where a free object's contents must stay as they are (init and fini), its links lie behind them: an Object is then the place
-// `link` bytes into the memory that the program knows.
+// Where a free object's contents must stay as they are (init and fini), its links lie behind them:
+// an Object is then the place `link` bytes into the memory that the program knows.
 #pragma once
 
 #include "base/contention.h"
@@ -21,7 +22,8 @@ namespace lanemalloc {
 struct Slab;
 struct Kind;
 
-// Bytes cut from slabs, here and by the children. Every step is one compare-exchange that looks at the limit, so it holds at any time.
+// Bytes cut from slabs, here and by the children. Every step is one compare-exchange that looks at
+// the limit, so it holds at any time.
 class Budget {
  public:
   static constexpr Bytes kNone = ~Bytes{0};
@@ -35,11 +37,13 @@ class Budget {
     soft_.store(soft, std::memory_order_relaxed);
   }
 
-  // Takes n <= most pieces of `size` bytes, as many as all limits allow; returns n. Peaks and soft limits see what was taken only.
+  // Takes n <= most pieces of `size` bytes, as many as all limits allow; returns n. Peaks and soft
+  // limits see what was taken only.
   uint32_t take(Bytes size, uint32_t most) {
     for (uint32_t n = most; n > 0;) {
       const Bytes bytes = n * size;
-      // A look first: what a parent refuses should not take room here from other threads, be it for a moment.
+      // A look first: what a parent refuses should not take room here from other threads, be it for
+      // a moment.
       const Budget* refused = parent_ != nullptr ? refuser(bytes) : nullptr;
       if (refused == nullptr && (refused = charge(bytes)) == nullptr) return n;
       const Bytes used = refused->used(), limit = refused->limit();
@@ -60,7 +64,8 @@ class Budget {
   Bytes peak() const { return peak_.load(std::memory_order_relaxed); }
   // True once after the soft limit was passed.
   bool take_passed() {
-    return passed_.load(std::memory_order_relaxed) && passed_.exchange(false, std::memory_order_relaxed);
+    return passed_.load(std::memory_order_relaxed) &&
+           passed_.exchange(false, std::memory_order_relaxed);
   }
 
  private:
@@ -79,7 +84,8 @@ class Budget {
   const Budget* charge(Bytes bytes) {
     Bytes before;
     if (!add(bytes, before)) return this;
-    if (const Budget* refused = parent_ != nullptr ? parent_->charge(bytes) : nullptr; refused != nullptr) {
+    if (const Budget* refused = parent_ != nullptr ? parent_->charge(bytes) : nullptr;
+        refused != nullptr) {
       const Bytes now = used_.fetch_sub(bytes, std::memory_order_relaxed) - bytes;
       // Another thread has passed the soft limit meanwhile, and took it for passed already.
       if (before <= soft() && now > soft()) passed_.store(true, std::memory_order_relaxed);
@@ -114,8 +120,9 @@ class Budget {
 
 // A lane's, of a kind. The first two words are what a hit asks for (include/lanemalloc/pool.h).
 struct Bin {
-  Object* head;              // free objects, of the current slab
-  std::atomic<Address> end;  // of that slab's first kHitBytes; 0 while there is none: so null lies outside
+  Object* head;  // free objects, of the current slab
+  // Of that slab's first kHitBytes; 0 while there is none: so null lies outside
+  std::atomic<Address> end;
   Slab* current;
   SlabList partial;
   SlabList full;  // so that everything can be found
@@ -163,7 +170,8 @@ struct KindOwner {
   std::atomic<Kind*> kinds{nullptr};       // by Kind::next; they only come
   KindOwner* next = nullptr;               // of all
   const Contention* contention = nullptr;  // of a pool's lock
-  // In a fork child: other threads' doings with the owner are over. who: the slot of the thread that has forked.
+  // In a fork child: other threads' doings with the owner are over. who: the slot of the thread
+  // that has forked.
   void (*forget_threads)(KindOwner& owner, const void* who) = nullptr;
 
   bool is_heap(Handle its) const {
@@ -176,8 +184,9 @@ struct KindOwner {
   Kind* first_kind() const { return kinds.load(std::memory_order_acquire); }
 };
 
-// A heap's table has a bin for each 16 bytes up to 1 KiB, so that a hit finds it without a table of classes, and then one for each of
-// malloc's classes. Bin 0 is always empty: requests of 0 bytes miss.
+// A heap's table has a bin for each 16 bytes up to 1 KiB, so that a hit finds it without a table of
+// classes, and then one for each of malloc's classes. Bin 0 is always empty: requests of 0 bytes
+// miss.
 inline constexpr unsigned kFirstClassBeyond = index_of(class_of(kSmallMax)) + 1;
 inline constexpr unsigned kTableBins = kSmallIndexes + 1 + kClassCount - kFirstClassBeyond;
 
@@ -193,7 +202,8 @@ constexpr Bytes table_size(unsigned index) {
 static_assert(table_size(table_index(kSmallMax + 1)) == size_of(class_of(kSmallMax + 1)));
 static_assert(table_index(kSlabMax) == kTableBins - 1);
 
-// What a program asks for by handle: the bin of its pool, or of a size of its heap. Neither need be a handle.
+// What a program asks for by handle: the bin of its pool, or of a size of its heap. Neither need be
+// a handle.
 struct PoolHit {
   Handle handle;
 };
@@ -214,12 +224,14 @@ struct Kind : BinPlace {
   static constexpr uint32_t kFirstBatch = 32;
   static constexpr uint32_t kMostBatch = 256;
 
-  uint32_t size = 0;               // from one object to the next
-  uint32_t capacity = 0;           // objects in a slab; 0: there are none, the objects lie elsewhere
-  uint32_t chunk = 0;              // carved at a time
-  uint32_t blocks = 0;             // of a slab
-  uint32_t link = 0;               // where the links lie
-  bool is_tagged = false;          // a word behind the links tells whether the object has been initialized
+  uint32_t size = 0;  // from one object to the next
+  // Objects in a slab; 0: there are none, the objects lie elsewhere
+  uint32_t capacity = 0;
+  uint32_t chunk = 0;   // carved at a time
+  uint32_t blocks = 0;  // of a slab
+  uint32_t link = 0;    // where the links lie
+  // A word behind the links tells whether the object has been initialized
+  bool is_tagged = false;
   std::atomic<bool> keeps{false};  // empty slabs are not given back but by reclaim
   Budget* budget = nullptr;
   KindOwner* owner = nullptr;
@@ -241,7 +253,8 @@ struct Kind : BinPlace {
   SlabList depot;
   std::atomic<uint32_t> depot_count{0};
 
-  // align: of every object, a power of two up to a block; bytes: of an object with its links, at most kSlabMax.
+  // align: of every object, a power of two up to a block; bytes: of an object with its links, at
+  // most kSlabMax.
   void set_size(Bytes bytes, Bytes align) {
     size = static_cast<uint32_t>(round_up(bytes, align));
     blocks = size_class_tables::slab_blocks(size);
@@ -259,8 +272,8 @@ struct Kind : BinPlace {
   }
 };
 
-// The heaps and pools there are, and their places in lanes' areas. Locking: the depot's lock; for_each() also in a fork child, where
-// nobody holds it: each step is one store.
+// The heaps and pools there are, and their places in lanes' areas. Locking: the depot's lock;
+// for_each() also in a fork child, where nobody holds it: each step is one store.
 class KindTable {
  public:
   static constexpr uint32_t kSlotBytes = sizeof(Bin);
@@ -323,7 +336,8 @@ class KindTable {
         reinterpret_cast<const Word*>(reinterpret_cast<const std::byte*>(by_number_) + distance);
     KindOwner* owner = word->load(std::memory_order_acquire);  // [find]
     const auto index = static_cast<size_t>(type);
-    return LIKELY(owner != nullptr && owner->handles[index].load(std::memory_order_relaxed) == handle)
+    return LIKELY(owner != nullptr &&
+                  owner->handles[index].load(std::memory_order_relaxed) == handle)
                ? owner
                : nullptr;
   }

@@ -1,4 +1,5 @@
-// A free object, whose first words hold links, and a list of slabs. Called by: slab, lane, depot, kinds.
+// A free object, whose first words hold links, and a list of slabs. Called by: slab, lane, depot,
+// kinds.
 #pragma once
 
 #include "base/atomics.h"

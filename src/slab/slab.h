@@ -1,9 +1,10 @@
-// Slab: a run of blocks cut into objects of one size class. Its state lies in the state of its first block, outside the
-// memory that programs write to, and belongs to whoever owns the slab: one lane, or the depot under its lock.
+// Slab: a run of blocks cut into objects of one size class. Its state lies in the state of its
+// first block, outside the memory that programs write to, and belongs to whoever owns the slab: one
+// lane, or the depot under its lock.
 // Called by: lane, depot. Locking: none.
 //
-//   object:  never handed out | in use | free, in the bin of its lane | free, on the slab's free list
-//            [carved, capacity)  \___________ counted as used ______/    linked through the first word
+//   object:  never handed out   | in use | free, in the bin of its lane | free, on the free list,
+//            [carved, capacity)  \_________ counted as used ________/     linked by its first word
 //
 // Invariant: used + objects on free_list == carved; used == countdown + beyond.
 #pragma once
@@ -31,10 +32,12 @@ struct Slab {
   Place place;
   uint8_t depot_life;  // of the depot, when it was given there
   bool untouched;      // its memory: the first touch of a page costs a fault
-  // What a hit writes: a CountedList. At 32 bytes from the start of a cache line, where no gate has its words: a store and a later load
-  // that agree in the lowest 12 bits of their addresses hold each other up.
+  // What a hit writes: a CountedList. At 32 bytes from the start of a cache line, where no gate has
+  // its words: a store and a later load that agree in the lowest 12 bits of their addresses hold
+  // each other up.
   Object* free_list;
-  int32_t countdown;  // frees until somebody must look at the slab; below 0: more frees than objects
+  // Frees until somebody must look at the slab; below 0: more frees than objects
+  int32_t countdown;
   // Of an empty one.
   uint32_t emptied_at;  // epoch
   Slab* newer;
@@ -60,8 +63,12 @@ struct Slab {
   bool is_of_kind() const { return size_class == kOfKind; }
   Kind& its_kind() const { return *kind.load(std::memory_order_relaxed); }
   Bytes size() const { return LIKELY(!is_of_kind()) ? size_of(size_class) : its_kind().size; }
-  uint32_t capacity() const { return LIKELY(!is_of_kind()) ? capacity_of(size_class) : its_kind().capacity; }
-  BlockCount blocks() const { return LIKELY(!is_of_kind()) ? slab_blocks_of(size_class) : its_kind().blocks; }
+  uint32_t capacity() const {
+    return LIKELY(!is_of_kind()) ? capacity_of(size_class) : its_kind().capacity;
+  }
+  BlockCount blocks() const {
+    return LIKELY(!is_of_kind()) ? slab_blocks_of(size_class) : its_kind().blocks;
+  }
   // It may not be given back by whoever finds it empty.
   bool is_kept() const { return is_of_kind() && its_kind().keeps.load(std::memory_order_relaxed); }
 
@@ -85,9 +92,10 @@ struct Slab {
     return arch::take_and_test(countdown, static_cast<int32_t>(n));
   }
 
-  // Frees the objects that wait in a bin, all at once. Returns how many; `head` is null then. A thread that is torn off here, or that a
-  // fork leaves behind, leaves each object in the bin, on the list, or in both (salvage_objects). The bin stays as it is, and 0 comes back,
-  // if it leads to more objects than are in use: it makes a circle, or one of its objects was freed again.
+  // Frees the objects that wait in a bin, all at once. Returns how many; `head` is null then. A
+  // thread that is torn off here, or that a fork leaves behind, leaves each object in the bin, on
+  // the list, or in both (salvage_objects). The bin stays as it is, and 0 comes back, if it leads
+  // to more objects than are in use: it makes a circle, or one of its objects was freed again.
   uint32_t put_back(Object*& head) {
     if (head == nullptr) return 0;
     const uint32_t most = used();
@@ -101,8 +109,8 @@ struct Slab {
     return n;
   }
 
-  // Takes the whole free list, for a bin. Sets `taken` to its length. Nobody need look when all objects are free again, for the
-  // bin will ask; one free more must be looked at.
+  // Takes the whole free list, for a bin. Sets `taken` to its length. Nobody need look when all
+  // objects are free again, for the bin will ask; one free more must be looked at.
   Object* take_free_list(uint64_t& taken) {
     Object* list = free_list;
     free_list = nullptr;
@@ -126,8 +134,8 @@ struct Slab {
     const uint32_t chunk = usual >> (untouched && usual > 1);
     return chunk < left ? chunk : left;
   }
-  // Hands out the next n > 0 objects for the first time, linked in address order. at: of the slab's first object; step: from one to
-  // the next.
+  // Hands out the next n > 0 objects for the first time, linked in address order. at: of the slab's
+  // first object; step: from one to the next.
   Object* carve(Address at, Bytes step, uint32_t n) {
     const Address first = at + carved * step;
     Object* object = reinterpret_cast<Object*>(first);
@@ -142,7 +150,8 @@ struct Slab {
     return reinterpret_cast<Object*>(first);
   }
 
-  // Whether the list's first objects are neighbours, in either order: as where objects were freed in the order in which they were allocated.
+  // Whether the list's first objects are neighbours, in either order: as where objects were freed
+  // in the order in which they were allocated.
   bool free_list_is_in_order() const {
     constexpr int kLinks = 3;
     const Bytes step = size();
@@ -156,8 +165,8 @@ struct Slab {
     }
     return true;
   }
-  // None of its objects is in use: they are carved anew, in the order of their addresses. Whoever is torn off here leaves a slab of which
-  // nothing was ever handed out, or the one that it was.
+  // None of its objects is in use: they are carved anew, in the order of their addresses. Whoever
+  // is torn off here leaves a slab of which nothing was ever handed out, or the one that it was.
   void start_over() {
     carved = 0;
     compiler_fence();
@@ -166,8 +175,8 @@ struct Slab {
     beyond = 0;
   }
 
-  // No object is left to hand out: wait for some frees before offering the slab again, so that a thread at the edge
-  // does not take it up and put it down at every step.
+  // No object is left to hand out: wait for some frees before offering the slab again, so that a
+  // thread at the edge does not take it up and put it down at every step.
   void wait_for_frees(uint32_t all) {
     const uint32_t in_use = used();
     const uint32_t some = all / 16 + 1;
@@ -183,11 +192,12 @@ struct Slab {
     place = where;
   }
 
-  // Whether the first links make no circle, as a double free of an object on the list does. Costs a miss little; what it
-  // does not reach may be found when the slab is empty (free_list_looks_whole), and with checked=1 is at once.
+  // Whether the first links make no circle, as a double free of an object on the list does. Costs a
+  // miss little; what it does not reach may be found when the slab is empty
+  // (free_list_looks_whole), and with checked=1 is at once.
   bool free_list_looks_sound() const {
-    // A circle of at most five that begins at the first comes back to it, one of at most four to the second; one object comes
-    // to itself.
+    // A circle of at most five that begins at the first comes back to it, one of at most four to
+    // the second; one object comes to itself.
     const Object* second = free_list->next;
     if (UNLIKELY(second == free_list)) return false;
     const Object* object = second;
@@ -198,9 +208,10 @@ struct Slab {
     return true;
   }
 
-  // Whether the free list of a slab without objects in use looks like every object that was handed out, each once: its
-  // first links lead to objects of the slab, and it ends after as many as there are, or not yet. Not all of a long list is
-  // walked, since that is a cache miss an object: a quarter of the time of a program that frees what it has made.
+  // Whether the free list of a slab without objects in use looks like every object that was handed
+  // out, each once: its first links lead to objects of the slab, and it ends after as many as there
+  // are, or not yet. Not all of a long list is walked, since that is a cache miss an object: a
+  // quarter of the time of a program that frees what it has made.
   bool free_list_looks_whole(Address begin, uint32_t walked = 64) const {
     const Bytes bytes = carved * size();
     const uint32_t n = carved < walked ? carved : walked;
@@ -214,7 +225,8 @@ struct Slab {
     return carved > walked || object == nullptr;
   }
 
-  // The list cannot be trusted: what was handed out counts as in use from now on, lost, but never handed out twice.
+  // The list cannot be trusted: what was handed out counts as in use from now on, lost, but never
+  // handed out twice.
   void give_up_free_list() {
     free_list = nullptr;
     countdown = static_cast<int32_t>(carved);
@@ -224,7 +236,8 @@ struct Slab {
 static_assert(sizeof(Slab) <= BlockState::kOwnerPart);
 static_assert(offsetof(Slab, free_list) == 32);
 static_assert(offsetof(Slab, free_list) % sizeof(CountedList) == 0 && sizeof(Slab::countdown) == 4);
-static_assert(offsetof(Slab, countdown) - offsetof(Slab, free_list) == offsetof(CountedList, countdown));
+static_assert(offsetof(Slab, countdown) - offsetof(Slab, free_list) ==
+              offsetof(CountedList, countdown));
 static_assert(offsetof(Slab, newer) - offsetof(Slab, free_list) == sizeof(CountedList));
 
 inline void SlabList::push(Slab* slab) {
@@ -286,7 +299,8 @@ struct Slabs {
   Address begin(const Slab* slab) const { return region.address_of(region.block_of_state(slab)); }
 
   // A slab without objects, on blocks in use that nobody owns.
-  Slab* make(BlockIndex first, SizeClass c, Owner owner, bool untouched = false, Kind* kind = nullptr) const {
+  Slab* make(BlockIndex first, SizeClass c, Owner owner, bool untouched = false,
+             Kind* kind = nullptr) const {
     Slab* slab = reinterpret_cast<Slab*>(region.state(first).owner_part);
     slab->start(c, untouched, kind);
     region.set_size_class(first, slab->blocks(), c);
@@ -298,8 +312,9 @@ struct Slabs {
   void give_to(Slab* slab, Owner owner) const {
     const BlockIndex first = region.block_of_state(slab);
     if (slab->is_of_kind()) owner = private_of(owner);
-    region.set_entries(first, slab->blocks(),
-                       public_of(owner) == Owner::kNobody ? MapEntry() : region.make_entry(owner, first));
+    region.set_entries(
+        first, slab->blocks(),
+        public_of(owner) == Owner::kNobody ? MapEntry() : region.make_entry(owner, first));
   }
 
   // Gives an empty slab's blocks back.

@@ -1,4 +1,5 @@
-// What can be told of a slab whose owner was torn off while it worked there: which of its objects are free.
+// What can be told of a slab whose owner was torn off while it worked there: which of its objects
+// are free.
 // Called by: depot, lane. Locking: the caller has the slab to itself.
 #pragma once
 
@@ -11,7 +12,8 @@ class FreeObjects {
  public:
   static constexpr uint32_t kMost = 8192;
 
-  // begin: of the slab's first object, as links lead there; step: from one to the next; n: that there are.
+  // begin: of the slab's first object, as links lead there; step: from one to the next; n: that
+  // there are.
   FreeObjects(Address begin, Bytes step, uint32_t n) : begin_(begin), step_(step), n_(n) {}
 
   // Once each: true the first time.
@@ -34,8 +36,9 @@ class FreeObjects {
   uint64_t found_[kMost / 64]{};
 };
 
-// Counts the slab anew: what its free list leads to, each object once, is free, and so is what `chain` leads to, which may lie in another
-// slab; the rest is in use. begin: of its first object. Returns how many objects of the chain it has kept.
+// Counts the slab anew: what its free list leads to, each object once, is free, and so is what
+// `chain` leads to, which may lie in another slab; the rest is in use. begin: of its first object.
+// Returns how many objects of the chain it has kept.
 inline uint32_t salvage_objects(Slab* slab, Address begin, Object* chain) {
   const uint32_t link = slab->is_of_kind() ? slab->its_kind().link : 0;
   Object* const list = slab->free_list;

@@ -1,5 +1,7 @@
-// Mappings: what files are mapped where, line by line from /proc/self/maps, and which builds they are.
-// Called by: writers of profiles. Locking: none. No malloc, no errno; what changes meanwhile is there or not.
+// Mappings: what files are mapped where, line by line from /proc/self/maps, and which builds they
+// are.
+// Called by: writers of profiles. Locking: none. No malloc, no errno; what changes meanwhile is
+// there or not.
 #pragma once
 
 #include <elf.h>
@@ -27,7 +29,8 @@ class Mappings {
  public:
   Mappings() {
     static constexpr char kPath[] = "/proc/self/maps";
-    file_ = arch::system_call(SYS_openat, AT_FDCWD, reinterpret_cast<long>(kPath), O_RDONLY | O_CLOEXEC);
+    file_ = arch::system_call(SYS_openat, AT_FDCWD, reinterpret_cast<long>(kPath),
+                              O_RDONLY | O_CLOEXEC);
   }
   ~Mappings() {
     if (file_ >= 0) arch::system_call(SYS_close, file_);
@@ -55,7 +58,8 @@ class Mappings {
       if (length + 1 < sizeof mapping.path) mapping.path[length++] = static_cast<char>(last_);
     }
     mapping.path[length] = '\0';
-    if (mapping.offset == 0 || hash != file_hash_) {  // the first of its file, whose head may not be mapped
+    // The first of its file, whose head may not be mapped
+    if (mapping.offset == 0 || hash != file_hash_) {
       file_hash_ = hash;
       file_begins_ = mapping.begin - mapping.offset;
       head_ends_ = mapping.offset == 0 && rights[0] == 'r' ? mapping.end : file_begins_;
@@ -69,7 +73,9 @@ class Mappings {
   int take() {
     if (at_ == read_) {
       const long got =
-          file_ < 0 ? 0 : arch::system_call(SYS_read, file_, reinterpret_cast<long>(buffer_), sizeof buffer_);
+          file_ < 0
+              ? 0
+              : arch::system_call(SYS_read, file_, reinterpret_cast<long>(buffer_), sizeof buffer_);
       at_ = 0;
       read_ = got > 0 ? got : 0;
       if (read_ == 0) return last_ = -1;
@@ -99,18 +105,20 @@ class Mappings {
   char buffer_[1024];
 };
 
-// Writes the build's id in hexadecimal and a zero; nothing but the zero if the linker gave it none. Reads the part of the file
-// that is mapped from its first byte on, if that is an ELF file's.
+// Writes the build's id in hexadecimal and a zero; nothing but the zero if the linker gave it none.
+// Reads the part of the file that is mapped from its first byte on, if that is an ELF file's.
 inline void write_build_id(const Mapping& mapping, char (&text)[65]) {
   text[0] = '\0';
   const Address begin = mapping.file_begins, size = mapping.head_ends - begin;
   const auto& head = *reinterpret_cast<const Elf64_Ehdr*>(begin);
-  if (mapping.path[0] != '/' || size < sizeof head || __builtin_memcmp(head.e_ident, ELFMAG, SELFMAG) != 0)
+  if (mapping.path[0] != '/' || size < sizeof head ||
+      __builtin_memcmp(head.e_ident, ELFMAG, SELFMAG) != 0)
     return;
   if (head.e_phoff > size || head.e_phnum * sizeof(Elf64_Phdr) > size - head.e_phoff) return;
   const auto* part = reinterpret_cast<const Elf64_Phdr*>(begin + head.e_phoff);
   for (const auto* last = part + head.e_phnum; part < last; ++part) {
-    if (part->p_type != PT_NOTE || part->p_offset > size || part->p_filesz > size - part->p_offset) continue;
+    if (part->p_type != PT_NOTE || part->p_offset > size || part->p_filesz > size - part->p_offset)
+      continue;
     const Address end = begin + part->p_offset + part->p_filesz;
     for (Address at = begin + part->p_offset; end - at >= sizeof(Elf64_Nhdr);) {
       const auto& note = *reinterpret_cast<const Elf64_Nhdr*>(at);

@@ -1,14 +1,17 @@
-// Writers of profiles: pprof's format, and a report of what was never freed as text. Called by: the abi layer, when a program asks
-// or ends. Locking: none; stacks go on changing meanwhile, and each is read once. No malloc: a few KiB of stack, and addresses of
-// their own for what has to be remembered, given back at the end.
+// Writers of profiles: pprof's format, and a report of what was never freed as text. Called by: the
+// abi layer, when a program asks or ends. Locking: none; stacks go on changing meanwhile, and each
+// is read once. No malloc: a few KiB of stack, and addresses of their own for what has to be
+// remembered, given back at the end.
 //
-// The format is https://github.com/google/pprof/blob/main/proto/profile.proto, a message of protocol buffers: a sequence of
-// fields, each a key (number of the field and type, in one varint) with a varint or with a length and bytes. Order is free,
-// so one pass over the stacks suffices: strings, places and samples are written as they are met. A place's id is its
-// address, which the format allows. What is not compressed is read as well.
+// The format is https://github.com/google/pprof/blob/main/proto/profile.proto, a message of
+// protocol buffers: a sequence of fields, each a key (number of the field and type, in one varint)
+// with a varint or with a length and bytes. Order is free, so one pass over the stacks suffices:
+// strings, places and samples are written as they are met. A place's id is its address, which the
+// format allows. What is not compressed is read as well.
 //
-// Frames are return addresses; a place is the byte before it, which belongs to the call. Readers drop the allocator's own functions by
-// their names (drop_frames), where the unwinder could not tell them from the program's.
+// Frames are return addresses; a place is the byte before it, which belongs to the call. Readers
+// drop the allocator's own functions by their names (drop_frames), where the unwinder could not
+// tell them from the program's.
 #pragma once
 
 #include "base/text.h"
@@ -128,10 +131,13 @@ class ProfileWriter {
   };
   static constexpr uint32_t kMostRanges = kHugePage / sizeof(Range);  // the second half
   static constexpr uint32_t kMostProbes = 64;
-  static constexpr uint64_t kUnknown = 1;                // place and function of a stack without frames
-  static constexpr uint64_t kExtra = uint64_t{1} << 63;  // ids of places that the table has no room for
+  // Place and function of a stack without frames
+  static constexpr uint64_t kUnknown = 1;
+  // Ids of places that the table has no room for
+  static constexpr uint64_t kExtra = uint64_t{1} << 63;
   static constexpr char kOurs[] =
-      "lanemalloc::.*|(lane_)?(malloc|calloc|realloc|reallocarray|memalign|aligned_alloc|posix_memalign|"
+      "lanemalloc::.*|(lane_)?(malloc|calloc|realloc|reallocarray|memalign|aligned_alloc|posix_"
+      "memalign|"
       "valloc|"
       "pvalloc)|operator new(\\[\\])?|lane_(heap|pool|arena)_[a-z_]*";
 
@@ -201,8 +207,10 @@ class ProfileWriter {
 
   void write_stack(const Stack& stack) {
     // What was freed first: it was allocated before.
-    const uint64_t freed_objects = stack.count_of(kFreedObjects), freed_bytes = stack.count_of(kFreedBytes);
-    const uint64_t first = stack.count_of(kAllocatedObjects), second = stack.count_of(kAllocatedBytes);
+    const uint64_t freed_objects = stack.count_of(kFreedObjects),
+                   freed_bytes = stack.count_of(kFreedBytes);
+    const uint64_t first = stack.count_of(kAllocatedObjects),
+                   second = stack.count_of(kAllocatedBytes);
     if (first == 0) return;
     Message sample;
     const unsigned depth = stack.depth();
@@ -216,7 +224,8 @@ class ProfileWriter {
     }
     put(kSample, sample);
   }
-  // Of a list, so that 0 counts as well. Nothing is below 0, but that the counters of a stack are not read at once.
+  // Of a list, so that 0 counts as well. Nothing is below 0, but that the counters of a stack are
+  // not read at once.
   static void value(Message& sample, uint64_t n) {
     sample.varint(2 << 3);
     sample.varint(static_cast<int64_t>(n) < 0 ? 0 : n);
@@ -234,9 +243,11 @@ class ProfileWriter {
     }
     if (id == 0) id = kExtra + extras_++;
     uint32_t range = 0;
-    while (range < ranges_ && address - ranges()[range].begin >= ranges()[range].end - ranges()[range].begin)
+    while (range < ranges_ &&
+           address - ranges()[range].begin >= ranges()[range].end - ranges()[range].begin)
       ++range;
-    put(kLocation, Message().number(1, id).number(2, range < ranges_ ? range + 1 : 0).number(3, address));
+    put(kLocation,
+        Message().number(1, id).number(2, range < ranges_ ? range + 1 : 0).number(3, address));
     return id;
   }
   Range* ranges() const { return reinterpret_cast<Range*>(memory_ + kHugePage); }
@@ -249,15 +260,16 @@ class ProfileWriter {
   uint64_t extras_ = 0;
 };
 
-// Writes a profile of one kind. write(const void*, size_t) may write anywhere; it must not fail. False, and nothing written, without
-// memory.
+// Writes a profile of one kind. write(const void*, size_t) may write anywhere; it must not fail.
+// False, and nothing written, without memory.
 template <class P, class Write>
 bool write_profile(const Stacks<P>& stacks, const ProfileFacts& facts, Write write) {
   return ProfileWriter<P, Write>(facts, write).write(stacks);
 }
 
-// Writes lines of text: how much is alive, and the `most` stacks (at most 32) with the most live bytes, those first; of each
-// frame address, file and place in the file. Returns the live bytes, all of them estimated from samples.
+// Writes lines of text: how much is alive, and the `most` stacks (at most 32) with the most live
+// bytes, those first; of each frame address, file and place in the file. Returns the live bytes,
+// all of them estimated from samples.
 template <class P, class Write>
 uint64_t write_leaks(const Stacks<P>& stacks, unsigned most, Write write) {
   constexpr unsigned kMost = 32;
@@ -269,7 +281,8 @@ uint64_t write_leaks(const Stacks<P>& stacks, unsigned most, Write write) {
   unsigned n = 0;
   uint64_t leaking = 0;
   stacks.for_each([&](const Stack& stack) {
-    const uint64_t freed_objects = stack.count_of(kFreedObjects), freed_bytes = stack.count_of(kFreedBytes);
+    const uint64_t freed_objects = stack.count_of(kFreedObjects),
+                   freed_bytes = stack.count_of(kFreedBytes);
     const Leak leak{&stack, stack.count_of(kAllocatedObjects) - freed_objects,
                     stack.count_of(kAllocatedBytes) - freed_bytes};
     if (stack.kind() != StackKind::kAllocation || static_cast<int64_t>(leak.bytes) <= 0) return;
@@ -277,7 +290,8 @@ uint64_t write_leaks(const Stacks<P>& stacks, unsigned most, Write write) {
     all.objects += leak.objects;
     all.bytes += leak.bytes;
     unsigned place = n < most ? n++ : n;  // in order; what falls behind the last is forgotten
-    for (; place > 0 && leaks[place - 1].bytes < leak.bytes; --place) leaks[place] = leaks[place - 1];
+    for (; place > 0 && leaks[place - 1].bytes < leak.bytes; --place)
+      leaks[place] = leaks[place - 1];
     leaks[place] = leak;
   });
   const auto say = [&](Text& line) {
@@ -285,12 +299,13 @@ uint64_t write_leaks(const Stacks<P>& stacks, unsigned most, Write write) {
     write(static_cast<const void*>(line.data()), line.size());
   };
   Text head;
-  head << "lanemalloc: " << all.bytes << " bytes in " << all.objects << " objects are alive, from " << leaking
-       << " stacks (estimated from samples)";
+  head << "lanemalloc: " << all.bytes << " bytes in " << all.objects << " objects are alive, from "
+       << leaking << " stacks (estimated from samples)";
   say(head);
   for (const Leak* leak = leaks; leak < leaks + n; ++leak) {
     Text title;
-    title << "lanemalloc: " << leak->bytes << " bytes in " << leak->objects << " objects, allocated at";
+    title << "lanemalloc: " << leak->bytes << " bytes in " << leak->objects
+          << " objects, allocated at";
     say(title);
     for (unsigned i = 0; i < leak->stack->depth(); ++i) {
       const Address code = leak->stack->frame(i) - 1;

@@ -1,5 +1,7 @@
-// Root: where a reader outside the process begins: what there is to read, by name. Its format is promised: docs/stats-root.md.
-// Called by: abi (fills it in), engine/layout.h (names the fields). Locking: none; it does not change once the allocator has started.
+// Root: where a reader outside the process begins: what there is to read, by name. Its format is
+// promised: docs/stats-root.md.
+// Called by: abi (fills it in), engine/layout.h (names the fields). Locking: none; it does not
+// change once the allocator has started.
 //
 //   ELF note --> root --> fields   "lane.taken": at 1280, 105 of 8 bytes
 //                     --> cells    "depot": at 4096 from the world
@@ -56,7 +58,8 @@ struct Root {
   const void* sampler = nullptr;
   const char* options = nullptr;
 };
-static_assert(sizeof(Root) == 120 && offsetof(Root, started_at_ns) == 32 && offsetof(Root, options) == 112);
+static_assert(sizeof(Root) == 120 && offsetof(Root, started_at_ns) == 32 &&
+              offsetof(Root, options) == 112);
 
 // A name that fits, with zeros behind it.
 template <size_t kRoom, size_t kLength>

@@ -1,24 +1,33 @@
-// Sampler: which allocations and lock waits are looked at, what each of them stands for, and where it came from.
-// Called by: lanes' slow paths, whoever has waited for a lock; the table of stacks is read by the writers of profiles.
+// Sampler: which allocations and lock waits are looked at, what each of them stands for, and where
+// it came from.
+// Called by: lanes' slow paths, whoever has waited for a lock; the table of stacks is read by the
+// writers of profiles.
 // Locking: none. Async-signal-safe; a fork child goes on with a copy.
 //
-// Samples are the points of a Poisson process over the bytes that are allocated, one in `interval` bytes on average. (Source:
-// tcmalloc's and jemalloc's sampling.) From one point to the next the distance is exponential, so it has no memory: whoever has
-// come to a point draws a new distance from the end of that allocation, and nothing has to be carried over. Whole bytes do:
-// the allocation is sampled that brings the rest of the distance to 0 or below, and the distance is rounded up, so
-//   P(sampled) = P(distance <= size) = 1 - exp(-size / interval)                  exactly, for each size.
-// A sampled object therefore stands for weight(size) = 1 / P objects of its size: about interval / size of small ones, one of
-// those far above the interval. All sums of weights are unbiased, whatever the mix of sizes.
+// Samples are the points of a Poisson process over the bytes that are allocated, one in `interval`
+// bytes on average. (Source: tcmalloc's and jemalloc's sampling.) From one point to the next the
+// distance is exponential, so it has no memory: whoever has come to a point draws a new distance
+// from the end of that allocation, and nothing has to be carried over. Whole bytes do: the
+// allocation is sampled that brings the rest of the distance to 0 or below, and the distance is
+// rounded up, so
+//   P(sampled) = P(distance <= size) = 1 - exp(-size / interval)   exactly, for each size.
+// A sampled object therefore stands for weight(size) = 1 / P objects of its size: about interval /
+// size of small ones, one of those far above the interval. All sums of weights are unbiased,
+// whatever the mix of sizes.
 //
-// A weight is not whole, and counters are: it is rounded up or down by chance, up as often as its fraction says. That keeps the
-// sums unbiased, costs less variance than sampling itself has, and lets every reader add up whole objects. The bytes are the
-// rounded objects times the size, so a stack's bytes and objects always fit together. What an object has added to its
-// stack it keeps, and its free adds the same to the other side: allocated - freed is then exactly what is alive, 0 if nothing.
+// A weight is not whole, and counters are: it is rounded up or down by chance, up as often as its
+// fraction says. That keeps the sums unbiased, costs less variance than sampling itself has, and
+// lets every reader add up whole objects. The bytes are the rounded objects times the size, so a
+// stack's bytes and objects always fit together. What an object has added to its stack it keeps,
+// and its free adds the same to the other side: allocated - freed is then exactly what is alive, 0
+// if nothing.
 //
-// Lock waits are the same with nanoseconds for bytes. They are rare, so each draws its own distance and counts if that is no
-// longer than the wait: for a distribution without memory that is the same as drawing on from the last point.
+// Lock waits are the same with nanoseconds for bytes. They are rare, so each draws its own distance
+// and counts if that is no longer than the wait: for a distribution without memory that is the same
+// as drawing on from the last point.
 //
-// Logarithm and exponential are our own: the mathematical library is not the C library, and may set errno.
+// Logarithm and exponential are our own: the mathematical library is not the C library, and may set
+// errno.
 #pragma once
 
 #include "telemetry/stacks.h"
@@ -38,8 +47,8 @@ inline double random_fraction(uint64_t& state) {
   return static_cast<double>(next_random(state) >> 11) * 0x1p-53;
 }
 
-// -ln(bits / 2^64), for bits > 0. With m = bits / 2^n in [1/sqrt(2), sqrt(2)) and s = (m - 1) / (m + 1):
-// ln m = 2 (s + s^3/3 + s^5/5 + s^7/7 + ...). |s| < 0.172, so what is left out is below 3e-8.
+// -ln(bits / 2^64), for bits > 0. With m = bits / 2^n in [1/sqrt(2), sqrt(2)) and s = (m - 1) / (m
+// + 1): ln m = 2 (s + s^3/3 + s^5/5 + s^7/7 + ...). |s| < 0.172, so what is left out is below 3e-8.
 inline double negative_logarithm(uint64_t bits) {
   const int zeros = __builtin_clzll(bits);
   double m = static_cast<double>(bits << zeros) * 0x1p-64;  // [1/2, 1]
@@ -53,14 +62,15 @@ inline double negative_logarithm(uint64_t bits) {
   return power * 0.69314718055994531 - series;
 }
 
-// 1 / (1 - exp(-x)), for x > 0. Up to 1: 1/x + 1/2 + x/12 - x^3/720 + x^5/30240, wrong by less than 1e-6. Above: x is halved
-// until it is there, and exp(-x) squared as often.
+// 1 / (1 - exp(-x)), for x > 0. Up to 1: 1/x + 1/2 + x/12 - x^3/720 + x^5/30240, wrong by less than
+// 1e-6. Above: x is halved until it is there, and exp(-x) squared as often.
 inline double inverse_chance(double x) {
   if (x > 64) return 1;
   int halvings = 0;
   for (; x > 1; x /= 2) ++halvings;
   const double square = x * x;
-  const double inverse = 1 / x + 0.5 + x * (1.0 / 12 - square * (1.0 / 720 - square * (1.0 / 30240)));
+  const double inverse =
+      1 / x + 0.5 + x * (1.0 / 12 - square * (1.0 / 720 - square * (1.0 / 30240)));
   if (halvings == 0) return inverse;
   double exponential = 1 - 1 / inverse;
   for (; halvings > 0; --halvings) exponential *= exponential;
@@ -78,29 +88,36 @@ static_assert(sizeof(Sample) <= 24);
 template <class P>
 class Sampler {
  public:
-  // Writes return addresses, the innermost first, and returns how many. Async-signal-safe. (platform/unwind.h)
+  // Writes return addresses, the innermost first, and returns how many. Async-signal-safe.
+  // (platform/unwind.h)
   using Unwind = unsigned (*)(Address* frames, unsigned most);
 
   static constexpr Bytes kMostInterval = Bytes{1} << 40;
   static constexpr int64_t kNever = INT64_MAX;
 
-  // Takes the memory for stacks. One caller at a time; once it has succeeded, again is nothing. False without memory.
+  // Takes the memory for stacks. One caller at a time; once it has succeeded, again is nothing.
+  // False without memory.
   bool start(Unwind unwind) {
     unwind_.store(unwind, std::memory_order_relaxed);
     return stacks_.start();
   }
 
-  // Mean distances between samples; 0: off. After start(), at any time. A caller that counts down an older distance, also that
-  // of "off", follows at its next.
-  void set_interval(Bytes bytes) { interval_.store(within_bounds(bytes), std::memory_order_relaxed); }
+  // Mean distances between samples; 0: off. After start(), at any time. A caller that counts down
+  // an older distance, also that of "off", follows at its next.
+  void set_interval(Bytes bytes) {
+    interval_.store(within_bounds(bytes), std::memory_order_relaxed);
+  }
   void set_contention_interval(uint64_t ns) {
     contention_interval_.store(within_bounds(ns), std::memory_order_relaxed);
   }
   Bytes interval() const { return interval_.load(std::memory_order_relaxed); }
-  uint64_t contention_interval() const { return contention_interval_.load(std::memory_order_relaxed); }
+  uint64_t contention_interval() const {
+    return contention_interval_.load(std::memory_order_relaxed);
+  }
   bool on() const { return interval() != 0; }
 
-  // Bytes up to the next sample, at least 1: the allocation is to be sampled that brings what is left to 0 or below. kNever if off.
+  // Bytes up to the next sample, at least 1: the allocation is to be sampled that brings what is
+  // left to 0 or below. kNever if off.
   int64_t next_interval(uint64_t& random) const { return distance(interval(), random); }
 
   // How many objects of this size one that was sampled stands for.
@@ -125,7 +142,8 @@ class Sampler {
     add(*sample.stack, kFreedBytes, sample.bytes);
   }
 
-  // The caller has waited that long for a lock. The stack that it was counted to; null if it was not sampled.
+  // The caller has waited that long for a lock. The stack that it was counted to; null if it was
+  // not sampled.
   NOINLINE Stack* contended(uint64_t ns, uint64_t& random) {
     const uint64_t interval_now = contention_interval();
     if (ns == 0 || interval_now == 0) return nullptr;
@@ -152,7 +170,9 @@ class Sampler {
   static int64_t distance(uint64_t mean, uint64_t& random) {
     if (mean == 0) return kNever;
     // Odd: never 0.
-    return static_cast<int64_t>(static_cast<double>(mean) * negative_logarithm(next_random(random) | 1)) + 1;
+    return static_cast<int64_t>(static_cast<double>(mean) *
+                                negative_logarithm(next_random(random) | 1)) +
+           1;
   }
   static double weight(uint64_t size, uint64_t mean) {
     return mean == 0 ? 1 : inverse_chance(static_cast<double>(size) / static_cast<double>(mean));
@@ -160,7 +180,9 @@ class Sampler {
   static uint64_t rounded(double weight, uint64_t& random) {
     return static_cast<uint64_t>(weight + random_fraction(random));
   }
-  static void add(Stack& stack, StackCounter which, uint64_t n) { count<P>(stack.counters[which], n); }
+  static void add(Stack& stack, StackCounter which, uint64_t n) {
+    count<P>(stack.counters[which], n);
+  }
 
   // No frame of its own, since each costs to be walked.
   FAST Stack* find_stack(StackKind kind) {

@@ -1,4 +1,5 @@
-// SeeingOptions: what a process writes of itself, and what it samples. Called by: engine/options.h. Locking: none.
+// SeeingOptions: what a process writes of itself, and what it samples. Called by: engine/options.h.
+// Locking: none.
 #pragma once
 
 #include <signal.h>
@@ -45,9 +46,9 @@ struct StatsOption {
     const char* name;
     uint32_t number;
   };
-  static constexpr Signal kSignals[] = {{"USR1", SIGUSR1},   {"USR2", SIGUSR2},     {"HUP", SIGHUP},
-                                        {"ALRM", SIGALRM},   {"VTALRM", SIGVTALRM}, {"PROF", SIGPROF},
-                                        {"WINCH", SIGWINCH}, {"URG", SIGURG}};
+  static constexpr Signal kSignals[] = {
+      {"USR1", SIGUSR1},     {"USR2", SIGUSR2}, {"HUP", SIGHUP},     {"ALRM", SIGALRM},
+      {"VTALRM", SIGVTALRM}, {"PROF", SIGPROF}, {"WINCH", SIGWINCH}, {"URG", SIGURG}};
 
   static bool is(const char* text, size_t length, const char* word) {
     size_t i = 0;

@@ -1,24 +1,32 @@
-// Stacks: a table of call stacks with counters that only grows, in memory of its own. Each stack stands in it once.
-// Called by: Sampler, writers of profiles; read from outside the process (docs/stats-root.md). Locking: none.
+// Stacks: a table of call stacks with counters that only grows, in memory of its own. Each stack
+// stands in it once.
+// Called by: Sampler, writers of profiles; read from outside the process (docs/stats-root.md).
+// Locking: none.
 //
-//   area  | table: a word a slot, tag and offset | lost | lost | stack | stack | ... | reserved, opened in pieces |
-//                                                records_                            records_ + used_
+//   area  | table: a word a slot, tag and offset | lost | lost | stack | stack | .. | reserved, |
+//                                                                               opened in pieces
+//                                                records_                   records_ + used_
 //   stack | bytes, kind | depth, hash | four counters | frames, innermost first |
 //
-// A stack is made in three steps, and a thread may be stopped between any two of them, for good in a fork child:
-//   1. [claim]    a compare-exchange of its first word, from 0 to its size and kind, at the place that used_ names. Then used_ is
-//                 moved past it, by whoever comes first: the maker, or the next one, who finds the place taken.
+// A stack is made in three steps, and a thread may be stopped between any two of them, for good in
+// a fork child:
+//   1. [claim]    a compare-exchange of its first word, from 0 to its size and kind, at the place
+//                 that used_ names. Then used_ is moved past it, by whoever comes first: the maker,
+//                 or the next one, who finds the place taken.
 //   2. [publish]  frames, then the depth.
 //   3. [insert]   a compare-exchange of its slot in the table, from 0.
-// Why it is right. used_ only grows, and only from a place whose first word is not 0 to the end of what that word says. So it is
-// always the end of a stack, and a first word that was once claimed is never 0 again: a late claim fails. A reader who has
-// used_ therefore finds a size in every first word below it and steps from stack to stack. A claimed one that is not
-// published has depth 0 and counters of 0: it adds nothing to whatever is added up. One whose frames are not whole has depth 0
-// too, since the depth is written last. Two makers of the same stack meet in step 3: they look through the same slots in the
-// same order, and slots never become empty, so the second finds the first one's and leaves its own unused, with counters of
+// Why it is right. used_ only grows, and only from a place whose first word is not 0 to the end of
+// what that word says. So it is always the end of a stack, and a first word that was once claimed
+// is never 0 again: a late claim fails. A reader who has used_ therefore finds a size in every
+// first word below it and steps from stack to stack. A claimed one that is not published has depth
+// 0 and counters of 0: it adds nothing to whatever is added up. One whose frames are not whole has
+// depth 0 too, since the depth is written last. Two makers of the same stack meet in step 3: they
+// look through the same slots in the same order, and slots never become empty, so the second finds
+// the first one's and leaves its own unused, with counters of
 // 0. A maker who is stopped leaves at most such a stack behind; nobody ever waits for him.
 //
-// Where memory or table are full, and where no frames are known, all goes to the lost stack of its kind: depth 0, the first two.
+// Where memory or table are full, and where no frames are known, all goes to the lost stack of its
+// kind: depth 0, the first two.
 #pragma once
 
 #include "base/atomics.h"
@@ -51,16 +59,22 @@ struct BasicStack {
   Word depth_and_hash;  // u32 frames, 0: not known, or not yet; u32 hash
   Word counters[kStackCounters];
 
-  Bytes bytes() const { return static_cast<uint32_t>(bytes_and_kind.load(std::memory_order_relaxed)); }
+  Bytes bytes() const {
+    return static_cast<uint32_t>(bytes_and_kind.load(std::memory_order_relaxed));
+  }
   StackKind kind() const {
     return static_cast<StackKind>(bytes_and_kind.load(std::memory_order_relaxed) >> 32);
   }
   // acquire: whoever sees the depth sees the frames. Pairs with [publish.release].
-  unsigned depth() const { return static_cast<uint32_t>(depth_and_hash.load(std::memory_order_acquire)); }
+  unsigned depth() const {
+    return static_cast<uint32_t>(depth_and_hash.load(std::memory_order_acquire));
+  }
   uint32_t hash() const {
     return static_cast<uint32_t>(depth_and_hash.load(std::memory_order_relaxed) >> 32);
   }
-  uint64_t count_of(StackCounter which) const { return counters[which].load(std::memory_order_relaxed); }
+  uint64_t count_of(StackCounter which) const {
+    return counters[which].load(std::memory_order_relaxed);
+  }
   Address frame(unsigned i) const { return frames()[i].load(std::memory_order_relaxed); }
 
   Word* frames() { return reinterpret_cast<Word*>(this + 1); }
@@ -82,7 +96,8 @@ class Stacks {
   using Record = BasicStack<Atomics>;
   static constexpr unsigned kMostFrames = 64;
 
-  // Takes the memory. One caller at a time; once it has succeeded, again is nothing. False without memory.
+  // Takes the memory. One caller at a time; once it has succeeded, again is nothing. False without
+  // memory.
   bool start() {
     if (records_.load(std::memory_order_relaxed) != 0) return true;
     // A 64th of what the process may have.
@@ -98,7 +113,8 @@ class Stacks {
     return false;
   }
 
-  // The stack of these frames, which is made if need be; at most kMostFrames count. Null before start().
+  // The stack of these frames, which is made if need be; at most kMostFrames count. Null before
+  // start().
   Record* find_or_make(StackKind kind, const Address* frames, unsigned depth) {
     // acquire: sees what start() wrote. Pairs with [start.release].
     if (records_.load(std::memory_order_acquire) == 0) return nullptr;
@@ -113,7 +129,8 @@ class Stacks {
       if (value == 0) {
         if (made == nullptr) made = make(kind, hash, frames, depth);
         if (made == nullptr) break;
-        // release: publishes the stack to those who look for it [insert.release]. acquire: sees that of whoever came first.
+        // release: publishes the stack to those who look for it [insert.release]. acquire: sees
+        // that of whoever came first.
         if (slot.compare_exchange_strong(value, value_of(*made, hash), std::memory_order_acq_rel,
                                          std::memory_order_acquire))
           return made;
@@ -130,7 +147,8 @@ class Stacks {
     if (records_.load(std::memory_order_acquire) == 0) return;  // pairs with [start.release]
     // acquire: sees the first words of all below. Pairs with [claim.release].
     const Bytes used = used_.load(std::memory_order_acquire);
-    for (Bytes at = 0; at < used; at += record(at).bytes()) visit(const_cast<const Record&>(record(at)));
+    for (Bytes at = 0; at < used; at += record(at).bytes())
+      visit(const_cast<const Record&>(record(at)));
   }
 
   // How often a stack was not kept, for lack of room.
@@ -153,7 +171,8 @@ class Stacks {
     for (uint32_t i = 0; i < slots_; ++i) {
       const uint64_t value = slot_at(i).load(std::memory_order_relaxed);
       if (value == 0) continue;
-      CHECK(static_cast<uint32_t>(value) >= 2 * sizeof(Record) && static_cast<uint32_t>(value) < used);
+      CHECK(static_cast<uint32_t>(value) >= 2 * sizeof(Record) &&
+            static_cast<uint32_t>(value) < used);
       CHECK(stack_in(value).depth() != 0 && stack_in(value).hash() == value >> 32);
       CHECK(((i - stack_in(value).hash()) & (slots_ - 1)) < kMostProbes);
     }
@@ -186,8 +205,8 @@ class Stacks {
   Record& lost(StackKind kind) { return record(static_cast<Bytes>(kind) * sizeof(Record)); }
   Record& stack_in(uint64_t slot_value) const { return record(static_cast<uint32_t>(slot_value)); }
   uint64_t value_of(const Record& stack, uint32_t hash) const {
-    return (reinterpret_cast<Address>(&stack) - records_.load(std::memory_order_relaxed)) | uint64_t{hash}
-                                                                                                << 32;
+    return (reinterpret_cast<Address>(&stack) - records_.load(std::memory_order_relaxed)) |
+           uint64_t{hash} << 32;
   }
   Bytes table_bytes() const { return slots_ * sizeof(Word); }
   Word& slot_at(uint32_t number) const {
@@ -221,7 +240,8 @@ class Stacks {
       Bytes next = round_up(end + kPiece, P::page_size());
       if (next > bytes_) next = bytes_;
       if (!P::open(area_ + opened, next - opened)) return false;
-      if (opened_.compare_exchange_strong(opened, next, std::memory_order_release, std::memory_order_acquire))
+      if (opened_.compare_exchange_strong(opened, next, std::memory_order_release,
+                                          std::memory_order_acquire))
         return true;
     }
     return true;
@@ -230,7 +250,8 @@ class Stacks {
   Record* make(StackKind kind, uint32_t hash, const Address* frames, unsigned depth) {
     Record* stack = claim(bytes_of_depth(depth), kind);
     if (stack == nullptr) return nullptr;
-    for (unsigned i = 0; i < depth; ++i) stack->frames()[i].store(frames[i], std::memory_order_relaxed);
+    for (unsigned i = 0; i < depth; ++i)
+      stack->frames()[i].store(frames[i], std::memory_order_relaxed);
     // release: the frames come before the depth. [publish.release]
     stack->depth_and_hash.store(depth | uint64_t{hash} << 32, std::memory_order_release);
     return stack;
@@ -242,12 +263,13 @@ class Stacks {
       if (!open_up_to(at + bytes)) return nullptr;
       Record& stack = record(at);
       uint64_t first = 0;
-      const bool is_mine =
-          stack.bytes_and_kind.compare_exchange_strong(first, bytes | static_cast<uint64_t>(kind) << 32,
-                                                       std::memory_order_relaxed, std::memory_order_relaxed);
+      const bool is_mine = stack.bytes_and_kind.compare_exchange_strong(
+          first, bytes | static_cast<uint64_t>(kind) << 32, std::memory_order_relaxed,
+          std::memory_order_relaxed);
       const Bytes next = at + (is_mine ? bytes : static_cast<uint32_t>(first));
       // release: the first word, mine or the one just read, comes before it. [claim.release]
-      if (used_.compare_exchange_strong(at, next, std::memory_order_release, std::memory_order_relaxed))
+      if (used_.compare_exchange_strong(at, next, std::memory_order_release,
+                                        std::memory_order_relaxed))
         at = next;
       if (is_mine) return &stack;
     }

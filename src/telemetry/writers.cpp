@@ -61,9 +61,9 @@ static_assert(offsetof(lane_statistics, allocations) +
               "every figure is named");
 
 #define FIGURE(member, text) {#member, text, offsetof(lane_contention_statistics, member), kCounter}
-constexpr Figure kOfCells[kCellFigureCount] = {FIGURE(count, "entries"), FIGURE(failures, "failed tries"),
-                                               FIGURE(waits, "waits"),
-                                               FIGURE(waited_ns, "nanoseconds waited")};
+constexpr Figure kOfCells[kCellFigureCount] = {
+    FIGURE(count, "entries"), FIGURE(failures, "failed tries"), FIGURE(waits, "waits"),
+    FIGURE(waited_ns, "nanoseconds waited")};
 #undef FIGURE
 
 template <class Visit>
@@ -82,7 +82,8 @@ bool ends_with(const char* text, const char* end) {
 }
 
 // A metric's head. unit: null: none.
-void head(const Sink& out, const char* name, const char* type, const char* text, const char* unit = nullptr) {
+void head(const Sink& out, const char* name, const char* type, const char* text,
+          const char* unit = nullptr) {
   Text line;
   line << "# TYPE lanemalloc_" << name << ' ' << type << '\n';
   if (unit != nullptr) line << "# UNIT lanemalloc_" << name << ' ' << unit << '\n';
@@ -103,7 +104,8 @@ struct Metric {
   const char* unit;
 };
 Metric metric_of(const Figure& figure) {
-  if (figure.offset == offsetof(lane_statistics, lane_waited_us)) return {"lane_waited_seconds", "seconds"};
+  if (figure.offset == offsetof(lane_statistics, lane_waited_us))
+    return {"lane_waited_seconds", "seconds"};
   return {figure.name, ends_with(figure.name, "_bytes") ? "bytes" : nullptr};
 }
 
@@ -114,13 +116,14 @@ void write_classes(const lane_statistics& s, const Sink& out, const char* name, 
   for (const lane_class_statistics& row : s.classes) {
     if (row.allocations == 0 && row.slabs == 0) continue;
     Text line;
-    line << "lanemalloc_" << name << (is_counter ? "_total" : "") << "{size=\"" << row.size << "\"} "
-         << row.*member << '\n';
+    line << "lanemalloc_" << name << (is_counter ? "_total" : "") << "{size=\"" << row.size
+         << "\"} " << row.*member << '\n';
     out(line);
   }
 }
 
-void write_cells(const lane_statistics& s, const Sink& out, const Figure& figure, const char* name) {
+void write_cells(const lane_statistics& s, const Sink& out, const Figure& figure,
+                 const char* name) {
   const bool is_time = figure.offset == offsetof(lane_contention_statistics, waited_ns);
   head(out, name, "counter", figure.text, is_time ? "seconds" : nullptr);
   for_each_cell(s, [&](const lane_contention_statistics& cell) {
@@ -184,15 +187,17 @@ void write_lines(const lane_statistics& s, const Sink& out) {
   for_each_cell(s, [&](const lane_contention_statistics& cell) {
     if (cell.failures == 0) return;
     Text line;
-    line << "lanemalloc: contention at " << cell.name << ": " << cell.failures << " failed tries of "
-         << cell.count << " entries, " << cell.waits << " waits, " << cell.waited_ns / 1000 << " us";
+    line << "lanemalloc: contention at " << cell.name << ": " << cell.failures
+         << " failed tries of " << cell.count << " entries, " << cell.waits << " waits, "
+         << cell.waited_ns / 1000 << " us";
     out(line.end());
   });
 }
 
 void write_json(const lane_statistics& s, const Sink& out) {
   Text begin;
-  begin << "{\"version\":" << uint64_t{s.version} << ",\"entry\":\"" << s.entry << "\",\"figures\":{";
+  begin << "{\"version\":" << uint64_t{s.version} << ",\"entry\":\"" << s.entry
+        << "\",\"figures\":{";
   out(begin);
   const char* comma = "";
   for (const Figure& figure : kAllFigures) {
@@ -247,10 +252,12 @@ void write_openmetrics(const lane_statistics& s, const Sink& out) {
                 &lane_class_statistics::allocations);
   write_classes(s, out, "class_live_objects", "gauge", "live objects of a size class",
                 &lane_class_statistics::live);
-  write_classes(s, out, "class_slabs", "gauge", "slabs of a size class", &lane_class_statistics::slabs);
-  static constexpr const char* kNames[] = {"contention_entries", "contention_failures", "contention_waits",
-                                           "contention_waited_seconds"};
-  for (unsigned i = 0; i < sizeof kNames / sizeof *kNames; ++i) write_cells(s, out, kOfCells[i], kNames[i]);
+  write_classes(s, out, "class_slabs", "gauge", "slabs of a size class",
+                &lane_class_statistics::slabs);
+  static constexpr const char* kNames[] = {"contention_entries", "contention_failures",
+                                           "contention_waits", "contention_waited_seconds"};
+  for (unsigned i = 0; i < sizeof kNames / sizeof *kNames; ++i)
+    write_cells(s, out, kOfCells[i], kNames[i]);
   write_wait_times(s, out);
   out(Text() << "# EOF\n");
 }

@@ -1,5 +1,7 @@
-// Writers: the figures of one moment (include/lanemalloc/stats.h) as lines for people, as JSON, and as OpenMetrics; and each by its name.
-// Called by: abi, engine (print). Locking: none; async-signal-safe. Texts go out in pieces, so none is ever too long.
+// Writers: the figures of one moment (include/lanemalloc/stats.h) as lines for people, as JSON, and
+// as OpenMetrics; and each by its name.
+// Called by: abi, engine (print). Locking: none; async-signal-safe. Texts go out in pieces, so none
+// is ever too long.
 #pragma once
 
 #include "base/text.h"
@@ -43,6 +45,8 @@ void write_json(const lane_statistics& s, const Sink& out);
 void write_openmetrics(const lane_statistics& s, const Sink& out);
 
 // How many lanes a search of this row tried at most.
-constexpr uint64_t most_probes_of(unsigned row) { return row <= 4 ? row : uint64_t{1} << (row - 2); }
+constexpr uint64_t most_probes_of(unsigned row) {
+  return row <= 4 ? row : uint64_t{1} << (row - 2);
+}
 
 }  // namespace lanemalloc

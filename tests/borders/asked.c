@@ -1,6 +1,7 @@
-// What the library asks of the kernel stands in docs/system-calls.md. A program that uses all of the library runs under a filter that lets
-// the calls of that page pass, and has a supervisor told of every other one; the instruction pointer tells whether it is the library's.
-// What the library has the C library ask is not seen here: tests/docs/system_calls.py looks at its imports.
+// What the library asks of the kernel stands in docs/system-calls.md. A program that uses all of
+// the library runs under a filter that lets the calls of that page pass, and has a supervisor told
+// of every other one; the instruction pointer tells whether it is the library's. What the library
+// has the C library ask is not seen here: tests/docs/system_calls.py looks at its imports.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -65,7 +66,8 @@ static void in_threads(void) {
   for (int i = 0; i < kThreads; i++) REQUIRE(pthread_join(threads[i], NULL) == 0);
 }
 CHILD(uses_all_of_it) {
-  int (*set)(const char*, const char*) = (int (*)(const char*, const char*))dlsym(RTLD_DEFAULT, "lane_set");
+  int (*set)(const char*, const char*) =
+      (int (*)(const char*, const char*))dlsym(RTLD_DEFAULT, "lane_set");
   int (*profile)(const char*, const char*) =
       (int (*)(const char*, const char*))dlsym(RTLD_DEFAULT, "lane_profile");
   REQUIRE(set && profile);
@@ -98,18 +100,20 @@ CHILD(uses_all_of_it) {
 static int listen_to_the_rest(const char* but) {
   struct sock_filter code[kRowCount + 3];
   unsigned n = 0;
-  code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+  code[n++] =
+      (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
   for (int i = 0; i < kRowCount; i++) {
     const int is_there = !but || strcmp(kRows[i].name, but) != 0;
-    code[n++] =
-        (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, is_there ? (unsigned)kRows[i].number : ~0u,
-                                     (unsigned char)(kRowCount - i), 0);
+    code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K,
+                                             is_there ? (unsigned)kRows[i].number : ~0u,
+                                             (unsigned char)(kRowCount - i), 0);
   }
   code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
   code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   struct sock_fprog program = {(unsigned short)n, code};
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return -1;
-  return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
+  return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER,
+                      &program);
 }
 
 // Whether the code at an address of that process is the library's.
@@ -135,10 +139,10 @@ static int calls_without_row(const char* but, int* number) {
   REQUIRE(kRowCount > 20 && kRowCount < 250 && pipe2(ready, O_CLOEXEC) == 0);
   static char options[256];
   const char* lanes = getenv("LANEMALLOC_OPTIONS");
-  snprintf(
-      options, sizeof options,
-      "%s%sdecay_ms=40,sample=64k,profile=exit,profile_file=%s/asked.%%p.%%k,stats=exit,stats_file=%s/asked",
-      lanes ? lanes : "", lanes ? "," : "", getenv("CHECK_WORK"), getenv("CHECK_WORK"));
+  snprintf(options, sizeof options,
+           "%s%sdecay_ms=40,sample=64k,profile=exit,profile_file=%s/"
+           "asked.%%p.%%k,stats=exit,stats_file=%s/asked",
+           lanes ? lanes : "", lanes ? "," : "", getenv("CHECK_WORK"), getenv("CHECK_WORK"));
   // The two have one table of descriptors, up to the exec.
   const pid_t pid = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
   if (pid == 0) {
@@ -149,7 +153,8 @@ static int calls_without_row(const char* but, int* number) {
     _exit(9);
   }
   int listener;
-  REQUIRE(pid > 0 && read(ready[0], &listener, sizeof listener) == sizeof listener && listener >= 0);
+  REQUIRE(pid > 0 && read(ready[0], &listener, sizeof listener) == sizeof listener &&
+          listener >= 0);
   int found = 0, seen = 0, status = -1;
   for (pid_t ended = 0; ended == 0; ended = waitpid(pid, &status, WNOHANG)) {
     struct pollfd file = {listener, POLLIN, 0};
@@ -190,6 +195,7 @@ CASE(lanemalloc_a_call_that_has_no_row_is_found) {
     int number = 0;
     CHECK_MSG(calls_without_row(kSome[i], &number) > 0, "%s", kSome[i]);
     for (int row = 0; row < kRowCount; row++)
-      if (strcmp(kRows[row].name, kSome[i]) == 0) CHECK_MSG(number == kRows[row].number, "%s", kSome[i]);
+      if (strcmp(kRows[row].name, kSome[i]) == 0)
+        CHECK_MSG(number == kRows[row].number, "%s", kSome[i]);
   }
 }

@@ -1,4 +1,5 @@
-// What the C library promises of calloc and of alignments, to the last byte and up to the largest number.
+// What the C library promises of calloc and of alignments, to the last byte and up to the largest
+// number.
 #include <pthread.h>
 
 #include "check.h"
@@ -35,8 +36,8 @@ CASE(alignment_beyond_all_memory_is_no_memory) {
   for (size_t i = 0; i < sizeof alignments / sizeof *alignments; i++) {
     for (size_t size = 0; size < 200000; size = size * 3 + 1) {
       errno = 0;
-      CHECK_MSG(memalign(hide_size(alignments[i]), size) == NULL && errno == ENOMEM, "memalign(%#zx, %zu)",
-                alignments[i], size);
+      CHECK_MSG(memalign(hide_size(alignments[i]), size) == NULL && errno == ENOMEM,
+                "memalign(%#zx, %zu)", alignments[i], size);
       errno = 0;
       CHECK_MSG(aligned_alloc(hide_size(alignments[i]), size) == NULL && errno == ENOMEM,
                 "aligned_alloc(%#zx, %zu)", alignments[i], size);

@@ -32,7 +32,8 @@ CASE(gdb_calls_functions_with_strings) {
   // The library is for the program, not for gdb.
   snprintf(
       command, sizeof command,
-      "env -u LD_PRELOAD gdb -nx -batch -ex 'set debuginfod enabled off' -ex 'set startup-with-shell off' "
+      "env -u LD_PRELOAD gdb -nx -batch -ex 'set debuginfod enabled off' -ex 'set "
+      "startup-with-shell off' "
       "-ex 'set environment %s%s' -ex 'break stop_here' -ex run -ex 'print (int)strlen(\"abc\")' "
       "-ex 'print $_streq(\"abc\", \"abc\")' -ex 'print (int)strcmp(\"lane\", \"lane\")' "
       "-ex 'print malloc_usable_size(malloc(100)) >= 100' -ex kill --args %s stops 2>&1",

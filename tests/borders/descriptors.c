@@ -1,4 +1,5 @@
-// What the library takes of a process besides memory: a signal's handler, descriptors, files. It leaves the program's own alone.
+// What the library takes of a process besides memory: a signal's handler, descriptors, files. It
+// leaves the program's own alone.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -7,7 +8,8 @@
 #include "child.h"
 
 static int set_option(const char* name, const char* value) {
-  int (*set)(const char*, const char*) = (int (*)(const char*, const char*))dlsym(RTLD_DEFAULT, "lane_set");
+  int (*set)(const char*, const char*) =
+      (int (*)(const char*, const char*))dlsym(RTLD_DEFAULT, "lane_set");
   REQUIRE(set != NULL);
   return set(name, value);
 }
@@ -39,7 +41,9 @@ static const char* content(const char* path) {
   text[n > 0 ? n : 0] = 0;
   return text;
 }
-static int is_report(const char* text) { return strstr(text, "lanemalloc: ") != NULL && strlen(text) > 500; }
+static int is_report(const char* text) {
+  return strstr(text, "lanemalloc: ") != NULL && strlen(text) > 500;
+}
 
 // --- Signals.
 
@@ -118,8 +122,9 @@ CASE(lanemalloc_figures_are_not_written_into_a_file_of_the_program) {
     for (int with_bad_file = 0; with_bad_file < 2; with_bad_file++) {
       const char* path = path_of("data");
       memset(&child, 0, offsetof(struct Child, out));
-      child.options = with_bad_file ? "stats=exit+signal:USR2,sample=64k,leaks=1,stats_file=/nowhere/at/all"
-                                    : "stats=exit+signal:USR2,sample=64k,leaks=1";
+      child.options = with_bad_file
+                          ? "stats=exit+signal:USR2,sample=64k,leaks=1,stats_file=/nowhere/at/all"
+                          : "stats=exit+signal:USR2,sample=64k,leaks=1";
       child.close_stderr = is_closed_before;
       child.argument = path;
       run_child("has_a_file_with_number_two");
@@ -140,8 +145,8 @@ CHILD(reports_by_profile) {
   REQUIRE(profile != NULL);
   struct stat it;
   const int error = profile("heap", test_argument);
-  CHECK_MSG(lstat(test_argument, &it) == 0 && error == (S_ISLNK(it.st_mode) ? ELOOP : ENXIO), "error %d",
-            error);
+  CHECK_MSG(lstat(test_argument, &it) == 0 && error == (S_ISLNK(it.st_mode) ? ELOOP : ENXIO),
+            "error %d", error);
 }
 
 static void run_with_file(const char* name, const char* more, const char* path) {
@@ -165,7 +170,8 @@ CASE(lanemalloc_files_are_regular_ones) {
     CHECK_CHILD(lines_with("stats_file=", "a symbolic link") == 1 && is_report(child.err));
     run_with_file("ends", "sample=64k,profile=exit,profile_file=", link);
     CHECK_CHILD(lines_with("profile_file=", "a symbolic link") == 2);
-    run_with_file("reports_by_profile", "sample=64k,decay_ms=5000,bad_pointer=abort,stats_file=", link);
+    run_with_file("reports_by_profile",
+                  "sample=64k,decay_ms=5000,bad_pointer=abort,stats_file=", link);
     CHECK(strcmp(content(target), has_target ? "precious" : "") == 0);
     CHECK(has_target || access(target, F_OK) != 0);
   }
@@ -204,7 +210,8 @@ CHILD(finds_its_file_made_already) {
 }
 CASE(lanemalloc_file_with_a_made_up_name_is_new) {
   char options[PATH_MAX + 100];
-  snprintf(options, sizeof options, "stats=signal:USR2,stats_file=%s/made-up.%%p", getenv("CHECK_WORK"));
+  snprintf(options, sizeof options, "stats=signal:USR2,stats_file=%s/made-up.%%p",
+           getenv("CHECK_WORK"));
   run_child_with("finds_its_file_made_already", options);
   CHECK_CHILD(child_succeeded());
 }

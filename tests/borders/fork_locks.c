@@ -1,5 +1,5 @@
-// Fork, and locks that are not the allocator's: whoever holds one may allocate while another thread forks.
-// Also linked with the static library.
+// Fork, and locks that are not the allocator's: whoever holds one may allocate while another thread
+// forks. Also linked with the static library.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -131,7 +131,8 @@ CASE(everything_under_a_lock_that_a_fork_handler_takes) {
   fork_beside(does_everything_locked, (void*)7, 3, 100);
 }
 
-// --- The C library's locks: a FILE's, and that of the list of FILEs, which fork takes after all handlers.
+// --- The C library's locks: a FILE's, and that of the list of FILEs, which fork takes after all
+// handlers.
 
 static void* reads_lines(void* unused) {
   (void)unused;
@@ -145,7 +146,8 @@ static void* reads_lines(void* unused) {
     size_t size = 0;
     REQUIRE(getline(&line, &size, file) > 0);
     free(line);
-    usleep(50);  // the C library's locks go to whoever comes first: on a busy machine to this thread for long
+    // The C library's locks go to whoever comes first: on a busy machine to this thread for long
+    usleep(50);
   }
   fclose(file);
   return NULL;
@@ -266,7 +268,8 @@ CASE(fork_from_a_fork_handler) {
   fork_beside(allocates_with_the_later_lock, NULL, 2, 50);
 }
 
-// --- Memory that is there must be had while a fork is under way, also where fresh memory is refused.
+// --- Memory that is there must be had while a fork is under way, also where fresh memory is
+// refused.
 
 static void* takes_most(void* unused) {
   while (!stopped()) {

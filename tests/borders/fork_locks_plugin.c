@@ -1,5 +1,6 @@
-// A library that is there before the allocator, with a lock that its own fork handlers take, and that allocates in each of them.
-// Its prepare handler runs after the allocator's, its others before.
+// A library that is there before the allocator, with a lock that its own fork handlers take, and
+// that allocates in each of them. Its prepare handler runs after the allocator's, its others
+// before.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -20,7 +20,8 @@ CASE(lanemalloc_heap_calloc_is_zero_to_the_last_usable_byte) {
     unsigned char* zero = lane_heap_alloc_zeroed(heap, 1, size);
     REQUIRE(zero != NULL);
     const size_t usable = lane_heap_usable_size(heap, zero);
-    CHECK_MSG(all_bytes(zero, usable, 0), "lane_heap_alloc_zeroed(1, %zu), %zu usable", size, usable);
+    CHECK_MSG(all_bytes(zero, usable, 0), "lane_heap_alloc_zeroed(1, %zu), %zu usable", size,
+              usable);
     lane_heap_free(heap, zero);
   }
   CHECK(lane_heap_destroy(heap) == 0);
@@ -64,7 +65,8 @@ CASE(lanemalloc_refused_request_leaves_peak_and_soft_limit_alone) {
     CHECK_MSG(lane_heap_alloc_zeroed(heap, 1, size) == NULL, "alloc_zeroed(2^%d)", shift);
     CHECK_MSG(lane_heap_alloc_aligned(heap, 4096, size) == NULL, "alloc_aligned(2^%d)", shift);
     errno = 0;
-    CHECK_MSG(lane_heap_realloc(heap, small, size) == NULL && errno == ENOMEM, "realloc(small, 2^%d)", shift);
+    CHECK_MSG(lane_heap_realloc(heap, small, size) == NULL && errno == ENOMEM,
+              "realloc(small, 2^%d)", shift);
     CHECK_MSG(lane_heap_realloc(heap, large, size) == NULL, "realloc(large, 2^%d)", shift);
   }
   CHECK(lane_heap_alloc(heap, hide_size(SIZE_MAX)) == NULL);
@@ -93,7 +95,8 @@ CASE(lanemalloc_refusal_by_a_parent_leaves_the_child_alone) {
 
 static int is_done;
 static void* ask_for_too_much(void* heap) {
-  while (!__atomic_load_n(&is_done, __ATOMIC_RELAXED)) CHECK(lane_heap_alloc(heap, (size_t)1 << 41) == NULL);
+  while (!__atomic_load_n(&is_done, __ATOMIC_RELAXED))
+    CHECK(lane_heap_alloc(heap, (size_t)1 << 41) == NULL);
   return NULL;
 }
 
@@ -103,7 +106,8 @@ CASE(lanemalloc_refused_request_takes_no_room_from_other_threads) {
   lane_heap* heap = lane_heap_create(&options);
   REQUIRE(heap != NULL);
   pthread_t threads[3];
-  for (int i = 0; i < 3; i++) REQUIRE(pthread_create(&threads[i], NULL, ask_for_too_much, heap) == 0);
+  for (int i = 0; i < 3; i++)
+    REQUIRE(pthread_create(&threads[i], NULL, ask_for_too_much, heap) == 0);
   for (int i = 0; i < 20000; i++) {
     void* object = lane_heap_alloc(heap, 1u << 20);
     CHECK(object != NULL);
@@ -134,7 +138,8 @@ CASE(lanemalloc_two_heaps_of_one_name_are_told_apart) {
   void *mine = NULL, *other = NULL;
   char wanted[200];
   CHECK_CHILD(child_succeeded() && sscanf(child.out, "%p %p", &mine, &other) == 2);
-  snprintf(wanted, sizeof wanted, "an object of heap \"a\" at %p, not of heap \"a\" at %p", other, mine);
+  snprintf(wanted, sizeof wanted, "an object of heap \"a\" at %p, not of heap \"a\" at %p", other,
+           mine);
   CHECK_CHILD(lines_with("lanemalloc: lane_heap_free(", wanted) == 1);
 }
 
@@ -193,7 +198,8 @@ CASE(lanemalloc_stale_checkpoint_is_told) {
   snprintf(options, sizeof options, "%s%sbad_pointer=report", lanes ? lanes : "", lanes ? "," : "");
   run_child_with("rewinds_to_what_is_gone", options);
   CHECK_CHILD(child_succeeded());
-  CHECK_CHILD(line_count() == 2 && lines_with("lanemalloc: lane_arena_rewind(", "is not in the arena") == 2);
+  CHECK_CHILD(line_count() == 2 &&
+              lines_with("lanemalloc: lane_arena_rewind(", "is not in the arena") == 2);
 }
 
 // --- Readers.
@@ -232,7 +238,8 @@ CHILD(leaves_a_section_that_it_is_not_in) {
 CASE(lanemalloc_leaving_no_section_is_told) {
   run_child_with("leaves_a_section_that_it_is_not_in", "bad_pointer=report");
   CHECK_CHILD(child_succeeded());
-  CHECK_CHILD(line_count() == 2 && lines_with("lanemalloc: lane_reader_exit(", "in no read section") == 2);
+  CHECK_CHILD(line_count() == 2 &&
+              lines_with("lanemalloc: lane_reader_exit(", "in no read section") == 2);
 }
 
 static void* ends_in_a_section(void* nothing) {
@@ -249,8 +256,8 @@ static void* ends_online(void* nothing) {
 // test_argument: how it ends.
 CHILD(outlives_a_reader) {
   pthread_t thread;
-  REQUIRE(pthread_create(&thread, NULL, test_argument[0] == 'o' ? ends_online : ends_in_a_section, NULL) ==
-          0);
+  REQUIRE(pthread_create(&thread, NULL, test_argument[0] == 'o' ? ends_online : ends_in_a_section,
+                         NULL) == 0);
   pthread_join(thread, NULL);
   static struct lane_reader own;
   REQUIRE(lane_reader_register(&own, "main") == 0);
@@ -275,7 +282,8 @@ CASE(lanemalloc_reader_whose_thread_is_gone_holds_nothing_up) {
     child.argument = kWays[i];
     run_child("outlives_a_reader");
     CHECK_CHILD(child_succeeded());
-    CHECK_CHILD(line_count() == 1 && lines_with("lanemalloc: reader 'gone' at 0x", "has ended") == 1);
+    CHECK_CHILD(line_count() == 1 &&
+                lines_with("lanemalloc: reader 'gone' at 0x", "has ended") == 1);
   }
 }
 
@@ -328,8 +336,8 @@ CHILD(outlives_a_bare_end) {
 CASE(lanemalloc_held_up_by_a_thread_that_is_gone_says_so) {
   run_child_with("outlives_a_bare_end", getenv("LANEMALLOC_OPTIONS"));
   CHECK_CHILD(child_succeeded());
-  CHECK_CHILD(line_count() >= 1 &&
-              lines_with("has held up deferred frees", "which registered it, is gone") == line_count());
+  CHECK_CHILD(line_count() >= 1 && lines_with("has held up deferred frees",
+                                              "which registered it, is gone") == line_count());
 }
 
 // In a child of fork the numbers of threads are others.
@@ -353,7 +361,8 @@ CASE(lanemalloc_section_lasts_across_a_fork) {
 CASE(lanemalloc_deferred_frees_of_a_destroyed_heap_count_at_once) {
   lane_heap* heap = lane_heap_create(NULL);
   REQUIRE(lane_reader_register(&reader, NULL) == 0);
-  for (int i = 0; i < 100; i++) CHECK(lane_safepoint_heap_free(heap, lane_heap_alloc(heap, 100)) == 0);
+  for (int i = 0; i < 100; i++)
+    CHECK(lane_safepoint_heap_free(heap, lane_heap_alloc(heap, 100)) == 0);
   CHECK(freed() == 0);
   CHECK_MSG(lane_heap_destroy(heap) == 0, "they were freed before");
   CHECK_MSG(freed() == 100, "%d", (int)freed());

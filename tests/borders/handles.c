@@ -1,5 +1,6 @@
-// Values that are no handles, given to every function that takes a heap or a pool: each is one line on standard error, the function returns
-// as its header says, and nothing has changed. Before the thread has a lane, and after hits, which are compiled in here.
+// Values that are no handles, given to every function that takes a heap or a pool: each is one line
+// on standard error, the function returns as its header says, and nothing has changed. Before the
+// thread has a lane, and after hits, which are compiled in here.
 // Each child says what the library shall say, and the parent compares the two.
 // Linked with the library.
 // Also linked with the static library.
@@ -22,7 +23,9 @@ static void* heap_object;
 static void* pool_object;
 
 // Each by a value that is none of its handles. errno is 4711 before.
-static void pool_alloc(void* bad) { CHECK(lane_pool_alloc((lane_pool*)bad) == NULL && errno == ENOMEM); }
+static void pool_alloc(void* bad) {
+  CHECK(lane_pool_alloc((lane_pool*)bad) == NULL && errno == ENOMEM);
+}
 static void pool_alloc_out_of_line(void* bad) {
   CHECK(lane_pool_alloc_out_of_line((lane_pool*)bad) == NULL && errno == ENOMEM);
 }
@@ -51,7 +54,9 @@ static void pool_free_deferred(void* bad) {
 }
 static void pool_prealloc(void* bad) { CHECK(lane_pool_prealloc((lane_pool*)bad, 5) == ENOMEM); }
 static void pool_set_limit(void* bad) { CHECK(lane_pool_set_limit((lane_pool*)bad, 5) == EINVAL); }
-static void pool_reclaim(void* bad) { CHECK(lane_pool_reclaim((lane_pool*)bad, LANE_DRAIN_ALL) == 0); }
+static void pool_reclaim(void* bad) {
+  CHECK(lane_pool_reclaim((lane_pool*)bad, LANE_DRAIN_ALL) == 0);
+}
 static void pool_statistics(void* bad) {
   struct lane_pool_statistics s = {.live = 1, .object_size = 1};
   lane_pool_get_statistics((lane_pool*)bad, &s);
@@ -101,14 +106,20 @@ static void heap_free_deferred(void* bad) {
 static void heap_free_sized_deferred(void* bad) {
   CHECK(lane_safepoint_heap_free_sized((lane_heap*)bad, heap_object, kSize) == 0);
 }
-static void heap_usable_size(void* bad) { CHECK(lane_heap_usable_size((lane_heap*)bad, heap_object) == 0); }
-static void heap_set_limits(void* bad) { CHECK(lane_heap_set_limits((lane_heap*)bad, 0, 1) == EINVAL); }
+static void heap_usable_size(void* bad) {
+  CHECK(lane_heap_usable_size((lane_heap*)bad, heap_object) == 0);
+}
+static void heap_set_limits(void* bad) {
+  CHECK(lane_heap_set_limits((lane_heap*)bad, 0, 1) == EINVAL);
+}
 static int visited;
 static int visit(void* object, size_t size, void* argument) {
   (void)object, (void)size, (void)argument;
   return ++visited;
 }
-static void heap_walk(void* bad) { CHECK(lane_heap_walk((lane_heap*)bad, visit, NULL) == 0 && visited == 0); }
+static void heap_walk(void* bad) {
+  CHECK(lane_heap_walk((lane_heap*)bad, visit, NULL) == 0 && visited == 0);
+}
 static void heap_statistics(void* bad) {
   struct lane_heap_statistics s = {.live_objects = 1};
   lane_heap_get_statistics((lane_heap*)bad, &s);
@@ -283,7 +294,8 @@ static void check_nothing_has_changed(void) {
   lane_pool_get_statistics(pool, &p);
   lane_heap_get_statistics(heap, &h);
   CHECK(memcmp(&p, &pool_before, sizeof p) == 0 && memcmp(&h, &heap_before, sizeof h) == 0);
-  for (int i = 0; i < kSize; i++) CHECK(((char*)heap_object)[i] == 0x5A && ((char*)pool_object)[i] == 0x5A);
+  for (int i = 0; i < kSize; i++)
+    CHECK(((char*)heap_object)[i] == 0x5A && ((char*)pool_object)[i] == 0x5A);
   use();
   lane_heap_free(heap, heap_object);
   lane_pool_free(pool, pool_object);
@@ -318,7 +330,9 @@ static void* call_one(void* unused) {
   const int f = atoi(test_argument), i = f % (bad_count + kMoreBad);
   void* own = is_of_pools(f) ? not_a_pool[i % kMoreBad] : not_a_heap[i % kMoreBad];
   if (strstr(test_argument, "late") != NULL) use();
-  call(f, i < bad_count && (bad_values[i] != NULL || kFunctions[f].run != heap_parent) ? bad_values[i] : own);
+  call(f, i < bad_count && (bad_values[i] != NULL || kFunctions[f].run != heap_parent)
+              ? bad_values[i]
+              : own);
   return NULL;
 }
 CHILD(one) {
@@ -334,16 +348,19 @@ CHILD(all_places) {
   start();
   for (uintptr_t value = 0; value < 65536; value++) {
     void* bad = hide((void*)value);
-    CHECK(lane_pool_alloc((lane_pool*)bad) == NULL && lane_heap_alloc((lane_heap*)bad, kSize) == NULL);
+    CHECK(lane_pool_alloc((lane_pool*)bad) == NULL &&
+          lane_heap_alloc((lane_heap*)bad, kSize) == NULL);
     lane_pool_free((lane_pool*)bad, pool_object);
     lane_heap_free_sized((lane_heap*)bad, heap_object, kSize);
     bad = hide((void*)((uintptr_t)pool_object << 16 | value));
-    CHECK(lane_pool_alloc((lane_pool*)bad) == NULL && lane_heap_alloc((lane_heap*)bad, kSize) == NULL);
+    CHECK(lane_pool_alloc((lane_pool*)bad) == NULL &&
+          lane_heap_alloc((lane_heap*)bad, kSize) == NULL);
     // As handles are, but for the place.
     const uintptr_t like = ((uintptr_t)pool & ~(uintptr_t)0xFFFF) | value;
     if (like == (uintptr_t)pool) continue;
     bad = hide((void*)like);
-    CHECK(lane_pool_alloc((lane_pool*)bad) == NULL && lane_heap_alloc((lane_heap*)bad, kSize) == NULL);
+    CHECK(lane_pool_alloc((lane_pool*)bad) == NULL &&
+          lane_heap_alloc((lane_heap*)bad, kSize) == NULL);
     lane_pool_free((lane_pool*)bad, pool_object);
   }
   check_nothing_has_changed();

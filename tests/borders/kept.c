@@ -1,5 +1,5 @@
-// What a process with one thread keeps of what it has freed: little while little lives, what it recycles, and nothing for long.
-// Bounds are shares of what lives and of what was written.
+// What a process with one thread keeps of what it has freed: little while little lives, what it
+// recycles, and nothing for long. Bounds are shares of what lives and of what was written.
 #include <sys/resource.h>
 
 #include "child.h"
@@ -76,7 +76,8 @@ CASE(a_block_that_grows_step_by_step_takes_little_more_than_it_has) {
   CHECK_MSG(peak < before + most + most / 2, "%zu KiB more", (peak - before) / kKiB);
 }
 
-// Twenty buffers of 5 to 25 MiB, replaced at random. What is faulted in is a small part of what is written.
+// Twenty buffers of 5 to 25 MiB, replaced at random. What is faulted in is a small part of what is
+// written.
 CASE(lanemalloc_large_buffers_that_are_replaced_are_not_faulted_in_again) {
   enum { kBuffers = 20, kRounds = 600 };
   char* buffers[kBuffers] = {0};

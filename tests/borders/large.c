@@ -1,5 +1,5 @@
-// Large objects where the kernel refuses: to move them (a filter, too many mappings), or to have so much of it.
-// Also linked with the static library.
+// Large objects where the kernel refuses: to move them (a filter, too many mappings), or to have so
+// much of it. Also linked with the static library.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -85,7 +85,8 @@ static size_t page_count;
 static void make_mappings(void) {
   page_count = most_mappings() + 16;
   if (page_count < 1000 || page_count > 300000) SKIP("another limit of mappings than usual");
-  pages = mmap(NULL, page_count * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  pages =
+      mmap(NULL, page_count * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   REQUIRE(pages != MAP_FAILED);
   size_t i = 0;
   while (i < page_count && mprotect(pages + i * 4096, 4096, PROT_READ) == 0) i += 2;
@@ -108,7 +109,8 @@ static void grow_among_mappings(int split) {
     fill(objects[i], size, (unsigned)i);
     // Some of its pages are a mapping of their own.
     if (split)
-      REQUIRE(madvise((char*)(((uintptr_t)objects[i] + kMiB) & ~(uintptr_t)4095), kMiB, MADV_DONTDUMP) == 0);
+      REQUIRE(madvise((char*)(((uintptr_t)objects[i] + kMiB) & ~(uintptr_t)4095), kMiB,
+                      MADV_DONTDUMP) == 0);
   }
   make_mappings();
   for (int i = 0; i < kRounds; i++) {
@@ -129,7 +131,9 @@ static void grow_among_mappings(int split) {
 }
 
 CASE(a_large_object_grows_near_the_limit_of_mappings) { grow_among_mappings(0); }
-CASE(a_large_object_of_several_mappings_grows_near_the_limit_of_mappings) { grow_among_mappings(1); }
+CASE(a_large_object_of_several_mappings_grows_near_the_limit_of_mappings) {
+  grow_among_mappings(1);
+}
 
 // --- Too much.
 
@@ -198,12 +202,13 @@ CASE(too_much_is_refused_where_there_is_much_memory) {
     ptrace(PTRACE_SYSCALL, pid, 0,
            signal_number == SIGTRAP || signal_number == (SIGTRAP | 0x80) ? 0 : signal_number);
   }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == kStatusSkipped) SKIP("ptrace is not allowed here");
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kStatusSkipped)
+    SKIP("ptrace is not allowed here");
   CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
 }
 
-// --- Much of the machine's memory, one after the other. The kernel refuses a fork if one mapping is larger than all of it, and neighbours
-// are one mapping.
+// --- Much of the machine's memory, one after the other. The kernel refuses a fork if one mapping
+// is larger than all of it, and neighbours are one mapping.
 
 static void* takes_most_of_the_machine(void* in_a_thread) {
   struct sysinfo machine;

@@ -1,4 +1,5 @@
-// A program with much thread-local storage: it lies on the stack of each thread, of ours too, which is small.
+// A program with much thread-local storage: it lies on the stack of each thread, of ours too, which
+// is small.
 #include <pthread.h>
 #include <sched.h>
 

@@ -1,5 +1,5 @@
-// Libraries that come and go while others allocate, and ends of the process beside threads that allocate.
-// Also linked with the static library.
+// Libraries that come and go while others allocate, and ends of the process beside threads that
+// allocate. Also linked with the static library.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -50,7 +50,8 @@ static void copy_library(void) {
   snprintf(library, sizeof library, "%s/copy.%d.so", work, (int)getpid());
   FILE *in = fopen(from, "r"), *out = fopen(library, "w");
   REQUIRE(in != NULL && out != NULL);
-  for (size_t n; (n = fread(buffer, 1, sizeof buffer, in)) > 0;) REQUIRE(fwrite(buffer, 1, n, out) == n);
+  for (size_t n; (n = fread(buffer, 1, sizeof buffer, in)) > 0;)
+    REQUIRE(fwrite(buffer, 1, n, out) == n);
   REQUIRE(fclose(in) == 0 && fclose(out) == 0);
   atexit(remove_library);
 }

@@ -1,5 +1,5 @@
-// Limits of addresses and of locked memory that a process sets for itself: how much of them can be had, and who else needs some.
-// Also linked with the static library.
+// Limits of addresses and of locked memory that a process sets for itself: how much of them can be
+// had, and who else needs some. Also linked with the static library.
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/time.h>
@@ -27,7 +27,8 @@ CASE(an_idle_program_takes_few_addresses) {
     run_child_with("tells_its_addresses", getenv("LANEMALLOC_OPTIONS"));
     CHECK_CHILD(child_succeeded() && sscanf(child.out, "%zu %zu", &size[plain], &peak[plain]) == 2);
   }
-  // Where the library is linked in, there is nothing to compare with but what a program of the C library has.
+  // Where the library is linked in, there is nothing to compare with but what a program of the C
+  // library has.
   const size_t others = size[1] < 8 * kMiB ? size[1] : 8 * kMiB;
   CHECK_MSG(size[0] <= others + 16 * kMiB, "%zu against %zu KiB", size[0] >> 10, size[1] >> 10);
   CHECK_MSG(peak[0] <= others + 32 * kMiB, "%zu against %zu KiB", peak[0] >> 10, peak[1] >> 10);
@@ -61,8 +62,8 @@ static void have_nearly_all(const size_t* sizes, int count) {
   for (int round = 0; round < 2; round++) {
     for (int i = 0; i < count; i++) {
       const size_t sum = take_all(sizes[i]);
-      CHECK_MSG(sum >= least * kMiB, "round %d: %zu MiB of 500, in objects of %zu", round, sum / kMiB,
-                sizes[i]);
+      CHECK_MSG(sum >= least * kMiB, "round %d: %zu MiB of 500, in objects of %zu", round,
+                sum / kMiB, sizes[i]);
     }
   }
 }
@@ -96,7 +97,8 @@ CASE(threads_start_under_a_limit) {
   limit_addresses((rlim_t)600 * kMiB);
   pthread_t threads[kThreads];
   pthread_barrier_init(&all_here, NULL, kThreads);
-  for (int i = 0; i < kThreads; i++) REQUIRE(pthread_create(&threads[i], NULL, use_memory, NULL) == 0);
+  for (int i = 0; i < kThreads; i++)
+    REQUIRE(pthread_create(&threads[i], NULL, use_memory, NULL) == 0);
   for (int i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
 }
 
@@ -106,7 +108,8 @@ CASE(a_server_limits_itself_late_and_maps_a_file_of_its_own) {
   static void* objects[kObjects];
   for (int i = 0; i < kObjects; i++) REQUIRE((objects[i] = malloc((size_t)(i % 1000 + 1))) != NULL);
   limit_addresses((rlim_t)200 * kMiB);
-  void* map = mmap(NULL, (size_t)128 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* map =
+      mmap(NULL, (size_t)128 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(map != MAP_FAILED);
   void* p = malloc((size_t)16 * kMiB);
   REQUIRE(p != NULL);
@@ -124,7 +127,8 @@ CASE(after_a_refusal_freed_memory_does_not_count) {
   void* map = MAP_FAILED;
   for (double end = seconds_now() + 10; map == MAP_FAILED && seconds_now() < end; usleep(20000)) {
     free(hide(malloc(100000)));
-    map = mmap(NULL, (size_t)200 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    map =
+        mmap(NULL, (size_t)200 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   }
   CHECK(map != MAP_FAILED);
 }
@@ -153,8 +157,8 @@ CASE(a_limit_of_data_is_told_and_what_is_freed_serves_again) {
   for (int round = 0; round < 3; round++) {
     const size_t size = round == 1 ? 4096 : 1 << 20;
     const size_t sum = take_all(size);
-    CHECK_MSG(sum >= (size_t)170 * kMiB && sum <= (size_t)200 * kMiB, "%zu MiB in objects of %zu", sum / kMiB,
-              size);
+    CHECK_MSG(sum >= (size_t)170 * kMiB && sum <= (size_t)200 * kMiB, "%zu MiB in objects of %zu",
+              sum / kMiB, size);
   }
 }
 
@@ -164,7 +168,8 @@ CHILD(uses_memory_in_threads) {
   pthread_attr_t attributes;  // the stacks' size is the limit, if there is one
   REQUIRE(pthread_attr_init(&attributes) == 0);
   pthread_barrier_init(&all_here, NULL, kThreads);
-  for (int i = 0; i < kThreads; i++) REQUIRE(pthread_create(&threads[i], &attributes, use_memory, NULL) == 0);
+  for (int i = 0; i < kThreads; i++)
+    REQUIRE(pthread_create(&threads[i], &attributes, use_memory, NULL) == 0);
   for (int i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
   // Without a limit of the stack the kernel maps from the bottom up.
   void* large[64];

@@ -1,5 +1,5 @@
-// Memory that the program has locked: it goes back all the same, and limits of locked memory leave as much as elsewhere.
-// Also linked with the static library.
+// Memory that the program has locked: it goes back all the same, and limits of locked memory leave
+// as much as elsewhere. Also linked with the static library.
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -27,7 +27,8 @@ static size_t wait_for_resident(size_t most) {
 
 static void use_and_free(size_t size, size_t bytes) {
   const size_t count = bytes / size;
-  char** all = mmap(NULL, count * sizeof(char*), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char** all =
+      mmap(NULL, count * sizeof(char*), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(all != MAP_FAILED);
   for (size_t i = 0; i < count; i++) {
     REQUIRE((all[i] = malloc(size)) != NULL);
@@ -54,7 +55,8 @@ CASE(what_mlockall_has_locked_goes_back) {
   use_and_free(65536, (size_t)200 * kMiB);
   use_and_free(700000, (size_t)100 * kMiB);
   const size_t after = wait_for_resident(before + 16 * kMiB);
-  CHECK_MSG(after <= before + 16 * kMiB, "%zu MiB before, %zu MiB afterwards", before / kMiB, after / kMiB);
+  CHECK_MSG(after <= before + 16 * kMiB, "%zu MiB before, %zu MiB afterwards", before / kMiB,
+            after / kMiB);
   REQUIRE(pthread_cancel(other) == 0 && pthread_join(other, NULL) == 0);
 }
 
@@ -63,7 +65,8 @@ CASE(what_mlockall_has_locked_goes_back_without_threads) {
   const size_t before = status_bytes("VmRSS:");
   use_and_free(65536, (size_t)200 * kMiB);
   const size_t after = wait_for_resident(before + 48 * kMiB);
-  CHECK_MSG(after <= before + 48 * kMiB, "%zu MiB before, %zu MiB afterwards", before / kMiB, after / kMiB);
+  CHECK_MSG(after <= before + 48 * kMiB, "%zu MiB before, %zu MiB afterwards", before / kMiB,
+            after / kMiB);
   char* p = malloc((size_t)50 * kMiB);
   REQUIRE(p != NULL);
   fill(p, (size_t)50 * kMiB, 7);
@@ -75,7 +78,8 @@ CASE(what_mlockall_has_locked_goes_back_without_threads) {
   free(zeros);
 }
 
-// The program has locked an object, and frees it without a word; it keeps neither itself nor others.
+// The program has locked an object, and frees it without a word; it keeps neither itself nor
+// others.
 CASE(what_mlock_has_locked_keeps_nothing) {
   have_threads();
   const size_t before = status_bytes("VmRSS:");
@@ -88,7 +92,8 @@ CASE(what_mlock_has_locked_keeps_nothing) {
   for (int i = 0; i < 8; i++) free(locked[i]);
   use_and_free(700000, (size_t)200 * kMiB);
   const size_t after = wait_for_resident(before + 16 * kMiB);
-  CHECK_MSG(after <= before + 16 * kMiB, "%zu MiB before, %zu MiB afterwards", before / kMiB, after / kMiB);
+  CHECK_MSG(after <= before + 16 * kMiB, "%zu MiB before, %zu MiB afterwards", before / kMiB,
+            after / kMiB);
 }
 
 CHILD(locks_itself) {

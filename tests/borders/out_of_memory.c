@@ -1,4 +1,5 @@
-// Threads at the limit of the address space: requests are refused, and whoever waits for memory never waits for itself.
+// Threads at the limit of the address space: requests are refused, and whoever waits for memory
+// never waits for itself.
 #include <pthread.h>
 #include <sys/resource.h>
 

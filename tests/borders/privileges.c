@@ -1,5 +1,6 @@
-// What returns memory is a thread of the program like its others: it follows setuid, it is gone when the last of them is, and it is not
-// there where the kernel is to see one thread. A system call that is refused for a while does not end it.
+// What returns memory is a thread of the program like its others: it follows setuid, it is gone
+// when the last of them is, and it is not there where the kernel is to see one thread. A system
+// call that is refused for a while does not end it.
 #include <grp.h>
 #include <linux/audit.h>
 #include <linux/capability.h>
@@ -60,7 +61,9 @@ static int look_at_status(pid_t task, const void* look) {
   fclose(status);
   return found;
 }
-static int for_each_thread(int (*look)(FILE* status)) { return for_each_task(look_at_status, &look); }
+static int for_each_thread(int (*look)(FILE* status)) {
+  return for_each_task(look_at_status, &look);
+}
 // Whether it has a user or group of before, or a capability.
 static int is_privileged(FILE* status) {
   char line[512];
@@ -71,7 +74,8 @@ static int is_privileged(FILE* status) {
         sscanf(line, "Gid: %u %u %u %u", &a, &b, &c, &d) == 4)
       found |= a != kNobody || b != kNobody || c != kNobody || d != kNobody;
     unsigned long long effective;
-    if (sscanf(line, "CapEff: %llx", &effective) == 1 || sscanf(line, "CapPrm: %llx", &effective) == 1)
+    if (sscanf(line, "CapEff: %llx", &effective) == 1 ||
+        sscanf(line, "CapPrm: %llx", &effective) == 1)
       found |= effective != 0;
   }
   return found;
@@ -102,7 +106,8 @@ CASE(nor_once_the_process_is_alone_and_gives_them_up_by_itself) {
   burst();
   end_idle(other);
   burst();
-  // The kernel's own call, as a program with one thread may do it: it speaks of the calling thread only.
+  // The kernel's own call, as a program with one thread may do it: it speaks of the calling thread
+  // only.
   REQUIRE(syscall(SYS_setresgid, kNobody, kNobody, kNobody) == 0);
   REQUIRE(syscall(SYS_setresuid, kNobody, kNobody, kNobody) == 0);
   CHECK(for_each_thread(is_privileged) == 0);
@@ -248,7 +253,8 @@ CASE(memory_comes_back_where_the_first_thread_was_refused) {
   end_idle(other);
 }
 
-// It may run wherever the process may, as an ordinary thread: not where, and not as, the thread that happened to start it.
+// It may run wherever the process may, as an ordinary thread: not where, and not as, the thread
+// that happened to start it.
 static int is_bound(FILE* status) {
   char line[512];
   while (fgets(line, sizeof line, status))
@@ -262,7 +268,8 @@ static void* bind_and_start(void* thread) {
   CPU_SET(sched_getcpu(), &first);
   REQUIRE(pthread_setaffinity_np(pthread_self(), sizeof first, &first) == 0);
   struct sched_param parameter = {.sched_priority = 1};
-  if (pthread_setschedparam(pthread_self(), SCHED_FIFO, &parameter) != 0) say("no SCHED_FIFO here\n");
+  if (pthread_setschedparam(pthread_self(), SCHED_FIFO, &parameter) != 0)
+    say("no SCHED_FIFO here\n");
   *(pthread_t*)thread = start_idle();
   return NULL;
 }
@@ -278,7 +285,8 @@ CASE(lanemalloc_affinity_and_policy_are_not_those_of_whoever_started_it) {
   end_idle(other);
 }
 
-// The first thread is started by one that has a policy of its own: ours is started just before, and has the ordinary one.
+// The first thread is started by one that has a policy of its own: ours is started just before, and
+// has the ordinary one.
 CASE(lanemalloc_policy_is_not_that_of_the_main_thread) {
   REQUIRE(sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}) == 0);
   const pthread_t other = start_idle();
@@ -290,8 +298,9 @@ CASE(lanemalloc_policy_is_not_that_of_the_main_thread) {
 
 // Of a filter that knows only what the C library calls for a program by itself.
 static void forbid_what_the_c_library_does_not_call(void) {
-#define FORBID(name) \
-  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
+#define FORBID(name)                                     \
+  BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), \
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS)
   struct sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
       FORBID(nanosleep),

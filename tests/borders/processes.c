@@ -1,5 +1,6 @@
-// Processes and threads that begin in ways of their own: children without fork handlers, daemons, spawned programs, name spaces, threads
-// of other libraries; and what they do with their stacks, their limits and their tracers.
+// Processes and threads that begin in ways of their own: children without fork handlers, daemons,
+// spawned programs, name spaces, threads of other libraries; and what they do with their stacks,
+// their limits and their tracers.
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
@@ -90,7 +91,8 @@ static void fork_and_use(void) {
 
 static unsigned char stack[1 << 18] __attribute__((aligned(64)));
 
-// Idle for long, as the main thread of a server is, while what returns memory looks after it; then busy beside others.
+// Idle for long, as the main thread of a server is, while what returns memory looks after it; then
+// busy beside others.
 static int starts_threads(void* for_long) {
   pthread_t idler = start(idles, 0), workers[2];
   usleep(for_long ? 4000000 : 100000);
@@ -125,7 +127,9 @@ static void* leaves_by_clone(void* unused) {
   wait_for(pid);
   return unused;
 }
-CASE(a_child_by_underscore_fork_of_a_thread_ends_by_pthread_exit) { join(start(leaves_by_clone, 0)); }
+CASE(a_child_by_underscore_fork_of_a_thread_ends_by_pthread_exit) {
+  join(start(leaves_by_clone, 0));
+}
 
 CASE(fork_into_a_pid_name_space) {
   pthread_t idler = start(idles, 0);
@@ -285,7 +289,8 @@ CASE(a_fork_handler_starts_a_thread_while_others_start_and_end) {
   join(other);
 }
 
-// Who was inside is not there, and must not be waited for. With one lane for all somebody nearly always is.
+// Who was inside is not there, and must not be waited for. With one lane for all somebody nearly
+// always is.
 static void use_memory_in_child(void) { turn_over(7, 3); }
 static void fork_beside_workers(void) {
   plugin_calls_in_child(use_memory_in_child);
@@ -317,13 +322,14 @@ static void* spawns(void* unused) {
     REQUIRE(posix_spawn_file_actions_adddup2(&actions, 7, STDOUT_FILENO) == 0);
     REQUIRE(posix_spawn_file_actions_addclose(&actions, 7) == 0);
     REQUIRE(posix_spawnattr_setsigmask(&attributes, &none) == 0);
-    REQUIRE(posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP) == 0);
+    REQUIRE(posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP) ==
+            0);
     char* arguments[] = {"true", NULL};
     pid_t pid;
     REQUIRE(posix_spawn(&pid, "/bin/true", &actions, &attributes, arguments, environ) == 0);
     wait_for(pid);
-    CHECK(posix_spawnp(&pid, "no-such-program-anywhere", &actions, &attributes, arguments, environ) ==
-          ENOENT);
+    CHECK(posix_spawnp(&pid, "no-such-program-anywhere", &actions, &attributes, arguments,
+                       environ) == ENOENT);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
   }
@@ -534,7 +540,8 @@ CASE(lanemalloc_takes_two_keys) {
   CHECK_MSG(n == PTHREAD_KEYS_MAX - 2, "%d keys of %d are left", n, PTHREAD_KEYS_MAX);
 }
 
-// What a process may set for itself. PR_SET_DUMPABLE takes its own files in /proc from it, where it is nobody.
+// What a process may set for itself. PR_SET_DUMPABLE takes its own files in /proc from it, where it
+// is nobody.
 CASE(what_prctl_sets_changes_nothing) {
   const unsigned long settings[][2] = {{PR_SET_NO_NEW_PRIVS, 1},    {PR_SET_DUMPABLE, 0},
                                        {PR_SET_THP_DISABLE, 1},     {PR_SET_TIMERSLACK, 1},
@@ -590,7 +597,8 @@ CASE(threads_are_moved_from_cpu_to_cpu) {
 
 // --- A tracer.
 
-// Stops each thread, has it go on instruction by instruction for a while, and lets it go: it gets on meanwhile.
+// Stops each thread, has it go on instruction by instruction for a while, and lets it go: it gets
+// on meanwhile.
 static int* progress;
 static void* counts(void* seed) {
   for (;;) {
@@ -628,7 +636,8 @@ CASE(a_tracer_steps_through_malloc) {
   while (progress[0] == 0 || progress[1] == 0) usleep(1000);
   step_through(pid, &progress[0]);
   const int after[2] = {progress[0], progress[1]};
-  for (int i = 0; i < 10000 && (progress[0] < after[0] + 5 || progress[1] < after[1] + 5); i++) usleep(1000);
+  for (int i = 0; i < 10000 && (progress[0] < after[0] + 5 || progress[1] < after[1] + 5); i++)
+    usleep(1000);
   CHECK(progress[0] >= after[0] + 5 && progress[1] >= after[1] + 5);
   REQUIRE(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
 }

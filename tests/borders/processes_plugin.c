@@ -1,4 +1,5 @@
-// A library that is there before the allocator: another one's pthread_create, and fork handlers that start threads.
+// A library that is there before the allocator: another one's pthread_create, and fork handlers
+// that start threads.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -29,7 +30,8 @@ __attribute__((noinline)) static void start_helper(void) {
   if (pthread_create(&helper, NULL, help, NULL) != 0 || pthread_join(helper, NULL) != 0) abort();
 }
 
-int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
+                   void* argument) {
   create_function* next = (create_function*)dlsym(RTLD_NEXT, "pthread_create");
   __atomic_fetch_add(&created, 1, __ATOMIC_SEQ_CST);
   if (wanted) {

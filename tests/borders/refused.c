@@ -1,7 +1,9 @@
-// Each system call that the allocator makes is refused, one at a time: by EPERM, as filters do, and by ENOSYS, as old kernels do; from
-// before the program starts, and while it runs, works and sleeps. It answers as the C library would: null at the worst, and never a
-// crash, a hang or an object that is damaged.
-// Which calls: those of docs/system-calls.md, which run.sh makes system_calls.h of. So a row there is tested here.
+// Each system call that the allocator makes is refused, one at a time: by EPERM, as filters do, and
+// by ENOSYS, as old kernels do; from before the program starts, and while it runs, works and
+// sleeps. It answers as the C library would: null at the worst, and never a crash, a hang or an
+// object that is damaged.
+// Which calls: those of docs/system-calls.md, which run.sh makes system_calls.h of. So a row there
+// is tested here.
 #include <linux/filter.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
@@ -15,8 +17,9 @@
 
 #include "child.h"
 
-// CALL(mmap): the call. WITH(futex, FUTEX_WAKE_PRIVATE): only where an argument has this value. NEEDED(mprotect, start): no program can be
-// refused this, whose malloc it ever uses; `later`: neither while it runs.
+// CALL(mmap): the call. WITH(futex, FUTEX_WAKE_PRIVATE): only where an argument has this value.
+// NEEDED(mprotect, start): no program can be refused this, whose malloc it ever uses; `later`:
+// neither while it runs.
 struct Call {
   const char* name;
   long number;
@@ -44,11 +47,15 @@ static const struct Needed {
 #undef WITH
 #undef NEEDED
 };
-enum { kCallCount = sizeof kCalls / sizeof *kCalls, kNeededCount = sizeof kNeeded / sizeof *kNeeded };
+enum {
+  kCallCount = sizeof kCalls / sizeof *kCalls,
+  kNeededCount = sizeof kNeeded / sizeof *kNeeded
+};
 
 static int is_needed(const struct Call* call, const char* when) {
   for (int i = 0; i < kNeededCount; i++)
-    if (!call->value_name && strcmp(kNeeded[i].name, call->name) == 0 && strcmp(kNeeded[i].when, when) == 0)
+    if (!call->value_name && strcmp(kNeeded[i].name, call->name) == 0 &&
+        strcmp(kNeeded[i].when, when) == 0)
       return 1;
   return 0;
 }
@@ -60,7 +67,8 @@ static int place_of(const char* value_name) {
     int place;
   } kPlaces[] = {{"FUTEX_", 1}, {"MEMBARRIER_", 0}, {"MADV_", 2}, {"PROT_", 2}};
   for (unsigned i = 0; i < sizeof kPlaces / sizeof *kPlaces; i++)
-    if (strncmp(value_name, kPlaces[i].prefix, strlen(kPlaces[i].prefix)) == 0) return kPlaces[i].place;
+    if (strncmp(value_name, kPlaces[i].prefix, strlen(kPlaces[i].prefix)) == 0)
+      return kPlaces[i].place;
   say("%s: which argument is that?\n", value_name);
   _exit(kStatusFailed);
 }
@@ -109,14 +117,16 @@ static void work_once(unsigned seed) {
       if (random % 5 == 0 && size < (8u << 20)) {
         unsigned char* moved = (unsigned char*)realloc(objects[place].at, size);
         if (!moved) continue;
-        REQUIRE(
-            filled(moved, objects[place].size < kEnds ? objects[place].size : kEnds, objects[place].seed));
+        REQUIRE(filled(moved, objects[place].size < kEnds ? objects[place].size : kEnds,
+                       objects[place].seed));
         mark(objects[place].at = moved, objects[place].size = size, objects[place].seed);
         continue;
       }
       free(objects[place].at);
     }
-    objects[place].size = random % 37 == 0 ? 3u << 20 : random % 31 == 0 ? 300000 : random % 900 + 1;
+    objects[place].size = random % 37 == 0   ? 3u << 20
+                          : random % 31 == 0 ? 300000
+                                             : random % 900 + 1;
     objects[place].seed = random;
     objects[place].at =
         (unsigned char*)(random % 3 ? malloc(objects[place].size) : calloc(1, objects[place].size));
@@ -175,9 +185,11 @@ static void work_all(void) {
   if (rests) REQUIRE(pthread_join(thread, NULL) == 0);
   work_in_threads();
 }
-// What it says and writes may be lost; that it is asked to must not end it. By another malloc than ours there is nothing to ask.
+// What it says and writes may be lost; that it is asked to must not end it. By another malloc than
+// ours there is nothing to ask.
 static void ask_all(void) {
-  int (*set)(const char*, const char*) = (int (*)(const char*, const char*))dlsym(RTLD_DEFAULT, "lane_set");
+  int (*set)(const char*, const char*) =
+      (int (*)(const char*, const char*))dlsym(RTLD_DEFAULT, "lane_set");
   int (*profile)(const char*, const char*) =
       (int (*)(const char*, const char*))dlsym(RTLD_DEFAULT, "lane_profile");
   if (!set || !profile) return;
@@ -257,13 +269,15 @@ static void each(const char* name, const char* when, int error) {
     if (is_needed(&kCalls[i], when)) continue;
     run_refused(name, i, error);
     if (child_succeeded()) continue;
-    CHECK_MSG(0, "%s %s refused by %s", kCalls[i].name, kCalls[i].value_name ? kCalls[i].value_name : "",
-              strerror(error));
+    CHECK_MSG(0, "%s %s refused by %s", kCalls[i].name,
+              kCalls[i].value_name ? kCalls[i].value_name : "", strerror(error));
     SHOW_CHILD();
   }
 }
 CASE(each_system_call_from_the_start) { each("refuses_and_runs", "start", EPERM); }
-CASE(each_system_call_from_the_start_as_by_an_old_kernel) { each("refuses_and_runs", "start", ENOSYS); }
+CASE(each_system_call_from_the_start_as_by_an_old_kernel) {
+  each("refuses_and_runs", "start", ENOSYS);
+}
 CASE(each_system_call_while_it_works) { each("works_while_it_is_refused", "later", EPERM); }
 CASE(each_system_call_while_it_works_as_by_an_old_kernel) {
   each("works_while_it_is_refused", "later", ENOSYS);
@@ -296,7 +310,8 @@ CHILD(gives_back) {
   REQUIRE(refuse(&later_call, later_error) == 0);
   const size_t before = resident(statm);
   pthread_t thread;
-  for (int i = 0; i < kThreads; i++) REQUIRE(pthread_create(&thread, NULL, burst_and_sleep, NULL) == 0);
+  for (int i = 0; i < kThreads; i++)
+    REQUIRE(pthread_create(&thread, NULL, burst_and_sleep, NULL) == 0);
   for (int i = 0; i < 20000 && (bursts < kThreads || resident(statm) > before + (8u << 20)); i++)
     usleep(1000);
   REQUIRE(bursts == kThreads);
@@ -335,7 +350,8 @@ CASE(lanemalloc_memory_comes_back_all_the_same) {
   REQUIRE(found == kSomeCount);
 }
 
-// What is left out above is left out for good reason: the C library's own malloc does not help there.
+// What is left out above is left out for good reason: the C library's own malloc does not help
+// there.
 CASE(what_nobody_can_be_refused) {
   if (syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &(unsigned){SECCOMP_RET_ERRNO}) != 0)
     SKIP("no seccomp filters here");

@@ -5,7 +5,8 @@
 #include <dirent.h>
 
 // Adds up what visit says of each thread, by its number.
-UNUSED static int for_each_task(int (*visit)(pid_t task, const void* argument), const void* argument) {
+UNUSED static int for_each_task(int (*visit)(pid_t task, const void* argument),
+                                const void* argument) {
   int n = 0;
   DIR* tasks = opendir("/proc/self/task");
   REQUIRE(tasks);

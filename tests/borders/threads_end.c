@@ -1,4 +1,5 @@
-// Threads end in every way there is, and what they had comes back; nobody reads memory that went with them.
+// Threads end in every way there is, and what they had comes back; nobody reads memory that went
+// with them.
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -15,7 +16,8 @@ static void allocate_some(void) {
   for (int i = 0; i < 100; i++) free(objects[i]);
 }
 
-// The scavenger does a pass each quarter of a second while there is something to do: some of them, whatever becomes of what ended.
+// The scavenger does a pass each quarter of a second while there is something to do: some of them,
+// whatever becomes of what ended.
 static void let_passes_go_by(void) {
   void* objects[64];
   for (int round = 0; round < 12; round++) {
@@ -42,7 +44,8 @@ static void end_idle(pthread_t thread) {
   REQUIRE(pthread_join(thread, NULL) == 0);
 }
 
-// --- Detached, and never allocated. As stacks are evicted from the C library's cache, it frees in a thread that is past its end.
+// --- Detached, and never allocated. As stacks are evicted from the C library's cache, it frees in
+// a thread that is past its end.
 
 static int ended;
 static void* end_at_once(void* unused) {
@@ -120,7 +123,8 @@ CASE(ended_by_the_system_call_and_unmapped) {
   end_idle(other);
 }
 
-// What such threads had is not lost: without that each of them would cost a lane and what lies in it.
+// What such threads had is not lost: without that each of them would cost a lane and what lies in
+// it.
 static void* burst_and_end_by_system_call(void* unused) {
   enum { kObjects = 1000 };
   static void* objects[kObjects];
@@ -161,7 +165,8 @@ static void small_step(void* volatile* object, unsigned i) {
   free(take_out(object));
   *object = malloc(i * 7 % 400);
 }
-// Of every kind, so that every lock is taken: slabs of all classes, runs that come and go, what another thread is to get.
+// Of every kind, so that every lock is taken: slabs of all classes, runs that come and go, what
+// another thread is to get.
 static void* left_to_others[64];
 static size_t largest = 1200000;
 static void any_step(void* volatile* object, unsigned i) {
@@ -207,7 +212,8 @@ static void tear_off(int n, int seed) {
     REQUIRE(pthread_create(&thread, NULL, torn_off, (void*)objects) == 0);
     usleep((unsigned)(200 + (i * 37 + seed) % 400));
     int result;
-    while ((result = pthread_kill(thread, SIGUSR1)) == 0 && pthread_tryjoin_np(thread, NULL) != 0) usleep(50);
+    while ((result = pthread_kill(thread, SIGUSR1)) == 0 && pthread_tryjoin_np(thread, NULL) != 0)
+      usleep(50);
     REQUIRE(result == 0);
     for (int k = 0; k < kTornObjects; k++) free(objects[k]);
   }
@@ -248,7 +254,8 @@ static void* work(void* seed) {
 static void tear_off_beside_others(void) {
   watch_signal();
   pthread_t others[2];
-  for (uintptr_t i = 0; i < 2; i++) REQUIRE(pthread_create(&others[i], NULL, work, (void*)(i * 7)) == 0);
+  for (uintptr_t i = 0; i < 2; i++)
+    REQUIRE(pthread_create(&others[i], NULL, work, (void*)(i * 7)) == 0);
   step = any_step;
   for (int seed = 0; seed < 3; seed++) {
     tear_off(40, seed);
@@ -258,13 +265,16 @@ static void tear_off_beside_others(void) {
   for (int i = 0; i < 2; i++) REQUIRE(pthread_join(others[i], NULL) == 0);
   expect_objects_are_in_use_once();
 }
-CASE(lanemalloc_handlers_leave_every_function_by_siglongjmp_and_the_threads_end) { tear_off_beside_others(); }
+CASE(lanemalloc_handlers_leave_every_function_by_siglongjmp_and_the_threads_end) {
+  tear_off_beside_others();
+}
 CASE(lanemalloc_handlers_leave_every_function_by_siglongjmp_and_the_threads_go_on) {
   goes_on = 1;
   tear_off_beside_others();
 }
 
-// What was held comes back: without that a lock that was held would keep all that is free from then on.
+// What was held comes back: without that a lock that was held would keep all that is free from then
+// on.
 CASE(lanemalloc_what_torn_off_threads_had_comes_back) {
   watch_signal();
   step = any_step;

@@ -1,5 +1,5 @@
-// Children that have the parent's memory: vfork, and clone without memory of its own. Whatever they allocate and free, the parent's
-// heap is whole afterwards.
+// Children that have the parent's memory: vfork, and clone without memory of its own. Whatever they
+// allocate and free, the parent's heap is whole afterwards.
 // Also linked with the static library.
 #include <pthread.h>
 #include <sched.h>
@@ -20,7 +20,8 @@ static struct {
 
 static size_t size_of(unsigned i) { return i % 50 == 49 ? 300000 : (size_t)16 << i % 9; }
 
-// Objects of one size, as others take and give back at the same time: each is nobody else's meanwhile.
+// Objects of one size, as others take and give back at the same time: each is nobody else's
+// meanwhile.
 static int hit(int rounds) {
   uintptr_t* objects[8];
   for (int round = 0; round < rounds; round++) {
@@ -50,7 +51,8 @@ static void work(unsigned seed) {
     free(objects[i]);
   }
   const unsigned place = seed % kKept;
-  if (kept[place].at != NULL && !filled(kept[place].at, kept[place].size, kept[place].seed)) _exit(11);
+  if (kept[place].at != NULL && !filled(kept[place].at, kept[place].size, kept[place].seed))
+    _exit(11);
   free(kept[place].at);
   kept[place].size = 100 + seed % 900;
   kept[place].seed = seed;
@@ -156,7 +158,8 @@ static int run_clone(void* seed) {
 }
 static unsigned char stack[1 << 18] __attribute__((aligned(64)));
 static void by_clone_that_waits(unsigned seed) {
-  wait_for(clone(run_clone, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, (void*)(uintptr_t)seed));
+  wait_for(clone(run_clone, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD,
+                 (void*)(uintptr_t)seed));
 }
 static void by_clone(unsigned seed) {
   wait_for(clone(run_clone, stack + sizeof stack, CLONE_VM | SIGCHLD, (void*)(uintptr_t)seed));

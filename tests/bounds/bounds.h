@@ -1,5 +1,5 @@
-// Shared by the bounds programs: bursts of objects held together by links in themselves, so that the test needs no memory
-// of its own, and waiting for the resident size to fall.
+// Shared by the bounds programs: bursts of objects held together by links in themselves, so that
+// the test needs no memory of its own, and waiting for the resident size to fall.
 // Used by: tests/bounds/*.cpp.
 #pragma once
 
@@ -8,12 +8,13 @@
 namespace bounds {
 using namespace stress;
 
-// How long a program has to wait for its memory to go back. "Ten seconds" is the promise; the rest is for a machine
-// that is busy.
+// How long a program has to wait for its memory to go back. "Ten seconds" is the promise; the rest
+// is for a machine that is busy.
 constexpr double kPatience = 12;
 
-// Lanes belong to CPUs. Then a thread that is stopped inside sends others to overflow lanes, at most one for each thread, and
-// what a thread allocated on one CPU and frees on another is on its way for a while.
+// Lanes belong to CPUs. Then a thread that is stopped inside sends others to overflow lanes, at
+// most one for each thread, and what a thread allocated on one CPU and frees on another is on its
+// way for a while.
 inline bool lanes_by_cpu() {
   const char* options = getenv("LANEMALLOC_OPTIONS");
   return options != nullptr && strstr(options, "lanes=percpu") != nullptr;
@@ -54,7 +55,8 @@ class Burst {
   size_t count_ = 0;
 };
 
-// Waits until the resident size is below `limit`, with no call to the allocator. Returns the last reading.
+// Waits until the resident size is below `limit`, with no call to the allocator. Returns the last
+// reading.
 inline size_t wait_for_resident_below(size_t limit, double* seconds = nullptr) {
   double begin = now();
   size_t size;

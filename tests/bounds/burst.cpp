@@ -1,7 +1,9 @@
-// A burst of 1 GiB is allocated and freed; then nobody calls the allocator. Within ten seconds less than a tenth of
-// the peak may be resident, whoever allocated, whoever freed, and whoever sleeps. A process with one thread, which has
-// nobody to do that, gives memory back from its own frees and starts no thread.
-// Run by: tests/bounds/run.sh. LANEMALLOC_OPTIONS=decay_ms=-1 must make the first group fail (run.sh --self-test).
+// A burst of 1 GiB is allocated and freed; then nobody calls the allocator. Within ten seconds less
+// than a tenth of the peak may be resident, whoever allocated, whoever freed, and whoever sleeps. A
+// process with one thread, which has nobody to do that, gives memory back from its own frees and
+// starts no thread.
+// Run by: tests/bounds/run.sh. LANEMALLOC_OPTIONS=decay_ms=-1 must make the first group fail
+// (run.sh --self-test).
 #include <dirent.h>
 
 #include "bounds.h"
@@ -60,7 +62,8 @@ void threads_burst(Kind kind, FreedBy freed_by) {
       });
 }
 
-// The main thread does all and sleeps; eight others sleep too, each with a lane and a few live objects.
+// The main thread does all and sleeps; eight others sleep too, each with a lane and a few live
+// objects.
 void main_burst(Kind kind) {
   Barrier ready(kThreads + 1), end(kThreads + 1);
   run_threads(
@@ -132,7 +135,8 @@ void one_thread(Kind kind) {
   EXPECT(threads_now() == 1, "the process has %zu threads after allocating", threads_now());
   burst.free();
   size_t left = resident(), limit = peak / 4 > 64 * kMiB ? peak / 4 : 64 * kMiB;
-  EXPECT(left < limit, "%zu MiB of %zu MiB still resident after the last free", left / kMiB, peak / kMiB);
+  EXPECT(left < limit, "%zu MiB of %zu MiB still resident after the last free", left / kMiB,
+         peak / kMiB);
   EXPECT(threads_now() == 1, "the process has %zu threads after freeing", threads_now());
   NOTE("peak %zu MiB, %zu MiB left at once, one thread", peak / kMiB, left / kMiB);
 }

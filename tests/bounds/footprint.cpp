@@ -1,5 +1,6 @@
-// What the allocator itself costs, and what stays when a program changes: small programs, threads with a few objects, forked
-// children, sizes that shift from phase to phase, a limited address space.
+// What the allocator itself costs, and what stays when a program changes: small programs, threads
+// with a few objects, forked children, sizes that shift from phase to phase, a limited address
+// space.
 // Run by: tests/bounds/run.sh.
 #include <sys/resource.h>
 
@@ -12,7 +13,8 @@ extern char** environ;
 namespace {
 using namespace bounds;
 
-// ---- a program that allocates little -----------------------------------------------------------------------------
+// ---- a program that allocates little
+// -------------------------------------------------------------------------------------------------
 size_t little_program() {
   static Owned objects[1000];
   Random random(1);
@@ -20,7 +22,8 @@ size_t little_program() {
   for (size_t i = 0; i < std::size(objects); i += 2) give(objects[i], "little");
   return resident();
 }
-// The kernel maps what it finds of a library's pages around one that is touched: some 200 KiB more or less, by where they lie.
+// The kernel maps what it finds of a library's pages around one that is touched: some 200 KiB more
+// or less, by where they lie.
 size_t median_of_little(char** environment) {
   size_t sizes[9];
   for (size_t& size : sizes) size = measure_in_new_process("measure", "little", environment);
@@ -35,12 +38,13 @@ void little() {
   without[n] = nullptr;
   size_t with_c_library = median_of_little(without);
   size_t with = median_of_little(environ);
-  EXPECT(with <= with_c_library + kMiB, "%zu KiB resident, with the C library's malloc %zu KiB", with / kKiB,
-         with_c_library / kKiB);
+  EXPECT(with <= with_c_library + kMiB, "%zu KiB resident, with the C library's malloc %zu KiB",
+         with / kKiB, with_c_library / kKiB);
   NOTE("%zu KiB resident, with the C library's malloc %zu KiB", with / kKiB, with_c_library / kKiB);
 }
 
-// ---- threads that hold a few small objects -----------------------------------------------------------------------
+// ---- threads that hold a few small objects
+// -------------------------------------------------------------------------------------------------
 constexpr int kHolders = 60;
 size_t holders_program(bool with_objects) {
   Barrier ready(kHolders + 1), end(kHolders + 1);
@@ -73,8 +77,10 @@ void holders() {
   NOTE("%zu bytes a thread", each);
 }
 
-// ---- forked children ---------------------------------------------------------------------------------------------
-// What a child adds to what it shares with its parent, and what becomes of the parent's objects that it frees.
+// ---- forked children
+// -------------------------------------------------------------------------------------------------
+// What a child adds to what it shares with its parent, and what becomes of the parent's objects
+// that it frees.
 void fork_children() {
   Random random(1);
   static Burst kept, freed_in_child;
@@ -103,14 +109,17 @@ void fork_children() {
             Burst own;
             own.allocate(kMiB, 16, 4096, random);
             size_t added = rollup("\nPrivate_Dirty:");
-            EXPECT(added < 12 * kMiB, "a child that allocates 1 MiB has %zu KiB of its own", added / kKiB);
-            EXPECT(resident() < parent + 12 * kMiB, "a child has %zu KiB resident, its parent %zu KiB",
-                   resident() / kKiB, parent / kKiB);
+            EXPECT(added < 12 * kMiB, "a child that allocates 1 MiB has %zu KiB of its own",
+                   added / kKiB);
+            EXPECT(resident() < parent + 12 * kMiB,
+                   "a child has %zu KiB resident, its parent %zu KiB", resident() / kKiB,
+                   parent / kKiB);
             if (i >= 8) {
               freed_in_child.free();
               own.allocate(scaled(48) * kMiB, 16, 2048, random);
               EXPECT(resident() < parent + parent / 10 + 12 * kMiB,
-                     "a child that freed more than it allocates has %zu KiB resident, its parent %zu KiB",
+                     "a child that freed more than it allocates has %zu KiB resident, its parent "
+                     "%zu KiB",
                      resident() / kKiB, parent / kKiB);
             }
             _exit(0);
@@ -121,15 +130,18 @@ void fork_children() {
                  describe(status, why));
         }
         size_t after = resident();
-        EXPECT(after < parent + 4 * kMiB, "the parent has %zu KiB resident after the forks, %zu KiB before",
-               after / kKiB, parent / kKiB);
+        EXPECT(after < parent + 4 * kMiB,
+               "the parent has %zu KiB resident after the forks, %zu KiB before", after / kKiB,
+               parent / kKiB);
         NOTE("parent %zu KiB before and %zu KiB after ten children", parent / kKiB, after / kKiB);
         end.wait();
       });
 }
 
-// ---- phases ------------------------------------------------------------------------------------------------------
-// 32 threads in turn fill the same amount of memory, each with its own size, and free it. All stay alive.
+// ---- phases
+// -------------------------------------------------------------------------------------------------
+// 32 threads in turn fill the same amount of memory, each with its own size, and free it. All stay
+// alive.
 void phase_shift() {
   constexpr int kThreads = 32;
   size_t live = scaled(96) * kMiB;
@@ -156,14 +168,16 @@ void phase_shift() {
     }
   });
   size_t limit = before + live + live / 2 + (lanes_by_cpu() ? live / 8 : 0);
-  EXPECT(most < limit, "%zu MiB resident where at most %zu MiB were live at once, in objects of %zu bytes",
+  EXPECT(most < limit,
+         "%zu MiB resident where at most %zu MiB were live at once, in objects of %zu bytes",
          (most - before) / kMiB, live / kMiB, size_then);
   NOTE("at most %zu MiB resident where %zu MiB were live at once, in objects of %zu bytes",
        (most - before) / kMiB, live / kMiB, size_then);
 }
 
-// ---- a limited address space -------------------------------------------------------------------------------------
-// As by `ulimit -v 600000`: a program starts, fails cleanly, recovers, and its threads work.
+// ---- a limited address space
+// ------------------------------------------------------------------------------------- As by
+// `ulimit -v 600000`: a program starts, fails cleanly, recovers, and its threads work.
 void limited_program() {
   Random random(1);
   for (int round = 0; round < 3; round++) {

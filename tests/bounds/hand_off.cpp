@@ -1,5 +1,6 @@
-// Objects that are allocated in one thread and freed in another, ten million times: memory stays flat. And a thread that
-// only frees holds nothing back from the owner, nor from others while the owner sleeps.
+// Objects that are allocated in one thread and freed in another, ten million times: memory stays
+// flat. And a thread that only frees holds nothing back from the owner, nor from others while the
+// owner sleeps.
 // Run by: tests/bounds/run.sh.
 #include "bounds.h"
 
@@ -46,13 +47,15 @@ struct Shape {
   size_t low, high;
   double hand_offs;
   size_t may_grow;
-  uint64_t depth = Ring::kSlots;  // objects on the way at most; they are what the allocator may keep
+  // Objects on the way at most; they are what the allocator may keep
+  uint64_t depth = Ring::kSlots;
 };
 
 // One ring for each pair, so each slot has one writer and one reader at a time.
 Ring g_rings[16];
 
-// In ten parts; between two of them all rings are empty and all threads wait, so that readings compare.
+// In ten parts; between two of them all rings are empty and all threads wait, so that readings
+// compare.
 void hand_off(const Shape& shape) {
   int threads = shape.producers + shape.consumers, pairs = shape.producers * shape.consumers;
   EXPECT(pairs <= static_cast<int>(std::size(g_rings)), "too many pairs");
@@ -73,8 +76,8 @@ void hand_off(const Shape& shape) {
             if (i % 4096 == 0) stage(produces ? "producing" : "consuming", i);
             for (int partner = 0; partner < partners; partner++) {
               Waiting waiting;
-              Ring& ring =
-                  g_rings[produces ? self * shape.consumers + partner : partner * shape.consumers + self];
+              Ring& ring = g_rings[produces ? self * shape.consumers + partner
+                                            : partner * shape.consumers + self];
               if (produces) {
                 size_t size = random.log_uniform(shape.low, shape.high);
                 auto* p = static_cast<unsigned char*>(api::malloc(size));
@@ -107,10 +110,11 @@ void hand_off(const Shape& shape) {
   for (size_t reading : readings) most = reading > most ? reading : most;
   const size_t overflow = lanes_by_cpu() ? static_cast<size_t>(threads) * 2 * kMiB : 0;
   EXPECT(most < readings[0] + shape.may_grow + overflow,
-         "%zu KiB resident after a tenth of the hand-offs, %zu KiB later", readings[0] / kKiB, most / kKiB);
+         "%zu KiB resident after a tenth of the hand-offs, %zu KiB later", readings[0] / kKiB,
+         most / kKiB);
   NOTE("%llu hand-offs; resident %zu KiB after a tenth, at most %zu KiB later, %zu KiB at the end",
-       static_cast<unsigned long long>(each) * kParts * static_cast<unsigned>(pairs), readings[0] / kKiB,
-       most / kKiB, readings[kParts - 1] / kKiB);
+       static_cast<unsigned long long>(each) * kParts * static_cast<unsigned>(pairs),
+       readings[0] / kKiB, most / kKiB, readings[kParts - 1] / kKiB);
 }
 
 // The owner allocates 256 MiB, another thread frees all, and again.
@@ -141,12 +145,14 @@ void only_frees() {
           turn.wait();
         }
       });
-  EXPECT(most < first + first / 10, "%zu MiB resident in the first round, %zu MiB later", first / kMiB,
-         most / kMiB);
-  NOTE("%zu MiB resident in the first of 5 rounds, at most %zu MiB later", first / kMiB, most / kMiB);
+  EXPECT(most < first + first / 10, "%zu MiB resident in the first round, %zu MiB later",
+         first / kMiB, most / kMiB);
+  NOTE("%zu MiB resident in the first of 5 rounds, at most %zu MiB later", first / kMiB,
+       most / kMiB);
 }
 
-// The owner is blocked in a read when its objects are freed. At once a third thread allocates as much: it must get that memory.
+// The owner is blocked in a read when its objects are freed. At once a third thread allocates as
+// much: it must get that memory.
 void owner_sleeps() {
   size_t bytes = scaled(256) * kMiB;
   int ends[2];
@@ -179,9 +185,12 @@ void owner_sleeps() {
                "%zu MiB resident with the owner's objects, %zu MiB when another thread has as many",
                peak / kMiB, most / kMiB);
         size_t left = wait_for_resident_below(peak / 10);
-        EXPECT(left < peak / 10, "%zu MiB of %zu MiB resident after all was freed", left / kMiB, peak / kMiB);
-        NOTE("%zu MiB with the owner's objects, at most %zu MiB with another thread's, %zu MiB at the end",
-             peak / kMiB, most / kMiB, left / kMiB);
+        EXPECT(left < peak / 10, "%zu MiB of %zu MiB resident after all was freed", left / kMiB,
+               peak / kMiB);
+        NOTE(
+            "%zu MiB with the owner's objects, at most %zu MiB with another thread's, %zu MiB at "
+            "the end",
+            peak / kMiB, most / kMiB, left / kMiB);
         EXPECT(write(ends[1], "x", 1) == 1, "write: %s", strerror(errno));
       });
 }

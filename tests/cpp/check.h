@@ -1,4 +1,5 @@
-// Checks for the programs of tests/cpp: the first that fails ends the program. Works without exceptions.
+// Checks for the programs of tests/cpp: the first that fails ends the program. Works without
+// exceptions.
 #ifndef TESTS_CPP_CHECK_H_
 #define TESTS_CPP_CHECK_H_
 

@@ -1,5 +1,6 @@
-// Uses every standard container that takes an allocator, and compares it with one that has the standard library's own.
-// use_all_containers(make): make.of<T>() gives an allocator of T. Used by: the programs of tests/cpp.
+// Uses every standard container that takes an allocator, and compares it with one that has the
+// standard library's own. use_all_containers(make): make.of<T>() gives an allocator of T. Used by:
+// the programs of tests/cpp.
 #ifndef TESTS_CPP_CONTAINERS_H_
 #define TESTS_CPP_CONTAINERS_H_
 
@@ -44,7 +45,8 @@ bool same_unordered(const A& a, const B& b) {
   return std::is_permutation(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// What every container can: copies, moves, swaps, assignments, with equal allocators and with the allocator given.
+// What every container can: copies, moves, swaps, assignments, with equal allocators and with the
+// allocator given.
 template <class Container, class Allocator>
 void use_as_value(const Container& original, const Allocator& allocator) {
   Container copy(original, allocator);
@@ -122,7 +124,8 @@ void use_trees(const Make& make) {
   std::set<int, std::less<int>, AllocatorOf<Make, int>> set(make.template of<int>());
   std::map<int, int, std::less<int>, AllocatorOf<Make, Pair>> map(make.template of<Pair>());
   std::multiset<int, std::less<int>, AllocatorOf<Make, int>> multiset(make.template of<int>());
-  std::multimap<int, int, std::less<int>, AllocatorOf<Make, Pair>> multimap(make.template of<Pair>());
+  std::multimap<int, int, std::less<int>, AllocatorOf<Make, Pair>> multimap(
+      make.template of<Pair>());
   for (int i = 0; i < 1000; i++) {
     const int key = i * 7919 % 500;
     plain_set.insert(key), set.insert(key);
@@ -157,8 +160,10 @@ void use_hash_tables(const Make& make) {
   std::unordered_multimap<int, int> plain_multimap;
   std::unordered_set<int, Hash, Equal, AllocatorOf<Make, int>> set(make.template of<int>());
   std::unordered_map<int, int, Hash, Equal, AllocatorOf<Make, Pair>> map(make.template of<Pair>());
-  std::unordered_multiset<int, Hash, Equal, AllocatorOf<Make, int>> multiset(make.template of<int>());
-  std::unordered_multimap<int, int, Hash, Equal, AllocatorOf<Make, Pair>> multimap(make.template of<Pair>());
+  std::unordered_multiset<int, Hash, Equal, AllocatorOf<Make, int>> multiset(
+      make.template of<int>());
+  std::unordered_multimap<int, int, Hash, Equal, AllocatorOf<Make, Pair>> multimap(
+      make.template of<Pair>());
   for (int i = 0; i < 600; i++) {
     const int key = i * 7919 % 300;
     plain_set.insert(key), set.insert(key);
@@ -185,7 +190,8 @@ void use_hash_tables(const Make& make) {
 template <class Make, class Char>
 void use_string_of(const Make& make) {
   std::basic_string<Char> plain;
-  std::basic_string<Char, std::char_traits<Char>, AllocatorOf<Make, Char>> string(make.template of<Char>());
+  std::basic_string<Char, std::char_traits<Char>, AllocatorOf<Make, Char>> string(
+      make.template of<Char>());
   for (int i = 0; i < 1000; i++) {
     plain.push_back(static_cast<Char>('a' + i % 26));
     string.push_back(static_cast<Char>('a' + i % 26));
@@ -235,16 +241,20 @@ void use_others(const Make& make) {
   using Match = std::sub_match<const char*>;
   if constexpr (std::is_default_constructible_v<AllocatorOf<Make, Match>>) {
     std::match_results<const char*, AllocatorOf<Make, Match>> matches(make.template of<Match>());
-    CHECK(std::regex_match("key=value", matches, std::regex("(\\w+)=(\\w+)")) && matches[2].str() == "value");
+    CHECK(std::regex_match("key=value", matches, std::regex("(\\w+)=(\\w+)")) &&
+          matches[2].str() == "value");
   }
 
-  // Containers in containers, all by the outermost one's allocator; polymorphic ones pass themselves on.
+  // Containers in containers, all by the outermost one's allocator; polymorphic ones pass
+  // themselves on.
   using String = std::basic_string<char, std::char_traits<char>, AllocatorOf<Make, char>>;
   using Inner = AllocatorOf<Make, String>;
-  using PassedOn = std::conditional_t<std::is_same_v<Inner, std::pmr::polymorphic_allocator<String>>, Inner,
-                                      std::scoped_allocator_adaptor<Inner>>;
+  using PassedOn =
+      std::conditional_t<std::is_same_v<Inner, std::pmr::polymorphic_allocator<String>>, Inner,
+                         std::scoped_allocator_adaptor<Inner>>;
   std::vector<String, PassedOn> strings{PassedOn(make.template of<String>())};
-  for (int i = 0; i < 100; i++) strings.emplace_back("a text that is too long for the string itself");
+  for (int i = 0; i < 100; i++)
+    strings.emplace_back("a text that is too long for the string itself");
   for (const String& string : strings) CHECK(string.get_allocator() == make.template of<char>());
 }
 

@@ -21,7 +21,8 @@ struct OfResource {
   }
 };
 
-static_assert(std::is_nothrow_move_constructible_v<lane::Heap> && !std::is_copy_constructible_v<lane::Heap>);
+static_assert(std::is_nothrow_move_constructible_v<lane::Heap> &&
+              !std::is_copy_constructible_v<lane::Heap>);
 
 void containers() {
   expect_no_leaks([] {
@@ -39,15 +40,18 @@ void containers() {
   });
 }
 
-// Containers that are moved or swapped take their heap along; one that is assigned a copy stays in its own.
+// Containers that are moved or swapped take their heap along; one that is assigned a copy stays in
+// its own.
 void containers_of_two_heaps() {
   using Vector = std::vector<int, lane::HeapAllocator<int>>;
   lane::Heap one("one"), two("two");
-  CHECK(lane::HeapAllocator<int>(one) == lane::HeapAllocator<char>(one) && lane::HeapAllocator<int>(one) != lane::HeapAllocator<int>(two));
+  CHECK(lane::HeapAllocator<int>(one) == lane::HeapAllocator<char>(one) &&
+        lane::HeapAllocator<int>(one) != lane::HeapAllocator<int>(two));
   Vector a(100, 1, one), b(200, 2, two);
   const int* place = a.data();
   swap(a, b);
-  CHECK(b.data() == place && b.get_allocator().heap() == one.get() && a.get_allocator().heap() == two.get());
+  CHECK(b.data() == place && b.get_allocator().heap() == one.get() &&
+        a.get_allocator().heap() == two.get());
   a = b;
   CHECK(a == b && a.get_allocator().heap() == two.get());
   a = std::move(b);
@@ -55,7 +59,8 @@ void containers_of_two_heaps() {
   Vector copy(a);
   CHECK(copy.get_allocator().heap() == one.get());
   Vector elsewhere(std::move(a), two);
-  CHECK(elsewhere.get_allocator().heap() == two.get() && elsewhere.data() != place && elsewhere == copy);
+  CHECK(elsewhere.get_allocator().heap() == two.get() && elsewhere.data() != place &&
+        elsewhere == copy);
 }
 
 void owned_heaps() {
@@ -69,18 +74,21 @@ void owned_heaps() {
     heap.deallocate(p, 100);
     heap.deallocate(nullptr, 0);
     CHECK_THROWS(std::bad_alloc, (void)heap.allocate(std::size_t{2} << 20));
-    CHECK_THROWS(std::bad_array_new_length, (void)lane::HeapAllocator<int>(heap).allocate(hidden(SIZE_MAX / 2)));
+    CHECK_THROWS(std::bad_array_new_length,
+                 (void)lane::HeapAllocator<int>(heap).allocate(hidden(SIZE_MAX / 2)));
     // A container that meets the limit is as before.
     std::vector<int, lane::HeapAllocator<int>> vector(1000, 7, heap);
     CHECK_THROWS(std::bad_alloc, vector.resize(1 << 20));
     CHECK(vector.size() == 1000 && vector.back() == 7);
     lane::Heap moved(std::move(heap));
-    CHECK(heap.get() == nullptr && moved.statistics().live_objects == 1);  // NOLINT(bugprone-use-after-move)
+    // NOLINTNEXTLINE(bugprone-use-after-move)
+    CHECK(heap.get() == nullptr && moved.statistics().live_objects == 1);
     lane::Heap& same = moved;
     moved = std::move(same);
     CHECK(moved.get() != nullptr && moved.statistics().live_objects == 1);
     moved = lane::Heap();
-    new (&vector) std::vector<int, lane::HeapAllocator<int>>(moved);  // its memory has gone with the heap
+    // Its memory has gone with the heap
+    new (&vector) std::vector<int, lane::HeapAllocator<int>>(moved);
     lane_heap* taken = moved.release();
     lane::Heap adopted(taken);
     CHECK(adopted.get() == taken && moved.get() == nullptr);

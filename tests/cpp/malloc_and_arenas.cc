@@ -1,4 +1,5 @@
-// lane::Allocator, lane::malloc_resource(), lane::Arena and lane::ArenaResource: with every container, and by themselves.
+// lane::Allocator, lane::malloc_resource(), lane::Arena and lane::ArenaResource: with every
+// container, and by themselves.
 #include <lanemalloc/arena.hpp>
 #include <string>
 
@@ -30,17 +31,20 @@ struct OfResource {
 
 static_assert(std::is_empty_v<lane::Allocator<int>>);
 static_assert(std::allocator_traits<lane::Allocator<int>>::is_always_equal::value);
-static_assert(std::is_nothrow_move_constructible_v<lane::Arena> && !std::is_copy_constructible_v<lane::Arena>);
+static_assert(std::is_nothrow_move_constructible_v<lane::Arena> &&
+              !std::is_copy_constructible_v<lane::Arena>);
 
 void allocators() {
   expect_no_leaks([] { use_all_containers(OfMalloc{}); });
   expect_no_leaks([] { use_all_containers(OfResource{lane::malloc_resource()}); });
   CHECK(lane::malloc_resource() == lane::malloc_resource());
-  CHECK(lane::Allocator<int>() == lane::Allocator<double>() && !(lane::Allocator<int>() != lane::Allocator<char>()));
+  CHECK(lane::Allocator<int>() == lane::Allocator<double>() &&
+        !(lane::Allocator<int>() != lane::Allocator<char>()));
   std::vector<int, lane::Allocator<int>> vector(10, 1);
   CHECK_THROWS(std::length_error, vector.reserve(SIZE_MAX / 2));
   CHECK(vector.size() == 10 && vector[9] == 1);
-  CHECK_THROWS(std::bad_array_new_length, (void)lane::Allocator<int>().allocate(hidden(SIZE_MAX / 4 + 2)));
+  CHECK_THROWS(std::bad_array_new_length,
+               (void)lane::Allocator<int>().allocate(hidden(SIZE_MAX / 4 + 2)));
   CHECK_THROWS(std::bad_alloc, (void)lane::Allocator<int>().allocate(hidden(SIZE_MAX / 8)));
   CHECK_THROWS(std::bad_alloc, (void)lane::Allocator<Aligned>().allocate(hidden(SIZE_MAX / 128)));
   CHECK_THROWS(std::bad_alloc, (void)lane::malloc_resource()->allocate(hidden(SIZE_MAX / 2), 64));

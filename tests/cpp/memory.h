@@ -1,4 +1,5 @@
-// How many objects of lanemalloc live, and values that the compiler does not see through. Used by: the programs of tests/cpp.
+// How many objects of lanemalloc live, and values that the compiler does not see through. Used by:
+// the programs of tests/cpp.
 #ifndef TESTS_CPP_MEMORY_H_
 #define TESTS_CPP_MEMORY_H_
 

@@ -1,9 +1,10 @@
-// Built with -fno-exceptions -fno-rtti: arenas, malloc's allocator and resource work, and what would throw ends the process.
-#include <lanemalloc/arena.hpp>
+// Built with -fno-exceptions -fno-rtti: arenas, malloc's allocator and resource work, and what
+// would throw ends the process.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <lanemalloc/arena.hpp>
 #include <map>
 #include <string>
 #include <vector>

@@ -30,7 +30,8 @@ struct Pair {
 struct Incomplete;
 using PoolOfIncomplete = lane::Pool<Incomplete>*;  // may be named before the type is complete
 
-static_assert(std::is_nothrow_move_constructible_v<lane::Pool<int>> && !std::is_copy_constructible_v<lane::Pool<int>>);
+static_assert(std::is_nothrow_move_constructible_v<lane::Pool<int>> &&
+              !std::is_copy_constructible_v<lane::Pool<int>>);
 
 void containers() {
   expect_no_leaks([] {
@@ -65,7 +66,8 @@ void objects() {
       auto b = pool.make_unique(2);
       lane::Pool<Counted>::Pointer none;
       CHECK(alive == 2 && b->value == 2 && none == nullptr);
-      CHECK(reinterpret_cast<std::uintptr_t>(a) / 64 != reinterpret_cast<std::uintptr_t>(b.get()) / 64);
+      CHECK(reinterpret_cast<std::uintptr_t>(a) / 64 !=
+            reinterpret_cast<std::uintptr_t>(b.get()) / 64);
       // What a constructor throws is passed on, and the object goes back.
       CHECK_THROWS(int, (void)pool.make(-1));
       CHECK(pool.statistics().live == 2);

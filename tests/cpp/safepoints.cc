@@ -1,10 +1,9 @@
 // lane::Reader, lane::ReadSection and the deferred frees.
+#include <atomic>
 #include <lanemalloc/heap.hpp>
 #include <lanemalloc/malloc.hpp>
 #include <lanemalloc/pool.hpp>
 #include <lanemalloc/safepoint.hpp>
-
-#include <atomic>
 #include <thread>
 
 #include "memory.h"

@@ -1,5 +1,6 @@
-// Bad pointers given to free, realloc and malloc_usable_size: what the library says and does, by bad_pointer= and
-// checked=. Each bad act runs in a child, which names its pointer and says "went on" if it lives.
+// Bad pointers given to free, realloc and malloc_usable_size: what the library says and does, by
+// bad_pointer= and checked=. Each bad act runs in a child, which names its pointer and says "went
+// on" if it lives.
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -46,7 +47,8 @@ static void act_stack(void) {
 }
 static void act_global(void) { apply(global_bytes + 64); }
 static void act_mapped(void) {
-  char* page = (char*)mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char* page =
+      (char*)mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(page != MAP_FAILED);
   apply(page);
 }
@@ -127,7 +129,8 @@ static void act_twice_both_other_threads(void) {
   say("pointer %p\n", (void*)object);
   free_in_thread(object);
 }
-// Release mode may find it late: when the list is next taken. 100,000 objects are enough of every class.
+// Release mode may find it late: when the list is next taken. 100,000 objects are enough of every
+// class.
 static void act_twice_then_allocate(void) {
   char* object = (char*)malloc(100);
   char* other = (char*)malloc(100);
@@ -174,7 +177,8 @@ static const struct {
              {"twice_then_allocate", act_twice_then_allocate},
              {"twice_apart_then_allocate", act_twice_apart_then_allocate}};
 
-// After the act the allocator must be whole: objects made before keep their content, no object is given out twice.
+// After the act the allocator must be whole: objects made before keep their content, no object is
+// given out twice.
 CHILD(bad_act) {
   static char name[64];
   static char* before[300];
@@ -213,7 +217,8 @@ static void run_act(const char* act, const char* function, const char* options) 
 
 static int went_on(void) { return child_succeeded() && strstr(child.out, "went on\n"); }
 
-// The line names function, pointer and one of the reasons (the second may be null); nothing else is on stderr.
+// The line names function, pointer and one of the reasons (the second may be null); nothing else is
+// on stderr.
 static int said(const char* function, const char* reason, const char* other_reason) {
   unsigned long pointer = 0;
   const char* named = strstr(child.out, "pointer 0x");
@@ -229,7 +234,8 @@ static int said(const char* function, const char* reason, const char* other_reas
 }
 
 // One act under all three answers, by each function.
-static void check_act(const char* act, const char* checked, const char* reason, const char* other_reason) {
+static void check_act(const char* act, const char* checked, const char* reason,
+                      const char* other_reason) {
   const char* const functions[] = {"free", "realloc", "malloc_usable_size"};
   for (int i = 0; i < 3; i++) {
     char options[100];
@@ -244,7 +250,8 @@ static void check_act(const char* act, const char* checked, const char* reason, 
     CHECK_CHILD(went_on() && child.err[0] == 0);
   }
 }
-static void check_release_and_checked(const char* act, const char* reason, const char* other_reason) {
+static void check_release_and_checked(const char* act, const char* reason,
+                                      const char* other_reason) {
   check_act(act, "", reason, other_reason);
   check_act(act, ",checked=1", reason, other_reason);
 }
@@ -258,15 +265,20 @@ CASE(lanemalloc_high_half_pointer) { check_release_and_checked("high_half", kFor
 CASE(lanemalloc_non_canonical_pointer) { check_release_and_checked("no_address", kForeign, NULL); }
 CASE(lanemalloc_highest_pointer) { check_release_and_checked("highest", kForeign, NULL); }
 
-// The hit of free does not ask whether a pointer into a slab is the start of an object; checked=1 does.
+// The hit of free does not ask whether a pointer into a slab is the start of an object; checked=1
+// does.
 CASE(lanemalloc_checked_interior_pointer_small) {
   check_act("interior_small", ",checked=1", kInterior, NULL);
 }
 CASE(lanemalloc_checked_interior_pointer_medium) {
   check_act("interior_medium", ",checked=1", kInterior, NULL);
 }
-CASE(lanemalloc_checked_misaligned_pointer) { check_act("misaligned", ",checked=1", kInterior, NULL); }
-CASE(lanemalloc_release_interior_pointer_large) { check_act("interior_large", "", kInterior, NULL); }
+CASE(lanemalloc_checked_misaligned_pointer) {
+  check_act("misaligned", ",checked=1", kInterior, NULL);
+}
+CASE(lanemalloc_release_interior_pointer_large) {
+  check_act("interior_large", "", kInterior, NULL);
+}
 CASE(lanemalloc_checked_interior_pointer_large) {
   check_act("interior_large", ",checked=1", kInterior, NULL);
 }
@@ -279,7 +291,9 @@ CASE(lanemalloc_checked_interior_pointer_large_other_block) {
 CASE(lanemalloc_checked_interior_pointer_aligned) {
   check_act("interior_aligned", ",checked=1", kInterior, NULL);
 }
-CASE(lanemalloc_never_allocated) { check_release_and_checked("never_allocated", kUnused, kForeign); }
+CASE(lanemalloc_never_allocated) {
+  check_release_and_checked("never_allocated", kUnused, kForeign);
+}
 CASE(lanemalloc_never_allocated_near) {
   check_release_and_checked("never_allocated_near", kUnused, kForeign);
 }
@@ -287,8 +301,12 @@ CASE(lanemalloc_never_allocated_near) {
 CASE(lanemalloc_large_object_twice) { check_release_and_checked("twice_large", kFreed, kUnused); }
 CASE(lanemalloc_checked_twice) { check_act("twice", ",checked=1", kFreed, NULL); }
 CASE(lanemalloc_checked_twice_medium) { check_act("twice_medium", ",checked=1", kFreed, kUnused); }
-CASE(lanemalloc_checked_twice_after_others) { check_act("twice_after_others", ",checked=1", kFreed, NULL); }
-CASE(lanemalloc_checked_twice_after_refill) { check_act("twice_after_refill", ",checked=1", kFreed, NULL); }
+CASE(lanemalloc_checked_twice_after_others) {
+  check_act("twice_after_others", ",checked=1", kFreed, NULL);
+}
+CASE(lanemalloc_checked_twice_after_refill) {
+  check_act("twice_after_refill", ",checked=1", kFreed, NULL);
+}
 CASE(lanemalloc_checked_twice_other_thread_first) {
   check_act("twice_other_thread_first", ",checked=1", kFreed, NULL);
 }
@@ -301,15 +319,22 @@ static void check_checked_free(const char* act) {
   run_act(act, "free", "checked=1,bad_pointer=ignore");
   CHECK_CHILD(went_on() && child.err[0] == 0);
 }
-CASE(lanemalloc_checked_twice_other_thread_second) { check_checked_free("twice_other_thread_second"); }
-CASE(lanemalloc_checked_twice_both_other_threads) { check_checked_free("twice_both_other_threads"); }
+CASE(lanemalloc_checked_twice_other_thread_second) {
+  check_checked_free("twice_other_thread_second");
+}
+CASE(lanemalloc_checked_twice_both_other_threads) {
+  check_checked_free("twice_both_other_threads");
+}
 
-// Without checks an object on a free list is found by the time the list is taken; who names it, and where, is open.
+// Without checks an object on a free list is found by the time the list is taken; who names it, and
+// where, is open.
 static void check_release(const char* act) {
   run_act(act, "free", NULL);
   CHECK_CHILD(child_aborted() && line_count() == 1 && lines_with("lanemalloc: ", "(0x") == 1);
 }
-CASE(lanemalloc_release_twice_is_found_when_the_list_is_taken) { check_release("twice_then_allocate"); }
+CASE(lanemalloc_release_twice_is_found_when_the_list_is_taken) {
+  check_release("twice_then_allocate");
+}
 CASE(lanemalloc_release_twice_apart_is_found_when_the_list_is_taken) {
   check_release("twice_apart_then_allocate");
 }

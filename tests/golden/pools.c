@@ -1,7 +1,10 @@
-// A pair of an allocation and its free, in one loop for all fronts, for callgrind to count. Used by: tests/golden/pools.py.
-// Usage: pools FRONT one|bulk|slabs|handed COUNT [thread]. Fronts: empty (the loop alone), malloc, heap (with the size given), pool,
-// limited, functions (ctor and dtor). one: the pair again and again; bulk: 1000 objects, then freed in a fixed shuffled order; slabs: the
-// same with 20,000, of ten slabs; handed: 1000 that another thread frees. With `thread` the process has had a thread before.
+// A pair of an allocation and its free, in one loop for all fronts, for callgrind to count. Used
+// by: tests/golden/pools.py.
+// Usage: pools FRONT one|bulk|slabs|handed COUNT [thread]. Fronts: empty (the loop alone), malloc,
+// heap (with the size given), pool, limited, functions (ctor and dtor). one: the pair again and
+// again; bulk: 1000 objects, then freed in a fixed shuffled order; slabs: the same with 20,000, of
+// ten slabs; handed: 1000 that another thread frees. With `thread` the process has had a thread
+// before.
 #define _GNU_SOURCE
 #include <lanemalloc/heap.h>
 #include <lanemalloc/pool.h>

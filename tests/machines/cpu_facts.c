@@ -1,5 +1,5 @@
-// cpu_facts: what the kernel offers to restartable sequences here and, with a number of threads, what each of them sees
-// when thread n is bound to CPU n. All of them live at once.
+// cpu_facts: what the kernel offers to restartable sequences here and, with a number of threads,
+// what each of them sees when thread n is bound to CPU n. All of them live at once.
 // Run by: tests/aarch64/run.sh, and in the machines of tests/machines.
 #define _GNU_SOURCE
 #include <linux/membarrier.h>
@@ -19,7 +19,8 @@
 #else
 #define SIGNATURE 0x53053053u
 #endif
-enum { kAuxFeatureSize = 27 };  // AT_RSEQ_FEATURE_SIZE; newer than the C library's headers, as is the area
+// AT_RSEQ_FEATURE_SIZE; newer than the C library's headers, as is the area
+enum { kAuxFeatureSize = 27 };
 
 struct area {
   uint32_t cpu_id_start, cpu_id;
@@ -38,7 +39,8 @@ struct view {
   unsigned cpu, node;
 };
 
-// This thread's area, registered by the C library or else here; NULL if the kernel has no rseq. Called once a thread.
+// This thread's area, registered by the C library or else here; NULL if the kernel has no rseq.
+// Called once a thread.
 static const volatile struct area* area_of_thread(void) {
   static _Thread_local struct area own;
   if (&__rseq_size != NULL && __rseq_size != 0)
@@ -47,8 +49,8 @@ static const volatile struct area* area_of_thread(void) {
 }
 
 static const char* works(int register_command, int command) {
-  const int ok =
-      syscall(SYS_membarrier, register_command, 0, 0) == 0 && syscall(SYS_membarrier, command, 0, 0) == 0;
+  const int ok = syscall(SYS_membarrier, register_command, 0, 0) == 0 &&
+                 syscall(SYS_membarrier, command, 0, 0) == 0;
   return ok ? "yes" : "no";
 }
 
@@ -79,8 +81,8 @@ int main(int argc, char** argv) {
   printf("page_size %ld\n", sysconf(_SC_PAGESIZE));
   printf("membarrier %s\n",
          works(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, MEMBARRIER_CMD_PRIVATE_EXPEDITED));
-  printf("membarrier_rseq %s\n",
-         works(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ, MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ));
+  printf("membarrier_rseq %s\n", works(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_RSEQ,
+                                       MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ));
   printf("rseq %s\n", area_of_thread() != NULL ? "yes" : "no");
   printf("rseq_feature_size %lu\n", getauxval(kAuxFeatureSize));
 
@@ -97,8 +99,8 @@ int main(int argc, char** argv) {
   for (long i = 0; i < threads; ++i) {
     pthread_join(ids[i], NULL);
     const struct view* view = &views[i];
-    printf("thread %ld %s cpu %u node %u cpu_id %d mm_cid %d\n", i, view->bound ? "bound" : "unbound",
-           view->cpu, view->node, view->cpu_id, view->mm_cid);
+    printf("thread %ld %s cpu %u node %u cpu_id %d mm_cid %d\n", i,
+           view->bound ? "bound" : "unbound", view->cpu, view->node, view->cpu_id, view->mm_cid);
   }
   return 0;
 }

@@ -295,8 +295,7 @@ MUTANTS += [
            "seen - kFork, std::memory_order_relaxed)) { }",
            "seen - kFork, std::memory_order_relaxed)) { } P::wake(lower_half(), kEverybody);"),
     change("explorer", "a fork wakes nobody when it closes the lock", "fork-lock-sleep-4", LOCK,
-           "who has just been woken, and leaves without waking the next. P::wake(lower_half(), kEverybody);",
-           "who has just been woken, and leaves without waking the next."),
+           "P::wake(lower_half(), kEverybody);\n    if (!visit.may_block", "if (!visit.may_block"),
     change("explorer", "a fork does not wait for the holder", "fork-runs", LOCK, "if (!visit.may_block || !is_held(seen)) return;", "return;"),
     change("explorer", "a fork closes nothing", "fork-runs", LOCK,
            f"fetch_add(kFork, {ACQUIRE}) + kFork", f"load({ACQUIRE})"),
@@ -375,7 +374,7 @@ MUTANTS += [
 
 
 # A lane's lock.
-LOOK = "if (UNLIKELY(sleepers_.load(std::memory_order_relaxed) != 0)) P::wake(lower_half(), 1);  // [look]"
+LOOK = f"const bool some = sleepers_.load({RELAXED}) != 0;  // [look]\n      if (UNLIKELY(some)) P::wake(lower_half(), 1);"
 GIVE = f"state_.store(kFree, {RELEASE});  // [give]"
 for program, tests in (("protocols", "lane-lock"), ("explorer", "shared shared-3")):
     MUTANTS += [

@@ -1,7 +1,8 @@
-// Broken: a malloc with a planted fault, so that tests/preload/run.sh --self-test can show that its checks see one.
+// Broken: a malloc with a planted fault, so that tests/preload/run.sh --self-test can show that its
+// checks see one.
 //
-// glibc's malloc behind a wrapper. BROKEN_EVERY=N plants the fault at every N-th chance (0: never), counted for objects
-// of BROKEN_MIN (16) to BROKEN_MAX (no limit) bytes; BROKEN_MODE says which:
+// glibc's malloc behind a wrapper. BROKEN_EVERY=N plants the fault at every N-th chance (0: never),
+// counted for objects of BROKEN_MIN (16) to BROKEN_MAX (no limit) bytes; BROKEN_MODE says which:
 //   overlap   malloc returns the object that it returned last and that is still in use
 //   scribble  free inverts a byte in the middle of another object that is in use
 #define _GNU_SOURCE

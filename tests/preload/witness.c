@@ -1,8 +1,8 @@
 // Witness: tells which file the allocation functions of a process really come from.
 //
-// Preloaded by tests/preload/lib.sh before the library under test. Its constructor appends to the file named by
-// PRELOAD_WITNESS, for every function, one line "PID PROGRAM FUNCTION FILE". lib.sh's `mapped` reads that file. It
-// allocates nothing, and keeps nothing open.
+// Preloaded by tests/preload/lib.sh before the library under test. Its constructor appends to the
+// file named by PRELOAD_WITNESS, for every function, one line "PID PROGRAM FUNCTION FILE". lib.sh's
+// `mapped` reads that file. It allocates nothing, and keeps nothing open.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,13 +14,15 @@
 
 static const char* const kFunctions[] = {"malloc", "calloc", "realloc", "free", "posix_memalign"};
 
-// The file whose definition a call of `function` reaches. A fixed-position executable that takes the address of
-// malloc shows up as its own (undefined) symbol; behind it the search goes on with the first library.
+// The file whose definition a call of `function` reaches. A fixed-position executable that takes
+// the address of malloc shows up as its own (undefined) symbol; behind it the search goes on with
+// the first library.
 static const char* home_of(const char* function) {
   Dl_info info;
   const ElfW(Sym)* symbol = NULL;
   void* address = dlsym(RTLD_DEFAULT, function);
-  if (address == NULL || dladdr1(address, &info, (void**)&symbol, RTLD_DL_SYMENT) == 0) return "nowhere";
+  if (address == NULL || dladdr1(address, &info, (void**)&symbol, RTLD_DL_SYMENT) == 0)
+    return "nowhere";
   if (symbol != NULL && symbol->st_shndx != SHN_UNDEF) return info.dli_fname;
   address = dlsym(RTLD_NEXT, function);
   return address != NULL && dladdr(address, &info) != 0 ? info.dli_fname : "nowhere";

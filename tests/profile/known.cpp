@@ -1,4 +1,5 @@
-// A program whose stacks and numbers run.sh knows: known tables|frames HEAP CONTENTION. Called by: run.sh.
+// A program whose stacks and numbers run.sh knows: known tables|frames HEAP CONTENTION. Called by:
+// run.sh.
 #include <string.h>
 
 #include "recorder.h"

@@ -1,5 +1,5 @@
-// Stands for the allocator: a sampler whose interval is 1, so that each allocation and wait is sampled and stands for itself.
-// Built by run.sh as a library of its own, and into the program.
+// Stands for the allocator: a sampler whose interval is 1, so that each allocation and wait is
+// sampled and stands for itself. Built by run.sh as a library of its own, and into the program.
 #include "recorder.h"
 
 #include <fcntl.h>
@@ -61,7 +61,8 @@ EXPORT void record_waits(unsigned count, unsigned long ns) {
 }
 
 EXPORT bool write_records(const char* heap, const char* contention) {
-  if (!write_to(heap, StackKind::kAllocation) || !write_to(contention, StackKind::kContention)) return false;
+  if (!write_to(heap, StackKind::kAllocation) || !write_to(contention, StackKind::kContention))
+    return false;
   write_leaks(sampler.stacks(), 2, [](const void* text, size_t n) { fwrite(text, 1, n, stdout); });
   return true;
 }

@@ -5,7 +5,8 @@
 
 extern "C" {
 void start_recording(bool by_tables);
-void record_allocations(unsigned count, size_t size, unsigned freed);  // of them some are freed again
+// Of them some are freed again
+void record_allocations(unsigned count, size_t size, unsigned freed);
 void record_waits(unsigned count, unsigned long ns);
 // The two profiles to files, the two largest leaks to standard output. False if that failed.
 bool write_records(const char* heap, const char* contention);

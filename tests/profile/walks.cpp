@@ -1,5 +1,6 @@
-// Both walks by tables, compared: ours, which keeps rules, and the C library's. Built by run.sh twice: as a library whose malloc compares
-// them at one call in a hundred of any program (WALKS_FILE: where it says what came of it), and with reloads.cpp.
+// Both walks by tables, compared: ours, which keeps rules, and the C library's. Built by run.sh
+// twice: as a library whose malloc compares them at one call in a hundred of any program
+// (WALKS_FILE: where it says what came of it), and with reloads.cpp.
 #include "walks.h"
 
 #include <dlfcn.h>
@@ -24,7 +25,8 @@ struct Count {
   std::atomic<unsigned long> same{0}, left{0}, different{0};
 } counted;
 
-void say(const char* what, void* const* expected, unsigned depth, const Address* found, unsigned n) {
+void say(const char* what, void* const* expected, unsigned depth, const Address* found,
+         unsigned n) {
   dprintf(2, "walks: %s: %u frames, expected %u:", what, n, depth);
   for (unsigned i = 0; i < n || i < depth; ++i)
     dprintf(2, " %p/%p", i < n ? reinterpret_cast<void*>(found[i]) : nullptr,
@@ -45,7 +47,8 @@ __attribute__((noinline)) Walks compare_walks() {
   if (n == 0) return ++counted.left, Walks::kLeft;
   // The first is this function.
   const auto depth = static_cast<unsigned>(all - 1);
-  if (n == depth && memcmp(found, frames + 1, n * sizeof *found) == 0) return ++counted.same, Walks::kSame;
+  if (n == depth && memcmp(found, frames + 1, n * sizeof *found) == 0)
+    return ++counted.same, Walks::kSame;
   say("different", frames + 1, depth, found, n);
   return ++counted.different, Walks::kDifferent;
 }
@@ -67,8 +70,8 @@ __attribute__((destructor)) void report() {
   const char* path = getenv("WALKS_FILE");
   const int file = path != nullptr ? open(path, O_WRONLY | O_CREAT | O_APPEND, 0644) : -1;
   if (file < 0) return;
-  dprintf(file, "%s same %lu left %lu different %lu\n", program_invocation_short_name, counted.same.load(),
-          counted.left.load(), counted.different.load());
+  dprintf(file, "%s same %lu left %lu different %lu\n", program_invocation_short_name,
+          counted.same.load(), counted.left.load(), counted.different.load());
   close(file);
 }
 

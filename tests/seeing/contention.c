@@ -51,8 +51,10 @@ static void* lives_short(void* nothing) {
   }
   return nothing;
 }
-// Until so many have waited at that cell; at the others that are named, a twentieth at most: threads that begin may meet there.
-static void fight(void* (*fighter)(void*), int n, const char* name, uint64_t wanted, const char* spared) {
+// Until so many have waited at that cell; at the others that are named, a twentieth at most:
+// threads that begin may meet there.
+static void fight(void* (*fighter)(void*), int n, const char* name, uint64_t wanted,
+                  const char* spared) {
   pthread_t threads[16];
   look(&before);
   stop = 0;
@@ -66,7 +68,8 @@ static void fight(void* (*fighter)(void*), int n, const char* name, uint64_t wan
   check_cells(&now);
   const Cell *a = cell(&before, name), *b = cell(&now, name);
   const uint64_t waits = b->waits - a->waits, failures = b->failures - a->failures;
-  CHECK_MSG(waits >= wanted && failures >= waits, "%s: %lu waits, %lu failures", name, waits, failures);
+  CHECK_MSG(waits >= wanted && failures >= waits, "%s: %lu waits, %lu failures", name, waits,
+            failures);
   CHECK(b->count > a->count && b->waited_ns > a->waited_ns);
   char list[200];
   strcpy(list, spared);
@@ -102,8 +105,9 @@ CASE(the_run_allocator_is_waited_for) {
   CHECK(lane_set("decay_ms", "-1") == 0 && lane_set("lanes", "owned") == 0);
   fight(runs_fight, kThreads, "runs", 100, "depot,readers,pools,budgets");
 }
-// Who finds the lock taken takes fresh addresses without it: so there are failures, but no waits while there is memory.
-// A process has addresses for one round, so each has its own, until threads met in one.
+// Who finds the lock taken takes fresh addresses without it: so there are failures, but no waits
+// while there is memory. A process has addresses for one round, so each has its own, until threads
+// met in one.
 CASE(growth_is_contended_and_nobody_waits) {
   enum { kNobodyMet = 77 };
   CHECK(lane_set("decay_ms", "-1") == 0 && lane_set("lanes", "owned") == 0);

@@ -1,10 +1,12 @@
-// Counts allocations by itself, in front of the library: LD_PRELOAD=counter.so:liblanemalloc.so. When a process ends, one line of JSON
-// is added to the file $COUNTER_FILE: what was counted here, and what the library says of the same moment. check.py compares them.
+// Counts allocations by itself, in front of the library: LD_PRELOAD=counter.so:liblanemalloc.so.
+// When a process ends, one line of JSON is added to the file $COUNTER_FILE: what was counted here,
+// and what the library says of the same moment. check.py compares them.
 // Called by: tests/seeing/run.sh.
 //
-// Every call goes on to the library, and is counted by what malloc_usable_size() says of the object. At the end, and in fork(), everybody
-// is held at the gate until nobody is inside: figures are exact at rest only. A realloc that moves is an allocation and a free; one in
-// place is none, nor one that the kernel moves: a large object of at least 1 MiB that grows (Engine::move_large).
+// Every call goes on to the library, and is counted by what malloc_usable_size() says of the
+// object. At the end, and in fork(), everybody is held at the gate until nobody is inside: figures
+// are exact at rest only. A realloc that moves is an allocation and a free; one in place is none,
+// nor one that the kernel moves: a large object of at least 1 MiB that grows (Engine::move_large).
 // $COUNTER_FAULT=N: a free is counted twice, the Nth: the planted fault that check.py must see.
 #include <dlfcn.h>
 #include <errno.h>
@@ -73,7 +75,8 @@ static void start(void) {
   *(void**)&real.free = next("free");
 }
 
-// --- The gate. A handler within a call passes: whoever waits for nobody to be inside waits for the call.
+// --- The gate. A handler within a call passes: whoever waits for nobody to be inside waits for the
+// call.
 
 static void enter(void) {
   start();
@@ -211,8 +214,12 @@ NEW(_ZnwmRKSt9nothrow_t, const void* t) { return (void)t, make(size); }
 NEW(_ZnamRKSt9nothrow_t, const void* t) { return (void)t, make(size); }
 NEW(_ZnwmSt11align_val_t, size_t a) { return make_aligned(size, a); }
 NEW(_ZnamSt11align_val_t, size_t a) { return make_aligned(size, a); }
-NEW(_ZnwmSt11align_val_tRKSt9nothrow_t, size_t a, const void* t) { return (void)t, make_aligned(size, a); }
-NEW(_ZnamSt11align_val_tRKSt9nothrow_t, size_t a, const void* t) { return (void)t, make_aligned(size, a); }
+NEW(_ZnwmSt11align_val_tRKSt9nothrow_t, size_t a, const void* t) {
+  return (void)t, make_aligned(size, a);
+}
+NEW(_ZnamSt11align_val_tRKSt9nothrow_t, size_t a, const void* t) {
+  return (void)t, make_aligned(size, a);
+}
 #define DELETE(name) \
   EXPORT void name(void* p) { free(p); }
 DELETE(_ZdlPv)
@@ -242,13 +249,14 @@ __attribute__((format(printf, 1, 2))) static void put(const char* format, ...) {
   if (n > 0) used += (size_t)n;
 }
 
-static void put_totals(const char* who, unsigned long made_, unsigned long freed, unsigned long live,
-                       unsigned long bytes, const char* rows) {
-  put(",\"%s\":{\"allocations\":%lu,\"frees\":%lu,\"live\":%lu,\"bytes\":%lu,\"%s\":{", who, made_, freed,
-      live, bytes, rows);
+static void put_totals(const char* who, unsigned long made_, unsigned long freed,
+                       unsigned long live, unsigned long bytes, const char* rows) {
+  put(",\"%s\":{\"allocations\":%lu,\"frees\":%lu,\"live\":%lu,\"bytes\":%lu,\"%s\":{", who, made_,
+      freed, live, bytes, rows);
 }
 static const char* separator;
-static void put_row(unsigned long size, unsigned long made_, unsigned long freed, unsigned long live) {
+static void put_row(unsigned long size, unsigned long made_, unsigned long freed,
+                    unsigned long live) {
   if (made_ == 0 && freed == 0) return;
   put("%s\"%lu\":[%lu,%lu,%lu]", separator, size, made_, freed, live);
   separator = ",";
@@ -278,14 +286,16 @@ static void report(void) {
     if (i != 0) bytes += (allocations[i] - frees[i]) * i * kGranule;
   }
   used = 0;
-  put("{\"pid\":%d,\"program\":\"%s\",\"quiet\":%s,\"entry\":\"%s\",\"samples\":%lu", getpid(), name,
-      quiet && depth == 0 && !failed ? "true" : "false", figures.entry, (unsigned long)figures.samples);
+  put("{\"pid\":%d,\"program\":\"%s\",\"quiet\":%s,\"entry\":\"%s\",\"samples\":%lu", getpid(),
+      name, quiet && depth == 0 && !failed ? "true" : "false", figures.entry,
+      (unsigned long)figures.samples);
   put_totals("ours", made_, freed, made_ - freed, bytes, "rows");
   separator = "";
   for (unsigned long i = 0; i < kRows; ++i)
     put_row(i * kGranule, allocations[i], frees[i], allocations[i] - frees[i]);
   put("}}");
-  put_totals("library", figures.allocations, figures.frees, figures.live_objects, figures.live_bytes, "rows");
+  put_totals("library", figures.allocations, figures.frees, figures.live_objects,
+             figures.live_bytes, "rows");
   separator = "";
   unsigned long big = figures.large_allocations, big_live = figures.large_live_objects;
   for (unsigned i = 1; i < LANE_STATS_CLASSES; ++i) {

@@ -1,4 +1,5 @@
-// lane_stats() and its texts: sizes, sums, forks; in handlers, on small stacks, from many threads at once.
+// lane_stats() and its texts: sizes, sums, forks; in handlers, on small stacks, from many threads
+// at once.
 #include "work.h"
 
 // --- lane_stats().
@@ -22,7 +23,8 @@ CASE(buffers_of_any_size) {
     memset(buffer, 0xA5, sizeof buffer);
     CHECK(lane_stats((Figures*)buffer, sizes[i]) == 0);
     const Figures* f = (const Figures*)buffer;
-    CHECK_MSG(f->version == LANE_STATS_VERSION && f->size == filled_in, "%zu: %u", sizes[i], f->size);
+    CHECK_MSG(f->version == LANE_STATS_VERSION && f->size == filled_in, "%zu: %u", sizes[i],
+              f->size);
     CHECK(all_bytes(buffer + filled_in, sizeof buffer - filled_in, 0xA5));
     if (filled_in > offsetof(Figures, live_objects) + 8)
       CHECK(f->allocations == before.allocations && f->live_objects == before.live_objects);
@@ -123,8 +125,10 @@ static void ask_everything(void) {
     atomic_fetch_add(&handler_problems, 1);
   char value[32];
   const unsigned calls = atomic_fetch_add(&handler_calls, 1);
-  if (lane_get("stats.live_objects", value, sizeof value) <= 0) atomic_fetch_add(&handler_problems, 1);
-  if (calls % 8 == 0 && lane_stats_json(text, sizeof text) < 1000) atomic_fetch_add(&handler_problems, 1);
+  if (lane_get("stats.live_objects", value, sizeof value) <= 0)
+    atomic_fetch_add(&handler_problems, 1);
+  if (calls % 8 == 0 && lane_stats_json(text, sizeof text) < 1000)
+    atomic_fetch_add(&handler_problems, 1);
   if (calls % 8 == 4 && lane_stats_openmetrics(text, sizeof text) < 1000)
     atomic_fetch_add(&handler_problems, 1);
 }
@@ -164,7 +168,8 @@ CASE(handlers_that_interrupt_malloc_on_eight_KiB_of_stack) {
 }
 
 #if defined(__x86_64__)
-// The trap flag: a signal after every instruction of malloc and free. Every 61st asks for the figures.
+// The trap flag: a signal after every instruction of malloc and free. Every 61st asks for the
+// figures.
 static void on_trap(int signal, siginfo_t* info, void* context) {
   (void)signal, (void)info;
   const greg_t* r = ((ucontext_t*)context)->uc_mcontext.gregs;
@@ -173,7 +178,8 @@ static void on_trap(int signal, siginfo_t* info, void* context) {
   const int saved = errno;
   if (++steps % 61 == 0) ask_everything();
   // A system call that blocks the trap would end the process.
-  if (code[0] == 0x0f && code[1] == 0x05) ((ucontext_t*)context)->uc_mcontext.gregs[REG_EFL] &= ~0x100;
+  if (code[0] == 0x0f && code[1] == 0x05)
+    ((ucontext_t*)context)->uc_mcontext.gregs[REG_EFL] &= ~0x100;
   errno = saved;
 }
 static void __attribute__((noinline)) step(int on) {
@@ -207,7 +213,8 @@ CASE(handlers_at_the_instructions_of_malloc_and_free) {
   }
   look(&now);
   check_sums(&now);
-  CHECK_MSG(now.live_objects == before.live_objects, "%lu for %lu", now.live_objects, before.live_objects);
+  CHECK_MSG(now.live_objects == before.live_objects, "%lu for %lu", now.live_objects,
+            before.live_objects);
   CHECK_MSG(handler_calls > 100 && handler_problems == 0, "%u calls, %u problems", handler_calls,
             handler_problems);
 }
@@ -235,8 +242,8 @@ CASE(eight_threads_ask_at_once_while_others_work) {
   static atomic_int problems;
   pthread_t threads[11];
   for (int i = 0; i < 11; i++)
-    REQUIRE(pthread_create(&threads[i], NULL, i < 8 ? ask_until_stopped : work_until_stopped, &problems) ==
-            0);
+    REQUIRE(pthread_create(&threads[i], NULL, i < 8 ? ask_until_stopped : work_until_stopped,
+                           &problems) == 0);
   usleep(800000);
   stop = 1;
   for (int i = 0; i < 11; i++) pthread_join(threads[i], NULL);

@@ -6,8 +6,8 @@ static double expected_samples(double objects, double size, double interval) {
 }
 static void check_count(const char* what, double count, double expected) {
   const double bound = 6 * sqrt(expected) + 6;
-  CHECK_MSG(fabs(count - expected) <= bound, "%s: %.0f samples, %.0f +- %.0f expected", what, count, expected,
-            bound);
+  CHECK_MSG(fabs(count - expected) <= bound, "%s: %.0f samples, %.0f +- %.0f expected", what, count,
+            expected, bound);
 }
 static void allocate_and_free(size_t objects, size_t size) {
   static void* kept[64];
@@ -22,7 +22,8 @@ CASE(so_many_are_sampled_as_chance_says) {
   allocate_and_free(500000, 64);  // what was counted down when sampling was off is over
   static const struct {
     size_t size, objects;
-  } sizes[] = {{16, 2000000}, {100, 600000}, {1000, 200000}, {20000, 20000}, {200000, 1000}, {600000, 500}};
+  } sizes[] = {{16, 2000000},  {100, 600000},  {1000, 200000},
+               {20000, 20000}, {200000, 1000}, {600000, 500}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     void* p = hide(malloc(sizes[i].size));
     const double usable = (double)malloc_usable_size(p),
@@ -54,7 +55,8 @@ CASE(a_sample_changes_nothing_for_its_object) {
   for (int c = 1; c < LANE_STATS_CLASSES; c++) {
     const size_t size = before.classes[c].size;
     objects[c] = hide(malloc(size));
-    CHECK_MSG(malloc_usable_size(objects[c]) == size && (uintptr_t)objects[c] % 16 == 0, "%zu", size);
+    CHECK_MSG(malloc_usable_size(objects[c]) == size && (uintptr_t)objects[c] % 16 == 0, "%zu",
+              size);
     fill(objects[c], size, (unsigned)c);
     void* aligned = hide(aligned_alloc(4096, size));
     CHECK((uintptr_t)aligned % 4096 == 0 && malloc_usable_size(aligned) >= size);
@@ -79,13 +81,14 @@ CASE(a_sample_changes_nothing_for_its_object) {
     free(objects[c]);
   }
   look(&now);
-  CHECK_MSG(now.live_objects == before.live_objects && now.live_bytes == before.live_bytes, "%ld more",
-            (long)(now.live_objects - before.live_objects));
+  CHECK_MSG(now.live_objects == before.live_objects && now.live_bytes == before.live_bytes,
+            "%ld more", (long)(now.live_objects - before.live_objects));
 }
 static void* arenas(void* nothing) {
   struct lane_arena arena = {0};
   for (int round = 0; round < 300; round++) {
-    for (int i = 0; i < 100; i++) memset(lane_arena_alloc(&arena, (size_t)i * 30 + 1), 7, (size_t)i * 30 + 1);
+    for (int i = 0; i < 100; i++)
+      memset(lane_arena_alloc(&arena, (size_t)i * 30 + 1), 7, (size_t)i * 30 + 1);
     lane_arena_reset(&arena);
   }
   lane_arena_destroy(&arena);

@@ -1,4 +1,5 @@
-// Names, values, and options that are set while the program runs: lane_name(), lane_get(), lane_set().
+// Names, values, and options that are set while the program runs: lane_name(), lane_get(),
+// lane_set().
 #include "work.h"
 
 CASE(every_name_can_be_read) {
@@ -22,13 +23,16 @@ CASE(values_agree_with_lane_stats) {
   void* p = hide(malloc(1000));
   char value[40], expected[40];
   look(&now);
-  const char* const names[] = {"live_objects", "allocations", "live_bytes", "claimed_bytes", "lanes"};
-  const uint64_t values[] = {now.live_objects, now.allocations, now.live_bytes, now.claimed_bytes, now.lanes};
+  const char* const names[] = {"live_objects", "allocations", "live_bytes", "claimed_bytes",
+                               "lanes"};
+  const uint64_t values[] = {now.live_objects, now.allocations, now.live_bytes, now.claimed_bytes,
+                             now.lanes};
   for (int i = 0; i < 5; i++) {
     char name[64];
     snprintf(name, sizeof name, "stats.%s", names[i]);
     snprintf(expected, sizeof expected, "%lu", values[i]);
-    CHECK(lane_get(name, value, sizeof value) == (long)strlen(expected) && strcmp(value, expected) == 0);
+    CHECK(lane_get(name, value, sizeof value) == (long)strlen(expected) &&
+          strcmp(value, expected) == 0);
   }
   memset(value, 'x', sizeof value);
   CHECK(lane_get("stats.claimed_bytes", value, 2) > 1 && value[1] == '\0' && value[2] == 'x');

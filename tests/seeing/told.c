@@ -1,4 +1,5 @@
-// What others look at: started by check.py, or by run.sh with the counter in front. No cases of their own.
+// What others look at: started by check.py, or by run.sh with the counter in front. No cases of
+// their own.
 #include "work.h"
 
 // Counted from outside: threads, thread exits, frees by others, forks. Part of it stays alive.
@@ -15,7 +16,8 @@ CHILD(churn) {
   }
   // Large ones that grow in place, by the kernel, and by copying; and shrink.
   char* p = malloc(600 << 10);
-  for (size_t size = 700 << 10; size < 64 << 20; size = size * 5 / 4) p = realloc(p, size), p[size - 1] = 1;
+  for (size_t size = 700 << 10; size < 64 << 20; size = size * 5 / 4)
+    p = realloc(p, size), p[size - 1] = 1;
   char* q = malloc(2 << 20);
   p = realloc(p, 3 << 20);
   q = realloc(q, 100);
@@ -35,7 +37,8 @@ CHILD(churn) {
   for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
 }
 
-// Everything that there is to read, at one moment, in files: check.py compares them. test_argument: a folder.
+// Everything that there is to read, at one moment, in files: check.py compares them. test_argument:
+// a folder.
 static void put_file(const char* name, const char* text, size_t n) {
   char path[600];
   snprintf(path, sizeof path, "%s/%s", test_argument, name);
@@ -59,7 +62,8 @@ CHILD(tell_everything) {
   const size_t json_length = lane_stats_json(json, sizeof json);
   const size_t metrics_length = lane_stats_openmetrics(metrics, sizeof metrics);
   const struct mallinfo2 info = mallinfo2();
-  _Pragma("GCC diagnostic ignored \"-Wdeprecated-declarations\"") const struct mallinfo old = mallinfo();
+  _Pragma("GCC diagnostic ignored \"-Wdeprecated-declarations\"") const struct mallinfo old =
+      mallinfo();
   REQUIRE(malloc_info(0, memory) == 0);
   dup2(ends[1], STDERR_FILENO);
   malloc_stats();
@@ -79,11 +83,11 @@ CHILD(tell_everything) {
   put_file("malloc_stats", lines, (size_t)lines_length);
   put_file("names", names, used);
   put_file("struct", (const char*)&now, sizeof now);
-  const int n =
-      snprintf(info_text, sizeof info_text, "%zu %zu %zu %zu %zu %zu %zu\n%zu %zu %zu %zu %zu %zu %zu\n",
-               info.arena, info.ordblks, info.hblks, info.hblkhd, info.uordblks, info.fordblks, info.keepcost,
-               (size_t)old.arena, (size_t)old.ordblks, (size_t)old.hblks, (size_t)old.hblkhd,
-               (size_t)old.uordblks, (size_t)old.fordblks, (size_t)old.keepcost);
+  const int n = snprintf(
+      info_text, sizeof info_text, "%zu %zu %zu %zu %zu %zu %zu\n%zu %zu %zu %zu %zu %zu %zu\n",
+      info.arena, info.ordblks, info.hblks, info.hblkhd, info.uordblks, info.fordblks,
+      info.keepcost, (size_t)old.arena, (size_t)old.ordblks, (size_t)old.hblks, (size_t)old.hblkhd,
+      (size_t)old.uordblks, (size_t)old.fordblks, (size_t)old.keepcost);
   put_file("mallinfo", info_text, (size_t)n);
 }
 // Where the figures lie, for a reader of the struct: "name offset" a line.
@@ -128,7 +132,8 @@ static void* lane_fight(void* nothing) {
   return nothing;
 }
 
-// Makes objects, says what the library says, and stays until its input ends. "exec": once more, as another program.
+// Makes objects, says what the library says, and stays until its input ends. "exec": once more, as
+// another program.
 CHILD(stay) {
 #if defined(PREFIXED)
 #define ALLOCATE lane_malloc
@@ -166,7 +171,8 @@ CHILD(obey) {
 CHILD(wait_for_lanes) {
   lane_set("lanes", "shared:1");
   pthread_t threads[kThreads];
-  for (int i = 0; i < kThreads; i++) REQUIRE(pthread_create(&threads[i], NULL, lane_fight, NULL) == 0);
+  for (int i = 0; i < kThreads; i++)
+    REQUIRE(pthread_create(&threads[i], NULL, lane_fight, NULL) == 0);
   say("%d\n", getpid());
   char end;
   while (read(STDIN_FILENO, &end, 1) > 0) {

@@ -1,5 +1,5 @@
-// What the programs here share: a look at the figures, what must hold of them at any rest, and work of all kinds in threads.
-// One translation unit each; linked with the library (run.sh).
+// What the programs here share: a look at the figures, what must hold of them at any rest, and work
+// of all kinds in threads. One translation unit each; linked with the library (run.sh).
 #ifndef TESTS_SEEING_WORK_H_
 #define TESTS_SEEING_WORK_H_
 
@@ -69,7 +69,9 @@ UNUSED static int status_of(pid_t child) {
 
 enum { kShelf = 4096 };
 static _Atomic(void*) shelf[kShelf];  // objects change hands here
-static uint32_t next_random(uint32_t* state) { return (*state = *state * 1664525u + 1013904223u) >> 8; }
+static uint32_t next_random(uint32_t* state) {
+  return (*state = *state * 1664525u + 1013904223u) >> 8;
+}
 
 static size_t some_size(uint32_t* random) {
   const uint32_t kind = next_random(random) % 100;
@@ -118,14 +120,14 @@ UNUSED static void clear_shelf(void) {
 // --- What must hold of figures.
 
 UNUSED static void check_sums(const Figures* f) {
-  uint64_t allocations = f->large_allocations, live = f->large_live_objects, bytes = f->large_live_bytes,
-           in_flight = 0;
+  uint64_t allocations = f->large_allocations, live = f->large_live_objects,
+           bytes = f->large_live_bytes, in_flight = 0;
   for (int c = 1; c < LANE_STATS_CLASSES; c++) {
     const struct lane_class_statistics* row = &f->classes[c];
     allocations += row->allocations, live += row->live, bytes += row->live * row->size,
         in_flight += row->in_flight;
-    CHECK_MSG(row->size > 0 && row->size % 16 == 0 && row->size > f->classes[c - 1].size, "class %d: %lu", c,
-              row->size);
+    CHECK_MSG(row->size > 0 && row->size % 16 == 0 && row->size > f->classes[c - 1].size,
+              "class %d: %lu", c, row->size);
     CHECK_MSG(row->live <= row->allocations, "class %d", c);
   }
   CHECK(allocations == f->allocations && live == f->live_objects && bytes == f->live_bytes);
@@ -145,7 +147,8 @@ UNUSED static void check_cells(const Figures* f) {
     failures += c->failures;
   }
   CHECK(f->failed_entries == cell(f, "lane")->failures && f->lane_waits == cell(f, "lane")->waits);
-  CHECK(f->depot_failures == cell(f, "depot")->failures && f->depot_waits == cell(f, "depot")->waits);
+  CHECK(f->depot_failures == cell(f, "depot")->failures &&
+        f->depot_waits == cell(f, "depot")->waits);
   CHECK(f->runs_failures == cell(f, "runs")->failures + cell(f, "growth")->failures);
   CHECK(f->runs_waits == cell(f, "runs")->waits + cell(f, "growth")->waits);
   CHECK(f->idle_stack_failures == cell(f, "idle lanes")->failures);

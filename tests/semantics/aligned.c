@@ -1,7 +1,9 @@
 // posix_memalign, aligned_alloc, memalign, valloc, pvalloc: alignment, errors, errno.
 #include "check.h"
 
-static int aligned_to(const void* object, size_t alignment) { return (uintptr_t)object % alignment == 0; }
+static int aligned_to(const void* object, size_t alignment) {
+  return (uintptr_t)object % alignment == 0;
+}
 
 CASE(posix_memalign_refuses_bad_alignment) {
   const size_t bad[] = {
@@ -17,13 +19,14 @@ CASE(posix_memalign_refuses_bad_alignment) {
 
 CASE(posix_memalign_out_of_memory) {
   const size_t alignments[] = {8, 16, 64, 4096, (size_t)1 << 21, (size_t)1 << 62, (size_t)1 << 63};
-  const size_t sizes[] = {SIZE_MAX, SIZE_MAX - 100, (size_t)PTRDIFF_MAX + 1, PTRDIFF_MAX, (size_t)1 << 60};
+  const size_t sizes[] = {SIZE_MAX, SIZE_MAX - 100, (size_t)PTRDIFF_MAX + 1, PTRDIFF_MAX,
+                          (size_t)1 << 60};
   for (size_t a = 0; a < sizeof alignments / sizeof alignments[0]; a++) {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
       void* object = (void*)0x1234;
       int error = posix_memalign(&object, alignments[a], hide_size(sizes[i]));
-      CHECK_MSG(error == ENOMEM && object == (void*)0x1234, "alignment %#zx, size %#zx: %d", alignments[a],
-                sizes[i], error);
+      CHECK_MSG(error == ENOMEM && object == (void*)0x1234, "alignment %#zx, size %#zx: %d",
+                alignments[a], sizes[i], error);
     }
   }
 }
@@ -53,7 +56,8 @@ static void check_alignment(size_t alignment, size_t size) {
     }
   }
   for (int i = 0; i < 12; i++) {
-    CHECK_MSG(objects[i] == NULL || all_bytes(objects[i], malloc_usable_size(objects[i]), (unsigned char)i),
+    CHECK_MSG(objects[i] == NULL ||
+                  all_bytes(objects[i], malloc_usable_size(objects[i]), (unsigned char)i),
               "alignment %zu, size %zu: objects overlap", alignment, size);
     free(objects[i]);
   }
@@ -63,7 +67,8 @@ CASE(every_alignment_with_every_kind_of_size) {
   const size_t sizes[] = {0,    1,    15,   16,   17,   48,    63,    64,    65,    100,
                           1000, 1024, 1040, 4096, 5000, 32768, 40000, 65536, 70000, 1000000};
   for (size_t alignment = 1; alignment <= ((size_t)4 << 20); alignment *= 2)
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) check_alignment(alignment, sizes[i]);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+      check_alignment(alignment, sizes[i]);
 }
 
 CASE(many_small_objects_at_each_alignment) {
@@ -85,7 +90,8 @@ CASE(alignment_up_to_one_gib) {
   for (size_t alignment = (size_t)8 << 20; alignment <= ((size_t)1 << 30); alignment *= 2) {
     for (size_t size = 1; size < ((size_t)64 << 20); size = size * 50 + 3) {
       char* object = (char*)memalign(alignment, size);
-      CHECK_MSG(object != NULL && aligned_to(object, alignment), "alignment %zu, size %zu", alignment, size);
+      CHECK_MSG(object != NULL && aligned_to(object, alignment), "alignment %zu, size %zu",
+                alignment, size);
       if (object) object[0] = object[size - 1] = 1;
       free(object);
     }
@@ -99,18 +105,20 @@ CASE(alignment_that_is_no_power_of_two_is_rounded_up) {
   for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
     for (int round = 0; round < 3; round++) {
       void* object = aligned_alloc(hide_size(pairs[i][0]), 10);
-      CHECK_MSG(object != NULL && aligned_to(object, pairs[i][1]), "aligned_alloc(%zu, 10)", pairs[i][0]);
+      CHECK_MSG(object != NULL && aligned_to(object, pairs[i][1]), "aligned_alloc(%zu, 10)",
+                pairs[i][0]);
       free(object);
       object = memalign(hide_size(pairs[i][0]), 1000);
-      CHECK_MSG(object != NULL && aligned_to(object, pairs[i][1]), "memalign(%zu, 1000)", pairs[i][0]);
+      CHECK_MSG(object != NULL && aligned_to(object, pairs[i][1]), "memalign(%zu, 1000)",
+                pairs[i][0]);
       free(object);
     }
   }
   const size_t too_large[] = {((size_t)1 << 63) + 1, SIZE_MAX};
   for (size_t i = 0; i < 2; i++) {
     errno = 0;
-    CHECK_MSG(memalign(hide_size(too_large[i]), 10) == NULL && errno == EINVAL, "memalign(%#zx, 10)",
-              too_large[i]);
+    CHECK_MSG(memalign(hide_size(too_large[i]), 10) == NULL && errno == EINVAL,
+              "memalign(%#zx, 10)", too_large[i]);
     errno = 0;
     CHECK_MSG(aligned_alloc(hide_size(too_large[i]), 10) == NULL && errno == EINVAL,
               "aligned_alloc(%#zx, 10)", too_large[i]);
@@ -119,8 +127,8 @@ CASE(alignment_that_is_no_power_of_two_is_rounded_up) {
                                   (size_t)1 << 63};
   for (size_t i = 0; i < 4; i++) {
     errno = 0;
-    CHECK_MSG(memalign(hide_size(beyond_memory[i]), 10) == NULL && errno == ENOMEM, "memalign(%#zx, 10)",
-              beyond_memory[i]);
+    CHECK_MSG(memalign(hide_size(beyond_memory[i]), 10) == NULL && errno == ENOMEM,
+              "memalign(%#zx, 10)", beyond_memory[i]);
     errno = 0;
     CHECK_MSG(aligned_alloc(hide_size(beyond_memory[i]), 10) == NULL && errno == ENOMEM,
               "aligned_alloc(%#zx, 10)", beyond_memory[i]);

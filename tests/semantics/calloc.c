@@ -1,4 +1,5 @@
-// calloc gives zeroes, also from memory that was dirty before; other functions' dirt never shows in it.
+// calloc gives zeroes, also from memory that was dirty before; other functions' dirt never shows in
+// it.
 #include <pthread.h>
 
 #include "check.h"

@@ -1,7 +1,8 @@
-// Cases and checks for the programs of tests/semantics and tests/death. C11 and C++17; one translation unit each.
-// A program lists its cases with --list and runs one by its name. run.sh runs each case in a process of its own, so a
-// crash costs one case. A case prints what failed as file:line, then one line: ok, FAILED or skipped, and its name.
-// A case whose name starts with lanemalloc_ asks for more than glibc gives; other libraries may fail it.
+// Cases and checks for the programs of tests/semantics and tests/death. C11 and C++17; one
+// translation unit each. A program lists its cases with --list and runs one by its name. run.sh
+// runs each case in a process of its own, so a crash costs one case. A case prints what failed as
+// file:line, then one line: ok, FAILED or skipped, and its name. A case whose name starts with
+// lanemalloc_ asks for more than glibc gives; other libraries may fail it.
 #ifndef TESTS_SEMANTICS_CHECK_H_
 #define TESTS_SEMANTICS_CHECK_H_
 
@@ -37,9 +38,11 @@ static void add_case(const char* name, void (*run)(void), int hidden) {
   test_cases[test_case_count++].hidden = hidden;
 }
 
-#define DEFINE_CASE(name, hidden)                                                                     \
-  static void case_##name(void);                                                                      \
-  __attribute__((constructor)) static void add_##name(void) { add_case(#name, case_##name, hidden); } \
+#define DEFINE_CASE(name, hidden)                             \
+  static void case_##name(void);                              \
+  __attribute__((constructor)) static void add_##name(void) { \
+    add_case(#name, case_##name, hidden);                     \
+  }                                                           \
   static void case_##name(void)
 #define CASE(name) DEFINE_CASE(name, 0)
 #define CHILD(name) DEFINE_CASE(name, 1)
@@ -109,7 +112,8 @@ UNUSED static int all_bytes(const void* object, size_t size, unsigned char value
   return size == 0 || (bytes[0] == value && memcmp(bytes, bytes + 1, size - 1) == 0);
 }
 
-// Whether the code at an address belongs to the library under test (CHECK_LIBRARY, a resolved path).
+// Whether the code at an address belongs to the library under test (CHECK_LIBRARY, a resolved
+// path).
 UNUSED static int in_library(const void* address) {
   const char* library = getenv("CHECK_LIBRARY");
   Dl_info info;

@@ -1,5 +1,5 @@
-// Runs a CHILD case of the same program as a process of its own, with options and limits, and keeps what it prints.
-// Uses no memory of malloc itself. Included after check.h.
+// Runs a CHILD case of the same program as a process of its own, with options and limits, and keeps
+// what it prints. Uses no memory of malloc itself. Included after check.h.
 #ifndef TESTS_SEMANTICS_CHILD_H_
 #define TESTS_SEMANTICS_CHILD_H_
 
@@ -86,8 +86,8 @@ UNUSED static void run_child(const char* name) {
       if (files[i].fd < 0 || !files[i].revents) continue;
       char spill[4096];
       size_t space = kChildText - 1 - used[i];
-      ssize_t got =
-          space ? read(files[i].fd, text[i] + used[i], space) : read(files[i].fd, spill, sizeof spill);
+      ssize_t got = space ? read(files[i].fd, text[i] + used[i], space)
+                          : read(files[i].fd, spill, sizeof spill);
       if (got <= 0) files[i].fd = -1;
       if (got > 0 && space) used[i] += (size_t)got;
     }
@@ -110,16 +110,20 @@ UNUSED static void run_child_with(const char* name, const char* options) {
 UNUSED static int child_aborted(void) {
   return WIFSIGNALED(child.status) && WTERMSIG(child.status) == SIGABRT;
 }
-UNUSED static int child_succeeded(void) { return WIFEXITED(child.status) && WEXITSTATUS(child.status) == 0; }
+UNUSED static int child_succeeded(void) {
+  return WIFEXITED(child.status) && WEXITSTATUS(child.status) == 0;
+}
 
-#define SHOW_CHILD() \
-  say("  child status 0x%x, stdout '%.900s', stderr '%.2000s'\n", child.status, child.out, child.err)
-#define CHECK_CHILD(expression)                                                                             \
-  do {                                                                                                      \
-    if (!(expression)) {                                                                                    \
-      CHECK_MSG(0 && #expression, "%s; options '%.200s'", #expression, child.options ? child.options : ""); \
-      SHOW_CHILD();                                                                                         \
-    }                                                                                                       \
+#define SHOW_CHILD()                                                                       \
+  say("  child status 0x%x, stdout '%.900s', stderr '%.2000s'\n", child.status, child.out, \
+      child.err)
+#define CHECK_CHILD(expression)                                        \
+  do {                                                                 \
+    if (!(expression)) {                                               \
+      CHECK_MSG(0 && #expression, "%s; options '%.200s'", #expression, \
+                child.options ? child.options : "");                   \
+      SHOW_CHILD();                                                    \
+    }                                                                  \
   } while (0)
 
 // Lines of the child's stderr that contain both texts.
@@ -128,7 +132,8 @@ UNUSED static int lines_with(const char* first, const char* second) {
   for (const char* line = child.err; *line;) {
     const char* end = strchr(line, '\n');
     size_t length = end ? (size_t)(end - line) : strlen(line);
-    count += memmem(line, length, first, strlen(first)) && memmem(line, length, second, strlen(second));
+    count +=
+        memmem(line, length, first, strlen(first)) && memmem(line, length, second, strlen(second));
     line += length + (end != NULL);
   }
   return count;

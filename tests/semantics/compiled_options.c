@@ -1,4 +1,5 @@
-// A program's own `lanemalloc_options` string. Linked with -rdynamic, so that a preloaded library sees it.
+// A program's own `lanemalloc_options` string. Linked with -rdynamic, so that a preloaded library
+// sees it.
 #include "child.h"
 
 const char* lanemalloc_options = "stats=exit,bad_pointer=report,compiled_in=1";

@@ -93,10 +93,12 @@ CASE(mallinfo2_follows_live_memory) {
   for (int i = 0; i < 5000; i++) free(objects[i]);
   free(large);
   struct mallinfo2 after = mallinfo2();
-  size_t live_before = before.uordblks + before.hblkhd, live_during = during.uordblks + during.hblkhd;
+  size_t live_before = before.uordblks + before.hblkhd,
+         live_during = during.uordblks + during.hblkhd;
   size_t live_after = after.uordblks + after.hblkhd, wanted = (size_t)5000 * 4000 + 50 * kMib;
   CHECK_MSG(live_during - live_before >= wanted, "%zu to %zu", live_before, live_during);
-  CHECK_MSG(live_during - live_before <= wanted + wanted / 4, "%zu to %zu", live_before, live_during);
+  CHECK_MSG(live_during - live_before <= wanted + wanted / 4, "%zu to %zu", live_before,
+            live_during);
   CHECK_MSG(live_after <= live_before + kMib, "%zu to %zu", live_before, live_after);
   CHECK(during.arena + during.hblkhd >= wanted);
   CHECK_MSG((size_t)(unsigned)old.uordblks + (size_t)(unsigned)old.hblkhd + 4096 >= live_during,
@@ -125,7 +127,8 @@ static void* replace_objects(void* seed) {
 
 CASE(figures_may_be_read_while_threads_allocate) {
   pthread_t threads[3];
-  for (size_t i = 0; i < 3; i++) REQUIRE(pthread_create(&threads[i], NULL, replace_objects, (void*)i) == 0);
+  for (size_t i = 0; i < 3; i++)
+    REQUIRE(pthread_create(&threads[i], NULL, replace_objects, (void*)i) == 0);
   while (threads_filled < 3) sched_yield();
   size_t most = 0;
   for (int i = 0, replaced = 0; i < 5000 || replaced < 5000; i++) {

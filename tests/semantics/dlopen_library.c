@@ -1,4 +1,5 @@
-// The library opened by dlopen in a running program (not preloaded): RTLD_LOCAL, beside the program's own malloc.
+// The library opened by dlopen in a running program (not preloaded): RTLD_LOCAL, beside the
+// program's own malloc.
 #include <pthread.h>
 #include <semaphore.h>
 
@@ -66,7 +67,8 @@ static void start_early_threads(void) {
   sem_init(&opened, 0, 0);
   sem_init(&used, 0, 0);
   sem_init(&end, 0, 0);
-  for (int i = 0; i < kThreads; i++) REQUIRE(pthread_create(&threads[i], NULL, early_thread, NULL) == 0);
+  for (int i = 0; i < kThreads; i++)
+    REQUIRE(pthread_create(&threads[i], NULL, early_thread, NULL) == 0);
   for (int i = 0; i < kThreads; i++) sem_wait(&ready);
 }
 static void let_threads_use_it(void) {

@@ -37,7 +37,8 @@ CASE(plugin_catches_bad_alloc) {
 CASE(plugin_new_handler_is_called) {
   void* plugin = open_plugin();
   int result = ((SizeFunction)dlsym(plugin, "plugin_new_handler"))(SIZE_MAX / 2 - 4096);
-  CHECK_MSG(result == 8, "%d", result);  // the throwing form ends at the 4th call, the nothrow one at the 8th
+  // The throwing form ends at the 4th call, the nothrow one at the 8th
+  CHECK_MSG(result == 8, "%d", result);
 }
 
 CASE(operator_new_called_from_c) {
@@ -75,7 +76,8 @@ static void* open_in_thread(void* argument) {
 CASE(open_and_close_from_threads) {
   dlclose(open_plugin());
   pthread_t threads[4];
-  for (int i = 0; i < 4; i++) REQUIRE(pthread_create(&threads[i], NULL, open_in_thread, threads) == 0);
+  for (int i = 0; i < 4; i++)
+    REQUIRE(pthread_create(&threads[i], NULL, open_in_thread, threads) == 0);
   for (int i = 0; i < 4; i++) {
     void* result;
     pthread_join(threads[i], &result);

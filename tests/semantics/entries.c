@@ -1,4 +1,5 @@
-// How threads enter lanes: lanes= at start, lane_entry() and lane_set_entry() while running, and where percpu cannot be had.
+// How threads enter lanes: lanes= at start, lane_entry() and lane_set_entry() while running, and
+// where percpu cannot be had.
 #include <dlfcn.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -43,19 +44,21 @@ CASE(lanemalloc_entry_in_use_is_told) {
   CHECK_CHILD(tells("lanes=auto", "owned"));
   CHECK_CHILD(tells("lanes=shared:1", "shared:1"));
   CHECK_CHILD(tells("lanes=shared:4096", "shared:4096"));
-  CHECK_CHILD(tells("lanes=shared:3,probes=all,scan=first,precedence=0,wait_on=random", "shared:3"));
+  CHECK_CHILD(
+      tells("lanes=shared:3,probes=all,scan=first,precedence=0,wait_on=random", "shared:3"));
   run_child_with("tell_entry", "lanes=shared");
   CHECK_CHILD(child_succeeded() && strncmp(child.out, "shared:", 7) == 0);
   run_child_with("tell_entry", "lanes=percpu");
-  CHECK_CHILD(child_succeeded() &&
-              (strcmp(child.out, "percpu") == 0 || lines_with("lanemalloc: ", "lanes=percpu: ") == 1));
+  CHECK_CHILD(child_succeeded() && (strcmp(child.out, "percpu") == 0 ||
+                                    lines_with("lanemalloc: ", "lanes=percpu: ") == 1));
 }
 
 CASE(lanemalloc_percpu_without_rseq_is_shared_and_told) {
   setenv("GLIBC_TUNABLES", "glibc.pthread.rseq=0", 1);
   run_child_with("tell_entry", "lanes=percpu");
-  CHECK_CHILD(child_succeeded() && strncmp(child.out, "shared:", 7) == 0 && line_count() == 1 &&
-              lines_with("lanemalloc: lanes=percpu: no restartable sequences here", "using shared:") == 1);
+  CHECK_CHILD(
+      child_succeeded() && strncmp(child.out, "shared:", 7) == 0 && line_count() == 1 &&
+      lines_with("lanemalloc: lanes=percpu: no restartable sequences here", "using shared:") == 1);
   unsetenv("GLIBC_TUNABLES");
 }
 
@@ -115,7 +118,8 @@ CHILD(change_entries) {
   for (size_t i = 0; i < 200; i++) {
     const char* entry = entries[i % (sizeof entries / sizeof entries[0])];
     const int result = set_entry(entry);
-    CHECK_MSG(result == 0 || (result == ENOTSUP && strcmp(entry, "percpu") == 0), "%s: %d", entry, result);
+    CHECK_MSG(result == 0 || (result == ENOTSUP && strcmp(entry, "percpu") == 0), "%s: %d", entry,
+              result);
     if (result == 0) CHECK_MSG(strcmp(entry_now(), entry) == 0, "%s, not %s", entry_now(), entry);
     const size_t from = atomic_load(&exchanges);
     while (atomic_load(&exchanges) < from + 2000) sched_yield();
@@ -148,7 +152,8 @@ static void* runs(void* unused) {
 }
 // The entry after at most so many seconds: `wanted`, if it comes to that.
 static const char* entry_comes_to_be(const char* wanted, int seconds) {
-  for (int i = 0; i < seconds * 100 && strncmp(entry_now(), wanted, strlen(wanted)) != 0; i++) usleep(10000);
+  for (int i = 0; i < seconds * 100 && strncmp(entry_now(), wanted, strlen(wanted)) != 0; i++)
+    usleep(10000);
   return strncmp(entry_now(), "owned", 5) == 0 ? "owned" : "other";
 }
 CHILD(many_threads) {
@@ -195,10 +200,11 @@ CHILD(threads_wait_and_it_is_not_told) {
   static pthread_t threads[kMany];
   const unsigned count = 4 * (unsigned)sysconf(_SC_NPROCESSORS_CONF) + 4;
   REQUIRE(count <= kMany);
-  struct sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-                               BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getrusage, 0, 1),
-                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-                               BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  struct sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getrusage, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   const struct sock_fprog filter = {sizeof code / sizeof *code, code};
   REQUIRE(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
   REQUIRE(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);

@@ -1,4 +1,5 @@
-// Ends of threads and processes: destructors and handlers that allocate and free, in every order that C and C++ know.
+// Ends of threads and processes: destructors and handlers that allocate and free, in every order
+// that C and C++ know.
 #include <pthread.h>
 #include <semaphore.h>
 
@@ -83,7 +84,8 @@ CASE(thread_destructors_allocate_and_free) {
   CHECK_MSG(destructor_runs >= 200 * 5, "%d", destructor_runs.load());
 }
 
-// What threads leave behind is used again: memory does not grow with the number of threads that have been.
+// What threads leave behind is used again: memory does not grow with the number of threads that
+// have been.
 CASE(memory_of_ended_threads_is_used_again) {
   make_keys();
   size_t before = 0;
@@ -97,7 +99,8 @@ CASE(memory_of_ended_threads_is_used_again) {
   size_t after = status_bytes("VmRSS:");
   // Some objects stay; of those that are sampled each has a block of its own.
   const char* options = getenv("LANEMALLOC_OPTIONS");
-  const size_t most = options != nullptr && strstr(options, "sample=") != nullptr ? 160 * kMib : 48 * kMib;
+  const size_t most =
+      options != nullptr && strstr(options, "sample=") != nullptr ? 160 * kMib : 48 * kMib;
   CHECK_MSG(after < before + most, "%zu to %zu KiB", before / 1024, after / 1024);
 }
 
@@ -109,7 +112,8 @@ CASE(objects_outlive_their_thread) {
       for (int i = 0; i < 200; i++)
         made.emplace_back(static_cast<size_t>(i * 10), static_cast<char>('a' + i % 26));
     }).join();
-    for (int i = 0; i < 200; i++) CHECK(made[static_cast<size_t>(i)].size() == static_cast<size_t>(i * 10));
+    for (int i = 0; i < 200; i++)
+      CHECK(made[static_cast<size_t>(i)].size() == static_cast<size_t>(i * 10));
     std::thread([moved = std::move(made)]() mutable { moved.clear(); }).join();
   }
 }
@@ -175,7 +179,8 @@ void prepare_exit() {
 
 bool ended_in_order() {
   const char* handler = strstr(child.out, "exit handler\n");
-  return child_succeeded() && handler && strstr(handler, "static destructor\n") && child.err[0] == 0;
+  return child_succeeded() && handler && strstr(handler, "static destructor\n") &&
+         child.err[0] == 0;
 }
 
 }  // namespace
@@ -213,7 +218,8 @@ CASE(exit_from_a_thread_while_others_allocate) {
 
 CHILD(main_leaves_first) {
   prepare_exit();
-  want_thread_at_exit = false;  // in glibc its end, as that of the last thread, would be a second exit
+  // In glibc its end, as that of the last thread, would be a second exit
+  want_thread_at_exit = false;
   std::thread([] {
     for (int i = 0; i < 50; i++) allocate_and_free();
   }).detach();
@@ -235,7 +241,8 @@ CHILD(leave_quickly) {
 }
 CASE(quick_exit_runs_its_handlers_only) {
   run_child_with("leave_quickly", nullptr);
-  CHECK_CHILD(child_succeeded() && strcmp(child.out, "quick exit handler\n") == 0 && child.err[0] == 0);
+  CHECK_CHILD(child_succeeded() && strcmp(child.out, "quick exit handler\n") == 0 &&
+              child.err[0] == 0);
 }
 
 CHILD(leave_at_once) {

@@ -1,4 +1,5 @@
-// RLIMIT_AS and RLIMIT_DATA: a program starts, meets null with ENOMEM, frees, and goes on; again and again.
+// RLIMIT_AS and RLIMIT_DATA: a program starts, meets null with ENOMEM, frees, and goes on; again
+// and again.
 #include <pthread.h>
 
 #include <new>

@@ -1,4 +1,5 @@
-// operator new and delete, all forms: the library's, bad_alloc, new handlers, alignment, exceptions, containers.
+// operator new and delete, all forms: the library's, bad_alloc, new handlers, alignment,
+// exceptions, containers.
 #include <deque>
 #include <map>
 #include <memory>
@@ -37,10 +38,11 @@ CASE(every_form_pairs_with_every_delete) {
   const std::size_t sizes[] = {0, 1, 8, 16, 24, 100, 1000, 5000, 40000, 300000, 3000000};
   for (std::size_t size : sizes) {
     for (int round = 0; round < 50; round++) {
-      void* plain[4] = {::operator new(size), ::operator new(size, std::nothrow), ::operator new[](size),
-                        ::operator new[](size, std::nothrow)};
+      void* plain[4] = {::operator new(size), ::operator new(size, std::nothrow),
+                        ::operator new[](size), ::operator new[](size, std::nothrow)};
       for (void* object : plain) {
-        CHECK_MSG(object && aligned(object, 16) && malloc_usable_size(object) >= size, "size %zu", size);
+        CHECK_MSG(object && aligned(object, 16) && malloc_usable_size(object) >= size, "size %zu",
+                  size);
         memset(object, 1, size);
       }
       if (round % 2) {
@@ -54,10 +56,12 @@ CASE(every_form_pairs_with_every_delete) {
         ::operator delete[](plain[2], size);
         ::operator delete[](plain[3], size);
       }
-      for (std::size_t alignment : {std::size_t{1}, std::size_t{16}, std::size_t{64}, std::size_t{4096}}) {
+      for (std::size_t alignment :
+           {std::size_t{1}, std::size_t{16}, std::size_t{64}, std::size_t{4096}}) {
         std::align_val_t value{alignment};
         void* over[4] = {::operator new(size, value), ::operator new(size, value, std::nothrow),
-                         ::operator new[](size, value), ::operator new[](size, value, std::nothrow)};
+                         ::operator new[](size, value),
+                         ::operator new[](size, value, std::nothrow)};
         for (void* object : over)
           CHECK_MSG(object && aligned(object, alignment), "size %zu align %zu", size, alignment);
         if (round % 2) {
@@ -115,7 +119,8 @@ CASE(throwing_forms_throw_bad_alloc) {
   }
   // In a thread, and again and again: no state is left behind.
   std::thread([] {
-    for (int i = 0; i < 1000; i++) CHECK(throws_bad_alloc([] { return ::operator new(hide_size(kHuge)); }));
+    for (int i = 0; i < 1000; i++)
+      CHECK(throws_bad_alloc([] { return ::operator new(hide_size(kHuge)); }));
   }).join();
 }
 
@@ -243,7 +248,8 @@ CASE(over_aligned_types_get_their_alignment) {
   delete[] array;
 }
 
-// A constructor that throws: the memory is freed by the matching delete, the exception goes through.
+// A constructor that throws: the memory is freed by the matching delete, the exception goes
+// through.
 CASE(exceptions_from_constructors_free_memory) {
   for (int round = 0; round < 2000; round++) {
     try {

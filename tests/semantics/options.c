@@ -20,8 +20,8 @@ CASE(lanemalloc_unknown_key_is_named_with_the_nearest) {
   for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
     char option[100], line[200];
     snprintf(option, sizeof option, "%s=1", keys[i][0]);
-    snprintf(line, sizeof line, "%sunknown option '%s' (did you mean '%s'?), ignored\n", kPrefix, keys[i][0],
-             keys[i][1]);
+    snprintf(line, sizeof line, "%sunknown option '%s' (did you mean '%s'?), ignored\n", kPrefix,
+             keys[i][0], keys[i][1]);
     run_child_with("work", option);
     CHECK_CHILD(child_succeeded() && strcmp(child.err, line) == 0);
   }
@@ -56,11 +56,12 @@ CASE(lanemalloc_bad_value_is_named_with_what_is_used) {
   for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
     char option[100], start[200], end[100];
     snprintf(option, sizeof option, "%s=%s", values[i][0], values[i][1]);
-    snprintf(start, sizeof start, "%sbad value '%s' for '%s' (", kPrefix, values[i][1], values[i][0]);
+    snprintf(start, sizeof start, "%sbad value '%s' for '%s' (", kPrefix, values[i][1],
+             values[i][0]);
     snprintf(end, sizeof end, "), using %s\n", values[i][2]);
     run_child_with("work", option);
-    CHECK_CHILD(child_succeeded() && line_count() == 1 && strncmp(child.err, start, strlen(start)) == 0 &&
-                strstr(child.err, end));
+    CHECK_CHILD(child_succeeded() && line_count() == 1 &&
+                strncmp(child.err, start, strlen(start)) == 0 && strstr(child.err, end));
   }
 }
 
@@ -207,9 +208,10 @@ static struct Stats stats_of(const char* name, const char* argument, const char*
   return stats;
 }
 
-// The count of a child is compared with that of the same child with argument 0, so start and end cancel out.
-// Of threads that end: each frees what pthread_create had noted of it. That is a remote free, but where the scavenger was just looking
-// into the creator's lane.
+// The count of a child is compared with that of the same child with argument 0, so start and end
+// cancel out.
+// Of threads that end: each frees what pthread_create had noted of it. That is a remote free, but
+// where the scavenger was just looking into the creator's lane.
 static void check_counts_of(int threads, const char* name, long long allocations, long long frees,
                             long long remote, long long least_bytes) {
   const char* const options[] = {"stats=exit", "stats=exit,checked=1", "stats=exit,decay_ms=0"};
@@ -217,12 +219,13 @@ static void check_counts_of(int threads, const char* name, long long allocations
     struct Stats zero = stats_of(name, "0", options[i]), some = stats_of(name, "1000", options[i]);
     CHECK_MSG(some.allocations - zero.allocations == allocations, "%s, %s: %lld", name, options[i],
               some.allocations - zero.allocations);
-    CHECK_MSG(some.frees - zero.frees == frees, "%s, %s: %lld", name, options[i], some.frees - zero.frees);
-    CHECK_MSG(remote < 0 || llabs(some.remote - zero.remote - remote) <= threads, "%s, %s: %lld", name,
-              options[i], some.remote - zero.remote);
+    CHECK_MSG(some.frees - zero.frees == frees, "%s, %s: %lld", name, options[i],
+              some.frees - zero.frees);
+    CHECK_MSG(remote < 0 || llabs(some.remote - zero.remote - remote) <= threads, "%s, %s: %lld",
+              name, options[i], some.remote - zero.remote);
     long long bytes = some.bytes - zero.bytes;
-    CHECK_MSG(bytes >= least_bytes && bytes <= least_bytes + least_bytes / 4, "%s, %s: %lld bytes", name,
-              options[i], bytes);
+    CHECK_MSG(bytes >= least_bytes && bytes <= least_bytes + least_bytes / 4, "%s, %s: %lld bytes",
+              name, options[i], bytes);
   }
 }
 
@@ -269,7 +272,8 @@ CASE(lanemalloc_realloc_counts_stay_in_balance) {
   CHECK(some.allocations - zero.allocations >= 100);
 }
 
-// The four live at once: pthread_create allocates for a thread only where it has no stack of an ended one.
+// The four live at once: pthread_create allocates for a thread only where it has no stack of an
+// ended one.
 static pthread_barrier_t all_live;
 static void* thread_counts(void* argument) {
   pthread_barrier_wait(&all_live);
@@ -311,7 +315,9 @@ CHILD(remote_counts) {
   sem_post(&freed);
   pthread_join(owner, NULL);
 }
-CASE(lanemalloc_remote_frees_count_exactly) { check_counts("remote_counts", 4000, 3000, 2000, 200000); }
+CASE(lanemalloc_remote_frees_count_exactly) {
+  check_counts("remote_counts", 4000, 3000, 2000, 200000);
+}
 
 // Threads that exchange objects in both directions and still run at exit.
 static void* exchange[2][1000];
@@ -319,7 +325,8 @@ static pthread_barrier_t barrier;
 static void* exchange_thread(void* argument) {
   long self = (long)argument;
   for (int round = 0; round < 20; round++) {
-    for (int i = 0; i < argument_count(); i++) exchange[self][i] = malloc((size_t)(16 + round * 40));
+    for (int i = 0; i < argument_count(); i++)
+      exchange[self][i] = malloc((size_t)(16 + round * 40));
     pthread_barrier_wait(&barrier);
     for (int i = 0; i < argument_count(); i++) free(exchange[1 - self][i]);
     pthread_barrier_wait(&barrier);
@@ -389,7 +396,8 @@ CASE(lanemalloc_huge_pages_are_given_as_the_option_says) {
   if (sysconf(_SC_PAGESIZE) != 4096) SKIP("huge pages are not of 2 MiB here");
   const int asks_only = strstr(modes, "[always]") == NULL;
   if (asks_only)
-    CHECK(huge_mib("fill_64", "huge_pages=off") == 0 && huge_mib("fill_64", "huge_pages=auto") == 0);
+    CHECK(huge_mib("fill_64", "huge_pages=off") == 0 &&
+          huge_mib("fill_64", "huge_pages=auto") == 0);
   CHECK(huge_mib("fill_64", "huge_pages=on") >= 32);
   const long much = huge_mib("fill_480", "huge_pages=auto");
   CHECK_MSG(much >= 64, "%ld MiB", much);

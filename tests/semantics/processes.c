@@ -36,7 +36,8 @@ CASE(fork_children_use_and_free_what_they_inherit) {
     }
     CHECK(exit_status(pid) == 0);
     free(objects[round]);
-    fill(objects[round] = (char*)malloc((unsigned)round * 20 + 1), (unsigned)round * 20 + 1, (unsigned)round);
+    fill(objects[round] = (char*)malloc((unsigned)round * 20 + 1), (unsigned)round * 20 + 1,
+         (unsigned)round);
   }
 }
 
@@ -52,7 +53,8 @@ static void* in_grandchild(void* argument) {
 
 CASE(fork_while_other_threads_allocate) {
   pthread_t threads[3];
-  for (int i = 0; i < 3; i++) REQUIRE(pthread_create(&threads[i], NULL, allocate_until_stopped, NULL) == 0);
+  for (int i = 0; i < 3; i++)
+    REQUIRE(pthread_create(&threads[i], NULL, allocate_until_stopped, NULL) == 0);
   for (int round = 0; round < 200; round++) {
     pid_t pid = fork();
     if (pid == 0) {
@@ -95,7 +97,8 @@ CASE(vfork_and_exec) {
 
 CASE(posix_spawn_while_other_threads_allocate) {
   pthread_t threads[3];
-  for (int i = 0; i < 3; i++) REQUIRE(pthread_create(&threads[i], NULL, allocate_until_stopped, NULL) == 0);
+  for (int i = 0; i < 3; i++)
+    REQUIRE(pthread_create(&threads[i], NULL, allocate_until_stopped, NULL) == 0);
   for (int round = 0; round < 50; round++) {
     pid_t pid = 0;
     CHECK(posix_spawnp(&pid, "sh", NULL, NULL, kEcho, environ) == 0);
@@ -132,7 +135,8 @@ CASE(daemon_goes_on_allocating) {
     allocate_and_free();
     inherited = (char*)realloc(inherited, 100000);
     pthread_t thread;
-    int created = pthread_create(&thread, NULL, in_grandchild, NULL) == 0 && pthread_join(thread, NULL) == 0;
+    int created =
+        pthread_create(&thread, NULL, in_grandchild, NULL) == 0 && pthread_join(thread, NULL) == 0;
     const char* answer = created && strcmp(inherited, "inherited by the daemon") == 0 ? "y" : "n";
     free(inherited);
     ssize_t written = write(ends[1], answer, 1);
@@ -158,7 +162,8 @@ static void* fork_in_thread(void* argument) {
 CASE(fork_from_threads) {
   for (int round = 0; round < 20; round++) {
     pthread_t threads[3];
-    for (int i = 0; i < 3; i++) REQUIRE(pthread_create(&threads[i], NULL, fork_in_thread, NULL) == 0);
+    for (int i = 0; i < 3; i++)
+      REQUIRE(pthread_create(&threads[i], NULL, fork_in_thread, NULL) == 0);
     for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
   }
 }

@@ -1,4 +1,5 @@
-// realloc and reallocarray: glibc's rules for null, zero and failure; content kept over every change of size.
+// realloc and reallocarray: glibc's rules for null, zero and failure; content kept over every
+// change of size.
 #include "child.h"
 
 CASE(realloc_of_null_is_malloc) {
@@ -11,7 +12,8 @@ CASE(realloc_of_null_is_malloc) {
   free(object);
 }
 
-// glibc frees and returns null, for every size of object. 4 GiB in all: an object that is not freed shows.
+// glibc frees and returns null, for every size of object. 4 GiB in all: an object that is not freed
+// shows.
 CASE(realloc_to_zero_frees) {
   const size_t sizes[] = {1, 16, 1000, 40000, 100000, 5000000};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -60,9 +62,10 @@ CASE(failed_realloc_keeps_the_object) {
   }
 }
 
-static const size_t kSizes[] = {1,     8,     15,     16,     17,      31,      64,      100,    128,
-                                129,   1000,  1024,   1025,   4096,    4097,    10000,   32768,  32769,
-                                65536, 65537, 131073, 262144, 1000000, 1048577, 2500000, 4194305};
+static const size_t kSizes[] = {1,      8,       15,      16,      17,     31,    64,
+                                100,    128,     129,     1000,    1024,   1025,  4096,
+                                4097,   10000,   32768,   32769,   65536,  65537, 131073,
+                                262144, 1000000, 1048577, 2500000, 4194305};
 enum { kSizeCount = sizeof kSizes / sizeof kSizes[0] };
 
 static void check_resized(char* object, size_t from, size_t to) {
@@ -78,7 +81,8 @@ static void check_resized(char* object, size_t from, size_t to) {
 
 CASE(content_is_kept_from_every_size_to_every_size) {
   for (int i = 0; i < kSizeCount; i++)
-    for (int j = 0; j < kSizeCount; j++) check_resized((char*)malloc(kSizes[i]), kSizes[i], kSizes[j]);
+    for (int j = 0; j < kSizeCount; j++)
+      check_resized((char*)malloc(kSizes[i]), kSizes[i], kSizes[j]);
 }
 
 CASE(content_of_aligned_objects_is_kept) {
@@ -91,10 +95,12 @@ CASE(content_of_aligned_objects_is_kept) {
 
 CASE(content_of_calloced_objects_is_kept) {
   for (int i = 0; i < kSizeCount; i += 2)
-    for (int j = 0; j < kSizeCount; j += 2) check_resized((char*)calloc(1, kSizes[i]), kSizes[i], kSizes[j]);
+    for (int j = 0; j < kSizeCount; j += 2)
+      check_resized((char*)calloc(1, kSizes[i]), kSizes[i], kSizes[j]);
 }
 
-// As a vector or a string buffer grows; a neighbour allocated between the steps must not be touched.
+// As a vector or a string buffer grows; a neighbour allocated between the steps must not be
+// touched.
 CASE(grows_byte_by_byte_and_back) {
   char* object = NULL;
   for (size_t size = 1; size < 20000; size++) {

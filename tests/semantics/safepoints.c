@@ -1,4 +1,5 @@
-// Deferred frees and readers: include/lanemalloc/safepoint.h; of heaps' and pools' objects: link/safepoint_fronts.c. An object counts as freed once its block is handed out again, or by the
+// Deferred frees and readers: include/lanemalloc/safepoint.h; of heaps' and pools' objects:
+// link/safepoint_fronts.c. An object counts as freed once its block is handed out again, or by the
 // figures of lane_safepoint_get_statistics.
 #include <pthread.h>
 #include <sched.h>
@@ -178,7 +179,8 @@ CASE(lanemalloc_safepoints_wait_for_quiescent_states) {
   tell(&reader, 1000);
 }
 
-// A full share: EBUSY for who reads; others wait until the reader is done. What waits never exceeds the bound.
+// A full share: EBUSY for who reads; others wait until the reader is done. What waits never exceeds
+// the bound.
 CHILD(fill_the_share) {
   const uint64_t bound = 64;
   CHECK(LANE(lane_reader_register)(&main_reader, "main") == 0);
@@ -201,7 +203,8 @@ CHILD(fill_the_share) {
   lane_reader_offline(&main_reader);
   CHECK(LANE(lane_safepoint_wait)() == 0 && waiting() == 0);
 }
-// The figures are taken from held lanes: whoever defers then does it in an overflow lane, which has a share of its own.
+// The figures are taken from held lanes: whoever defers then does it in an overflow lane, which has
+// a share of its own.
 static void* fill_and_wait(void* nothing) {
   for (int i = 0; i < 1000; i++) CHECK(defer(malloc(100)) == 0);
   return nothing;
@@ -265,7 +268,8 @@ CHILD(wait_for_the_stuck) {
 CASE(lanemalloc_safepoints_stuck_reader_is_named_with_how_long) {
   function("lane_safepoint_free");
   run_child_with("wait_for_the_stuck", getenv("LANEMALLOC_OPTIONS"));
-  const int lines = lines_with("lanemalloc: reader 'the stuck one' at 0x", "has held up deferred frees for ");
+  const int lines =
+      lines_with("lanemalloc: reader 'the stuck one' at 0x", "has held up deferred frees for ");
   CHECK_CHILD(child_succeeded() && lines >= 1 && lines == line_count());
   CHECK_CHILD(lines_with("for 1.", " s") == 1);  // and then 2.
 }
@@ -415,13 +419,14 @@ static void run_badly(const char* what, const char* options) {
 CASE(lanemalloc_safepoints_bad_pointers_are_told) {
   function("lane_safepoint_free");
   run_badly("stack", "checked=1");
-  CHECK_CHILD(child_aborted() &&
-              lines_with("lanemalloc: lane_safepoint_free(0x", "not a pointer of this allocator") == 1);
+  CHECK_CHILD(child_aborted() && lines_with("lanemalloc: lane_safepoint_free(0x",
+                                            "not a pointer of this allocator") == 1);
   run_badly("inside", "checked=1");
   CHECK_CHILD(child_aborted() &&
               lines_with("lanemalloc: lane_safepoint_free(0x", "not the start of an object") == 1);
   run_badly("late", NULL);
-  CHECK_CHILD(child_aborted() && lines_with("lanemalloc: free(0x", "not a pointer of this allocator") == 1);
+  CHECK_CHILD(child_aborted() &&
+              lines_with("lanemalloc: free(0x", "not a pointer of this allocator") == 1);
 }
 
 CHILD(do_nothing) { free(malloc(1)); }

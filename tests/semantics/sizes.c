@@ -117,8 +117,8 @@ CASE(every_size_is_aligned_to_16) {
       memset(objects[size], (int)(size % 251), size);
     }
     for (size_t size = 0; size <= 4096; size++) {
-      CHECK_MSG(all_bytes(objects[size], size, (unsigned char)(size % 251)), "size %zu: objects overlap",
-                size);
+      CHECK_MSG(all_bytes(objects[size], size, (unsigned char)(size % 251)),
+                "size %zu: objects overlap", size);
       free(objects[size]);
     }
   }
@@ -142,8 +142,8 @@ CASE(usable_size_is_writable_to_the_last_byte) {
       memset(objects[i], 'a' + i, usable);
     }
     for (int i = 0; i < kEach; i++) {
-      CHECK_MSG(all_bytes(objects[i], malloc_usable_size(objects[i]), (unsigned char)('a' + i)), "size %zu",
-                size);
+      CHECK_MSG(all_bytes(objects[i], malloc_usable_size(objects[i]), (unsigned char)('a' + i)),
+                "size %zu", size);
       free(objects[i]);
     }
   }
@@ -155,7 +155,8 @@ CASE(lanemalloc_inner_waste_is_bounded) {
   for (size_t size = 1; size <= ((size_t)1 << 20); size++) {
     void* object = malloc(size);
     size_t usable = malloc_usable_size(object), waste = usable - size;
-    CHECK_MSG(usable >= size && (waste <= 15 || waste * 8 <= usable), "size %zu, usable %zu", size, usable);
+    CHECK_MSG(usable >= size && (waste <= 15 || waste * 8 <= usable), "size %zu, usable %zu", size,
+              usable);
     free(object);
   }
   for (size_t size = ((size_t)1 << 20) + 1; size < ((size_t)512 << 20); size += size / 37 + 1) {

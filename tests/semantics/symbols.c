@@ -1,4 +1,5 @@
-// Every malloc symbol that a program can reach is the library's own. Black box, by dlsym and dladdr, under preload.
+// Every malloc symbol that a program can reach is the library's own. Black box, by dlsym and
+// dladdr, under preload.
 #include "child.h"
 
 static void check_symbols(const char* const* names) {
@@ -10,9 +11,18 @@ static void check_symbols(const char* const* names) {
 }
 
 CASE(c_symbols_are_the_librarys) {
-  static const char* const names[] = {
-      "malloc",   "calloc", "realloc", "reallocarray",       "free", "posix_memalign", "aligned_alloc",
-      "memalign", "valloc", "pvalloc", "malloc_usable_size", NULL};
+  static const char* const names[] = {"malloc",
+                                      "calloc",
+                                      "realloc",
+                                      "reallocarray",
+                                      "free",
+                                      "posix_memalign",
+                                      "aligned_alloc",
+                                      "memalign",
+                                      "valloc",
+                                      "pvalloc",
+                                      "malloc_usable_size",
+                                      NULL};
   check_symbols(names);
 }
 
@@ -74,13 +84,14 @@ CASE(libc_aliases_mix_with_plain_names) {
   typedef void* (*Two)(size_t, size_t);
   One libc_malloc = (One)dlsym(RTLD_DEFAULT, "__libc_malloc");
   Two libc_calloc = (Two)dlsym(RTLD_DEFAULT, "__libc_calloc");
-  void* (*libc_realloc)(void*, size_t) = (void* (*)(void*, size_t))dlsym(RTLD_DEFAULT, "__libc_realloc");
+  void* (*libc_realloc)(void*, size_t) =
+      (void* (*)(void*, size_t))dlsym(RTLD_DEFAULT, "__libc_realloc");
   Two libc_memalign = (Two)dlsym(RTLD_DEFAULT, "__libc_memalign");
   One libc_valloc = (One)dlsym(RTLD_DEFAULT, "__libc_valloc");
   One libc_pvalloc = (One)dlsym(RTLD_DEFAULT, "__libc_pvalloc");
   void (*libc_free)(void*) = (void (*)(void*))dlsym(RTLD_DEFAULT, "__libc_free");
-  REQUIRE(libc_malloc && libc_calloc && libc_realloc && libc_memalign && libc_valloc && libc_pvalloc &&
-          libc_free);
+  REQUIRE(libc_malloc && libc_calloc && libc_realloc && libc_memalign && libc_valloc &&
+          libc_pvalloc && libc_free);
   REQUIRE(in_library((void*)libc_malloc) && in_library((void*)libc_free));
   for (int round = 0; round < 100; round++) {
     char* object = (char*)libc_malloc(100);

@@ -1,6 +1,7 @@
-// Directory: which cores hold which line, as a MESI directory knows it; caches without end, so a line once held is lost only
-// to another core. A transfer is a read of a line that another core has modified, or a write of a line that another core
-// holds. A line that nobody holds yet comes from memory: that is no transfer.
+// Directory: which cores hold which line, as a MESI directory knows it; caches without end, so a
+// line once held is lost only to another core. A transfer is a read of a line that another core has
+// modified, or a write of a line that another core holds. A line that nobody holds yet comes from
+// memory: that is no transfer.
 // Called by: simulator.cpp.
 #pragma once
 
@@ -34,8 +35,8 @@ class Line {
   bool modified_ = false;  // by the only holder
 };
 
-// What is known of a page of memory. The lines are kept twice: as all accesses leave them, and as they would be if there were
-// only the accesses of the program itself.
+// What is known of a page of memory. The lines are kept twice: as all accesses leave them, and as
+// they would be if there were only the accesses of the program itself.
 struct Page {
   static constexpr size_t kSize = 4096;
 

@@ -1,4 +1,5 @@
-// Models of allocators whose threads meet at every operation, for comparison. Each has allocate(size) and free(p).
+// Models of allocators whose threads meet at every operation, for comparison. Each has
+// allocate(size) and free(p).
 // Called by: workloads.cpp.
 #pragma once
 

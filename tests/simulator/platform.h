@@ -1,5 +1,5 @@
-// Simulated: the platform contract (src/platform/platform.h) over the simulator. Memory is its arena, a thread is a core, and a
-// futex is a list of cores.
+// Simulated: the platform contract (src/platform/platform.h) over the simulator. Memory is its
+// arena, a thread is a core, and a futex is a list of cores.
 // Called by: workloads.cpp.
 #pragma once
 
@@ -34,7 +34,8 @@ struct Simulated {
   static bool release(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
   static void prefer_huge(lanemalloc::Address, lanemalloc::Bytes) noexcept {}
   static bool empty(lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
-  static lanemalloc::Move move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept {
+  static lanemalloc::Move move(lanemalloc::Address, lanemalloc::Address,
+                               lanemalloc::Bytes) noexcept {
     return lanemalloc::Move::kRefused;
   }
   static uint64_t block_signals() noexcept { return 0; }
@@ -47,8 +48,8 @@ struct Simulated {
   static uint64_t waits() noexcept { return 0; }
   // A core has one thread, which never leaves it: a restartable sequence is one step.
   static uint32_t lane_number() noexcept { return static_cast<uint32_t>(current_core()); }
-  static lanemalloc::Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
-                                           uint32_t& before) noexcept {
+  static lanemalloc::Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower,
+                                           uint32_t mark, uint32_t& before) noexcept {
     const Step step;
     const uint32_t here = word.load(std::memory_order_relaxed);
     if (here != (lane_number() << 16 | lower)) return lanemalloc::Restartable::kElsewhere;
@@ -56,12 +57,13 @@ struct Simulated {
     word.store(mark, std::memory_order_relaxed);
     return lanemalloc::Restartable::kDone;
   }
-  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
-                                               uint32_t& before) noexcept {
+  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower,
+                                               uint32_t mark, uint32_t& before) noexcept {
     return take_here(word, lower, mark, before);
   }
-  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
-                                               uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
+  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word,
+                                               const std::atomic<uint64_t>& who, uint32_t mark,
+                                               uint32_t& before, uint64_t& seen) noexcept {
     seen = who.load(std::memory_order_relaxed);
     return take_here(word, static_cast<uint16_t>(seen), mark, before);
   }
@@ -77,7 +79,8 @@ struct Simulated {
   }
   template <int kAt>
   static lanemalloc::Restartable hit_push_here(const std::atomic<uint32_t>& word,
-                                               const std::atomic<uint64_t>& who, void* object) noexcept {
+                                               const std::atomic<uint64_t>& who,
+                                               void* object) noexcept {
     const Step step;
     const uint64_t seen = who.load(std::memory_order_relaxed);
     if (word.load(std::memory_order_relaxed) != (lane_number() << 16 | static_cast<uint16_t>(seen)))
@@ -98,10 +101,13 @@ struct Simulated {
     idle(500);
     return true;
   }
-  static void wait(std::atomic<uint32_t>& word, uint32_t value, uint64_t = lanemalloc::kForever) noexcept {
+  static void wait(std::atomic<uint32_t>& word, uint32_t value,
+                   uint64_t = lanemalloc::kForever) noexcept {
     simulator::wait(&word, value);
   }
-  static void wake(std::atomic<uint32_t>& word, int count) noexcept { simulator::wake(&word, count); }
+  static void wake(std::atomic<uint32_t>& word, int count) noexcept {
+    simulator::wake(&word, count);
+  }
   static void sleep_ms(uint64_t) noexcept {}
   static void pause() noexcept { idle(40); }
   static void yield() noexcept { idle(400); }

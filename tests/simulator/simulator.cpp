@@ -1,12 +1,15 @@
-// The simulator. workloads.cpp and the sources of the core are compiled with -fsanitize=thread, which puts a call of __tsan_*
-// before every access to memory and in place of every atomic operation. Here these calls are ours.
+// The simulator. workloads.cpp and the sources of the core are compiled with -fsanitize=thread,
+// which puts a call of __tsan_* before every access to memory and in place of every atomic
+// operation. Here these calls are ours.
 // Called by: workloads.cpp.
 //
-//   core      a fiber with a clock; the one whose clock is lowest makes the next access, so a run depends on its seed alone
+//   core      a fiber with a clock; the one whose clock is lowest makes the next access, so a run
+//             depends on its seed alone
 //   access    takes 1, and kLocked more if it is a read-modify-write
 //   transfer  takes kTransfer more; transfers of one line come one after the other
 //
-// The times only decide who comes next: how often compare-exchanges fail and locks are met. Memory is sequentially consistent.
+// The times only decide who comes next: how often compare-exchanges fail and locks are met. Memory
+// is sequentially consistent.
 #include "simulator.h"
 
 #include <setjmp.h>
@@ -85,7 +88,8 @@ Page* page_of(uintptr_t a) {
   if (in_arena < kArenaSize) return &arena_directory.page(in_arena);
   // From where the page begins, so that its lines are where they are in memory.
   const uintptr_t begin = reinterpret_cast<uintptr_t>(&__data_start) / Page::kSize * Page::kSize;
-  if (a >= begin && a < reinterpret_cast<uintptr_t>(&_end)) return &static_directory.page(a - begin);
+  if (a >= begin && a < reinterpret_cast<uintptr_t>(&_end))
+    return &static_directory.page(a - begin);
   return nullptr;
 }
 
@@ -139,7 +143,8 @@ using Place = const void*;
 std::map<Place, Blame> blamed;
 
 template <size_t kLine>
-bool count_access(Page::Lines<kLine>& lines, Transfers& t, uintptr_t a, bool is_write, Place place) {
+bool count_access(Page::Lines<kLine>& lines, Transfers& t, uintptr_t a, bool is_write,
+                  Place place) {
   const size_t i = a % Page::kSize / kLine;
   const bool transfer = lines.all[i].access(current, is_write);
   if (a < objects) {
@@ -176,7 +181,8 @@ void access(uintptr_t a, bool is_write, bool is_locked, Place place) {
 
 void access_range(const void* p, size_t bytes, bool is_write, Place place) {
   const auto a = reinterpret_cast<uintptr_t>(p);
-  for (uintptr_t at = a; at < a + bytes; at = (at / 64 + 1) * 64) access(at, is_write, false, place);
+  for (uintptr_t at = a; at < a + bytes; at = (at / 64 + 1) * 64)
+    access(at, is_write, false, place);
 }
 
 template <class T>
@@ -271,8 +277,12 @@ void wake(const void* word, int count) {
   }
 }
 
-void program_reads(const void* object, size_t bytes) { access_range(object, bytes, false, nullptr); }
-void program_writes(const void* object, size_t bytes) { access_range(object, bytes, true, nullptr); }
+void program_reads(const void* object, size_t bytes) {
+  access_range(object, bytes, false, nullptr);
+}
+void program_writes(const void* object, size_t bytes) {
+  access_range(object, bytes, true, nullptr);
+}
 
 Counts counts() { return counted; }
 void reset_counts() {
@@ -321,13 +331,13 @@ PLAIN(16)
       return expression;                                                                           \
     });                                                                                            \
   }
-#define COMPARE(bits, name)                                                                                \
-  int __tsan_atomic##bits##_compare_exchange_##name(volatile uint##bits##_t* a, uint##bits##_t* expected,  \
-                                                    uint##bits##_t v, int, int) {                          \
-    const uint##bits##_t wanted = *expected;                                                               \
-    *expected =                                                                                            \
-        simulator::modify(a, PLACE, [=](uint##bits##_t before) { return before == wanted ? v : before; }); \
-    return *expected == wanted;                                                                            \
+#define COMPARE(bits, name)                                                               \
+  int __tsan_atomic##bits##_compare_exchange_##name(                                      \
+      volatile uint##bits##_t* a, uint##bits##_t* expected, uint##bits##_t v, int, int) { \
+    const uint##bits##_t wanted = *expected;                                              \
+    *expected = simulator::modify(                                                        \
+        a, PLACE, [=](uint##bits##_t before) { return before == wanted ? v : before; });  \
+    return *expected == wanted;                                                           \
   }
 #define ATOMIC(bits)                                                                     \
   uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t* a, int) {     \

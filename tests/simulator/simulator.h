@@ -1,5 +1,6 @@
-// Simulator: runs a program on up to 128 simulated cores, one thread a core, and counts the cache lines that go from one core to
-// another. Called by: workloads.cpp (what is run), models.h, platform.h. How it works: simulator.cpp.
+// Simulator: runs a program on up to 128 simulated cores, one thread a core, and counts the cache
+// lines that go from one core to another. Called by: workloads.cpp (what is run), models.h,
+// platform.h. How it works: simulator.cpp.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +13,10 @@ inline constexpr int kMostCores = 128;
 // Transfers, by what they are of.
 struct Transfers {
   uint64_t metadata = 0;  // made by the allocator, of lines outside the objects
-  int64_t links = 0;  // of lines of objects, because the allocator keeps its links there: all but `program`
-  uint64_t program = 0;  // of lines of objects: the program would make them if the allocator touched nothing
+  // Of lines of objects, because the allocator keeps its links there: all but `program`
+  int64_t links = 0;
+  // Of lines of objects: the program would make them if the allocator touched nothing
+  uint64_t program = 0;
 };
 
 struct Counts {
@@ -21,14 +24,16 @@ struct Counts {
   Transfers pairs;  // of 128 bytes
 };
 
-// --- Memory whose lines are watched: the arena, and the program's static storage. Objects lie in the arena from a point on.
+// --- Memory whose lines are watched: the arena, and the program's static storage. Objects lie in
+// the arena from a point on.
 inline constexpr size_t kArenaSize = size_t{5} << 30;
 extern std::byte* arena;  // zeroed; a multiple of 2 MiB
 void objects_begin_at(const void* p);
 
 // --- Threads.
 void set_up(int cores, uint64_t seed);
-// Runs body(context, core) on all cores until each has returned. May be called again: what the cores hold stays.
+// Runs body(context, core) on all cores until each has returned. May be called again: what the
+// cores hold stays.
 void run(void (*body)(void* context, int core), void* context);
 int current_core();  // 0 outside run()
 int core_count();
@@ -59,7 +64,8 @@ struct Blame {
   uint64_t object_lines = 0;
   uint64_t object_pairs = 0;
 };
-// place: where the call before which the access stands returns to; null for all that the program made itself.
+// place: where the call before which the access stands returns to; null for all that the program
+// made itself.
 void visit_blamed(void (*visit)(const void* place, Blame blame));
 
 }  // namespace simulator

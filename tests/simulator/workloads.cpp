@@ -1,8 +1,11 @@
-// The programs that are simulated: an allocator under a workload. The shipped engine is compiled in here, with -fsanitize=thread.
-// Called by: run.py and `lanemalloc sim`, as `simulator ALLOCATOR WORKLOAD CORES SEED [where]`; prints one line of JSON, and with
-// `where` a line for each place in the program that made transfers. Without arguments: the allocators.
+// The programs that are simulated: an allocator under a workload. The shipped engine is compiled in
+// here, with -fsanitize=thread.
+// Called by: run.py and `lanemalloc sim`, as `simulator ALLOCATOR WORKLOAD CORES SEED [where]`;
+// prints one line of JSON, and with `where` a line for each place in the program that made
+// transfers. Without arguments: the allocators.
 //
-// A workload runs twice: what the first run touches for the first time is not counted, what the second does is.
+// A workload runs twice: what the first run touches for the first time is not counted, what the
+// second does is.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -162,7 +165,8 @@ class Local {
   std::vector<Object> objects_[kMostCores];
 };
 
-// Core 2k allocates, core 2k + 1 reads and frees. What takes the objects from one to the other is the program's, and not counted.
+// Core 2k allocates, core 2k + 1 reads and frees. What takes the objects from one to the other is
+// the program's, and not counted.
 template <class Allocator, bool kMixed>
 class ProducerConsumer {
  public:
@@ -227,9 +231,10 @@ bool simulate(const Plan& plan, Allocator& allocator) {
   run_once();
   const uint64_t operations = workload.done.allocations + workload.done.frees;
   std::printf(
-      "{\"allocator\": \"%s\", \"workload\": \"%s\", \"cores\": %d, \"seed\": %llu, \"operations\": %llu",
-      plan.allocator.data(), plan.workload.data(), plan.cores, static_cast<unsigned long long>(plan.seed),
-      static_cast<unsigned long long>(operations));
+      "{\"allocator\": \"%s\", \"workload\": \"%s\", \"cores\": %d, \"seed\": %llu, "
+      "\"operations\": %llu",
+      plan.allocator.data(), plan.workload.data(), plan.cores,
+      static_cast<unsigned long long>(plan.seed), static_cast<unsigned long long>(operations));
   print("lines", counts().lines, operations);
   print("pairs", counts().pairs, operations);
   if constexpr (requires { allocator.statistics(); }) {
@@ -242,7 +247,8 @@ bool simulate(const Plan& plan, Allocator& allocator) {
   std::printf("}\n");
   if (plan.blame)
     visit_blamed([](const void* place, Blame blame) {
-      std::printf("@%p %llu %llu %llu %llu\n", place, static_cast<unsigned long long>(blame.metadata_lines),
+      std::printf("@%p %llu %llu %llu %llu\n", place,
+                  static_cast<unsigned long long>(blame.metadata_lines),
                   static_cast<unsigned long long>(blame.metadata_pairs),
                   static_cast<unsigned long long>(blame.object_lines),
                   static_cast<unsigned long long>(blame.object_pairs));
@@ -271,9 +277,11 @@ constexpr Name kAllocators[] = {
     {"shared",
      [](const Plan& plan) {
        return simulate_all<Lanes>(
-           plan, Settings{.entry = Entry::kShared, .shared_lanes = static_cast<uint32_t>(plan.cores)});
+           plan,
+           Settings{.entry = Entry::kShared, .shared_lanes = static_cast<uint32_t>(plan.cores)});
      }},
-    {"percpu", [](const Plan& plan) { return simulate_all<Lanes>(plan, Settings{.entry = Entry::kPerCpu}); }},
+    {"percpu",
+     [](const Plan& plan) { return simulate_all<Lanes>(plan, Settings{.entry = Entry::kPerCpu}); }},
     {"locked-list", [](const Plan& plan) { return simulate_all<LockedList>(plan); }},
     {"treiber-stack", [](const Plan& plan) { return simulate_all<TreiberStack>(plan); }},
     {"one-lock-arena", [](const Plan& plan) { return simulate_all<OneLockArena>(plan); }},

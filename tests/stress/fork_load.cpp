@@ -1,6 +1,7 @@
-// Fork while other threads allocate all the time. Each child allocates, frees objects of other threads, creates
-// threads, forks again and exits; the parent checks every status. Also: fork from several threads, atfork handlers that
-// allocate (one registered before any library could register its own), vfork and posix_spawn.
+// Fork while other threads allocate all the time. Each child allocates, frees objects of other
+// threads, creates threads, forks again and exits; the parent checks every status. Also: fork from
+// several threads, atfork handlers that allocate (one registered before any library could register
+// its own), vfork and posix_spawn.
 // Run by: tests/stress/run.sh.
 #include "stress.h"
 
@@ -106,7 +107,8 @@ void fork_once(uint64_t serial) {
   char why[64];
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  EXPECT(wait_ok(status), "child %llu: %s", static_cast<unsigned long long>(serial), describe(status, why));
+  EXPECT(wait_ok(status), "child %llu: %s", static_cast<unsigned long long>(serial),
+         describe(status, why));
 }
 
 // While forks go on, work goes on: between two forks the workers do something.
@@ -149,14 +151,17 @@ void from_threads() {
   finish();
 }
 
-// ---- atfork handlers ---------------------------------------------------------------------------------------------
-// They run with the thread between "about to fork" and "forked". glibc runs prepare handlers newest first: a handler
-// registered before the allocator's own runs when the allocator has already prepared.
+// ---- atfork handlers
+// -------------------------------------------------------------------------------------------------
+// They run with the thread between "about to fork" and "forked". glibc runs prepare handlers newest
+// first: a handler registered before the allocator's own runs when the allocator has already
+// prepared.
 bool g_handlers_work = false;
 Owned g_atfork_object[2][3];
 void atfork_step(int who, int step, size_t size) {
   if (!g_handlers_work) return;
-  if (g_atfork_object[who][step].address != nullptr) give(g_atfork_object[who][step], "atfork handler");
+  if (g_atfork_object[who][step].address != nullptr)
+    give(g_atfork_object[who][step], "atfork handler");
   g_atfork_object[who][step] = take(size, 0x77 + size);
   Owned medium = take(20000 + size, 0x78);
   give(medium, "atfork handler, at once");
@@ -167,7 +172,8 @@ void register_handlers() {
                  [] { atfork_step(kWho, 2, 3000); });
 }
 // Runs before the constructors of all libraries.
-[[gnu::used, gnu::section(".preinit_array")]] void (*const g_before_libraries)() = register_handlers<0>;
+[[gnu::used,
+  gnu::section(".preinit_array")]] void (*const g_before_libraries)() = register_handlers<0>;
 
 void atfork_handlers() {
   register_handlers<1>();
@@ -175,7 +181,8 @@ void atfork_handlers() {
   from_main();
 }
 
-// ---- spawn -------------------------------------------------------------------------------------------------------
+// ---- spawn
+// -------------------------------------------------------------------------------------------------
 pid_t vfork_noop(char** arguments) {
   pid_t child = vfork();
   if (child == 0) {
@@ -200,16 +207,17 @@ void spawn() {
       }
       int status = 0;
       char why[64];
-      EXPECT(child > 0 && waitpid(child, &status, 0) == child && wait_ok(status), "spawned child: %s",
-             describe(status, why));
+      EXPECT(child > 0 && waitpid(child, &status, 0) == child && wait_ok(status),
+             "spawned child: %s", describe(status, why));
     }
     g_stop = true;
   });
   finish();
 }
 
-// A chain: each generation starts threads, forks while they allocate, and the child is the next generation. What a
-// child cannot use (the lanes that were busy at the fork) is lost to it; that must stay small.
+// A chain: each generation starts threads, forks while they allocate, and the child is the next
+// generation. What a child cannot use (the lanes that were busy at the fork) is lost to it; that
+// must stay small.
 void generation(int number, int last, size_t at_start) {
   g_stop = false;
   t_stage = nullptr;
@@ -234,18 +242,19 @@ void generation(int number, int last, size_t at_start) {
       g_stop = true;  // here; the next generation has the processors
       int status = 0;
       char why[64];
-      EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "generation %d: %s", number + 1,
-             describe(status, why));
+      EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "generation %d: %s",
+             number + 1, describe(status, why));
     }
     g_stop = true;
   });
-  // Each generation leaks about 2 MiB by itself (objects of three workers, shared slots); the rest is three lanes.
+  // Each generation leaks about 2 MiB by itself (objects of three workers, shared slots); the rest
+  // is three lanes.
   size_t end = resident(), limit = at_start + static_cast<size_t>(last) * 16 * kMiB;
   if (number == last) {
-    EXPECT(end < limit, "%zu KiB resident in generation 2, %zu KiB in generation %d", at_start / kKiB,
-           end / kKiB, number);
-    print(1, "  %zu KiB resident in generation 2, %zu KiB in generation %d\n", at_start / kKiB, end / kKiB,
-          number);
+    EXPECT(end < limit, "%zu KiB resident in generation 2, %zu KiB in generation %d",
+           at_start / kKiB, end / kKiB, number);
+    print(1, "  %zu KiB resident in generation 2, %zu KiB in generation %d\n", at_start / kKiB,
+          end / kKiB, number);
   }
 }
 void generations() {
@@ -262,8 +271,11 @@ int main(int argc, char** argv) {
     return 0;
   }
   static const Case cases[] = {
-      {"from-main", from_main}, {"from-threads", from_threads}, {"atfork-handlers", atfork_handlers},
-      {"spawn", spawn},         {"generations", generations},
+      {"from-main", from_main},
+      {"from-threads", from_threads},
+      {"atfork-handlers", atfork_handlers},
+      {"spawn", spawn},
+      {"generations", generations},
   };
   return run_cases("fork_load", argc, argv, cases);
 }

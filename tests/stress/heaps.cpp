@@ -1,9 +1,11 @@
-// Threads allocate, resize and free, their own objects and each other's, in a tree of heaps with limits. The program counts the bytes that
-// it has in each heap after an allocation and before a free, so its count never exceeds what is handed out: checked is that it never
-// exceeds a limit, that patterns are kept, that a heap that goes had as many objects as it should, and that figures and walks agree.
-// Meanwhile child heaps come and go, threads exit, the process forks, handlers use the same heaps.
-// Run by: tests/stress/run.sh; also against the prefixed library under sanitizers. With LANEMALLOC_TEST_NO_LIMITS=1 heaps have none: then the
-// program must fail.
+// Threads allocate, resize and free, their own objects and each other's, in a tree of heaps with
+// limits. The program counts the bytes that it has in each heap after an allocation and before a
+// free, so its count never exceeds what is handed out: checked is that it never exceeds a limit,
+// that patterns are kept, that a heap that goes had as many objects as it should, and that figures
+// and walks agree. Meanwhile child heaps come and go, threads exit, the process forks, handlers use
+// the same heaps.
+// Run by: tests/stress/run.sh; also against the prefixed library under sanitizers. With
+// LANEMALLOC_TEST_NO_LIMITS=1 heaps have none: then the program must fail.
 #include <lanemalloc/heap.h>
 #include <sys/time.h>
 
@@ -53,7 +55,8 @@ struct SharedHeld {
   std::atomic<bool> busy{false};
   Held held;
   bool swap(Held& mine) {
-    if (busy.load(std::memory_order_relaxed) || busy.exchange(true, std::memory_order_acquire)) return false;
+    if (busy.load(std::memory_order_relaxed) || busy.exchange(true, std::memory_order_acquire))
+      return false;
     std::swap(held, mine);
     busy.store(false, std::memory_order_release);
     return true;
@@ -88,7 +91,8 @@ void create_all() {
 void hold(Place* place, size_t bytes) {
   for (Place* p = place; p != nullptr; p = p->parent) {
     const size_t now = p->held.fetch_add(bytes) + bytes;
-    EXPECT(p->limit == 0 || now <= p->limit, "%zu bytes in %s, whose limit is %zu", now, p->name, p->limit);
+    EXPECT(p->limit == 0 || now <= p->limit, "%zu bytes in %s, whose limit is %zu", now, p->name,
+           p->limit);
   }
 }
 void let_go(Place* place, size_t bytes) {
@@ -118,11 +122,14 @@ bool take(Held& held, Place& place, Random& random, Tags& tags) {
     p = lane_heap_realloc(place.heap, nullptr, size);
   }
   if (p == nullptr) {
-    EXPECT(errno == ENOMEM && may_refuse(&place), "%zu bytes in %s: %s", size, place.name, strerror(errno));
+    EXPECT(errno == ENOMEM && may_refuse(&place), "%zu bytes in %s: %s", size, place.name,
+           strerror(errno));
     g_refused.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
-  held = {{static_cast<unsigned char*>(p), size, tags.next()}, &place, lane_heap_usable_size(place.heap, p)};
+  held = {{static_cast<unsigned char*>(p), size, tags.next()},
+          &place,
+          lane_heap_usable_size(place.heap, p)};
   EXPECT(held.real >= size, "an object of %zu bytes has %zu", size, held.real);
   hold(&place, held.real);
   fill(held.object);
@@ -186,8 +193,8 @@ lane_heap_statistics figures(const Place& place) {
   lane_heap_get_statistics(place.heap, &s);
   EXPECT(place.limit == 0 || (s.used_bytes <= place.limit && s.peak_bytes <= place.limit),
          "%s has %llu, had %llu, and its limit is %zu", place.name,
-         static_cast<unsigned long long>(s.used_bytes), static_cast<unsigned long long>(s.peak_bytes),
-         place.limit);
+         static_cast<unsigned long long>(s.used_bytes),
+         static_cast<unsigned long long>(s.peak_bytes), place.limit);
   return s;
 }
 
@@ -196,13 +203,16 @@ void end_empty() {
   for (Place& place : g_places) {
     EXPECT(place.held.load() == 0, "the program has lost count");
     const lane_heap_statistics s = figures(place);
-    EXPECT(s.live_objects == 0 && s.live_bytes == 0, "%s has %llu objects of %llu bytes", place.name,
-           static_cast<unsigned long long>(s.live_objects), static_cast<unsigned long long>(s.live_bytes));
+    EXPECT(s.live_objects == 0 && s.live_bytes == 0, "%s has %llu objects of %llu bytes",
+           place.name, static_cast<unsigned long long>(s.live_objects),
+           static_cast<unsigned long long>(s.live_bytes));
   }
-  NOTE("%llu refused, %llu calls at a soft limit", static_cast<unsigned long long>(g_refused.load()),
+  NOTE("%llu refused, %llu calls at a soft limit",
+       static_cast<unsigned long long>(g_refused.load()),
        static_cast<unsigned long long>(g_soft_calls.load()));
   EXPECT(lane_heap_destroy(g_places[0].heap) == 0, "the root was not empty");
-  EXPECT(lane_heap_destroy(g_places[kPlaces - 1].heap) == 0, "the heap without a limit was not empty");
+  EXPECT(lane_heap_destroy(g_places[kPlaces - 1].heap) == 0,
+         "the heap without a limit was not empty");
 }
 
 std::atomic<int> g_working{0};
@@ -241,7 +251,8 @@ void limits() {
   end_empty();
 }
 
-// A heap of the thread's own below `root`, used, walked and destroyed with what is left in it, while the others use root.
+// A heap of the thread's own below `root`, used, walked and destroyed with what is left in it,
+// while the others use root.
 void raise_and_fell(Random& random, Tags& tags) {
   Place own = {"own", &g_places[0], 1 * kMiB, 0};
   create(own);
@@ -340,12 +351,13 @@ void whole_trees() {
           size_t walked = 0;
           lane_heap_walk(
               g_places[i].heap,
-              [](void*, size_t usable, void* n) { return *static_cast<size_t*>(n) += usable, 0; }, &walked);
+              [](void*, size_t usable, void* n) { return *static_cast<size_t*>(n) += usable, 0; },
+              &walked);
           // With checked=1 the end of an object is not the program's.
           EXPECT(s.live_objects == objects[i] && walked == bytes[i] &&
                      (checked_mode() ? s.live_bytes >= bytes[i] : s.live_bytes == bytes[i]),
-                 "%s: %llu objects of %llu bytes, walked %zu; there are %zu of %zu", g_places[i].name,
-                 static_cast<unsigned long long>(s.live_objects),
+                 "%s: %llu objects of %llu bytes, walked %zu; there are %zu of %zu",
+                 g_places[i].name, static_cast<unsigned long long>(s.live_objects),
                  static_cast<unsigned long long>(s.live_bytes), walked, objects[i], bytes[i]);
           all += objects[i];
         }
@@ -374,7 +386,8 @@ void exits() {
   end_empty();
 }
 
-// In the child: the only thread. What other threads were just doing to objects and counts is not known here.
+// In the child: the only thread. What other threads were just doing to objects and counts is not
+// known here.
 void use_in_child(uint64_t serial) {
   arm_watchdog(watchdog_seconds() / 2 + 1);
   Random random(3000 + serial);
@@ -438,7 +451,8 @@ void forks() {
   end_empty();
 }
 
-// A timer of each thread's, whose handler uses the same heaps and takes objects from the same places.
+// A timer of each thread's, whose handler uses the same heaps and takes objects from the same
+// places.
 struct Handled {
   Random random;
   Tags tags;
@@ -458,7 +472,8 @@ void on_timer(int) {
   if (mine == nullptr) return;
   const int saved = errno;
   const double begin = now();
-  for (int i = 0; i < 3; i++) step(mine->slots[mine->random.below(8)], mine->random, mine->tags, "handler");
+  for (int i = 0; i < 3; i++)
+    step(mine->slots[mine->random.below(8)], mine->random, mine->tags, "handler");
   mine->times++;
   mine->arm(now() - begin);
   errno = saved;
@@ -504,8 +519,12 @@ void signals() {
 
 int main(int argc, char** argv) {
   static const Case cases[] = {
-      {"limits", limits}, {"come-and-go", come_and_go}, {"whole-trees", whole_trees}, {"exits", exits},
-      {"forks", forks},   {"signals", signals},
+      {"limits", limits},
+      {"come-and-go", come_and_go},
+      {"whole-trees", whole_trees},
+      {"exits", exits},
+      {"forks", forks},
+      {"signals", signals},
   };
   return run_cases("heaps", argc, argv, cases);
 }

@@ -1,6 +1,6 @@
-// Three thousand threads alive at once, each with a few small objects. Checked: what a thread costs beyond its stack
-// (against the same program without the objects), contents, and that all can be freed from the main thread, while the
-// owners live or after they are gone.
+// Three thousand threads alive at once, each with a few small objects. Checked: what a thread costs
+// beyond its stack (against the same program without the objects), contents, and that all can be
+// freed from the main thread, while the owners live or after they are gone.
 // Run by: tests/stress/run.sh.
 #include <sched.h>
 
@@ -71,11 +71,13 @@ void cost() {
   size_t without = measure_in_new_process("measure", "", environ);
   size_t with = start_all();
   size_t each = with > without ? (with - without) / kThreads : 0;
-  EXPECT(each < kCostLimit, "a thread with %d small objects costs %zu KiB resident beyond its stack",
-         kObjects, each / kKiB);
+  EXPECT(each < kCostLimit,
+         "a thread with %d small objects costs %zu KiB resident beyond its stack", kObjects,
+         each / kKiB);
   free_all();
   join_all();
-  NOTE("%zu bytes a thread; %zu KiB with, %zu KiB without objects", each, with / kKiB, without / kKiB);
+  NOTE("%zu bytes a thread; %zu KiB with, %zu KiB without objects", each, with / kKiB,
+       without / kKiB);
 }
 
 void freed_after_exit() {
@@ -91,8 +93,8 @@ void freed_after_exit() {
   join_all();
   EXPECT(again < before + kThreads * kCostLimit, "the second generation takes %zu KiB more",
          (again - before) / kKiB);
-  NOTE("%zu KiB resident between two generations of %d threads, %zu KiB with the second", before / kKiB,
-       kThreads, again / kKiB);
+  NOTE("%zu KiB resident between two generations of %d threads, %zu KiB with the second",
+       before / kKiB, kThreads, again / kKiB);
 }
 }  // namespace
 

@@ -1,8 +1,11 @@
-// A malloc that is too simple, to show that the stress programs can fail; run.sh --self-test preloads it.
-// Called by: tests/stress/run.sh. It only ever bumps a pointer; what differs is how freed memory is reused:
+// A malloc that is too simple, to show that the stress programs can fail; run.sh --self-test
+// preloads it.
+// Called by: tests/stress/run.sh. It only ever bumps a pointer; what differs is how freed memory is
+// reused:
 //   (default)        never: correct in threads, handlers and forks. The programs must pass with it.
 //   -DMUTANT_UNSAFE  free lists without lock: wrong in threads and handlers.
-//   -DMUTANT_LOCKED  free lists under a mutex that fork does not know: wrong in handlers and forked children.
+//   -DMUTANT_LOCKED  free lists under a mutex that fork does not know: wrong in handlers and forked
+//                    children.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -40,8 +43,8 @@ static void unlock(void) {
 static char* base(void) {
   char* r = atomic_load(&region);
   if (r != NULL) return r;
-  char* fresh =
-      mmap(NULL, kRegion, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  char* fresh = mmap(NULL, kRegion, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (fresh == MAP_FAILED) return NULL;
   if (atomic_compare_exchange_strong(&region, &r, fresh)) return fresh;
   munmap(fresh, kRegion);

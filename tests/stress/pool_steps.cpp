@@ -1,8 +1,9 @@
-// A signal handler at every instruction of a pool's allocation, free, batch and reclaim, in line and out of line: it allocates and
-// frees in the same pool, frees objects of the interrupted code, or forks. Checked: contents, what init has made, limits, and that
-// nothing is lost: at the end every object is free, and every function was called as often as it should be.
-// Run by: tests/stress/run.sh. x86-64 only; skipped elsewhere. LANEMALLOC_TEST_FREE_TWICE=1: the handler gives an object back that the
-// code gives back too; then it must fail.
+// A signal handler at every instruction of a pool's allocation, free, batch and reclaim, in line
+// and out of line: it allocates and frees in the same pool, frees objects of the interrupted code,
+// or forks. Checked: contents, what init has made, limits, and that nothing is lost: at the end
+// every object is free, and every function was called as often as it should be.
+// Run by: tests/stress/run.sh. x86-64 only; skipped elsewhere. LANEMALLOC_TEST_FREE_TWICE=1: the
+// handler gives an object back that the code gives back too; then it must fail.
 #include <lanemalloc/pool.h>
 
 #include "stepping.h"
@@ -33,7 +34,8 @@ Subject g_subjects[] = {
 };
 Subject* g_subject;
 
-// The program has one thread, or one at a time; a handler comes between a load and a store of these, so they are atomic.
+// The program has one thread, or one at a time; a handler comes between a load and a store of
+// these, so they are atomic.
 void count(uint64_t& counter, uint64_t n = 1) { __atomic_fetch_add(&counter, n, __ATOMIC_RELAXED); }
 
 int init(void* object, size_t, void* argument) {
@@ -42,7 +44,8 @@ int init(void* object, size_t, void* argument) {
   return 0;
 }
 void check_made(void* object, const char* where) {
-  EXPECT(*static_cast<uint64_t*>(object) == kMade, "%s of %p: what init has made is gone", where, object);
+  EXPECT(*static_cast<uint64_t*>(object) == kMade, "%s of %p: what init has made is gone", where,
+         object);
 }
 void fini(void* object, size_t, void* argument) {
   check_made(object, "fini");
@@ -67,7 +70,9 @@ size_t import_objects(void* argument, void** objects, size_t n) {
   count(static_cast<Subject*>(argument)->inits, n);
   return n;
 }
-void release_objects(void* argument, void**, size_t n) { count(static_cast<Subject*>(argument)->finis, n); }
+void release_objects(void* argument, void**, size_t n) {
+  count(static_cast<Subject*>(argument)->finis, n);
+}
 
 void make_pools() {
   g_source = static_cast<unsigned char*>(map_pages(kGiB));
@@ -122,7 +127,8 @@ void pool_give(Owned& o, const char* where) {
   lane_pool_free(g_subject->pool, object);
 }
 
-// ---- handlers ----------------------------------------------------------------------------------------------------
+// ---- handlers
+// -------------------------------------------------------------------------------------------------
 Random g_random(78);
 Tags g_tags, g_handler_tags;
 constexpr size_t kObjects = 400;
@@ -148,7 +154,8 @@ void hold() {
     o = pool_take(g_handler_tags.next());
   }
 }
-// Large objects cost much to fill, and who is at the limit looks into every lane: they take turns; the phase changes.
+// Large objects cost much to fill, and who is at the limit looks into every lane: they take turns;
+// the phase changes.
 bool is_turn() {
   const uint64_t turns = 1 + g_subject->size / 2048 + (g_subject->limit != 0 ? 10 : 0);
   return (g_steps + g_operations) % turns == 0;
@@ -174,19 +181,22 @@ void drop_all() {
   while (g_victim_count > 0) pool_give(g_victims[--g_victim_count], "end, victim");
 }
 
-// The child has the pool's objects as they were. At a limit it may be refused: the handler cannot have what it has interrupted, and a
-// lock that the thread had only just got is given up in the child, with what it guards.
+// The child has the pool's objects as they were. At a limit it may be refused: the handler cannot
+// have what it has interrupted, and a lock that the thread had only just got is given up in the
+// child, with what it guards.
 void child_work() {
   Owned o = pool_take(1);
   if (o.address != nullptr) pool_give(o, "child");
   for (int i = 0; i < 3 && g_victim_count > 0; i++) {
     pool_give(g_victims[--g_victim_count], "child, the parent's object");
-    o = own(lane_pool_alloc_with(g_subject->pool, LANE_POOL_USE_RESERVE), 2);  // where a freed one goes first
+    // Where a freed one goes first
+    o = own(lane_pool_alloc_with(g_subject->pool, LANE_POOL_USE_RESERVE), 2);
     if (o.address != nullptr) pool_give(o, "child");
   }
 }
 
-// ---- what is stepped ---------------------------------------------------------------------------------------------
+// ---- what is stepped
+// -------------------------------------------------------------------------------------------------
 void step_alloc(Owned& o, int flags) {
   void* object = nullptr;
   if (flags == 0) {
@@ -197,7 +207,8 @@ void step_alloc(Owned& o, int flags) {
   o = own(object, g_tags.next());
 }
 void step_free(Owned& o) {
-  if (o.address == nullptr) return;  // it was refused: the handler had just taken what was found for it
+  // It was refused: the handler had just taken what was found for it
+  if (o.address == nullptr) return;
   void* object = disown(o, "free");
   g_stepped = &o;
   stepped([&] { lane_pool_free(g_subject->pool, object); });
@@ -238,11 +249,13 @@ void suite(double part) {
       step_alloc(g_objects[i], subject.reserve != 0 && i % 2 != 0 ? LANE_POOL_USE_RESERVE : 0);
     }
     free_in_disorder(n);
-    for (size_t i = 0; i < 4; i++) step_alloc(g_objects[i], subject.has_functions ? 0 : LANE_POOL_ZERO);
+    for (size_t i = 0; i < 4; i++)
+      step_alloc(g_objects[i], subject.has_functions ? 0 : LANE_POOL_ZERO);
     free_in_disorder(4);
     step_batch();
     const auto level =
-        static_cast<lane_reclaim>((&subject - g_subjects) % 3);  // another kind of pool, another level
+        // Another kind of pool, another level
+        static_cast<lane_reclaim>((&subject - g_subjects) % 3);
     stepped([&] { lane_pool_reclaim(subject.pool, level); });
     drop_all();
   }
@@ -253,10 +266,11 @@ void finish() {
   for (Subject& s : g_subjects) {
     lane_pool_statistics statistics;
     lane_pool_get_statistics(s.pool, &statistics);
-    EXPECT(s.in_use == 0 && statistics.live == 0 && lane_pool_destroy(s.pool) == 0, "pool %s: %llu live",
-           s.name, static_cast<unsigned long long>(statistics.live));
-    EXPECT(s.inits == s.finis && s.ctors == s.dtors, "pool %s: init %llu, fini %llu, ctor %llu, dtor %llu",
-           s.name, static_cast<unsigned long long>(s.inits), static_cast<unsigned long long>(s.finis),
+    EXPECT(s.in_use == 0 && statistics.live == 0 && lane_pool_destroy(s.pool) == 0,
+           "pool %s: %llu live", s.name, static_cast<unsigned long long>(statistics.live));
+    EXPECT(s.inits == s.finis && s.ctors == s.dtors,
+           "pool %s: init %llu, fini %llu, ctor %llu, dtor %llu", s.name,
+           static_cast<unsigned long long>(s.inits), static_cast<unsigned long long>(s.finis),
            static_cast<unsigned long long>(s.ctors), static_cast<unsigned long long>(s.dtors));
   }
   report_steps();

@@ -1,9 +1,10 @@
-// Pools at their limit: 32 threads that wait in line or are refused, free each other's objects, exit, fork, are interrupted by handlers
-// that use the same pools, while all levels of reclaim go on. Checked: that no more are in use than the limit, at any time; contents,
-// and what init has made; that everybody who waits comes through; the exact counts of init, fini, ctor and dtor at the end.
-// Run by: tests/stress/run.sh; also against the prefixed library under sanitizers. Two switches make it fail:
-// LANEMALLOC_TEST_OVER_LIMIT=1 (pools may have one object more than they are held to), LANEMALLOC_TEST_FREE_EARLY=1 (an object is used
-// after it was freed).
+// Pools at their limit: 32 threads that wait in line or are refused, free each other's objects,
+// exit, fork, are interrupted by handlers that use the same pools, while all levels of reclaim go
+// on. Checked: that no more are in use than the limit, at any time; contents, and what init has
+// made; that everybody who waits comes through; the exact counts of init, fini, ctor and dtor at
+// the end. Run by: tests/stress/run.sh; also against the prefixed library under sanitizers. Two
+// switches make it fail: LANEMALLOC_TEST_OVER_LIMIT=1 (pools may have one object more than they are
+// held to), LANEMALLOC_TEST_FREE_EARLY=1 (an object is used after it was freed).
 #include <lanemalloc/pool.h>
 #include <sys/time.h>
 
@@ -27,7 +28,8 @@ struct Subject {
   std::atomic<uint64_t> taken{0}, given{0}, refused{0};
   std::atomic<uint64_t> inits{0}, finis{0}, ctors{0}, dtors{0};
 
-  // In an object of a pool with functions: the first word is what init has made, the second says who has it.
+  // In an object of a pool with functions: the first word is what init has made, the second says
+  // who has it.
   static constexpr size_t kHead = 16;
   static uint64_t* words(void* object) { return static_cast<uint64_t*>(object); }
   static Subject& of(void* argument) { return *static_cast<Subject*>(argument); }
@@ -74,8 +76,10 @@ struct Subject {
   }
   static void release_objects(void* source, void** objects, size_t n) {
     for (size_t i = 0; i < n; i++) {
-      const size_t at = static_cast<size_t>(static_cast<unsigned char*>(objects[i]) - g_memory) / kSize;
-      EXPECT(at < kSource && g_given[at].exchange(false), "%p was not the pool's to release", objects[i]);
+      const size_t at =
+          static_cast<size_t>(static_cast<unsigned char*>(objects[i]) - g_memory) / kSize;
+      EXPECT(at < kSource && g_given[at].exchange(false), "%p was not the pool's to release",
+             objects[i]);
     }
     of(source).finis.fetch_add(n);
   }
@@ -107,8 +111,8 @@ struct Subject {
   // An object that has just been handed out.
   Owned own(void* object, uint64_t tag) {
     const uint64_t now = in_use.fetch_add(1) + 1;
-    EXPECT(now <= limit, "%llu objects in use at a limit of %llu", static_cast<unsigned long long>(now),
-           static_cast<unsigned long long>(limit));
+    EXPECT(now <= limit, "%llu objects in use at a limit of %llu",
+           static_cast<unsigned long long>(now), static_cast<unsigned long long>(limit));
     uint64_t before = most.load(std::memory_order_relaxed);
     while (before < now && !most.compare_exchange_weak(before, now)) {
     }
@@ -122,7 +126,8 @@ struct Subject {
   Owned take(int flags, uint64_t tag) {
     void* object = flags == 0 ? lane_pool_alloc(pool) : lane_pool_alloc_with(pool, flags);
     if (object != nullptr) return own(object, tag);
-    EXPECT(errno == ENOMEM && (flags & LANE_POOL_WAIT) == 0, "flags %d: %s", flags, strerror(errno));
+    EXPECT(errno == ENOMEM && (flags & LANE_POOL_WAIT) == 0, "flags %d: %s", flags,
+           strerror(errno));
     refused.fetch_add(1, std::memory_order_relaxed);
     return {};
   }
@@ -149,19 +154,22 @@ struct Subject {
     EXPECT(lane_pool_destroy(pool) == 0, "%s: objects in use at the end", name);
     const bool used = !has_functions || (ctors == taken && dtors == given);
     EXPECT(inits == finis && used, "%s: init %llu, fini %llu, ctor %llu, dtor %llu of %llu", name,
-           static_cast<unsigned long long>(inits.load()), static_cast<unsigned long long>(finis.load()),
-           static_cast<unsigned long long>(ctors.load()), static_cast<unsigned long long>(dtors.load()),
+           static_cast<unsigned long long>(inits.load()),
+           static_cast<unsigned long long>(finis.load()),
+           static_cast<unsigned long long>(ctors.load()),
+           static_cast<unsigned long long>(dtors.load()),
            static_cast<unsigned long long>(taken.load()));
   }
 };
 
-// A pool that hits serve in line when it has no limit, but here it has one; one with functions; one with a source of its own.
+// A pool that hits serve in line when it has no limit, but here it has one; one with functions; one
+// with a source of its own.
 enum { kPlain, kElaborate, kImported, kPools };
 const char* const kNames[kPools] = {"plain", "elaborate", "imported"};
 Subject g_subjects[kPools];
 
-// Where threads leave objects for others. As many may lie here as there are places: the limit is higher, so who waits with nothing in
-// its hands waits for a thread that goes on.
+// Where threads leave objects for others. As many may lie here as there are places: the limit is
+// higher, so who waits with nothing in its hands waits for a thread that goes on.
 constexpr size_t kSlots = 24;
 SharedSlot g_slots[kPools][kSlots];
 
@@ -197,15 +205,18 @@ void finish_pools() {
 
 enum class Manner { kRefused, kWait, kMixed };
 
-// One thread's doings with a pool: takes some, leaves or swaps some, gives the rest. Who waits has nothing in its hands.
+// One thread's doings with a pool: takes some, leaves or swaps some, gives the rest. Who waits has
+// nothing in its hands.
 void use(int which, Manner manner, Random& random, Tags& tags) {
   Subject& subject = g_subjects[which];
   Owned held[6];
   const bool waits = manner == Manner::kWait || (manner == Manner::kMixed && random.percent(50));
   held[0] = subject.take(waits ? LANE_POOL_WAIT : 0, tags.next());
-  for (size_t i = 1; i < 1 + random.below(std::size(held)); i++) held[i] = subject.take(0, tags.next());
+  for (size_t i = 1; i < 1 + random.below(std::size(held)); i++)
+    held[i] = subject.take(0, tags.next());
   if (random.percent(10)) sched_yield();
-  if (random.percent(50)) g_slots[which][random.below(kSlots)].swap(held[random.below(std::size(held))]);
+  if (random.percent(50))
+    g_slots[which][random.below(kSlots)].swap(held[random.below(std::size(held))]);
   if (random.percent(10)) {
     void* objects[16];
     const size_t n = lane_pool_alloc_batch(subject.pool, objects, std::size(objects), 0);
@@ -222,7 +233,8 @@ std::atomic<bool> g_reclaims{false};
 void reclaim_all_the_time() {
   for (unsigned round = 0; g_reclaims.load(std::memory_order_relaxed); round++) {
     stage("reclaiming", round);
-    for (Subject& subject : g_subjects) lane_pool_reclaim(subject.pool, static_cast<lane_reclaim>(round % 3));
+    for (Subject& subject : g_subjects)
+      lane_pool_reclaim(subject.pool, static_cast<lane_reclaim>(round % 3));
     pause_for(200e-6);
   }
 }
@@ -252,7 +264,8 @@ void at_the_limit(Manner manner, uint64_t limit) {
   finish_pools();
 }
 
-// Waves of threads that live shortly, leave objects to others, and free some when the allocator has already let them go.
+// Waves of threads that live shortly, leave objects to others, and free some when the allocator has
+// already let them go.
 pthread_key_t g_key;
 thread_local Owned t_last[kPools];
 void give_late(void*) {
@@ -268,7 +281,8 @@ void exits() {
     run_threads(kThreads, [&](int index) {
       Random random(wave * kThreads + static_cast<uint64_t>(index));
       Tags tags;
-      for (int i = 0; i < 10; i++) use(static_cast<int>(random.below(kPools)), Manner::kMixed, random, tags);
+      for (int i = 0; i < 10; i++)
+        use(static_cast<int>(random.below(kPools)), Manner::kMixed, random, tags);
       const int which = index % kPools;
       t_last[which] = g_subjects[which].take(0, tags.next());
       pthread_setspecific(g_key, &g_key);
@@ -310,14 +324,15 @@ void handlers() {
   setitimer(ITIMER_REAL, &never, nullptr);
   const uint64_t handled = g_handled, takes = g_handler_takes;
   finish_pools();
-  EXPECT(takes > handled / 10, "%llu of %llu handlers had an object", static_cast<unsigned long long>(takes),
-         static_cast<unsigned long long>(handled));
+  EXPECT(takes > handled / 10, "%llu of %llu handlers had an object",
+         static_cast<unsigned long long>(takes), static_cast<unsigned long long>(handled));
   const size_t length = strlen(g_note);
   snprintf(g_note + length, sizeof g_note - length, "; %llu handlers, %llu had an object",
            static_cast<unsigned long long>(handled), static_cast<unsigned long long>(takes));
 }
 
-// The child is the one thread: it frees what it had in the parent, has as much again, waits for nobody, and ends the pools.
+// The child is the one thread: it frees what it had in the parent, has as much again, waits for
+// nobody, and ends the pools.
 void child_body(uint64_t serial, Owned (&kept)[kPools][4]) {
   arm_watchdog(watchdog_seconds() / 2 + 1);
   t_stage = nullptr;

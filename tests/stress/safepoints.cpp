@@ -1,8 +1,9 @@
-// Readers follow pointers that writers replace. What is taken out is deferred, half of it through a function that poisons it first, and
-// objects of the same size are taken and overwritten all the time; in one case they are of a pool, whose dtor poisons them. Checked: no reader sees poison or another object in a section, or
-// between quiescent states; and everything is freed in the end.
-// Run by: tests/stress/run.sh; also against the prefixed library under sanitizers. With LANEMALLOC_TEST_NO_GRACE=1 writers free at once:
-// then the program must fail.
+// Readers follow pointers that writers replace. What is taken out is deferred, half of it through a
+// function that poisons it first, and objects of the same size are taken and overwritten all the
+// time; in one case they are of a pool, whose dtor poisons them. Checked: no reader sees poison or
+// another object in a section, or between quiescent states; and everything is freed in the end.
+// Run by: tests/stress/run.sh; also against the prefixed library under sanitizers. With
+// LANEMALLOC_TEST_NO_GRACE=1 writers free at once: then the program must fail.
 #include "../../include/lanemalloc/pool.h"
 #include "../../include/lanemalloc/safepoint.h"
 #include "stress.h"
@@ -53,7 +54,8 @@ void look_up() {
 }
 
 Node* make(uint64_t tag) {
-  Node* node = static_cast<Node*>(g_pool != nullptr ? g_pool_alloc(g_pool) : api::malloc(sizeof(Node)));
+  Node* node =
+      static_cast<Node*>(g_pool != nullptr ? g_pool_alloc(g_pool) : api::malloc(sizeof(Node)));
   EXPECT(node != nullptr, "no memory");
   for (size_t i = 0; i < kWords; i++) node->words[i].store(mix(tag) + i, std::memory_order_relaxed);
   return node;
@@ -63,18 +65,21 @@ uint64_t check_node(Node* node, const char* where) {
   const uint64_t first = node->words[0].load(std::memory_order_relaxed);
   for (size_t i = 1; i < kWords; i++) {
     const uint64_t word = node->words[i].load(std::memory_order_relaxed);
-    EXPECT(word == first + i && first != kPoison, "%s: word %zu of %p is %#llx, the first %#llx", where, i,
-           static_cast<void*>(node), static_cast<unsigned long long>(word),
+    EXPECT(word == first + i && first != kPoison, "%s: word %zu of %p is %#llx, the first %#llx",
+           where, i, static_cast<void*>(node), static_cast<unsigned long long>(word),
            static_cast<unsigned long long>(first));
   }
   return first;
 }
 
 void poison(void* object, size_t, void*) {
-  for (auto& word : static_cast<Node*>(object)->words) word.store(kPoison, std::memory_order_relaxed);
+  for (auto& word : static_cast<Node*>(object)->words)
+    word.store(kPoison, std::memory_order_relaxed);
   g_poisoned.fetch_add(1, std::memory_order_relaxed);
 }
-void free_node(void* object) { g_pool != nullptr ? g_pool_free(g_pool, object) : api::free(object); }
+void free_node(void* object) {
+  g_pool != nullptr ? g_pool_free(g_pool, object) : api::free(object);
+}
 void poison_and_free(void* object) {
   poison(object, 0, nullptr);
   free_node(object);
@@ -114,7 +119,8 @@ void read_cells(Random& random) {
   }
   if (random.percent(1)) sched_yield();
   for (int i = 0; i < 4; i++)
-    if (nodes[i] != nullptr) EXPECT(check_node(nodes[i], "again") == seen[i], "it is another object");
+    if (nodes[i] != nullptr)
+      EXPECT(check_node(nodes[i], "again") == seen[i], "it is another object");
 }
 
 void read(int index, bool online) {
@@ -153,10 +159,12 @@ void free_the_rest() {
   lane_safepoint_statistics s;
   LANE(lane_safepoint_get_statistics)(&s);
   EXPECT(s.deferred == s.freed, "%llu of %llu deferred frees are not done",
-         static_cast<unsigned long long>(s.deferred - s.freed), static_cast<unsigned long long>(s.deferred));
+         static_cast<unsigned long long>(s.deferred - s.freed),
+         static_cast<unsigned long long>(s.deferred));
   NOTE("%llu deferred, %llu batches, %llu of them helped; %llu sections, %llu poisoned",
        static_cast<unsigned long long>(s.deferred), static_cast<unsigned long long>(s.batches),
-       static_cast<unsigned long long>(s.helped), static_cast<unsigned long long>(g_sections.load()),
+       static_cast<unsigned long long>(s.helped),
+       static_cast<unsigned long long>(g_sections.load()),
        static_cast<unsigned long long>(g_poisoned.load()));
 }
 

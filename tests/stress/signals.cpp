@@ -1,7 +1,7 @@
-// Signal handlers that allocate, resize and free, and that free objects of the code they interrupt, while threads
-// exchange objects. Three signals that nest: SIGALRM (process timer), SIGUSR1 (a timer for each thread), SIGUSR2
-// (pthread_kill from a thread of its own). Checked: contents, zeroed calloc, errno, and that all comes to an end.
-// Run by: tests/stress/run.sh.
+// Signal handlers that allocate, resize and free, and that free objects of the code they interrupt,
+// while threads exchange objects. Three signals that nest: SIGALRM (process timer), SIGUSR1 (a
+// timer for each thread), SIGUSR2 (pthread_kill from a thread of its own). Checked: contents,
+// zeroed calloc, errno, and that all comes to an end. Run by: tests/stress/run.sh.
 #include <sys/time.h>
 
 #include "stress.h"
@@ -14,8 +14,9 @@ constexpr int kKinds = 3;
 constexpr size_t kLargest = 256 * kKiB;
 constexpr size_t kSlots = 48;
 
-// Of a thread and the handlers that run in it. A handler of one kind does not interrupt its own kind, so held[kind]
-// has one user; slots have a try-lock, so a handler passes by the slot whose holder it interrupted.
+// Of a thread and the handlers that run in it. A handler of one kind does not interrupt its own
+// kind, so held[kind] has one user; slots have a try-lock, so a handler passes by the slot whose
+// holder it interrupted.
 struct alignas(128) ThreadState {
   Random random[kKinds + 1];
   Tags tags[kKinds + 1];
@@ -87,7 +88,8 @@ void on_signal(int number) {
     EXPECT(errno == 1234, "free changed errno to %d", errno);
     held = {};
   }
-  SharedSlot& slot = state->slots[random.below(kSlots)];  // an object of the code that this interrupts
+  // An object of the code that this interrupts
+  SharedSlot& slot = state->slots[random.below(kSlots)];
   if (slot.try_lock()) {
     if (slot.object.address != nullptr)
       give(slot.object, "handler, object of the interrupted thread");
@@ -136,7 +138,8 @@ void install(const Sources& sources) {
   for (int number : kSignals) sigaction(number, &action, nullptr);
 }
 
-// The timer of one thread: SIGUSR1 to it about every 100 µs. By system calls, since wrappers may allocate.
+// The timer of one thread: SIGUSR1 to it about every 100 µs. By system calls, since wrappers may
+// allocate.
 class ThreadTimer {
  public:
   explicit ThreadTimer(bool wanted) : wanted_(wanted) {
@@ -168,9 +171,10 @@ void set_process_timer(bool on) {
 void work_under_signals(const Sources& sources, uint64_t stream, uint64_t target) {
   static std::atomic<int> next_state{0};
   static auto* states = static_cast<unsigned char*>(map_pages(sizeof(ThreadState) * 8192));
-  auto* state =
-      new (states + sizeof(ThreadState) * static_cast<size_t>(next_state.fetch_add(1))) ThreadState();
-  for (int i = 0; i <= kKinds; i++) state->random[i] = Random(stream * 8 + static_cast<uint64_t>(i));
+  auto* state = new (states + sizeof(ThreadState) * static_cast<size_t>(next_state.fetch_add(1)))
+      ThreadState();
+  for (int i = 0; i <= kKinds; i++)
+    state->random[i] = Random(stream * 8 + static_cast<uint64_t>(i));
   stack_t stack = {};
   if (sources.alternate_stack) {
     stack.ss_size = 256 * kKiB;
@@ -206,13 +210,15 @@ void finish() {
   for (SharedSlot& slot : g_shared)
     if (slot.object.address != nullptr) give(slot.object, "at the end");
   NOTE("%llu handlers (SIGALRM %llu, SIGUSR1 %llu, SIGUSR2 %llu), %llu of them nested",
-       static_cast<unsigned long long>(handled()), static_cast<unsigned long long>(g_handled[0].load()),
+       static_cast<unsigned long long>(handled()),
+       static_cast<unsigned long long>(g_handled[0].load()),
        static_cast<unsigned long long>(g_handled[1].load()),
        static_cast<unsigned long long>(g_handled[2].load()),
        static_cast<unsigned long long>(g_nested.load()));
 }
 
-// One thread in the process: whatever the allocator does without atomics here must still stand a handler.
+// One thread in the process: whatever the allocator does without atomics here must still stand a
+// handler.
 void single_thread() {
   Sources sources{true, true, false, false};
   install(sources);
@@ -246,7 +252,8 @@ void threads(const Sources& sources, int count, uint64_t target) {
   finish();
 }
 
-// Threads are born and die under signals, so that handlers meet threads without a lane, and lanes on their way out.
+// Threads are born and die under signals, so that handlers meet threads without a lane, and lanes
+// on their way out.
 void births() {
   Sources sources{true, true, false, false};
   install(sources);

@@ -1,7 +1,8 @@
-// A signal handler at every instruction of malloc, calloc, realloc and free: the trap flag makes the processor raise
-// SIGTRAP after each instruction, and the handler allocates, frees, or forks. Whatever window between two
-// instructions is unsafe, this meets it. Checked: contents of all objects, of the code and of the handlers; children's exit
-// statuses; that each operation ends. Steps are counted and printed.
+// A signal handler at every instruction of malloc, calloc, realloc and free: the trap flag makes
+// the processor raise SIGTRAP after each instruction, and the handler allocates, frees, or forks.
+// Whatever window between two instructions is unsafe, this meets it. Checked: contents of all
+// objects, of the code and of the handlers; children's exit statuses; that each operation ends.
+// Steps are counted and printed.
 // Run by: tests/stress/run.sh. x86-64 only; skipped elsewhere.
 #include <semaphore.h>
 
@@ -12,7 +13,8 @@ namespace {
 using namespace stress;
 
 #if defined(__x86_64__)
-// ---- handlers ----------------------------------------------------------------------------------------------------
+// ---- handlers
+// -------------------------------------------------------------------------------------------------
 Random g_random(77);
 Tags g_tags;  // of the code that is stepped
 Tags g_handler_tags;
@@ -37,14 +39,17 @@ void hold(size_t size, const char* where) {
 }
 
 void allocating_handler(greg_t*) {
-  hold(g_random.percent(98) ? 16 + g_random.below(600) : g_random.log_uniform(1024, 200000), "handler");
+  hold(g_random.percent(98) ? 16 + g_random.below(600) : g_random.log_uniform(1024, 200000),
+       "handler");
 }
-// Large objects cost much to fill, so they are taken at fewer steps; the phase changes from operation to operation.
+// Large objects cost much to fill, so they are taken at fewer steps; the phase changes from
+// operation to operation.
 bool turn_of_this_size() { return (g_steps + g_operations) % (1 + g_size / 16384) == 0; }
 void same_class_handler(greg_t*) {
   if (turn_of_this_size()) hold(g_size, "handler, same class");
 }
-void freeing_handler(greg_t*) {  // frees objects of the interrupted code, sometimes takes one of its class
+// Frees objects of the interrupted code, sometimes takes one of its class
+void freeing_handler(greg_t*) {
   if (g_victim_count > 0 && g_random.percent(70)) {
     give(g_victims[--g_victim_count], "handler, object of the interrupted code");
   } else if (turn_of_this_size()) {
@@ -64,7 +69,8 @@ void mixed_handler(greg_t*) {  // calloc, realloc, memalign
   check_prefix(o, size, "handler, realloc");
   api::free(o.address);
   void* aligned = api::memalign(256, size);
-  EXPECT(aligned != nullptr && reinterpret_cast<uintptr_t>(aligned) % 256 == 0, "memalign in the handler");
+  EXPECT(aligned != nullptr && reinterpret_cast<uintptr_t>(aligned) % 256 == 0,
+         "memalign in the handler");
   api::free(aligned);
 }
 
@@ -89,7 +95,8 @@ void child_work() {
   EXPECT(waitpid(grandchild, &status, 0) == grandchild && wait_ok(status), "the grandchild: %s",
          describe(status, why));
 }
-// ---- what is stepped ---------------------------------------------------------------------------------------------
+// ---- what is stepped
+// -------------------------------------------------------------------------------------------------
 constexpr size_t kSizes[] = {32, 200, 1000, 2000, 10000, 40000, 100000, 300000, 600000};
 constexpr size_t kMostObjects = 2600;
 Owned g_objects[kMostObjects];
@@ -138,7 +145,8 @@ void free_all_in_disorder(size_t count) {
   }
 }
 
-// For each size: so many allocations that the first slab or run is used up, then frees that empty it, then hits.
+// For each size: so many allocations that the first slab or run is used up, then frees that empty
+// it, then hits.
 void suite(double part) {
   for (size_t size : kSizes) {
     stage("size", size);
@@ -188,7 +196,8 @@ void run_suite(Handler handler) {
   report();
 }
 
-// The first allocation of the process is stepped: what the allocator sets up once is interrupted everywhere.
+// The first allocation of the process is stepped: what the allocator sets up once is interrupted
+// everywhere.
 void first(Handler handler) {
   g_size = 64;
   start(handler);
@@ -220,12 +229,14 @@ void first_in_child() {
     }
     int status = 0;
     char why[64];
-    EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "child %d: %s", i, describe(status, why));
+    EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "child %d: %s", i,
+           describe(status, why));
   }
   NOTE("4 children");
 }
 
-// Fork at every instruction of hits, and at each 97th of the whole suite (another phase each round).
+// Fork at every instruction of hits, and at each 97th of the whole suite (another phase each
+// round).
 void fork_at_hits() {
   g_fork_every = 1;
   for (size_t size : {size_t{32}, size_t{2000}, size_t{300000}}) {
@@ -258,9 +269,11 @@ void fork_at_first() {
   first(forking_handler);
 }
 
-// ---- with a second thread ----------------------------------------------------------------------------------------
-// Objects of another thread are freed here (collected, sent in batches), and the owner, stepped too, takes them back.
-// Both threads have the handler; only one is stepped at a time, so they take turns by semaphores.
+// ---- with a second thread
+// ---------------------------------------------------------------------------------------- Objects
+// of another thread are freed here (collected, sent in batches), and the owner, stepped too, takes
+// them back. Both threads have the handler; only one is stepped at a time, so they take turns by
+// semaphores.
 sem_t g_to_owner, g_to_main;
 Owned g_remote[kMostObjects];
 size_t g_remote_count = 0;
@@ -314,7 +327,8 @@ pthread_key_t g_end_key;
 void thread_life() {
   start(allocating_handler);
   g_size = 48;
-  // A key made now is higher than the allocator's own, so its destructor runs later and ends the stepping.
+  // A key made now is higher than the allocator's own, so its destructor runs later and ends the
+  // stepping.
   pthread_key_create(&g_end_key, [](void*) {
     STEP_END();
     g_operations++;

@@ -1,5 +1,6 @@
-// A signal handler at every instruction of an operation: the trap flag makes the processor raise SIGTRAP after each one, and what the
-// program has chosen as handler runs. Used by: single_step.cpp, pool_steps.cpp, torn_off.cpp. x86-64 only; nothing of this elsewhere.
+// A signal handler at every instruction of an operation: the trap flag makes the processor raise
+// SIGTRAP after each one, and what the program has chosen as handler runs. Used by:
+// single_step.cpp, pool_steps.cpp, torn_off.cpp. x86-64 only; nothing of this elsewhere.
 #pragma once
 
 #if defined(__x86_64__)
@@ -13,12 +14,14 @@ constexpr long kTrapFlag = 0x100;
 constexpr uint64_t kMostSteps = 20'000'000;  // in one operation; more is an endless loop
 
 // The jump over 128 bytes spares the red zone.
-#define STEP_BEGIN()                                                                                      \
-  asm volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" :: \
-                   : "memory", "cc")
-#define STEP_END()                                                                                          \
-  asm volatile("lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" :: \
-                   : "memory", "cc")
+#define STEP_BEGIN()                                                                             \
+  asm volatile(                                                                                  \
+      "lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" :: \
+          : "memory", "cc")
+#define STEP_END()                                                                                 \
+  asm volatile(                                                                                    \
+      "lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" :: \
+          : "memory", "cc")
 
 using Handler = void (*)(greg_t* registers);
 inline Handler g_handler;
@@ -33,8 +36,9 @@ inline bool g_child = false;
 inline bool g_blocked =
     false;  // the code has blocked SIGTRAP, if it were not for us: no other signal could come
 
-// SIGTRAP while it is blocked ends the process. So a system call that blocks it is done here, without SIGTRAP; one
-// that starts a thread ends the stepping of this operation, since the new thread would inherit the trap flag.
+// SIGTRAP while it is blocked ends the process. So a system call that blocks it is done here,
+// without SIGTRAP; one that starts a thread ends the stepping of this operation, since the new
+// thread would inherit the trap flag.
 inline bool at_system_call(greg_t* r, ucontext_t* context) {
   const auto* code = reinterpret_cast<const unsigned char*>(r[REG_RIP]);
   if (code[0] != 0x0f || code[1] != 0x05) return false;
@@ -50,7 +54,9 @@ inline bool at_system_call(greg_t* r, ucontext_t* context) {
   memcpy(&wanted, reinterpret_cast<void*>(r[REG_RSI]), sizeof wanted);
   memcpy(&mask, &context->uc_sigmask, sizeof mask);
   if (r[REG_RDX] != 0) memcpy(reinterpret_cast<void*>(r[REG_RDX]), &mask, sizeof mask);
-  mask = r[REG_RDI] == SIG_BLOCK ? mask | wanted : r[REG_RDI] == SIG_UNBLOCK ? mask & ~wanted : wanted;
+  mask = r[REG_RDI] == SIG_BLOCK     ? mask | wanted
+         : r[REG_RDI] == SIG_UNBLOCK ? mask & ~wanted
+                                     : wanted;
   g_blocked = (mask & trap) != 0;
   mask &= ~trap;
   memcpy(&context->uc_sigmask, &mask, sizeof mask);
@@ -65,7 +71,8 @@ inline void hurry_string_instruction(greg_t* r) {
   if (code[0] != 0xf3 || r[REG_RCX] <= 8) return;
   bool wide = code[1] == 0x48;
   unsigned char operation = code[wide ? 2 : 1];
-  bool copies = operation == 0xa4 || operation == 0xa5, stores = operation == 0xaa || operation == 0xab;
+  bool copies = operation == 0xa4 || operation == 0xa5,
+       stores = operation == 0xaa || operation == 0xab;
   if (!copies && !stores) return;
   greg_t count = r[REG_RCX] - 8, bytes = operation % 2 == 0 ? count : wide ? count * 8 : count * 4;
   if (operation % 2 != 0 && !wide) return;
@@ -85,9 +92,10 @@ inline void hurry_string_instruction(greg_t* r) {
   r[REG_RCX] = 8;
 }
 
-// A signal inside a restartable sequence sends it back to its start, so stepping alone never gets through one: what the
-// code does when it has come through would never be stepped. So two of three times the sequence runs without steps, as far
-// as a breakpoint behind its last instruction. (If it leaves on another way, the rest of the operation is not stepped.)
+// A signal inside a restartable sequence sends it back to its start, so stepping alone never gets
+// through one: what the code does when it has come through would never be stepped. So two of three
+// times the sequence runs without steps, as far as a breakpoint behind its last instruction. (If it
+// leaves on another way, the rest of the operation is not stepped.)
 struct Sequence {
   uint32_t version, flags;
   uint64_t start, length, aborted;
@@ -97,15 +105,18 @@ inline uint64_t g_passed = 0;     // and run to their end
 inline unsigned char* g_breakpoint = nullptr;
 inline unsigned char g_replaced;
 
-// The instruction that is to be executed next stores the address of a sequence: mov %register, %fs:8(%register).
+// The instruction that is to be executed next stores the address of a sequence: mov %register,
+// %fs:8(%register).
 inline const Sequence* sequence_at(const greg_t* r) {
   const auto* code = reinterpret_cast<const unsigned char*>(r[REG_RIP]);
-  if (code[0] != 0x64 || (code[1] & 0xf8) != 0x48 || code[2] != 0x89 || code[3] >> 6 != 1 || code[4] != 8)
+  if (code[0] != 0x64 || (code[1] & 0xf8) != 0x48 || code[2] != 0x89 || code[3] >> 6 != 1 ||
+      code[4] != 8)
     return nullptr;
   static constexpr int kRegisters[] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP,
                                        REG_RSI, REG_RDI, REG_R8,  REG_R9,  REG_R10, REG_R11,
                                        REG_R12, REG_R13, REG_R14, REG_R15};
-  const auto address = static_cast<uintptr_t>(r[kRegisters[(code[1] & 4) << 1 | (code[3] >> 3 & 7)]]);
+  const auto address =
+      static_cast<uintptr_t>(r[kRegisters[(code[1] & 4) << 1 | (code[3] >> 3 & 7)]]);
   return address % 32 == 0 ? reinterpret_cast<const Sequence*>(address) : nullptr;
 }
 inline void remove_breakpoint() {
@@ -167,12 +178,14 @@ void stepped(const Operation& operation) {
   if (g_operation > g_longest) g_longest = g_operation;
 }
 
-// ---- forks -------------------------------------------------------------------------------------------------------
+// ---- forks
+// -------------------------------------------------------------------------------------------------
 inline void (*g_child_work)();  // what a child does; the program's
 inline uint64_t g_fork_every = 1;
 inline uint64_t g_fork_phase = 0;
 
-inline void end_child() {  // a child that went on with the interrupted operation and has finished it
+// A child that went on with the interrupted operation and has finished it
+inline void end_child() {
   g_child_work();
   _exit(0);
 }
@@ -203,7 +216,8 @@ inline void report_steps() {
   EXPECT(g_sequences < 100 || g_passed > 10, "%llu restartable sequences met, %llu came through",
          static_cast<unsigned long long>(g_sequences), static_cast<unsigned long long>(g_passed));
   NOTE(
-      "%llu steps in %llu operations, at most %llu in one; %llu forks; %llu operations cut short by a clone; "
+      "%llu steps in %llu operations, at most %llu in one; %llu forks; %llu operations cut short "
+      "by a clone; "
       "%llu restartable sequences, %llu came through",
       static_cast<unsigned long long>(g_steps), static_cast<unsigned long long>(g_operations),
       static_cast<unsigned long long>(g_longest), static_cast<unsigned long long>(g_forks),

@@ -1,6 +1,6 @@
-// Storm: threads allocate, resize and free objects of random sizes and exchange them, so that most are freed by
-// another thread than their owner. Checked: contents at each free and realloc, zeroed calloc, alignment, usable size,
-// and that no address is handed out twice.
+// Storm: threads allocate, resize and free objects of random sizes and exchange them, so that most
+// are freed by another thread than their owner. Checked: contents at each free and realloc, zeroed
+// calloc, alignment, usable size, and that no address is handed out twice.
 // Run by: tests/stress/run.sh; also against the prefixed library under sanitizers.
 #include "stress.h"
 
@@ -77,7 +77,8 @@ class Thread {
 
   void resize(Owned& slot) {
     check(slot, "realloc, before");
-    size_t size = random_.percent(50) ? random_size(random_, kLargest) : 1 + random_.below(2 * slot.size);
+    size_t size =
+        random_.percent(50) ? random_size(random_, kLargest) : 1 + random_.below(2 * slot.size);
     if (size > kLargest) size = kLargest;
     g_table.unclaim(slot.address);
     void* p = api::realloc(slot.address, size);

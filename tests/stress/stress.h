@@ -1,13 +1,15 @@
-// What the stress and bounds programs share: the allocator under test, a seeded generator, objects that know what
-// was written into them, a watchdog, memory readings, and the case runner.
-// Used by: tests/stress/*.cpp, tests/bounds/*.cpp. No C++ library code is linked and nothing here allocates, so
-// that a program decides itself when the first allocation happens and a signal handler may use all of it.
+// What the stress and bounds programs share: the allocator under test, a seeded generator, objects
+// that know what was written into them, a watchdog, memory readings, and the case runner.
+// Used by: tests/stress/*.cpp, tests/bounds/*.cpp. No C++ library code is linked and nothing here
+// allocates, so that a program decides itself when the first allocation happens and a signal
+// handler may use all of it.
 //
-// A program is a table of cases: `program list` prints their names, `program NAME` runs one in a process of its own
-// and prints one line, `ok …`, `skipped …` or `FAILED …`. After FAILED the process aborts, so a debugger stops there.
-// Environment: LANEMALLOC_TEST_SCALE (work factor), LANEMALLOC_TEST_SEED, LANEMALLOC_TEST_WATCHDOG (seconds),
-// LANEMALLOC_TEST_HANG=1 (stop for a debugger instead of aborting), LANEMALLOC_TEST_LIBRARY (path that must serve
-// malloc; set by run.sh), LANEMALLOC_TEST_CHECKED=1 (the library runs with checked=1).
+// A program is a table of cases: `program list` prints their names, `program NAME` runs one in a
+// process of its own and prints one line, `ok …`, `skipped …` or `FAILED …`. After FAILED the
+// process aborts, so a debugger stops there. Environment: LANEMALLOC_TEST_SCALE (work factor),
+// LANEMALLOC_TEST_SEED, LANEMALLOC_TEST_WATCHDOG (seconds), LANEMALLOC_TEST_HANG=1 (stop for a
+// debugger instead of aborting), LANEMALLOC_TEST_LIBRARY (path that must serve malloc; set by
+// run.sh), LANEMALLOC_TEST_CHECKED=1 (the library runs with checked=1).
 #pragma once
 
 #include <dlfcn.h>
@@ -36,8 +38,9 @@
 
 namespace stress {
 
-// ---- the allocator under test ------------------------------------------------------------------------------------
-// Either the malloc symbols (drop-in, by LD_PRELOAD) or lane_* of the prefixed library, under a sanitizer.
+// ---- the allocator under test
+// ------------------------------------------------------------------------------------ Either the
+// malloc symbols (drop-in, by LD_PRELOAD) or lane_* of the prefixed library, under a sanitizer.
 #ifdef LANEMALLOC_TEST_PREFIXED
 #define LANEMALLOC_TEST_API(name) lane_##name
 #else
@@ -65,14 +68,17 @@ namespace api {
   LANEMALLOC_TEST_API(free)(p);
 }
 inline void* memalign(size_t align, size_t n) { return LANEMALLOC_TEST_API(memalign)(align, n); }
-inline void* aligned_alloc(size_t align, size_t n) { return LANEMALLOC_TEST_API(aligned_alloc)(align, n); }
+inline void* aligned_alloc(size_t align, size_t n) {
+  return LANEMALLOC_TEST_API(aligned_alloc)(align, n);
+}
 inline int posix_memalign(void** p, size_t align, size_t n) {
   return LANEMALLOC_TEST_API(posix_memalign)(p, align, n);
 }
 inline size_t usable_size(void* p) { return LANEMALLOC_TEST_API(malloc_usable_size)(p); }
 }  // namespace api
 
-// ---- output ------------------------------------------------------------------------------------------------------
+// ---- output
+// -------------------------------------------------------------------------------------------------
 inline const char* g_program = "?";
 inline const char* g_case = "?";
 inline char g_note[512];
@@ -119,7 +125,8 @@ inline void print(int fd, const char* format, ...) {
     _exit(0);                                                                                 \
   } while (0)
 
-// ---- parameters --------------------------------------------------------------------------------------------------
+// ---- parameters
+// -------------------------------------------------------------------------------------------------
 inline double number_from(const char* name, double fallback) {
   const char* text = getenv(name);
   return text != nullptr && *text != 0 ? strtod(text, nullptr) : fallback;
@@ -128,7 +135,9 @@ inline uint64_t scaled(double count) {
   double n = count * number_from("LANEMALLOC_TEST_SCALE", 1);
   return n < 1 ? 1 : static_cast<uint64_t>(n);
 }
-inline uint64_t base_seed() { return static_cast<uint64_t>(number_from("LANEMALLOC_TEST_SEED", 20240607)); }
+inline uint64_t base_seed() {
+  return static_cast<uint64_t>(number_from("LANEMALLOC_TEST_SEED", 20240607));
+}
 inline bool checked_mode() { return number_from("LANEMALLOC_TEST_CHECKED", 0) != 0; }
 
 inline uint64_t mix(uint64_t x) {  // splitmix64's finalizer
@@ -167,7 +176,8 @@ inline size_t random_size(Random& random, size_t largest) {
   return n < largest ? n : largest;
 }
 
-// ---- stages and watchdog -----------------------------------------------------------------------------------------
+// ---- stages and watchdog
+// -------------------------------------------------------------------------------------------------
 struct Stage {
   std::atomic<int> thread{0};
   std::atomic<const char*> text{""};
@@ -183,7 +193,8 @@ inline void stage(const char* text, uint64_t count = 0) {
     int self = thread_id();
     for (Stage& s : g_stages) {
       int nobody = 0;
-      if (s.thread.load(std::memory_order_relaxed) == 0 && s.thread.compare_exchange_strong(nobody, self)) {
+      if (s.thread.load(std::memory_order_relaxed) == 0 &&
+          s.thread.compare_exchange_strong(nobody, self)) {
         t_stage = &s;
         break;
       }
@@ -199,7 +210,9 @@ inline void stage_end() {
 }
 
 inline const int kWatchdogSignal = SIGRTMIN + 7;
-inline int watchdog_seconds() { return static_cast<int>(number_from("LANEMALLOC_TEST_WATCHDOG", 120)); }
+inline int watchdog_seconds() {
+  return static_cast<int>(number_from("LANEMALLOC_TEST_WATCHDOG", 120));
+}
 
 inline int g_watchdog_seconds = 0;
 
@@ -216,8 +229,8 @@ inline void on_watchdog(int) {
   stop_here();
 }
 
-// A timer, not a thread: a process with one thread keeps one. Call it again in a forked child, with fewer seconds, so
-// that it reports before its parent does.
+// A timer, not a thread: a process with one thread keeps one. Call it again in a forked child, with
+// fewer seconds, so that it reports before its parent does.
 inline void arm_watchdog(int seconds = watchdog_seconds()) {
   g_watchdog_seconds = seconds;
   struct sigaction action = {};
@@ -234,10 +247,11 @@ inline void arm_watchdog(int seconds = watchdog_seconds()) {
     FAIL("watchdog: %s", strerror(errno));
 }
 
-// ---- objects that know their contents ----------------------------------------------------------------------------
-// The tag is unique for each object (owner and serial number). The pattern is a function of tag and offset and covers
-// the first and last 64 bytes and a word in each 512, so an overlap of any two objects breaks one of them, and a
-// write that was lost shows. calls: fill after allocating, check before freeing.
+// ---- objects that know their contents
+// ---------------------------------------------------------------------------- The tag is unique
+// for each object (owner and serial number). The pattern is a function of tag and offset and covers
+// the first and last 64 bytes and a word in each 512, so an overlap of any two objects breaks one
+// of them, and a write that was lost shows. calls: fill after allocating, check before freeing.
 struct Owned {
   unsigned char* address = nullptr;
   size_t size = 0;
@@ -279,8 +293,9 @@ inline void check_prefix(const Owned& o, size_t valid, const char* where) {
       uint64_t word;
       memcpy(&word, o.address + i, 8);
       if (word != pattern_word(o.tag, i / 8))
-        FAIL("%s: object %p of %zu bytes (owner %llu, serial %llu) damaged at offset %zu: %016llx", where,
-             static_cast<void*>(o.address), o.size, static_cast<unsigned long long>(o.tag >> 40),
+        FAIL("%s: object %p of %zu bytes (owner %llu, serial %llu) damaged at offset %zu: %016llx",
+             where, static_cast<void*>(o.address), o.size,
+             static_cast<unsigned long long>(o.tag >> 40),
              static_cast<unsigned long long>(o.tag & ((1ull << 40) - 1)), i,
              static_cast<unsigned long long>(word));
     }
@@ -346,13 +361,14 @@ struct alignas(64) SharedSlot {
   }
 };
 
-// Which addresses are handed out: a byte for each 8 bytes of address space, reserved and touched where needed.
-// An address given to two callers at once is seen at the second, whoever writes into it.
+// Which addresses are handed out: a byte for each 8 bytes of address space, reserved and touched
+// where needed. An address given to two callers at once is seen at the second, whoever writes into
+// it.
 class OwnershipTable {
  public:
   bool reserve() {
-    void* p =
-        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return false;
     madvise(p, kBytes, MADV_DONTDUMP);
     madvise(p, kBytes, MADV_NOHUGEPAGE);
@@ -367,12 +383,14 @@ class OwnershipTable {
   void mark(void* p, unsigned char value, const char* complaint) {
     uintptr_t address = reinterpret_cast<uintptr_t>(p);
     if (table_ == nullptr || address >> 47 != 0) return;
-    if (table_[address / 8].exchange(value, std::memory_order_relaxed) == value) FAIL("%p %s", p, complaint);
+    if (table_[address / 8].exchange(value, std::memory_order_relaxed) == value)
+      FAIL("%p %s", p, complaint);
   }
   std::atomic<unsigned char>* table_ = nullptr;
 };
 
-// ---- threads -----------------------------------------------------------------------------------------------------
+// ---- threads
+// -------------------------------------------------------------------------------------------------
 template <class Body>
 struct ThreadStart {
   const Body* body;
@@ -399,7 +417,8 @@ void run_threads(int n, const Body& body, const Meanwhile& meanwhile) {
   for (int i = 0; i < n; i++) {
     starts[i].body = &body;
     starts[i].index = i;
-    int error = pthread_create(&starts[i].thread, &attributes, ThreadStart<Body>::enter, &starts[i]);
+    int error =
+        pthread_create(&starts[i].thread, &attributes, ThreadStart<Body>::enter, &starts[i]);
     EXPECT(error == 0, "pthread_create: %s", strerror(error));
   }
   pthread_attr_destroy(&attributes);
@@ -418,12 +437,14 @@ inline double now() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 inline void pause_for(double seconds) {
-  timespec t = {static_cast<time_t>(seconds),
-                static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
+  timespec t = {
+      static_cast<time_t>(seconds),
+      static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
   nanosleep(&t, nullptr);
 }
 
-// ---- memory readings ---------------------------------------------------------------------------------------------
+// ---- memory readings
+// -------------------------------------------------------------------------------------------------
 constexpr size_t kKiB = 1024, kMiB = 1024 * 1024, kGiB = 1024 * 1024 * 1024;
 
 // A line of /proc/self/smaps_rollup in bytes; exact, where statm may lag behind.
@@ -432,7 +453,8 @@ inline size_t rollup(const char* key) {
   int fd = open("/proc/self/smaps_rollup", O_RDONLY | O_CLOEXEC);
   EXPECT(fd >= 0, "smaps_rollup: %s", strerror(errno));
   size_t length = 0;
-  for (ssize_t n; length < sizeof text - 1 && (n = read(fd, text + length, sizeof text - 1 - length)) > 0;)
+  for (ssize_t n;
+       length < sizeof text - 1 && (n = read(fd, text + length, sizeof text - 1 - length)) > 0;)
     length += static_cast<size_t>(n);
   close(fd);
   text[length] = 0;
@@ -449,7 +471,8 @@ constexpr bool kJudgeResident = true;
 #endif
 
 inline void* map_pages(size_t bytes) {  // memory for the test itself
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   EXPECT(p != MAP_FAILED, "mmap(%zu): %s", bytes, strerror(errno));
   return p;
 }
@@ -463,8 +486,8 @@ inline const char* describe(int status, char (&text)[64]) {
   return text;
 }
 
-// Runs this program again with the arguments `first` and `second` (and the environment given) and returns the number
-// it prints.
+// Runs this program again with the arguments `first` and `second` (and the environment given) and
+// returns the number it prints.
 inline size_t measure_in_new_process(const char* first, const char* second, char** environment) {
   int ends[2];
   EXPECT(pipe2(ends, O_CLOEXEC) == 0, "pipe: %s", strerror(errno));
@@ -472,27 +495,29 @@ inline size_t measure_in_new_process(const char* first, const char* second, char
   EXPECT(child >= 0, "fork: %s", strerror(errno));
   if (child == 0) {
     dup2(ends[1], 1);
-    char* arguments[] = {const_cast<char*>(g_program), const_cast<char*>(first), const_cast<char*>(second),
-                         nullptr};
+    char* arguments[] = {const_cast<char*>(g_program), const_cast<char*>(first),
+                         const_cast<char*>(second), nullptr};
     execve("/proc/self/exe", arguments, environment);
     _exit(126);
   }
   close(ends[1]);
   char text[1024];
   size_t length = 0;
-  for (ssize_t n;
-       length < sizeof text - 1 && (n = read(ends[0], text + length, sizeof text - 1 - length)) != 0;)
+  for (ssize_t n; length < sizeof text - 1 &&
+                  (n = read(ends[0], text + length, sizeof text - 1 - length)) != 0;)
     if (n > 0) length += static_cast<size_t>(n);
   close(ends[0]);
   text[length] = 0;
   int status = 0;
   waitpid(child, &status, 0);
   char why[64];
-  EXPECT(wait_ok(status), "measuring '%s %s': %s: %.400s", first, second, describe(status, why), text);
+  EXPECT(wait_ok(status), "measuring '%s %s': %s: %.400s", first, second, describe(status, why),
+         text);
   return strtoull(text, nullptr, 10);
 }
 
-// ---- cases -------------------------------------------------------------------------------------------------------
+// ---- cases
+// -------------------------------------------------------------------------------------------------
 struct Case {
   const char* name;
   void (*run)();
@@ -506,7 +531,8 @@ inline void check_library() {
   Dl_info info = {};
   void* symbol = dlsym(RTLD_DEFAULT, "malloc");
   EXPECT(symbol != nullptr && dladdr(symbol, &info) != 0, "who serves malloc is unknown");
-  EXPECT(strcmp(info.dli_fname, wanted) == 0, "malloc comes from %s, not from %s", info.dli_fname, wanted);
+  EXPECT(strcmp(info.dli_fname, wanted) == 0, "malloc comes from %s, not from %s", info.dli_fname,
+         wanted);
 #endif
 }
 

@@ -1,6 +1,7 @@
-// Threads that are born and die all the time and leave objects behind, which others free after their owner's exit;
-// destructors of thread-specific data that free and allocate. Checked: contents, and that memory stays bounded.
-// Run by: tests/stress/run.sh; also against the prefixed library under sanitizers.
+// Threads that are born and die all the time and leave objects behind, which others free after
+// their owner's exit; destructors of thread-specific data that free and allocate. Checked:
+// contents, and that memory stays bounded. Run by: tests/stress/run.sh; also against the prefixed
+// library under sanitizers.
 #include "stress.h"
 
 namespace {
@@ -15,10 +16,12 @@ pthread_key_t g_keys[2];
 
 void leave_behind(Owned& o, Random& random, const char* where) {
   while (!g_left[random.below(std::size(g_left))].swap(o)) sched_yield();
-  if (o.address != nullptr) give(o, where);  // the one left earlier, mostly by a thread that is gone
+  // The one left earlier, mostly by a thread that is gone
+  if (o.address != nullptr) give(o, where);
 }
 
-// What a thread keeps until its destructors run. In pages of its own, so that the test itself frees nothing.
+// What a thread keeps until its destructors run. In pages of its own, so that the test itself frees
+// nothing.
 struct Kept {
   Random random;
   Tags tags;
@@ -95,7 +98,8 @@ void churn_threads(const Churn& churn) {
     if (size_t here = resident(); here > most) most = here;
   }
   EXPECT(!kJudgeResident || (late < early + early / 4 + kMayGrow && late < kMost),
-         "memory grows with dead threads: at most %zu KiB in the first half, %zu KiB in the second (limit "
+         "memory grows with dead threads: at most %zu KiB in the first half, %zu KiB in the second "
+         "(limit "
          "%zu KiB)",
          early / kKiB, late / kKiB, kMost / kKiB);
   for (SharedSlot& slot : g_left)
@@ -104,7 +108,8 @@ void churn_threads(const Churn& churn) {
        static_cast<unsigned long long>(waves * kAlive), early / kKiB, late / kKiB);
 }
 
-// An owner that is gone, then all of its objects freed by one other thread, again and again: the slabs come back.
+// An owner that is gone, then all of its objects freed by one other thread, again and again: the
+// slabs come back.
 void freed_after_exit() {
   constexpr size_t kObjects = 40000;
   auto* objects = static_cast<Owned*>(map_pages(sizeof(Owned) * kObjects));
@@ -115,7 +120,8 @@ void freed_after_exit() {
     run_threads(1, [&](int) {
       Random random(round);
       Tags tags;
-      for (size_t i = 0; i < kObjects; i++) objects[i] = take(random.log_uniform(16, 1024), tags.next());
+      for (size_t i = 0; i < kObjects; i++)
+        objects[i] = take(random.log_uniform(16, 1024), tags.next());
     });
     run_threads(1, [&](int) {
       for (size_t i = 0; i < kObjects; i++) give(objects[i], "freed after the owner's exit");
@@ -124,9 +130,10 @@ void freed_after_exit() {
   }
   size_t late = resident();
   EXPECT(late < early + early / 4 + kMayGrow,
-         "%zu KiB resident after a fifth of the rounds, %zu KiB at the end", early / kKiB, late / kKiB);
-  NOTE("%llu rounds; resident %zu KiB, then %zu KiB", static_cast<unsigned long long>(rounds), early / kKiB,
-       late / kKiB);
+         "%zu KiB resident after a fifth of the rounds, %zu KiB at the end", early / kKiB,
+         late / kKiB);
+  NOTE("%llu rounds; resident %zu KiB, then %zu KiB", static_cast<unsigned long long>(rounds),
+       early / kKiB, late / kKiB);
 }
 }  // namespace
 

@@ -1,8 +1,10 @@
-// A handler that leaves malloc, calloc, realloc, free or malloc_trim by a long jump, at each instruction of them: the trap flag makes the
-// processor raise SIGTRAP after each one. Afterwards the thread ends, or goes on allocating first. Checked: whoever allocates and frees
-// later, in this and in other threads, gets what nobody else has, and is served soon; what others had before is as they left it.
-// What a thread was torn out of may be lost, with the object that it was about; that this is not more is seen in
-// tests/borders/threads_end.c. Run by: tests/stress/run.sh. x86-64 only; skipped elsewhere.
+// A handler that leaves malloc, calloc, realloc, free or malloc_trim by a long jump, at each
+// instruction of them: the trap flag makes the processor raise SIGTRAP after each one. Afterwards
+// the thread ends, or goes on allocating first. Checked: whoever allocates and frees later, in this
+// and in other threads, gets what nobody else has, and is served soon; what others had before is as
+// they left it. What a thread was torn out of may be lost, with the object that it was about; that
+// this is not more is seen in tests/borders/threads_end.c. Run by: tests/stress/run.sh. x86-64
+// only; skipped elsewhere.
 #include <semaphore.h>
 #include <setjmp.h>
 
@@ -41,8 +43,9 @@ void exchange(Owned& o, const char* where) {
   o = take(any_size(), g_tags.next());
 }
 
-// ---- what is left half done --------------------------------------------------------------------------------------
-// prepare() runs in the thread before it is stepped, foreign() in the main thread before that.
+// ---- what is left half done
+// -------------------------------------------------------------------------------------- prepare()
+// runs in the thread before it is stepped, foreign() in the main thread before that.
 struct Operation {
   const char* name;
   void (*foreign)();
@@ -117,7 +120,8 @@ constexpr Operation kOperations[] = {
     {"malloc_trim", nothing, warm_up, [] { malloc_trim(0); }},
 };
 
-// ---- jumps -------------------------------------------------------------------------------------------------------
+// ---- jumps
+// -------------------------------------------------------------------------------------------------
 sem_t g_has_left, g_may_end;
 
 void wait(sem_t& semaphore) {
@@ -169,7 +173,8 @@ bool tear_off(const Operation& operation, uint64_t at, bool goes_on, bool meanwh
   return ended;
 }
 
-// At `most` steps of each operation, evenly; at fewer of one that is long (malloc_trim), since it is stepped through up to each of them.
+// At `most` steps of each operation, evenly; at fewer of one that is long (malloc_trim), since it
+// is stepped through up to each of them.
 constexpr uint64_t kStepsOfAJump = 10'000;  // on average, at most
 void tear_off_everywhere(uint64_t most, bool goes_on, bool meanwhile) {
   sem_init(&g_has_left, 0, 0);
@@ -182,7 +187,8 @@ void tear_off_everywhere(uint64_t most, bool goes_on, bool meanwhile) {
     EXPECT(tear_off(operation, kMostSteps, false, false), "%s does not end", operation.name);
     const uint64_t steps = g_operation;
     in_all += steps;
-    const uint64_t jumps = std::max<uint64_t>(1, std::min(most, most * kStepsOfAJump / (steps / 2 + 1)));
+    const uint64_t jumps =
+        std::max<uint64_t>(1, std::min(most, most * kStepsOfAJump / (steps / 2 + 1)));
     const uint64_t every = std::max<uint64_t>(1, steps / jumps);
     for (uint64_t at = 1 + g_random.below(every); at <= steps; at += every) {
       stage(operation.name, at);
@@ -190,7 +196,8 @@ void tear_off_everywhere(uint64_t most, bool goes_on, bool meanwhile) {
     }
   }
   for (Owned& o : g_kept) give(o, "at the end");
-  EXPECT(g_left > std::size(kOperations) / 2, "only %llu jumps", static_cast<unsigned long long>(g_left));
+  EXPECT(g_left > std::size(kOperations) / 2, "only %llu jumps",
+         static_cast<unsigned long long>(g_left));
   NOTE("%llu jumps out of %zu operations of %llu steps", static_cast<unsigned long long>(g_left),
        std::size(kOperations), static_cast<unsigned long long>(in_all));
 }

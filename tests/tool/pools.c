@@ -1,4 +1,5 @@
-// A heap that is nearly full, and a pool. Prints "ready" and stays until SIGTERM. With the argument "unused": allocates nothing.
+// A heap that is nearly full, and a pool. Prints "ready" and stays until SIGTERM. With the argument
+// "unused": allocates nothing.
 #define _GNU_SOURCE
 #include <lanemalloc/heap.h>
 #include <lanemalloc/pool.h>

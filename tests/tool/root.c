@@ -1,4 +1,5 @@
-// A stats root that no library has made: of version argv[2], started if argv[1] is not 0. Prints "ready" and stays.
+// A stats root that no library has made: of version argv[2], started if argv[1] is not 0. Prints
+// "ready" and stays.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,8 @@ struct {
   uint32_t version, size;
   char library[16];
   uint64_t started_at_ns, rest[10];
-} made_root __attribute__((used)) = {{'l', 'a', 'n', 'e', 's', 't', 'a', 't'}, 1, 120, "9.9.9", 0, {0}};
+} made_root
+    __attribute__((used)) = {{'l', 'a', 'n', 'e', 's', 't', 'a', 't'}, 1, 120, "9.9.9", 0, {0}};
 
 __asm__(
     ".pushsection .note.lanemalloc, \"a\", @note\n"

@@ -1,10 +1,12 @@
-// Allocates and waits at places that are known. Called by: test_profile.py, tests/profile/run.sh. sampled MODE [N]:
+// Allocates and waits at places that are known. Called by: test_profile.py, tests/profile/run.sh.
+// sampled MODE [N]:
 //   heap   the places below, once
 //   stay   the same, then "ready", and until SIGTERM, at which it ends by returning from main
 //   grow   "ready", then keep_grown() a thousand times a second for N tenths of a second
 //   meet   four threads allocate all the time, for N tenths of a second
 //   crash  the same as heap, then after a second signal N
-//   forks  the same as heap; a child allocates in keep_in_child(), and another program runs in a second one
+//   forks  the same as heap; a child allocates in keep_in_child(), and another program runs in a
+//          second one
 //   clean  frees all
 #include <pthread.h>
 #include <signal.h>

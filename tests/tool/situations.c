@@ -1,5 +1,6 @@
-// Programs in situations that the tool is to tell of. Usage: situations NAME [N]
-// Prints "ready" once the situation is there, and stays in it until SIGTERM or the end of standard input; then exits normally.
+// Programs in situations that the tool is to tell of. Usage: situations NAME [N] Prints "ready"
+// once the situation is there, and stays in it until SIGTERM or the end of standard input; then
+// exits normally.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -117,7 +118,8 @@ static void lanes(void) {
   stay();
 }
 
-// --- backlog: objects of threads that sleep are freed by another; of each fewer than makes a sender look after the sleeper.
+// --- backlog: objects of threads that sleep are freed by another; of each fewer than makes a
+// sender look after the sleeper.
 enum { kBacklog = 25 };
 static void** of_thread[1024];
 static void* make_and_sleep(void* argument) {
@@ -136,7 +138,8 @@ static void backlog(void) {
   stay();
 }
 
-// --- idle: threads that have freed much of their own and sleep; each less than makes others take it away.
+// --- idle: threads that have freed much of their own and sleep; each less than makes others take
+// it away.
 static void* free_and_sleep(void* argument) {
   (void)argument;
   enum { kObjects = 220 };

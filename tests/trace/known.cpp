@@ -1,4 +1,5 @@
-// A program whose allocation calls are known: it counts them itself, by operation, and prints the counts as JSON.
+// A program whose allocation calls are known: it counts them itself, by operation, and prints the
+// counts as JSON.
 // Called by: tests/trace/check.py, under `lanemalloc trace`. known CASE [ARGUMENT...]
 #include <malloc.h>
 #include <pthread.h>
@@ -72,8 +73,10 @@ void kinds() {
   for (int i = 0; i < 11; ++i) free_aligned_sized(hide(aligned_alloc(256, 1024)), 256, 1024);
   for (int i = 0; i < 12; ++i) operator delete(hide(operator new(1201)));
   for (int i = 0; i < 13; ++i) operator delete[](hide(operator new[](1301)));
-  for (int i = 0; i < 14; ++i) operator delete(hide(operator new(1401, std::nothrow)), std::nothrow);
-  for (int i = 0; i < 15; ++i) operator delete[](hide(operator new[](1501, std::nothrow)), std::nothrow);
+  for (int i = 0; i < 14; ++i)
+    operator delete(hide(operator new(1401, std::nothrow)), std::nothrow);
+  for (int i = 0; i < 15; ++i)
+    operator delete[](hide(operator new[](1501, std::nothrow)), std::nothrow);
   for (int i = 0; i < 16; ++i) operator delete(hide(operator new(1601)), size_t{1601});
   for (int i = 0; i < 17; ++i) operator delete[](hide(operator new[](1701)), size_t{1701});
   const auto line = std::align_val_t{64};
@@ -132,8 +135,9 @@ void threads(int n, long rounds) {
   for (Worker& w : workers) pthread_join(w.thread, nullptr);
 }
 
-// One thread allocates, another frees: as soon as it sees the object, and it looks just when that comes, in a line that its caches do not
-// have. What it does next its CPU may begin before the line is there; so nothing that waits for that comes between.
+// One thread allocates, another frees: as soon as it sees the object, and it looks just when that
+// comes, in a line that its caches do not have. What it does next its CPU may begin before the line
+// is there; so nothing that waits for that comes between.
 struct alignas(1024) Hand {
   std::atomic<void*> object;
 };
@@ -254,7 +258,8 @@ void exits(int n) {
   }
 }
 
-// The child frees what the parent allocated, and has its own; the parent does so too, and reuses the addresses.
+// The child frees what the parent allocated, and has its own; the parent does so too, and reuses
+// the addresses.
 void forks(const char* self) {
   std::vector<void*> shared;
   for (int i = 0; i < 100; ++i) shared.push_back(get(9001));

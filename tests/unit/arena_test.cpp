@@ -17,7 +17,8 @@ class ArenaTest : public EngineTest {
   // As lane_arena_alloc(), whose miss is the process's.
   char* piece(Slot& slot, Bytes size) {
     char* next = arena_.next;
-    if (size >= static_cast<Bytes>(arena_.end - next)) return static_cast<char*>(by(slot).allocate(size));
+    if (size >= static_cast<Bytes>(arena_.end - next))
+      return static_cast<char*>(by(slot).allocate(size));
     return static_cast<char*>(lane_arena_alloc(&arena_, size));
   }
   // So many blocks, by pieces of a fifth of a block.
@@ -48,9 +49,11 @@ TEST_ALL_CONFIGS(ArenaTest, PiecesLieApartAndAreAligned) {
   uint64_t seed = 0;
   for (Bytes alignment : {Bytes{1}, Bytes{16}, Bytes{64}, Bytes{256}, Bytes{4096}, Bytes{1} << 17})
     for (Bytes size : {0, 1, 15, 16, 17, 100, 2000, 2047, 2048, 2049, 8176, 8192, 100000}) {
-      auto* p = static_cast<char*>(alignment == 1 ? piece(t, size) : by(t).allocate_aligned(alignment, size));
+      auto* p = static_cast<char*>(alignment == 1 ? piece(t, size)
+                                                  : by(t).allocate_aligned(alignment, size));
       ASSERT_NE(p, nullptr);
-      EXPECT_EQ(reinterpret_cast<Address>(p) % (alignment < kGranule ? kGranule : alignment), 0u) << size;
+      EXPECT_EQ(reinterpret_cast<Address>(p) % (alignment < kGranule ? kGranule : alignment), 0u)
+          << size;
       fill(p, size, ++seed);
       all.emplace_back(p, size);
     }
@@ -81,7 +84,8 @@ TEST_ALL_CONFIGS(ArenaTest, BlocksHaveTheSizesThatLanesHave) {
     ASSERT_TRUE(OnFake::start(arena_, asked));
     EXPECT_GE(arena_.block_size, asked);
     piece(t, 1);
-    EXPECT_EQ(engine().usable_size(arena_.blocks, engine().find(arena_.blocks).entry), arena_.block_size);
+    EXPECT_EQ(engine().usable_size(arena_.blocks, engine().find(arena_.blocks).entry),
+              arena_.block_size);
     by(t).destroy();
   }
 }
@@ -126,8 +130,8 @@ TEST_ALL_CONFIGS(ArenaTest, SizesBeyondAllMemoryAreRefused) {
   Slot& t = thread();
   piece(t, 100);
   const lane_arena before = arena_;
-  for (Bytes size :
-       {SIZE_MAX, SIZE_MAX - 15, SIZE_MAX - 16, SIZE_MAX - 100, SIZE_MAX / 2, world().region.most_bytes()}) {
+  for (Bytes size : {SIZE_MAX, SIZE_MAX - 15, SIZE_MAX - 16, SIZE_MAX - 100, SIZE_MAX / 2,
+                     world().region.most_bytes()}) {
     EXPECT_EQ(piece(t, size), nullptr) << size;
     EXPECT_EQ(by(t).allocate_aligned(4096, size), nullptr) << size;
     EXPECT_EQ(by(t).reallocate(before.next - 112, 100, size), nullptr) << size;
@@ -395,9 +399,9 @@ TEST_OWNED(ArenaTest, OwnersThatShareAPlaceTakeTurns) {
     arena_.next = arena_.end;  // a fresh block from this thread
     ASSERT_NE(piece(t, 100), nullptr);
   }
-  ASSERT_EQ(
-      static_cast<unsigned>(lane_of(*threads[32])->id()) - static_cast<unsigned>(lane_of(*threads[0])->id()),
-      32u);
+  ASSERT_EQ(static_cast<unsigned>(lane_of(*threads[32])->id()) -
+                static_cast<unsigned>(lane_of(*threads[0])->id()),
+            32u);
   Slot& b = *threads[20];
   const Statistics before = statistics();
   by(b).destroy();
@@ -462,7 +466,8 @@ TEST_ALL_CONFIGS(ArenaTest, WhatAThreadLeftBehindIsGivenBack) {
   EXPECT_EQ(live(), 0u);
 }
 
-// The child may go on with every arena; what it gives back of lanes that were busy is set aside with them.
+// The child may go on with every arena; what it gives back of lanes that were busy is set aside
+// with them.
 TEST_ALL_CONFIGS(ArenaTest, AChildGoesOnWithAnArena) {
   Slot &a = thread(), &b = thread();
   fill_blocks(a, 3);
@@ -500,7 +505,8 @@ class ArenaModelTest : public ArenaTest {
     pieces_.push_back({static_cast<char*>(p), size, seeds_, true});
   }
   void check() {
-    for (const Piece& piece : pieces_) ASSERT_TRUE(is_whole(piece.p, piece.size, piece.seed)) << piece.size;
+    for (const Piece& piece : pieces_)
+      ASSERT_TRUE(is_whole(piece.p, piece.size, piece.seed)) << piece.size;
   }
   Bytes any_size(Random& random) {
     return random.one_in(20)  ? random.below(100000)
@@ -541,7 +547,8 @@ void ArenaModelTest::step(Random& random) {
       add(by(*slot_).allocate_aligned(Bytes{1} << random.below(13), size), size);
       break;
     case 1:
-    case 2:  // The last piece that was added may be resized or taken back, unless a checkpoint counts it.
+    // The last piece that was added may be resized or taken back, unless a checkpoint counts it.
+    case 2:
     case 3:
       if (!pieces_.empty() && (points_.empty() || points_.back().pieces < pieces_.size())) {
         Piece last = pieces_.back();
@@ -582,7 +589,10 @@ TEST_ALL_CONFIGS(ArenaModelTest, AnythingAtRandom) {
   for (int i = 0; i < 3; ++i) thread();
   slot_ = &slots_[0];
   for (int round = 0; round < 4; ++round) {
-    ASSERT_TRUE(OnFake::start(arena_, round == 0 ? 256 : round == 1 ? 0 : round == 2 ? 40000 : 1000));
+    ASSERT_TRUE(OnFake::start(arena_, round == 0   ? 256
+                                      : round == 1 ? 0
+                                      : round == 2 ? 40000
+                                                   : 1000));
     for (int i = 0; i < 3000 / kShorter; ++i) {
       step(random);
       if (HasFatalFailure()) return;

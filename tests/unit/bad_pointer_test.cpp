@@ -20,8 +20,9 @@ TEST_ALL_CONFIGS(BadPointerTest, WhatIsNotOursIsToldAndChangesNothing) {
   EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() - 16)), Verdict::kNotOurs);
   EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() + world().region.most_bytes())),
             Verdict::kNotOurs);
-  EXPECT_EQ(free(t, reinterpret_cast<void*>(world().region.base() + world().region.most_bytes() - 16)),
-            Verdict::kNotInUse);
+  EXPECT_EQ(
+      free(t, reinterpret_cast<void*>(world().region.base() + world().region.most_bytes() - 16)),
+      Verdict::kNotInUse);
   EXPECT_EQ(free(t, reinterpret_cast<void*>(16)), Verdict::kNotOurs);
   EXPECT_EQ(statistics().bad_pointers, 6u);
   EXPECT_EQ(statistics().live_objects, 1u);
@@ -88,7 +89,8 @@ TEST_ALL_CONFIGS(BadPointerTest, CheckedServesAlignedZeroedAndResizedObjectsToo)
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
-TEST_ALL_CONFIGS(BadPointerTest, UncheckedADoubleFreeOnTheSlabsListIsToldBeforeAnythingIsHandedOutTwice) {
+TEST_ALL_CONFIGS(BadPointerTest,
+                 UncheckedADoubleFreeOnTheSlabsListIsToldBeforeAnythingIsHandedOutTwice) {
   Slot& t = thread();
   std::vector<void*> all;
   const unsigned n = capacity_of(class_of(64));
@@ -143,8 +145,8 @@ TEST_ALL_CONFIGS(BadPointerTest, MoreFreesThanObjectsAreToldAndNothingIsHandedOu
   reports.clear();
 }
 
-// Freed although it waits in the bin: the bin leads into the slab's list then. With a long list to more objects than are in use, with a
-// short one in a circle once it is put back.
+// Freed although it waits in the bin: the bin leads into the slab's list then. With a long list to
+// more objects than are in use, with a short one in a circle once it is put back.
 TEST_ALL_CONFIGS(BadPointerTest, AnObjectOfTheBinThatIsFreedAgainIsToldAfterTheBinIsPutBack) {
   for (const size_t listed : {1, 40}) {
     SCOPED_TRACE(listed);
@@ -170,7 +172,8 @@ TEST_ALL_CONFIGS(BadPointerTest, AnObjectOfTheBinThatIsFreedAgainIsToldAfterTheB
   }
 }
 
-// As many frees as it has objects, one of them a double one, which makes a circle further down its list than a refill looks.
+// As many frees as it has objects, one of them a double one, which makes a circle further down its
+// list than a refill looks.
 TEST_ALL_CONFIGS(BadPointerTest, ASlabThatLooksEmptyByADoubleFreeIsNotCarvedAnew) {
   Slot& t = thread();
   const unsigned n = capacity_of(class_of(64));
@@ -189,7 +192,8 @@ TEST_ALL_CONFIGS(BadPointerTest, ASlabThatLooksEmptyByADoubleFreeIsNotCarvedAnew
   reports.clear();
 }
 
-// Fills slabs of 4 KiB objects, and frees as many objects of the first one as it has, but one of them twice and one never.
+// Fills slabs of 4 KiB objects, and frees as many objects of the first one as it has, but one of
+// them twice and one never.
 class DamagedSlabTest : public BadPointerTest {
  protected:
   void damage(Slot& t, bool second_partial) {

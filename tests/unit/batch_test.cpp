@@ -1,4 +1,5 @@
-// Batch: freed objects name each other on their way to their lane. (Through the inbox, and its interleavings: tests/model.)
+// Batch: freed objects name each other on their way to their lane. (Through the inbox, and its
+// interleavings: tests/model.)
 #include "slab/batch.h"
 
 #include <cstring>
@@ -45,7 +46,8 @@ class BatchTest : public testing::Test {
     std::reverse(rows.begin(), rows.end());
     return rows;
   }
-  // The objects that a batch holds, in order of address; they may be written to when they are visited.
+  // The objects that a batch holds, in order of address; they may be written to when they are
+  // visited.
   static std::vector<Object*> visited(Object* first) {
     std::vector<Object*> seen;
     Batch::for_each(first, [&](Object* object) {
@@ -111,7 +113,8 @@ TEST_F(BatchTest, AHolderNamesAsManyAsFitIntoItsFirstLine) {
   EXPECT_EQ(Batch::places_in(16), 0u);
   EXPECT_EQ(Batch::places_in(32), 2 * sizeof(Object*));
   EXPECT_EQ(Batch::places_in(48), 4 * sizeof(Object*));
-  for (Bytes size : {Bytes{64}, Bytes{80}, kSlabMax}) EXPECT_EQ(Batch::places_in(size), 6 * sizeof(Object*));
+  for (Bytes size : {Bytes{64}, Bytes{80}, kSlabMax})
+    EXPECT_EQ(Batch::places_in(size), 6 * sizeof(Object*));
 }
 
 TEST_F(BatchTest, ObjectsOf16BytesAreHoldersAll) {
@@ -164,7 +167,8 @@ TEST_F(BatchTest, TheLastObjectDoesNotJoinItsRowTwice) {
   for (int before = 0; before < 3; ++before) {
     add(64, 1);
     for (int i = 0; i <= before; ++i) add(64, 2);
-    EXPECT_FALSE(batch_.add(objects_.back().first, MapEntry(2), [] { return Batch::places_in(64); }));
+    EXPECT_FALSE(
+        batch_.add(objects_.back().first, MapEntry(2), [] { return Batch::places_in(64); }));
     EXPECT_EQ(visited(batch_.take()), added());
     memory_.clear();
     objects_.clear();

@@ -100,8 +100,8 @@ TEST_ALL_CONFIGS(ChooseEntryTest, AHandlerMayComeBetweenTwoEntries) {
   Slot& t = thread();
   void* p = take(t, 100);
   size_t missed = 2000;  // no bin has one yet
-  for (Entry to :
-       {Entry::kShared, Entry::kPerCpu, Entry::kOwned, Entry::kPerCpu, Entry::kShared, Entry::kOwned}) {
+  for (Entry to : {Entry::kShared, Entry::kPerCpu, Entry::kOwned, Entry::kPerCpu, Entry::kShared,
+                   Entry::kOwned}) {
     in_handler(t, [&] {
       ASSERT_TRUE(engine().choose_entry(settings_of(to)));
       void* q = take(t, 100);
@@ -154,7 +154,8 @@ TEST_ALL_CONFIGS(ChooseEntryTest, NothingIsLostWhileTheEntryChangesUnderThreadsT
 
 // --- What cannot be had.
 
-TEST_ALL_CONFIGS(ChooseEntryTest, WithoutNumbersOrRestartTheStartFallsBackToAsManySharedLanesAsCpus) {
+TEST_ALL_CONFIGS(ChooseEntryTest,
+                 WithoutNumbersOrRestartTheStartFallsBackToAsManySharedLanesAsCpus) {
   Fake::cpu_count = 5;
   for (const bool numbers : {false, true}) {
     Fake::number = numbers ? 0 : kNoNumber;

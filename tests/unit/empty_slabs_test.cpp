@@ -1,4 +1,5 @@
-// Empty slabs: a lane keeps them for itself, and lets go of them before fresh memory is taken, by whomever; later at any rate.
+// Empty slabs: a lane keeps them for itself, and lets go of them before fresh memory is taken, by
+// whomever; later at any rate.
 #include "fixture.h"
 
 namespace lanemalloc {
@@ -23,7 +24,8 @@ class EmptySlabsTest : public EngineTest {
     give_all(t, take_slabs(t, slabs + 1, size));  // the bin's own slab is none of them
     ASSERT_EQ(lane_of(t)->empty_blocks(), slabs);
   }
-  // Bytes that are in use, lie in a lane, or are free and were not given back: what has been fresh once.
+  // Bytes that are in use, lie in a lane, or are free and were not given back: what has been fresh
+  // once.
   Bytes touched() {
     const RunStatistics runs = statistics().runs;
     return runs.claimed - runs.clean;
@@ -119,7 +121,8 @@ TEST_ALL_CONFIGS(EmptySlabsTest, AFewOfAnotherLaneStay) {
   EXPECT_EQ(lane_of(a)->empty_blocks(), Lane<Fake>::kMuch - 1);
 }
 
-// What lies free in bins and in partly used slabs too, as long as nobody has taken the lane up; then it is that thread's.
+// What lies free in bins and in partly used slabs too, as long as nobody has taken the lane up;
+// then it is that thread's.
 TEST_OWNED(EmptySlabsTest, OfALaneWhoseThreadHasExitedEverythingFreeIsCollected) {
   Slot &a = thread(), &b = thread();
   give(b, take(b, kSize));  // so that it has a lane, and does not take up the other
@@ -157,7 +160,8 @@ TEST_OWNED(EmptySlabsTest, OfExitedThreadsOneLaneIsEmptiedAtATimeAndAllWithoutMe
   }
   for (Lane<Fake>* lane : left) engine().thread_exits(*lane->owner_slot());
   const auto full = [&] {
-    return std::count_if(left.begin(), left.end(), [](Lane<Fake>* lane) { return lane->was_left_full(); });
+    return std::count_if(left.begin(), left.end(),
+                         [](Lane<Fake>* lane) { return lane->was_left_full(); });
   };
   Visit visit(this, true);
   EXPECT_TRUE(world().collect_empties(Need::kSome, nullptr, visit));
@@ -166,7 +170,8 @@ TEST_OWNED(EmptySlabsTest, OfExitedThreadsOneLaneIsEmptiedAtATimeAndAllWithoutMe
   EXPECT_EQ(full(), 0);
   EXPECT_FALSE(world().collect_empties(Need::kAll, nullptr, visit));
   for (Lane<Fake>* lane : left) lane->leave_full(true);
-  EXPECT_FALSE(world().collect_empties(Need::kAll, nullptr, visit)) << "there was nothing to give back";
+  EXPECT_FALSE(world().collect_empties(Need::kAll, nullptr, visit))
+      << "there was nothing to give back";
   give_all(thread(), kept);
 }
 
@@ -178,7 +183,8 @@ TEST_ALL_CONFIGS(EmptySlabsTest, WithoutMemoryWhoGivesBackIsWaitedFor) {
   Lane<Fake>* lane = lane_of(a);
   Visit other(&b, true);
   ASSERT_TRUE(lane->try_hold(other));
-  EXPECT_FALSE(world().collect_empties(Need::kAll, nullptr, other)) << "who is in a lane does not wait";
+  EXPECT_FALSE(world().collect_empties(Need::kAll, nullptr, other))
+      << "who is in a lane does not wait";
   Fake::fail(Fake::Call::kClaim, 1);
   std::vector<void*> all;
   in_handler(c, [&] {
@@ -283,7 +289,8 @@ TEST_ALL_CONFIGS(EmptySlabsTest, WhereThereIsNoMemoryEvenAFewAreGivenBack) {
     for (void* p; (p = engine().allocate(size, b)) != nullptr;) all.push_back(p);
     Fake::fail_never();
     EXPECT_EQ(lane_of(a)->empty_blocks(), 0u);
-    EXPECT_LT(statistics().runs.dirty + statistics().runs.clean, bytes_of(slab_blocks_of(class_of(size))));
+    EXPECT_LT(statistics().runs.dirty + statistics().runs.clean,
+              bytes_of(slab_blocks_of(class_of(size))));
     give_all(b, all);
   }
 }

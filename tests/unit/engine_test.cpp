@@ -22,7 +22,8 @@ TEST_ALL_CONFIGS(EngineTest, ObjectsOfEverySizeAreAlignedApartAndWhole) {
       kept.push_back({p, engine().usable_size(p, found.entry)});
     }
   }
-  for (size_t i = 0; i < kept.size(); ++i) EXPECT_TRUE(is_whole(kept[i].p, kept[i].size, i)) << kept[i].size;
+  for (size_t i = 0; i < kept.size(); ++i)
+    EXPECT_TRUE(is_whole(kept[i].p, kept[i].size, i)) << kept[i].size;
   for (const Kept& k : kept) give(t, k.p);
   EXPECT_EQ(statistics().live_objects, 0u);
   EXPECT_EQ(statistics().live_bytes, 0u);
@@ -47,7 +48,8 @@ TEST_ALL_CONFIGS(EngineTest, NullIsFreedInPeace) {
 
 TEST_ALL_CONFIGS(EngineTest, SizesBeyondTheRegionAreRefused) {
   Slot& t = thread();
-  for (Bytes size : {world().region.most_bytes(), world().region.most_bytes() + 1, ~Bytes{0} / 2, ~Bytes{0}})
+  for (Bytes size :
+       {world().region.most_bytes(), world().region.most_bytes() + 1, ~Bytes{0} / 2, ~Bytes{0}})
     EXPECT_EQ(engine().allocate(size, t), nullptr) << size;
   for (Bytes alignment = Bytes{1} << 40; alignment != 0; alignment *= 2)
     EXPECT_EQ(engine().allocate_aligned(64, alignment, t), nullptr) << alignment;
@@ -58,8 +60,8 @@ TEST_ALL_CONFIGS(EngineTest, AlignedObjectsAreAligned) {
   Slot& t = thread();
   std::vector<void*> all;
   for (Bytes alignment = 1; alignment <= (Bytes{16} << 20); alignment *= 2) {
-    for (Bytes size :
-         {Bytes{0}, Bytes{1}, Bytes{24}, Bytes{100}, Bytes{1025}, Bytes{5000}, Bytes{70000}, Bytes{300000}}) {
+    for (Bytes size : {Bytes{0}, Bytes{1}, Bytes{24}, Bytes{100}, Bytes{1025}, Bytes{5000},
+                       Bytes{70000}, Bytes{300000}}) {
       void* p = engine().allocate_aligned(size, alignment, t);
       ASSERT_NE(p, nullptr) << size << " at " << alignment;
       EXPECT_EQ(reinterpret_cast<Address>(p) % alignment, 0u) << size;

@@ -1,5 +1,6 @@
-// What every unit test stands on: FakeTest (a fresh fake platform, a test over every configuration, a broken invariant is
-// a failed test and not the end of all), and EngineTest (an engine whose threads are slots).
+// What every unit test stands on: FakeTest (a fresh fake platform, a test over every configuration,
+// a broken invariant is a failed test and not the end of all), and EngineTest (an engine whose
+// threads are slots).
 // Called by: *_test.cpp.
 #pragma once
 
@@ -20,7 +21,8 @@
 
 namespace lanemalloc {
 
-// Runs `body`; false if a CHECK in it (or in what it calls) stopped. What it left behind must not be used again.
+// Runs `body`; false if a CHECK in it (or in what it calls) stopped. What it left behind must not
+// be used again.
 class Guard {
  public:
   static bool survives(const std::function<void()>& body) {
@@ -57,8 +59,9 @@ class Guard {
   static inline thread_local sigjmp_buf* here_ = nullptr;
 };
 
-#define EXPECT_HOLDS(statement) \
-  EXPECT_TRUE(::lanemalloc::Guard::survives([&] { statement; })) << "a CHECK failed in: " #statement
+#define EXPECT_HOLDS(statement)                                                       \
+  EXPECT_TRUE(::lanemalloc::Guard::survives([&] { statement; })) << "a CHECK failed " \
+                                                                    "in: " #statement
 
 struct Config {
   Bytes page;
@@ -182,7 +185,8 @@ inline std::vector<Bytes> telling_sizes() {
   for (unsigned c = 1; c < kClassCount; ++c)
     for (Bytes s : {size_of(static_cast<SizeClass>(c)) - 1, size_of(static_cast<SizeClass>(c))})
       sizes.push_back(s);
-  for (Bytes s : {kSlabMax + 1, Bytes{300000}, Bytes{1} << 20, (Bytes{3} << 20) + 17}) sizes.push_back(s);
+  for (Bytes s : {kSlabMax + 1, Bytes{300000}, Bytes{1} << 20, (Bytes{3} << 20) + 17})
+    sizes.push_back(s);
   return sizes;
 }
 
@@ -193,9 +197,10 @@ class Stopped {
     if (is_busy(gate_) || gate_ == &no_lane_gate || gate_ == &exited_gate) return;
     Lane<Fake>* lane = static_cast<Lane<Fake>*>(gate_);
     uint32_t free = lane->free_here();
-    const bool entered = lane->how == Entry::kShared   ? lane->try_lock(visit_)
-                         : lane->how == Entry::kPerCpu ? lane->here.compare_exchange_strong(free, kTakenHere)
-                                                       : false;
+    const bool entered = lane->how == Entry::kShared ? lane->try_lock(visit_)
+                         : lane->how == Entry::kPerCpu
+                             ? lane->here.compare_exchange_strong(free, kTakenHere)
+                             : false;
     if (entered) lane_ = lane;
   }
   void leave() {
@@ -227,7 +232,8 @@ class EngineTest : public FakeTest {
     FakeTest::TearDown();
   }
 
-  // A fresh engine over a fresh platform of the same configuration; what the test has set of it stays.
+  // A fresh engine over a fresh platform of the same configuration; what the test has set of it
+  // stays.
   void begin(Settings settings) {
     settings.entry = config().entry;
     settings.shared_lanes = kSharedLanes;
@@ -238,7 +244,8 @@ class EngineTest : public FakeTest {
     engine_.reset();
     if (started_) Fake::release_all();
     engine_ = std::make_unique<FakeEngine>();
-    started_ = engine_->start(settings, [](Verdict why, const void* p) { reports.push_back({why, p}); });
+    started_ =
+        engine_->start(settings, [](Verdict why, const void* p) { reports.push_back({why, p}); });
     if (!started_) return;
     engine_->set_exit_watch([](Slot&) { return true; });
     if (!Fake::single) engine_->scavenger_begins();
@@ -251,7 +258,8 @@ class EngineTest : public FakeTest {
 
   static constexpr uint32_t kSharedLanes = 2;
 
-  // A thread: the tests play several on one. Two that were made one after the other run on different CPUs.
+  // A thread: the tests play several on one. Two that were made one after the other run on
+  // different CPUs.
   static uint32_t cpu_of(const Slot& slot) {
     return static_cast<uint32_t>(reinterpret_cast<Address>(&slot) / sizeof(Slot)) % Fake::cpu_count;
   }
@@ -265,8 +273,9 @@ class EngineTest : public FakeTest {
     thread.leave();
   }
 
-  // As many lanes as a few threads on a few CPUs need. For tests whose slabs change hands while several threads work: that a
-  // lane has been made is told to others by a fence, which the thread sanitizer does not follow.
+  // As many lanes as a few threads on a few CPUs need. For tests whose slabs change hands while
+  // several threads work: that a lane has been made is told to others by a fence, which the thread
+  // sanitizer does not follow.
   void make_lanes() {
     LaneTable<Fake>& lanes = world().lanes;
     for (uint32_t i = 0; i < 8; ++i) lanes.shared(i), lanes.here(i);
@@ -288,7 +297,9 @@ class EngineTest : public FakeTest {
     return static_cast<Lane<Fake>*>(gate);
   }
   Owner owner_of(const void* p) { return engine_->find(p).entry.owner(); }
-  SizeClass class_at(const void* p) { return world().region.size_class_at(world().region.distance(p)); }
+  SizeClass class_at(const void* p) {
+    return world().region.size_class_at(world().region.distance(p));
+  }
   NOINLINE Statistics statistics() {
     auto s = std::make_unique<Statistics>();
     engine_->statistics(*s);
@@ -310,7 +321,8 @@ class EngineTest : public FakeTest {
     const Scavenger<Fake>& scavenger = world().scavenger;
     return scavenger.is_running() && scavenger.period_ms() != 0 && scavenger.is_wanted();
   }
-  // Runs the scavenger's loop up to the end of `n` passes, as its thread would. False if it came to rest or to its end before.
+  // Runs the scavenger's loop up to the end of `n` passes, as its thread would. False if it came to
+  // rest or to its end before.
   bool passes(int n) {
     if (!world().scavenger.is_running()) return false;
     scavenger_ = &world().scavenger;
@@ -336,7 +348,8 @@ class EngineTest : public FakeTest {
   static constexpr int kPassesDone = 1;
   static constexpr int kAtRest = 2;
 
-  // The scavenger sleeps between two passes while the clock moves on, and at rest until somebody pokes it.
+  // The scavenger sleeps between two passes while the clock moves on, and at rest until somebody
+  // pokes it.
   static bool wait_in_scavenger(const void* word, uint64_t most_ms) {
     const auto into = reinterpret_cast<Address>(word) - reinterpret_cast<Address>(scavenger_);
     if (into >= sizeof *scavenger_) return false;  // a lock

@@ -1,5 +1,5 @@
-// Fork: what the child finds. The test plays it on one thread: before_fork(), then after_fork_in_child() with the other
-// threads' slots, lanes and locks as they would be copied.
+// Fork: what the child finds. The test plays it on one thread: before_fork(), then
+// after_fork_in_child() with the other threads' slots, lanes and locks as they would be copied.
 #include "fixture.h"
 
 namespace lanemalloc {
@@ -32,7 +32,8 @@ TEST_ALL_CONFIGS(ForkTest, TheParentGoesOnAsBefore) {
   take(b, 48);
   const Owner id = lane_of(a)->id();
   engine().before_fork(a);
-  for (const Lock<Fake>* lock : {&world().depot.lock(), &world().runs.lock(), &world().runs.growth_lock()}) {
+  for (const Lock<Fake>* lock :
+       {&world().depot.lock(), &world().runs.lock(), &world().runs.growth_lock()}) {
     EXPECT_FALSE(lock->is_held());
     EXPECT_EQ(lock->is_closed(), !config().single);
   }
@@ -266,7 +267,8 @@ TEST_ALL_CONFIGS(ForkTest, AHandlerThatForksInsideItsLaneFindsItAgainInTheChild)
   expect_nothing_is_handed_out_twice(a, live);
 }
 
-TEST_ALL_CONFIGS(ForkTest, AHandlerThatForksInsideALockFindsItHeldInTheChildAndItsThreadReleasesIt) {
+TEST_ALL_CONFIGS(ForkTest,
+                 AHandlerThatForksInsideALockFindsItHeldInTheChildAndItsThreadReleasesIt) {
   Slot& a = thread();
   take(a, 48);
   Gate* gate = Owned::enter(a);
@@ -295,7 +297,8 @@ TEST_ALL_CONFIGS(ForkTest, WhenAnotherThreadHeldTheRunsOnlyWhatTheyGuardIsGivenU
   ASSERT_TRUE(world().runs.lock().acquire(holder));
   in_handler(a, [&] { fork_in_child(a); });
   EXPECT_FALSE(world().runs.lock().is_held());
-  for (int i = 1; i < 30; i += 2) give(a, large[static_cast<size_t>(i)]);  // between runs that are given up
+  // Between runs that are given up
+  for (int i = 1; i < 30; i += 2) give(a, large[static_cast<size_t>(i)]);
   engine().check_invariants();
   for (int i = 0; i < 40; ++i) live.push_back(take(a, 300000 + 10000 * i));
   expect_nothing_is_handed_out_twice(a, live);
@@ -336,8 +339,9 @@ TEST_ALL_CONFIGS(ForkTest, ABatchWhoseGiverIsGoneIsTakenInTheChild) {
   Slot &a = thread(), &b = thread();
   void* p = take(a, 100);
   give(b, p);
-  engine().thread_exits(b);                                              // sends it
-  static_cast<Object*>(p)->earlier.store(reinterpret_cast<Object*>(1));  // and stops before it wrote its link
+  engine().thread_exits(b);  // sends it
+  // And stops before it wrote its link
+  static_cast<Object*>(p)->earlier.store(reinterpret_cast<Object*>(1));
   fork_in_child(a);
   engine().trim(a);
   EXPECT_EQ(statistics().in_flight_objects, 0u);

@@ -1,4 +1,5 @@
-// Heaps: sizes, frees with and without a size, limits along the parents, walks, and the end of all at once.
+// Heaps: sizes, frees with and without a size, limits along the parents, walks, and the end of all
+// at once.
 #include "heap/heap.h"
 
 #include <map>
@@ -26,7 +27,8 @@ class HeapTest : public EngineTest {
   // A heap without a name of its own, ended at the end of the test unless the test does.
   FakeHeap& make(Bytes limit = 0, FakeHeap* parent = nullptr, Bytes soft = 0) {
     heaps_.push_back(std::make_unique<FakeHeap>(engine(), kSource, "test", parent));
-    EXPECT_TRUE(heaps_.back()->start(limit, soft, soft != 0 ? &HeapTest::on_soft : nullptr, this, t()));
+    EXPECT_TRUE(
+        heaps_.back()->start(limit, soft, soft != 0 ? &HeapTest::on_soft : nullptr, this, t()));
     return *heaps_.back();
   }
   uint64_t end(FakeHeap& heap) {
@@ -86,7 +88,8 @@ TEST_ALL_CONFIGS(HeapTest, ObjectsOfEverySizeAreAlignedApartAndWhole) {
   EXPECT_EQ(count.bytes, bytes);
   EXPECT_LE(bytes, heap.budget().used());
   for (size_t i = 0; i < kept.size(); ++i)
-    EXPECT_EQ(give(heap, t(), kept[i].p, i % 2 == 0 ? FakeHeap::kUnknown : kept[i].asked), Verdict::kGood);
+    EXPECT_EQ(give(heap, t(), kept[i].p, i % 2 == 0 ? FakeHeap::kUnknown : kept[i].asked),
+              Verdict::kGood);
   EXPECT_EQ(heap.count(t()).objects, 0u);
   EXPECT_EQ(end(heap), 0u);
   EXPECT_EQ(statistics().live_objects, 0u);
@@ -143,7 +146,8 @@ TEST_ALL_CONFIGS(HeapTest, ReallocKeepsWhatWasThere) {
   void* p = take(heap, t(), size);
   fill(p, size, 1);
   for (int i = 0; i < 300; ++i) {
-    const Bytes next = random.one_in(10) ? random.between(1, Bytes{6} << 20) : random.between(1, 5000);
+    const Bytes next =
+        random.one_in(10) ? random.between(1, Bytes{6} << 20) : random.between(1, 5000);
     std::vector<std::byte> copy(static_cast<std::byte*>(p),
                                 static_cast<std::byte*>(p) + std::min(size, next));
     p = heap.reallocate(p, next, t(i % 2));
@@ -248,8 +252,9 @@ TEST_ALL_CONFIGS(HeapTest, AWalkSeesEachLiveObjectOnce) {
       give(heap, slot, it->first);
       live.erase(it);
     } else {
-      void* p = take(heap, slot,
-                     random.one_in(200) ? random.between(kSlabMax, Bytes{2} << 20) : random.between(1, 9000));
+      void* p = take(
+          heap, slot,
+          random.one_in(200) ? random.between(kSlabMax, Bytes{2} << 20) : random.between(1, 9000));
       live[p] = heap.usable_size(p);
     }
   }
@@ -328,7 +333,8 @@ TEST_ALL_CONFIGS(HeapTest, ThreadsThatEndLeaveTheirObjects) {
 TEST_ALL_CONFIGS(HeapTest, OutOfMemoryAtAnyStepIsNull) {
   for (int step = 0; step < 40; ++step) {
     FakeHeap& heap = make();
-    Fake::fail(step % 2 == 0 ? Fake::Call::kClaim : Fake::Call::kExtend, static_cast<uint64_t>(step / 2 + 1));
+    Fake::fail(step % 2 == 0 ? Fake::Call::kClaim : Fake::Call::kExtend,
+               static_cast<uint64_t>(step / 2 + 1));
     for (int i = 0; i < 50; ++i) {
       void* p = heap.allocate(Bytes{1} << (4 + i % 18), kGranule, t(i % 2));
       if (p != nullptr) fill(p, 16, 1);

@@ -95,7 +95,9 @@ class KeptRunsTest : public FakeTest {
   void give(BlockIndex at, BlockCount n) { runs_.free(at, n, visit_); }
   uint64_t purged() const { return runs_.statistics().purged >> kBlockShift; }
   uint64_t dirty() const { return runs_.statistics().dirty >> kBlockShift; }
-  uint64_t resident() const { return (runs_.statistics().claimed - runs_.statistics().clean) >> kBlockShift; }
+  uint64_t resident() const {
+    return (runs_.statistics().claimed - runs_.statistics().clean) >> kBlockShift;
+  }
 
   static constexpr int64_t kDecay = 1000;
   Region<Fake> region_;

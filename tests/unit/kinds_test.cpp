@@ -1,5 +1,5 @@
-// Kinds: what lanes and the engine do for them, seen through pools. Batches to other lanes, slabs that rest, exits, memory that
-// cannot be had, figures.
+// Kinds: what lanes and the engine do for them, seen through pools. Batches to other lanes, slabs
+// that rest, exits, memory that cannot be had, figures.
 #include <map>
 
 #include "pools.h"
@@ -73,7 +73,8 @@ TEST_OWNED(KindsTest, ALaneThatWasTakenAwayIsHitAgainAfterItsOwnerHasMissed) {
 
 // --- Handles.
 
-// What the head of slab/handle.h says, for each place: between two labels, or beside one, nothing reads as what would lead there.
+// What the head of slab/handle.h says, for each place: between two labels, or beside one, nothing
+// reads as what would lead there.
 TEST(HandleTest, OnlyAHandleFindsItselfAmongTheLabels) {
   uint64_t random = 1;
   for (uint32_t number = 0; number < Labels::kHits; ++number) {
@@ -83,7 +84,8 @@ TEST(HandleTest, OnlyAHandleFindsItselfAmongTheLabels) {
       ASSERT_EQ(Labels::place(handle), number * sizeof(Handle));
       ASSERT_EQ(number_of(handle), number);
       const Handle kinds[] = {0, handle, handle | Labels::kMissed};
-      const Handle next = (round & 1) != 0 ? 0 : make_handle(number + 1, random >> 24) | (round >> 1 & 1);
+      const Handle next =
+          (round & 1) != 0 ? 0 : make_handle(number + 1, random >> 24) | (round >> 1 & 1);
       for (const Handle label : kinds) {
         const Handle both[] = {number == 0 ? 0 : label, next};
         for (Bytes into = 1; into < sizeof(Handle); ++into) {
@@ -91,7 +93,8 @@ TEST(HandleTest, OnlyAHandleFindsItselfAmongTheLabels) {
           memcpy(&value, reinterpret_cast<const std::byte*>(both) + into, sizeof value);
           const Bytes there = number * sizeof(Handle) + into;
           // The library asks for what it is given with kMissed too.
-          if (Labels::place(value) == there || (value % 2 != 0 && Labels::place(value - 1) == there))
+          if (Labels::place(value) == there ||
+              (value % 2 != 0 && Labels::place(value - 1) == there))
             FAIL() << std::hex << label << ' ' << next << ' ' << into;
         }
       }
@@ -111,7 +114,8 @@ TEST_OWNED(KindsTest, ALabelSaysWhoMayHit) {
   FakePool& pool = make(t, 48);
   const Handle handle = pool.owner().handle;
   for (Slot* each : {&t, &other}) give(pool, *each, take(pool, *each));
-  const std::map<Slot*, Address> areas = {{&t, Owned::area(t.load())}, {&other, Owned::area(other.load())}};
+  const std::map<Slot*, Address> areas = {{&t, Owned::area(t.load())},
+                                          {&other, Owned::area(other.load())}};
   const auto label = [&](Slot& of) {
     Handle found;
     const Address at = areas.at(&of) + Labels::kPools + Labels::place(handle);
@@ -134,7 +138,8 @@ TEST_OWNED(KindsTest, ALabelSaysWhoMayHit) {
   EXPECT_EQ(label(other), 0u) << "it has no bin there";
 }
 
-// A handler between the two steps of a thread's first entering: the lane that it has taken is the thread's.
+// A handler between the two steps of a thread's first entering: the lane that it has taken is the
+// thread's.
 TEST(KindsHitTest, WhoLeavesAsFoundKeepsTheLaneThatAHandlerHasPutThere) {
   alignas(kGateAlignment) Gate of_handler;
   Slot slot{&of_handler};
@@ -238,7 +243,8 @@ TEST_ALL_CONFIGS(KindsTest, FiguresAreExactAtRestWhateverHasHappened) {
         break;
       default:
         if (all.size() < 1500 && random.below(100) < 53) {
-          if (void* p = try_take(pool, *t, random.one_in(9) ? kUseReserve : 0)) all.emplace_back(&pool, p);
+          if (void* p = try_take(pool, *t, random.one_in(9) ? kUseReserve : 0))
+            all.emplace_back(&pool, p);
         } else if (!all.empty()) {
           std::swap(all[random.below(all.size())], all.back());
           give(*all.back().first, *t, all.back().second);
@@ -307,7 +313,8 @@ class KindsOutOfMemoryTest : public KindsTest {
   void script() {
     Slot &a = thread(), &b = thread();
     Fake::number = cpu_of(a);
-    FakePool& pool = *pools_.emplace_back(std::make_unique<FakePool>(engine(), "fish", 600, 8, calls_.all()));
+    FakePool& pool =
+        *pools_.emplace_back(std::make_unique<FakePool>(engine(), "fish", 600, 8, calls_.all()));
     is_there_ = pool.start(3000, 5, a);
     if (!is_there_) return;
     std::vector<void*> all;
@@ -369,7 +376,9 @@ class KindsOutOfMemoryTest : public KindsTest {
   std::vector<void*> live_;
 };
 
-TEST_ALL_CONFIGS(KindsOutOfMemoryTest, AnyCallFailsOnce) { fail_everywhere(Fake::Call::kAnyMemory, false); }
+TEST_ALL_CONFIGS(KindsOutOfMemoryTest, AnyCallFailsOnce) {
+  fail_everywhere(Fake::Call::kAnyMemory, false);
+}
 TEST_ALL_CONFIGS(KindsOutOfMemoryTest, AnyCallAndAllLaterOnesFail) {
   fail_everywhere(Fake::Call::kAnyMemory, true);
 }

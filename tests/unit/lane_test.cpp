@@ -167,7 +167,8 @@ TEST_OWNED(EngineTest, AHeldLaneIsClosedEvenIfItsOwnerOpenedItDuringTheRevocatio
   static Gate* gate;
   lane = lane_of(t);
   owner = &t;
-  // The owner is inside and has just read revoking == false; it goes on after [close], and leaves before [peek].
+  // The owner is inside and has just read revoking == false; it goes on after [close], and leaves
+  // before [peek].
   gate = Owned::enter(t);
   ASSERT_FALSE(lane->is_being_revoked());
   Fake::on_barrier = [] {
@@ -182,7 +183,8 @@ TEST_OWNED(EngineTest, AHeldLaneIsClosedEvenIfItsOwnerOpenedItDuringTheRevocatio
   give(t, take(t, 64));
 }
 
-// A thread, perhaps the scavenger, was preempted while it holds the lane. What waits in the lane's bins must still be subtracted.
+// A thread, perhaps the scavenger, was preempted while it holds the lane. What waits in the lane's
+// bins must still be subtracted.
 TEST_ALL_CONFIGS(EngineTest, FiguresAreExactThoughALaneIsHeldForAWhile) {
   static Lane<Fake>* lane;
   static Visit* holder;
@@ -201,7 +203,8 @@ TEST_ALL_CONFIGS(EngineTest, FiguresAreExactThoughALaneIsHeldForAWhile) {
   EXPECT_EQ(s.live_objects, 0u);
 }
 
-// It is outside meanwhile. All its operations are slow until the revoker is done; who looks at one instant would find it inside.
+// It is outside meanwhile. All its operations are slow until the revoker is done; who looks at one
+// instant would find it inside.
 TEST_OWNED(EngineTest, AnOwnerGivesWayOnceToWhoIsTakingItsLane) {
   Slot &t = thread(), &other = thread();
   give(t, take(t, 64));
@@ -263,14 +266,16 @@ TEST_OWNED(EngineTest, AnOwnerGivesWayOnceToWhoIsTakingItsLane) {
   EXPECT_TRUE(has_run);
   EXPECT_EQ(t.load(), &exited_gate);
   EXPECT_NE(world().region.entry_for(object).owner(), lane->id());
-  EXPECT_FALSE(Owned::may_allocate(lane, 0)) << "nobody opens the gate of a lane that is not its own";
+  EXPECT_FALSE(Owned::may_allocate(lane, 0))
+      << "nobody opens the gate of a lane that is not its own";
   Fake::on_barrier = nullptr;
   t.store(lane);
   give(t, object);
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
-// The scavenger moves what waits in a bin to its slab, after the slabs were read and before the lane is.
+// The scavenger moves what waits in a bin to its slab, after the slabs were read and before the
+// lane is.
 TEST_OWNED(EngineTest, FiguresAreExactThoughTheScavengerMovesObjectsWhileTheyAreRead) {
   static Scavenger<Fake>* moving;
   static int sleeps;
@@ -283,7 +288,8 @@ TEST_OWNED(EngineTest, FiguresAreExactThoughTheScavengerMovesObjectsWhileTheyAre
     sleeps = 0;
     Fake::on_barrier = [&] {
       if (std::exchange(has_moved, true)) return;
-      // The reader has just taken the lane. It stands for the scavenger, which had the lane just before.
+      // The reader has just taken the lane. It stands for the scavenger, which had the lane just
+      // before.
       Visit visit(&scavenger, true);
       moving->begin_move();
       lane.clean(visit);

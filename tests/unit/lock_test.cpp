@@ -160,7 +160,8 @@ TEST_ALL_CONFIGS(LockTest, AChildForgetsAHolderThatIsGone) {
   lock_.release(mine_);
 }
 
-// A lane's lock is given back in another way than the rest, and waited for in a third where there is no barrier.
+// A lane's lock is given back in another way than the rest, and waited for in a third where there
+// is no barrier.
 class LockWaitTest : public LockTest {
  protected:
   void SetUp() override {
@@ -206,7 +207,8 @@ class LockWaitTest : public LockTest {
           lock.release(visit);
         });
       }
-      while (lock.contention().waits != before + static_cast<uint64_t>(waiters)) std::this_thread::yield();
+      while (lock.contention().waits != before + static_cast<uint64_t>(waiters))
+        std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(2));  // most of them sleep by now
       EXPECT_EQ(inside, 0);
       Fake::ns = 1000;
@@ -301,7 +303,9 @@ TEST_ALL_CONFIGS(LockWaitTest, WhoIsNotWokenLooksAgain) {
 TEST_ALL_CONFIGS(LockWaitTest, AWitnessIsToldWhoWaitsAndTheLatestStacksAreKept) {
   static std::atomic<const void*> told;
   static std::atomic<const void*> stack;
-  contention_witness = [](const void* who, uint64_t) -> const void* { return told = who, stack.load(); };
+  contention_witness = [](const void* who, uint64_t) -> const void* {
+    return told = who, stack.load();
+  };
   const int stacks[3] = {};
   // The second wait is not sampled.
   const void* const sampled[] = {&stacks[0], nullptr, &stacks[1], &stacks[2]};

@@ -1,5 +1,5 @@
-// Out of memory at every point where memory is asked for: a script runs again and again, and each time another call of
-// the platform fails, once or from there on.
+// Out of memory at every point where memory is asked for: a script runs again and again, and each
+// time another call of the platform fails, once or from there on.
 #include "fixture.h"
 
 namespace lanemalloc {
@@ -14,7 +14,8 @@ class OutOfMemoryTest : public EngineTest {
   };
 
   void try_allocate(Slot& t, Bytes size, Bytes alignment = 1) {
-    void* p = alignment > 1 ? engine().allocate_aligned(size, alignment, t) : engine().allocate(size, t);
+    void* p =
+        alignment > 1 ? engine().allocate_aligned(size, alignment, t) : engine().allocate(size, t);
     if (p == nullptr) {
       ++refused_;
       return;
@@ -44,7 +45,8 @@ class OutOfMemoryTest : public EngineTest {
     live_.pop_back();
   }
 
-  // Touches every point where memory is asked for: lanes, overflow lanes, slabs, metadata, large ones, moves, purges.
+  // Touches every point where memory is asked for: lanes, overflow lanes, slabs, metadata, large
+  // ones, moves, purges.
   void script() {
     Slot &a = thread(), &b = thread();
     for (Bytes size : {Bytes{16}, Bytes{300}, Bytes{5000}, Bytes{100000}}) {
@@ -137,7 +139,9 @@ class OutOfMemoryTest : public EngineTest {
   uint64_t refused_ = 0;
 };
 
-TEST_ALL_CONFIGS(OutOfMemoryTest, AnyCallFailsOnce) { fail_everywhere(Fake::Call::kAnyMemory, false, {}); }
+TEST_ALL_CONFIGS(OutOfMemoryTest, AnyCallFailsOnce) {
+  fail_everywhere(Fake::Call::kAnyMemory, false, {});
+}
 TEST_ALL_CONFIGS(OutOfMemoryTest, AnyCallAndAllLaterOnesFail) {
   fail_everywhere(Fake::Call::kAnyMemory, true, {});
 }

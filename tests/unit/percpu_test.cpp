@@ -1,6 +1,6 @@
-// By CPU: steps that are interrupted, moved, or meet a revoker; sparse numbers; fork. The tests play all CPUs on one thread:
-// Fake::number says on which one it runs, Fake::on_step and Fake::on_restart what the others do in the middle of a step or a
-// revocation.
+// By CPU: steps that are interrupted, moved, or meet a revoker; sparse numbers; fork. The tests
+// play all CPUs on one thread: Fake::number says on which one it runs, Fake::on_step and
+// Fake::on_restart what the others do in the middle of a step or a revocation.
 #include <set>
 #include <thread>
 

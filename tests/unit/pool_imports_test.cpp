@@ -48,8 +48,8 @@ class PoolImportsTest : public PoolTest {
  protected:
   FakePool& make_imported(Slot& t, uint64_t limit = 0, uint32_t reserve = 0,
                           const PoolFunctions& functions = {}) {
-    FakePool& pool = *pools_.emplace_back(
-        std::make_unique<FakePool>(engine(), "birds", Source::kBytes, 8, functions, source_->functions()));
+    FakePool& pool = *pools_.emplace_back(std::make_unique<FakePool>(
+        engine(), "birds", Source::kBytes, 8, functions, source_->functions()));
     EXPECT_TRUE(pool.start(limit, reserve, t));
     return pool;
   }
@@ -186,7 +186,8 @@ TEST_ALL_CONFIGS(PoolImportsTest, BatchesComeAndGoWholeInOneStay) {
       Fake::number = cpu_of(a);
       const size_t had = pool.allocate_batch(all.data(), all.size(), 0, a);
       EXPECT_EQ(had, limit != 0 ? limit : 1000u);
-      EXPECT_EQ(std::set<void*>(all.begin(), all.begin() + static_cast<ptrdiff_t>(had)).size(), had);
+      EXPECT_EQ(std::set<void*>(all.begin(), all.begin() + static_cast<ptrdiff_t>(had)).size(),
+                had);
       EXPECT_EQ(live(pool, a), had);
       for (size_t from = 0; from < had;) {
         Slot& t = from % 2 == 0 ? a : b;

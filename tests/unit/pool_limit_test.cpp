@@ -1,5 +1,5 @@
-// Pools at a limit, on one thread: never exceeded, reached exactly whoever has the free objects; budgets. With threads that wait:
-// pool_threads_test.cpp.
+// Pools at a limit, on one thread: never exceeded, reached exactly whoever has the free objects;
+// budgets. With threads that wait: pool_threads_test.cpp.
 #include "pools.h"
 
 namespace lanemalloc {

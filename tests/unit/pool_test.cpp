@@ -1,4 +1,5 @@
-// Pools: sizes, contents, functions, reserve, memory in advance and back, bad pointers. At a limit: pool_limit_test.cpp.
+// Pools: sizes, contents, functions, reserve, memory in advance and back, bad pointers. At a limit:
+// pool_limit_test.cpp.
 #include "pools.h"
 
 namespace lanemalloc {
@@ -8,7 +9,8 @@ namespace {
 
 TEST_ALL_CONFIGS(PoolTest, SizesAreExactToEightBytesAndSixteenAtLeast) {
   Slot& t = thread();
-  for (Bytes bytes : {1u, 8u, 9u, 16u, 17u, 24u, 40u, 56u, 72u, 104u, 1000u, 4104u, 70000u, 512u << 10}) {
+  for (Bytes bytes :
+       {1u, 8u, 9u, 16u, 17u, 24u, 40u, 56u, 72u, 104u, 1000u, 4104u, 70000u, 512u << 10}) {
     FakePool& pool = make(t, bytes);
     EXPECT_EQ(pool.kind().size, std::max(Bytes{16}, round_up(bytes, 8))) << bytes;
     const size_t n = bytes > 4096 ? 20 : 700;
@@ -29,7 +31,8 @@ TEST_ALL_CONFIGS(PoolTest, ObjectsLieAtTheirAlignment) {
       PoolCalls calls;
       for (const PoolFunctions& functions : {PoolFunctions{}, calls.memory_only()}) {
         FakePool& pool = make(t, bytes, 0, 0, functions, alignment);
-        for (void* p : take_many(pool, t, 5)) EXPECT_EQ(reinterpret_cast<Address>(p) % alignment, 0u);
+        for (void* p : take_many(pool, t, 5))
+          EXPECT_EQ(reinterpret_cast<Address>(p) % alignment, 0u);
         EXPECT_EQ(end(pool, t), 5u);
       }
       EXPECT_EQ(calls.inits, calls.finis);
@@ -160,7 +163,9 @@ TEST_ALL_CONFIGS(PoolTest, FunctionsMayUseTheirPoolAndOthers) {
   functions.init = [](void* object, size_t, void*) {
     return (*static_cast<void**>(object) = inner->allocate(0, *slot)) == nullptr ? 1 : 0;
   };
-  functions.fini = [](void* object, size_t, void*) { inner->free(*static_cast<void**>(object), *slot); };
+  functions.fini = [](void* object, size_t, void*) {
+    inner->free(*static_cast<void**>(object), *slot);
+  };
   functions.ctor = [](void* object, size_t, void*) {
     static_cast<void**>(object)[1] = nullptr;
     static int depth = 0;
@@ -171,7 +176,8 @@ TEST_ALL_CONFIGS(PoolTest, FunctionsMayUseTheirPoolAndOthers) {
     return 0;
   };
   functions.dtor = [](void* object, size_t, void*) {
-    if (static_cast<void**>(object)[1] != nullptr) outer->free(static_cast<void**>(object)[1], *slot);
+    if (static_cast<void**>(object)[1] != nullptr)
+      outer->free(static_cast<void**>(object)[1], *slot);
   };
   outer = &make(t, 16, 0, 0, functions);
   std::vector<void*> all = take_many(*outer, t, 100);
@@ -232,7 +238,8 @@ TEST_ALL_CONFIGS(PoolTest, APoolWhoseReserveCannotBeMadeEndsWhole) {
   Slot& t = thread();
   PoolCalls calls;
   calls.inits_until_failure = 7;
-  FakePool& pool = *pools_.emplace_back(std::make_unique<FakePool>(engine(), "fish", 40, 8, calls.all()));
+  FakePool& pool =
+      *pools_.emplace_back(std::make_unique<FakePool>(engine(), "fish", 40, 8, calls.all()));
   EXPECT_FALSE(pool.start(0, 10, t));
   EXPECT_EQ(end(pool, t), 0u);
   EXPECT_EQ(calls.inits, 7);
@@ -385,7 +392,8 @@ TEST_ALL_CONFIGS(PoolTest, ManyPoolsLiveBesideEachOtherAndOneTooManyIsRefused) {
   Slot &a = thread(), &b = thread();
   constexpr size_t kMost = 16383;
   for (size_t i = 0; i < kMost; ++i) make(a, 16 + i % 100);
-  FakePool& last = *pools_.emplace_back(std::make_unique<FakePool>(engine(), "x", 16, 8, PoolFunctions{}));
+  FakePool& last =
+      *pools_.emplace_back(std::make_unique<FakePool>(engine(), "x", 16, 8, PoolFunctions{}));
   EXPECT_FALSE(last.start(0, 0, a));
   EXPECT_EQ(end(last, a), 0u);
   for (size_t i = 0; i < kMost; i += 97) give(*pools_[i], b, take(*pools_[i], a));

@@ -1,5 +1,6 @@
-// Pools under real threads: who waits at the limit, in which order, and that nobody waits for an object that is free; handlers and
-// forks in the middle; storms. The platform is the fake one: lanes of every entry.
+// Pools under real threads: who waits at the limit, in which order, and that nobody waits for an
+// object that is free; handlers and forks in the middle; storms. The platform is the fake one:
+// lanes of every entry.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,7 +46,8 @@ class PoolThreadsTest : public PoolTest {
   }
   // In how many steps of the test w has been served.
   static bool is_served_soon(const Waiter& w) {
-    for (int i = 0; i < 20000 && !w.is_done; ++i) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    for (int i = 0; i < 20000 && !w.is_done; ++i)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
     return w.is_done;
   }
 
@@ -263,7 +265,8 @@ TEST_ALL_CONFIGS(PoolForkTest, AHandlerMayForkWhileItsThreadServes) {
   join(second);
 }
 
-TEST_ALL_CONFIGS(PoolForkTest, WhatLanesHoldWhoseThreadsAreNotInTheChildCanBeHadAndNothingIsHandedOutTwice) {
+TEST_ALL_CONFIGS(PoolForkTest,
+                 WhatLanesHoldWhoseThreadsAreNotInTheChildCanBeHadAndNothingIsHandedOutTwice) {
   Slot &a = thread(), &busy = thread();
   FakePool& pool = make(a, 100, 500);
   std::vector<void*> all = take_many(pool, busy, 100);
@@ -276,7 +279,8 @@ TEST_ALL_CONFIGS(PoolForkTest, WhatLanesHoldWhoseThreadsAreNotInTheChildCanBeHad
     if (more.size() != 500 - all.size()) return false;
     for (void* p : all) give(pool, a, p);
     const std::vector<void*> again = take_all(pool, a);
-    if (again.size() != all.size()) return false;  // what was freed comes back, wherever its slab is
+    // What was freed comes back, wherever its slab is
+    if (again.size() != all.size()) return false;
     more.insert(more.end(), again.begin(), again.end());
     std::set<void*> unlike(more.begin(), more.end());
     engine().check_invariants();

@@ -1,4 +1,5 @@
-// PoolTest: pools over the fake platform. Called by: pool_test.cpp, pool_limit_test.cpp, pool_threads_test.cpp, kinds_test.cpp.
+// PoolTest: pools over the fake platform. Called by: pool_test.cpp, pool_limit_test.cpp,
+// pool_threads_test.cpp, kinds_test.cpp.
 #pragma once
 
 #include <set>
@@ -50,8 +51,8 @@ class PoolTest : public EngineTest {
   NOINLINE FakePool& make(Slot& t, Bytes bytes, uint64_t limit = 0, uint32_t reserve = 0,
                           const PoolFunctions& functions = {}, Bytes alignment = 8) {
     Fake::number = cpu_of(t);
-    FakePool& pool =
-        *pools_.emplace_back(std::make_unique<FakePool>(engine(), "fish", bytes, alignment, functions));
+    FakePool& pool = *pools_.emplace_back(
+        std::make_unique<FakePool>(engine(), "fish", bytes, alignment, functions));
     EXPECT_TRUE(pool.start(limit, reserve, t));
     return pool;
   }
@@ -99,7 +100,9 @@ class PoolTest : public EngineTest {
   }
   // As lane_pool_get_statistics() says them.
   uint64_t live(FakePool& pool, Slot& t) { return pool.live(t); }
-  static uint64_t cut(const FakePool& pool) { return pool.kind().budget->used() / pool.kind().size; }
+  static uint64_t cut(const FakePool& pool) {
+    return pool.kind().budget->used() / pool.kind().size;
+  }
 
   std::deque<std::unique_ptr<FakePool>> pools_;
 };

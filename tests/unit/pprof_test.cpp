@@ -1,4 +1,5 @@
-// Writers of profiles: what they write, byte by byte; what is mapped where. (Opened by pprof: tests/profile.)
+// Writers of profiles: what they write, byte by byte; what is mapped where. (Opened by pprof:
+// tests/profile.)
 #include "telemetry/pprof.h"
 
 #include <cstring>
@@ -42,7 +43,9 @@ struct Decoded {
       }
     }
   }
-  uint64_t number(unsigned field) const { return numbers.count(field) != 0 ? numbers.at(field).at(0) : 0; }
+  uint64_t number(unsigned field) const {
+    return numbers.count(field) != 0 ? numbers.at(field).at(0) : 0;
+  }
 };
 
 class PprofTest : public FakeTest {
@@ -63,17 +66,18 @@ class PprofTest : public FakeTest {
   }
   Decoded profile(StackKind kind = StackKind::kAllocation) {
     std::string bytes;
-    EXPECT_TRUE(write_profile(sampler_.stacks(), {kind, 77, 88, 99}, [&](const void* some, size_t n) {
-      bytes.append(static_cast<const char*>(some), n);
-    }));
+    EXPECT_TRUE(write_profile(
+        sampler_.stacks(), {kind, 77, 88, 99},
+        [&](const void* some, size_t n) { bytes.append(static_cast<const char*>(some), n); }));
     Decoded decoded(bytes);
     EXPECT_TRUE(decoded.whole);
     return decoded;
   }
   std::string leaks(unsigned most) {
     std::string text;
-    write_leaks(sampler_.stacks(), most,
-                [&](const void* some, size_t n) { text.append(static_cast<const char*>(some), n); });
+    write_leaks(sampler_.stacks(), most, [&](const void* some, size_t n) {
+      text.append(static_cast<const char*>(some), n);
+    });
     return text;
   }
   static std::string lines_of(const std::string& text, const char* with) {
@@ -114,7 +118,9 @@ TEST_OWNED(PprofTest, EachStackIsASampleAndEachPlaceStandsThereOnce) {
     samples[sample.numbers.at(1)] = sample.numbers.at(2);
   }
   const std::map<std::vector<uint64_t>, std::vector<uint64_t>> right = {
-      {{here - 1, 1999}, {2, 400, 1, 100}}, {{2999, 1999}, {1, 200, 1, 200}}, {{1}, {1, 400, 1, 400}}};
+      {{here - 1, 1999}, {2, 400, 1, 100}},
+      {{2999, 1999}, {1, 200, 1, 200}},
+      {{1}, {1, 400, 1, 400}}};
   EXPECT_EQ(samples, right);
   std::map<uint64_t, uint64_t> places;  // and in what is mapped
   for (const std::string& piece : all.pieces.at(4)) {
@@ -143,7 +149,8 @@ TEST_OWNED(PprofTest, WaitsAreAProfileOfTheirOwn) {
 TEST_OWNED(PprofTest, DeepStacksAndManyPlacesFit) {
   for (Address i = 0; i < 200; ++i) {
     std::vector<Address> deep(64);
-    for (Address& frame : deep) frame = ~Address{0} - i * 64 - static_cast<Address>(&frame - deep.data());
+    for (Address& frame : deep)
+      frame = ~Address{0} - i * 64 - static_cast<Address>(&frame - deep.data());
     allocate(deep, 1);
   }
   const Decoded all = profile();
@@ -154,8 +161,9 @@ TEST_OWNED(PprofTest, DeepStacksAndManyPlacesFit) {
 TEST_OWNED(PprofTest, WithoutMemoryNothingIsWritten) {
   for (Fake::Call call : {Fake::Call::kReserve, Fake::Call::kOpen}) {
     Fake::fail(call, 1);
-    EXPECT_FALSE(write_profile(sampler_.stacks(), {},
-                               [](const void*, size_t) { ADD_FAILURE() << "something was written"; }));
+    EXPECT_FALSE(write_profile(sampler_.stacks(), {}, [](const void*, size_t) {
+      ADD_FAILURE() << "something was written";
+    }));
     Fake::fail_never();
   }
 }
@@ -164,12 +172,13 @@ TEST_OWNED(PprofTest, TheReportNamesTheLargestLeaksInOrder) {
   for (Address i = 1; i <= 40; ++i) allocate({i * 1000}, (i * 7 % 41) * 10);
   Sampler<Fake>::freed(allocate({50000}, 100000));
   const std::string text = leaks(3);
-  EXPECT_EQ(lines_of(text, "alive"),
-            "lanemalloc: 8200 bytes in 40 objects are alive, from 40 stacks (estimated from samples)\n");
   EXPECT_EQ(
-      lines_of(text, "allocated at"),
-      "lanemalloc: 400 bytes in 1 objects, allocated at\nlanemalloc: 390 bytes in 1 objects, allocated at\n"
-      "lanemalloc: 380 bytes in 1 objects, allocated at\n");
+      lines_of(text, "alive"),
+      "lanemalloc: 8200 bytes in 40 objects are alive, from 40 stacks (estimated from samples)\n");
+  EXPECT_EQ(lines_of(text, "allocated at"),
+            "lanemalloc: 400 bytes in 1 objects, allocated at\nlanemalloc: 390 bytes in 1 objects, "
+            "allocated at\n"
+            "lanemalloc: 380 bytes in 1 objects, allocated at\n");
   const std::string most = lines_of(leaks(1000), "allocated at");
   EXPECT_EQ(std::count(most.begin(), most.end(), '\n'), 32);
   EXPECT_EQ(lines_of(leaks(0), "allocated at"), "");
@@ -189,7 +198,8 @@ TEST(MappingsTest, FindThisProgramAndItsBuild) {
     if (here < mapping.begin || here >= mapping.end) continue;
     ++found;
     EXPECT_TRUE(mapping.is_code);
-    EXPECT_STREQ(mapping.path, program_invocation_name[0] == '/' ? program_invocation_name : mapping.path);
+    EXPECT_STREQ(mapping.path,
+                 program_invocation_name[0] == '/' ? program_invocation_name : mapping.path);
     EXPECT_LE(mapping.file_begins, here);
   }
   EXPECT_EQ(found, 1u);

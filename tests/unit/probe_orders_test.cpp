@@ -18,8 +18,10 @@ TEST(ModulusTest, EqualsTheRemainderForEveryNAndManyR) {
     modulus.set(n);
     ASSERT_EQ(modulus.n(), n);
     std::vector<uint32_t> all = {0, 1, n - 1, n, n + 1, 0x7FFFFFFF, 0x80000000, ~0u - 1, ~0u};
-    for (uint32_t edge : {~0u / n * n, ~0u / 2 / n * n}) all.insert(all.end(), {edge - 1, edge, edge + 1});
-    for (int i = 0; i < 30; ++i) all.push_back(static_cast<uint32_t>(random.below(uint64_t{1} << 32)));
+    for (uint32_t edge : {~0u / n * n, ~0u / 2 / n * n})
+      all.insert(all.end(), {edge - 1, edge, edge + 1});
+    for (int i = 0; i < 30; ++i)
+      all.push_back(static_cast<uint32_t>(random.below(uint64_t{1} << 32)));
     for (uint32_t r : all) ASSERT_EQ(modulus.of(r), r % n) << r << " % " << n;
   }
 }

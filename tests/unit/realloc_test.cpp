@@ -30,7 +30,8 @@ TEST_ALL_CONFIGS(ReallocTest, KeepsContentsWhateverTheWay) {
     EXPECT_GE(usable(p), next);
     bytes = static_cast<unsigned char*>(p);
     for (Bytes at = 0; at < std::min(size, next); at += 509)
-      ASSERT_EQ(bytes[at], static_cast<unsigned char>(at * 31 + i)) << "from " << size << " to " << next;
+      ASSERT_EQ(bytes[at], static_cast<unsigned char>(at * 31 + i))
+          << "from " << size << " to " << next;
     size = next;
   }
   give(t, p);
@@ -125,10 +126,12 @@ TEST_ALL_CONFIGS(ReallocTest, GrowingStepByStepCostsFewMoves) {
   EXPECT_LE(Fake::calls(Fake::Call::kMove), 40u);
 }
 
-// By a sixteenth each time, up to a size of some blocks; what is copied is bounded by what the last object holds.
+// By a sixteenth each time, up to a size of some blocks; what is copied is bounded by what the last
+// object holds.
 TEST_ALL_CONFIGS(ReallocTest, GrowingStepByStepCopiesLittle) {
   Slot& t = thread();
-  for (Bytes first : {Bytes{500}, Bytes{3000}, Bytes{5000}, Bytes{9000}, Bytes{12000}, Bytes{28000}}) {
+  for (Bytes first :
+       {Bytes{500}, Bytes{3000}, Bytes{5000}, Bytes{9000}, Bytes{12000}, Bytes{28000}}) {
     SCOPED_TRACE(first);
     Bytes size = first, copied = 0;
     void* p = take(t, size);

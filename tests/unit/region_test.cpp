@@ -20,14 +20,17 @@ TEST_ALL_CONFIGS(RegionTest, EveryAddressThatMayBeLookedUpIsNobodysBeforeItIsUse
   for (Bytes d = 0; d < region_.bytes(); d += kBlockSize / 2)
     EXPECT_EQ(region_.entry_at(d).owner(), Owner::kNobody);
   for (Bytes d = 0; d < region_.most_bytes(); d += region_.most_bytes() / 4096)
-    EXPECT_EQ(region_.entry_for(reinterpret_cast<void*>(region_.base() + d)).owner(), Owner::kNobody);
+    EXPECT_EQ(region_.entry_for(reinterpret_cast<void*>(region_.base() + d)).owner(),
+              Owner::kNobody);
   EXPECT_EQ(region_.frontier(), 0u);
   EXPECT_EQ(Fake::claimed_blocks(), 0u);
 }
 
 TEST_ALL_CONFIGS(RegionTest, AddressesOutsideAreFarAway) {
   ASSERT_TRUE(region_.start(1 << 20, false));
-  auto far = [&](Address a) { return region_.distance(reinterpret_cast<void*>(a)) >= region_.most_bytes(); };
+  auto far = [&](Address a) {
+    return region_.distance(reinterpret_cast<void*>(a)) >= region_.most_bytes();
+  };
   EXPECT_TRUE(far(0));
   EXPECT_TRUE(far(region_.base() - 1));
   EXPECT_FALSE(far(region_.base()));

@@ -1,4 +1,5 @@
-// Runs: free runs of blocks against a model of intervals, over a fake platform that keeps books of its own.
+// Runs: free runs of blocks against a model of intervals, over a fake platform that keeps books of
+// its own.
 #include "memory/runs.h"
 
 #include <map>
@@ -31,8 +32,8 @@ class RunsTest : public FakeTest {
     runs_.set_scavenged(!config().single);
   }
 
-  // The core's invariants, and those that a walk over all blocks shows: no two neighbours free in the same condition,
-  // every run has two ends that agree.
+  // The core's invariants, and those that a walk over all blocks shows: no two neighbours free in
+  // the same condition, every run has two ends that agree.
   void check() {
     runs_.check_invariants();
     BlockKind before = BlockKind::kUnknown;
@@ -323,7 +324,8 @@ TEST_ALL_CONFIGS(RunsTest, CountWhatIsClaimedWhenAMovedRunIsFreedWithoutTheLock)
   ASSERT_TRUE(runs_.lock().try_acquire(holder_));
   runs_.free_moved(to, 24, handler_);
   runs_.lock().release(holder_);
-  EXPECT_EQ(blocks().claimed, Fake::claimed_blocks()) << "the addresses are lost, the memory was given back";
+  EXPECT_EQ(blocks().claimed, Fake::claimed_blocks())
+      << "the addresses are lost, the memory was given back";
 }
 
 TEST_ALL_CONFIGS(RunsTest, MoveTakesThePagesAlongAndItsSourceIsAbsent) {
@@ -458,7 +460,8 @@ TEST_ALL_CONFIGS(RunsTest, WhatIsFreeIsFoundAgainFromTheBlocksAlone) {
   EXPECT_TRUE(is_stamped(at[10], 5, 11));
 }
 
-// Torn off where memory is given back while the lock is held: what the system has already is not taken for memory.
+// Torn off where memory is given back while the lock is held: what the system has already is not
+// taken for memory.
 TEST_ALL_CONFIGS(RunsTest, WhatATornThreadWasGivingBackIsNobodys) {
   start(true, 0);
   runs_.set_scavenged(false);
@@ -701,7 +704,8 @@ class RunsPropertyTest : public RunsTest {
 
   void allocate(Random& random, Visit& visit, bool no_lock, bool faults) {
     if (total_ > kMostBlocks) return;
-    const auto n = static_cast<BlockCount>(random.one_in(4) ? random.between(1, 200) : random.between(1, 9));
+    const auto n =
+        static_cast<BlockCount>(random.one_in(4) ? random.between(1, 200) : random.between(1, 9));
     const BlockCount align = random.one_in(3) ? 1u << random.below(7) : 1;
     const lanemalloc::Run run = runs_.allocate(n, align, visit);
     if (run.at == FakeRuns::kNone) {
@@ -798,11 +802,15 @@ class RunsPropertyTest : public RunsTest {
 };
 
 // Owned, all five: lanes do not come into it, and long walks take time.
-TEST_OWNED(RunsPropertyTest, RandomOperationsKeepEveryPromise) { play(1, false, 1000, false, 3000); }
+TEST_OWNED(RunsPropertyTest, RandomOperationsKeepEveryPromise) {
+  play(1, false, 1000, false, 3000);
+}
 TEST_OWNED(RunsPropertyTest, RandomOperationsKeepEveryPromiseWhereMapsAreCharged) {
   play(2, true, 1000, false, 3000);
 }
-TEST_OWNED(RunsPropertyTest, RandomOperationsKeepEveryPromiseWithoutDecay) { play(3, false, 0, false, 2000); }
+TEST_OWNED(RunsPropertyTest, RandomOperationsKeepEveryPromiseWithoutDecay) {
+  play(3, false, 0, false, 2000);
+}
 TEST_OWNED(RunsPropertyTest, RandomOperationsAndFailuresKeepEveryPromise) {
   play(4, false, 1000, true, 3000);
 }

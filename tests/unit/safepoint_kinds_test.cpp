@@ -1,5 +1,6 @@
-// Deferred frees of pools' and heaps' objects: after the grace period, each once, with what the pool calls; and before the end of their
-// owner. They are calls, so what is told here of them holds for calls.
+// Deferred frees of pools' and heaps' objects: after the grace period, each once, with what the
+// pool calls; and before the end of their owner. They are calls, so what is told here of them holds
+// for calls.
 #include <thread>
 
 #include "heap/heap.h"
@@ -54,7 +55,9 @@ class DeferKindsTest : public PoolTest {
   }
   int defer(FakePool& pool, Slot& slot, void* p) {
     engine_here_ = &engine();
-    return as(slot, [&] { return engine().defer_call({free_of_pool, handle_of(pool.owner()), p}, slot); });
+    return as(slot, [&] {
+      return engine().defer_call({free_of_pool, handle_of(pool.owner()), p}, slot);
+    });
   }
   void defer_some(FakePool& pool, Slot& slot, int n) {
     for (int i = 0; i < n; ++i) ASSERT_EQ(defer(pool, slot, take(pool, slot)), 0);
@@ -97,7 +100,8 @@ TEST_ALL_CONFIGS(DeferKindsTest, APoolsObjectsAreInUseUntilTheGracePeriodIsOver)
   EXPECT_EQ(calls.ctors, calls.dtors);
 }
 
-// Who defers makes what may be made, a batch at a time, and never waits; what waits stays below the share.
+// Who defers makes what may be made, a batch at a time, and never waits; what waits stays below the
+// share.
 TEST_ALL_CONFIGS(DeferKindsTest, WhoDefersCallsInTurns) {
   Settings settings;
   settings.deferred = 320;
@@ -233,14 +237,17 @@ TEST_ALL_CONFIGS(DeferKindsTest, APollInACallFreesObjectsOnlyAndAWaitIsRefused) 
   };
   for (Slot* t : {&a, &b})
     for (int i = 0; i < 20; ++i)
-      EXPECT_EQ(as(*t, [&] { return engine().defer_call({poll_and_wait, nullptr, take(*t, 48)}, *t); }), 0);
+      EXPECT_EQ(
+          as(*t, [&] { return engine().defer_call({poll_and_wait, nullptr, take(*t, 48)}, *t); }),
+          0);
   EXPECT_EQ(poll(a), 40u);
   EXPECT_EQ(most_depth, 1);
   EXPECT_EQ(waits, 40);
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
-// In the child the call that another thread was making is lost; those behind it in its batch are made there.
+// In the child the call that another thread was making is lost; those behind it in its batch are
+// made there.
 TEST_ALL_CONFIGS(DeferKindsTest, TheChildMakesTheRestOfWhatAnotherThreadWasCalling) {
   Slot &b = thread(), &a = thread();
   FakePool& pool = make(a, 48);

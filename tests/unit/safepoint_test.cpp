@@ -8,7 +8,8 @@ namespace {
 
 // --- The ring.
 
-// Bounds of the rings: one entry, no whole number of batches, batches of one, and of more than are added in a row.
+// Bounds of the rings: one entry, no whole number of batches, batches of one, and of more than are
+// added in a row.
 constexpr uint32_t kBounds[] = {1, 2, 15, 17, 100, 4096, 5000, 40000};
 
 TEST(RingTest, EverythingThatGoesInComesOutInOrderUnderTags) {
@@ -106,7 +107,9 @@ class EpochsTest : public FakeTest {
   Visit visit_{this, true};
   lane_reader readers_[3];
 
-  void add(int i, const char* name = nullptr) { ASSERT_TRUE(epochs_.add(readers_[i], name, this, visit_)); }
+  void add(int i, const char* name = nullptr) {
+    ASSERT_TRUE(epochs_.add(readers_[i], name, this, visit_));
+  }
   bool may_free(Epoch tag) {
     epochs_.look(visit_, true);
     return tag <= epochs_.safe();
@@ -165,7 +168,8 @@ TEST_ALL_CONFIGS(EpochsTest, OnlineIsOneLongSectionUpToAQuiescentState) {
   EXPECT_TRUE(may_free(epochs_.now()));
 }
 
-// It was stopped between reading the epoch and announcing it: that delays others, and what was found safe stays safe.
+// It was stopped between reading the epoch and announcing it: that delays others, and what was
+// found safe stays safe.
 TEST_ALL_CONFIGS(EpochsTest, SafeNeverFalls) {
   add(0);
   for (int i = 0; i < 10; ++i) epochs_.advance();
@@ -277,7 +281,8 @@ class DeferTest : public EngineTest {
 
   void TearDown() override {
     if (engine_) {
-      EXPECT_EQ(safepoint_statistics().deferred, safepoint_statistics().freed) << "something still waits";
+      EXPECT_EQ(safepoint_statistics().deferred, safepoint_statistics().freed)
+          << "something still waits";
     }
     EngineTest::TearDown();
   }
@@ -348,11 +353,13 @@ TEST_ALL_CONFIGS(DeferTest, APollFreesWhatReadersAllow) {
   void *before = take(a, 48), *in_it = take(b, 48);
   EXPECT_EQ(defer(a, before), 0);
   lane_reader_enter(&reader_);
-  EXPECT_EQ(engine().free_what_may_be_freed(a), 0u) << "deferred before, but tagged after the section began";
+  EXPECT_EQ(engine().free_what_may_be_freed(a), 0u)
+      << "deferred before, but tagged after the section began";
   EXPECT_EQ(defer(b, in_it), 0);
   lane_reader_exit(&reader_);
   lane_reader_enter(&reader_);
-  EXPECT_EQ(engine().free_what_may_be_freed(b), 1u) << "the second was not cut yet when the section began";
+  EXPECT_EQ(engine().free_what_may_be_freed(b), 1u)
+      << "the second was not cut yet when the section began";
   lane_reader_exit(&reader_);
   EXPECT_EQ(engine().free_what_may_be_freed(a), 1u);
   EXPECT_EQ(live(), 0u);
@@ -518,7 +525,8 @@ TEST_ALL_CONFIGS(DeferTest, CallsMayDeferCalls) {
     static void run(void* chain, void** objects, size_t n) {
       Chain& self = *static_cast<Chain*>(chain);
       EXPECT_FALSE(is_busy(self.slot->load())) << "a call inside the allocator";
-      EXPECT_EQ(self.engine->free(self.engine->allocate(48, *self.slot), *self.slot), Verdict::kGood);
+      EXPECT_EQ(self.engine->free(self.engine->allocate(48, *self.slot), *self.slot),
+                Verdict::kGood);
       for (size_t i = 0; i < n; ++i, ++self.calls) {
         if (objects[i] == nullptr) continue;
         EXPECT_EQ(self.engine->defer_call({run, chain, nullptr}, *self.slot), 0);
@@ -560,7 +568,8 @@ TEST_ALL_CONFIGS(DeferTest, ACallThatWouldHaveToWaitIsToldSo) {
   EXPECT_EQ(full.notes.size(), 3u) << "the one that is being called has its place until it returns";
 }
 
-// What threads that are gone have deferred goes while others defer. Owned: the other entries' lanes have no thread.
+// What threads that are gone have deferred goes while others defer. Owned: the other entries' lanes
+// have no thread.
 TEST_OWNED(DeferTest, WhatExitedThreadsHaveDeferredIsFreedByOthers) {
   Slot &a = thread(), &gone = thread();
   add_reader(a);
@@ -676,8 +685,8 @@ TEST_OWNED(DeferTest, OthersFreeInALaneWhileItsOwnerIsOutside) {
   }
 }
 
-// Readers follow pointers that writers replace; an object that is handed out again is overwritten at once. Meanwhile another thread
-// polls, which takes lanes away from the writers.
+// Readers follow pointers that writers replace; an object that is handed out again is overwritten
+// at once. Meanwhile another thread polls, which takes lanes away from the writers.
 TEST_ALL_CONFIGS(DeferTest, ReadersNeverSeeReuse) {
   start_threads();
   make_lanes();

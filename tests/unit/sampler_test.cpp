@@ -1,5 +1,5 @@
-// Sampler: distances and weights against the mathematical library, sums against what was really allocated. Seeds are fixed:
-// what passes once passes always.
+// Sampler: distances and weights against the mathematical library, sums against what was really
+// allocated. Seeds are fixed: what passes once passes always.
 #include "telemetry/sampler.h"
 
 #include <cmath>
@@ -54,7 +54,8 @@ TEST(SamplerMathTest, TheLogarithmIsThatOfTheLibrary) {
 }
 
 TEST(SamplerMathTest, TheWeightIsThatOfTheLibraryForSmallAndLargeSizes) {
-  for (double x = 1e-12; x < 1e6; x *= 1.01) ASSERT_NEAR(inverse_chance(x) * -std::expm1(-x), 1, 1e-6) << x;
+  for (double x = 1e-12; x < 1e6; x *= 1.01)
+    ASSERT_NEAR(inverse_chance(x) * -std::expm1(-x), 1, 1e-6) << x;
   EXPECT_NEAR(inverse_chance(1e-9), 1e9 + 0.5, 1e-3);
   EXPECT_EQ(inverse_chance(50), 1);
   EXPECT_EQ(inverse_chance(1e9), 1);
@@ -101,10 +102,13 @@ TEST_OWNED(SamplerTest, SumsAreUnbiasedForEverySizeAndInterval) {
       }
       const Sums now = allocated();
       const auto all = static_cast<double>(allocations);
-      // Each allocation counts 1 on average, with a variance of 1 / chance - 1, and less than 1/4 for the rounding.
+      // Each allocation counts 1 on average, with a variance of 1 / chance - 1, and less than 1/4
+      // for the rounding.
       const double deviation = std::sqrt(all * (1 / chance - 1 + 0.25 * chance));
-      EXPECT_NEAR(now.objects - before.objects, all, 4 * deviation + 1e-3) << size << " at " << interval;
-      EXPECT_NEAR((now.bytes - before.bytes) / static_cast<double>(size), all, 4 * deviation + 1e-3);
+      EXPECT_NEAR(now.objects - before.objects, all, 4 * deviation + 1e-3)
+          << size << " at " << interval;
+      EXPECT_NEAR((now.bytes - before.bytes) / static_cast<double>(size), all,
+                  4 * deviation + 1e-3);
     }
   }
 }
@@ -124,7 +128,8 @@ TEST_OWNED(SamplerTest, LiveIsNothingWhenAllIsFreed) {
       EXPECT_NE(live.back().stack, nullptr);
       EXPECT_GT(live.back().objects, 0u);
     }
-    if (i % 1000 == 0) sampler_.set_interval(random.between(1, 100000));  // which changes no account
+    // Which changes no account
+    if (i % 1000 == 0) sampler_.set_interval(random.between(1, 100000));
   }
   double objects = 0, bytes = 0;
   for (const Sample& sample : live) {

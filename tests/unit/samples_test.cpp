@@ -1,4 +1,5 @@
-// Samples: objects that the engine samples behave as all others do, and the profile says what is alive, exactly.
+// Samples: objects that the engine samples behave as all others do, and the profile says what is
+// alive, exactly.
 #include <cmath>
 
 #include "fixture.h"
@@ -114,7 +115,8 @@ TEST_ALL_CONFIGS(SamplesTest, SamplesStandForAllBytesWhateverTheirSize) {
   EXPECT_EQ(bytes_alive(), 0u);
 }
 
-// Of two kinds of request that take turns, each has its share: what is sampled does not depend on where a bin begins.
+// Of two kinds of request that take turns, each has its share: what is sampled does not depend on
+// where a bin begins.
 TEST_ALL_CONFIGS(SamplesTest, EachObjectOfABinMayBeTheOneThatIsSampled) {
   Slot& t = thread();
   sample(4096);

@@ -116,7 +116,8 @@ TEST_OWNED(ScavengerTest, ALaneWhoseThreadIsGoneComesBackAndNoOther) {
   take(lives, 200);
   Lane<Fake>*lane = lane_of(gone), *other = lane_of(lives);
   Fake::gone = {77};
-  // A number means nothing in another process: a child without fork handlers has its parent's numbers.
+  // A number means nothing in another process: a child without fork handlers has its parent's
+  // numbers.
   Fake::process = 2;
   all_passes();
   EXPECT_EQ(lane->owner_slot(), &gone);
@@ -166,7 +167,8 @@ TEST_ALL_CONFIGS(ScavengerTest, WhatAStoppedGiverHidIsTakenInWhenItHasGoneOn) {
   engine().thread_exits(b);  // sends it
   auto* batch = static_cast<Object*>(p);
   Object* const linked = batch->earlier.load();
-  batch->earlier.store(reinterpret_cast<Object*>(1));  // as if the giver had not written its link yet
+  // As if the giver had not written its link yet
+  batch->earlier.store(reinterpret_cast<Object*>(1));
   passes(8);
   EXPECT_EQ(statistics().in_flight_objects, 1u);
   batch->earlier.store(linked);

@@ -1,5 +1,5 @@
-// Shared entry: tries, probes, precedence, waits. The tests play all threads on one; one that waits spins, and what the
-// others do meanwhile is done in its pauses (Fake::on_pause).
+// Shared entry: tries, probes, precedence, waits. The tests play all threads on one; one that waits
+// spins, and what the others do meanwhile is done in its pauses (Fake::on_pause).
 #include <set>
 #include <thread>
 
@@ -164,7 +164,8 @@ TEST_SHARED(SharedTest, AtMostFourLanesOrAsManyAsThereAreAreProbedBeforeAWait) {
           // Of its own there are more: every miss looks there first.
           const bool is_tried = i != own && std::count(tried.begin(), tried.end(), i) > 0;
           if (i != own) {
-            EXPECT_EQ(lane(i).lock().contention().failures >= 1, is_tried) << "lane " << i << " of " << lanes;
+            EXPECT_EQ(lane(i).lock().contention().failures >= 1, is_tried)
+                << "lane " << i << " of " << lanes;
           }
         }
       });
@@ -330,8 +331,8 @@ TEST_SHARED(SharedTest, WaitsAndTheirTimeAreCountedAndPrinted) {
   print<Fake>(statistics());
   for (const char* line :
        {"lanemalloc: entry: shared:2\n", "lanemalloc: waits for a lane: 1\n",
-        "lanemalloc: microseconds waited for lanes: 5000\n", "lanemalloc: rebinds to another lane: 3\n",
-        "lanemalloc: restarted sequences: 0\n"})
+        "lanemalloc: microseconds waited for lanes: 5000\n",
+        "lanemalloc: rebinds to another lane: 3\n", "lanemalloc: restarted sequences: 0\n"})
     EXPECT_NE(Fake::said.find(line), std::string::npos) << line << Fake::said;
   EXPECT_NE(Fake::said.find("lanemalloc: searches of "), std::string::npos);
   EXPECT_EQ(probes_counted(), 4u);
@@ -467,7 +468,8 @@ TEST_SHARED(SharedTest, ThePoolIsEnlargedAndShrunkWhileThreadsWork) {
 
 // --- Fork.
 
-TEST_SHARED(SharedTest, InAHandlersForkChildALaneThatAnotherThreadWasInIsSetAsideAndItsNumberGetsANewOne) {
+TEST_SHARED(SharedTest,
+            InAHandlersForkChildALaneThatAnotherThreadWasInIsSetAsideAndItsNumberGetsANewOne) {
   begin(2);
   Slot &a = thread_at(0), &other = thread_at(1);
   std::vector<void*> live;

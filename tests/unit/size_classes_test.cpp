@@ -21,7 +21,8 @@ TEST(SizeClasses, HaveTheSizesOfTheModel) {
   const std::vector<Bytes> model = sizes_of_the_model();
   ASSERT_EQ(model.size() + 1, kClassCount);
   EXPECT_EQ(size_of(SizeClass{0}), 0u);
-  for (unsigned c = 1; c < kClassCount; ++c) EXPECT_EQ(size_of(static_cast<SizeClass>(c)), model[c - 1]) << c;
+  for (unsigned c = 1; c < kClassCount; ++c)
+    EXPECT_EQ(size_of(static_cast<SizeClass>(c)), model[c - 1]) << c;
 }
 
 TEST(SizeClasses, EverySizeGetsTheSmallestClassThatFits) {
@@ -70,7 +71,9 @@ TEST(SizeClasses, SlabsHoldFourObjectsAndWasteASixteenthOrOneBigOneAndWasteAnEig
     EXPECT_LE(capacity_of(size_class) * size_of(size_class), bytes) << c;
     EXPECT_LE(bytes - capacity_of(size_class) * size_of(size_class), bytes / part) << c;
     EXPECT_GE(chunk_of(size_class), 1u) << c;
-    EXPECT_LE(chunk_of(size_class) * size_of(size_class), std::max<Bytes>(8192, size_of(size_class))) << c;
+    EXPECT_LE(chunk_of(size_class) * size_of(size_class),
+              std::max<Bytes>(8192, size_of(size_class)))
+        << c;
     // The shortest such run.
     for (BlockCount n = 1; n < slab_blocks_of(size_class); ++n) {
       const Bytes shorter = bytes_of(n);
@@ -85,12 +88,14 @@ TEST(SizeClasses, AnAlignedClassIsTheSmallestWhoseSizeIsAMultiple) {
   const std::vector<Bytes> model = sizes_of_the_model();
   for (Bytes alignment = 16; alignment <= kBlockSize; alignment *= 2) {
     for (Bytes size = 0; size <= kSlabMax; size += size < 5000 ? 1 : 97) {
-      // Naive: it holds the size, and every object of the slab is aligned. Rounding up first costs at most one class.
+      // Naive: it holds the size, and every object of the slab is aligned. Rounding up first costs
+      // at most one class.
       unsigned expected = 0;
       const Bytes wanted = round_up(size == 0 ? 1 : size, alignment);
       for (unsigned c = 1; c < kClassCount && expected == 0; ++c)
         if (model[c - 1] >= wanted && model[c - 1] % alignment == 0) expected = c;
-      ASSERT_EQ(index_of(aligned_class_of(size, alignment)), expected) << size << " aligned to " << alignment;
+      ASSERT_EQ(index_of(aligned_class_of(size, alignment)), expected)
+          << size << " aligned to " << alignment;
     }
   }
 }
@@ -115,7 +120,8 @@ TEST(Units, RoundAndCountBlocks) {
 }
 
 TEST(Units, OwnersBelowTheFirstLaneAndTheClosedOneAreNoLanes) {
-  for (Owner o : {Owner::kNobody, Owner::kLarge, Owner::kDepot, Owner::kClosed}) EXPECT_FALSE(is_lane(o));
+  for (Owner o : {Owner::kNobody, Owner::kLarge, Owner::kDepot, Owner::kClosed})
+    EXPECT_FALSE(is_lane(o));
   EXPECT_TRUE(is_lane(Owner::kFirstLane));
   EXPECT_TRUE(is_lane(static_cast<Owner>(0x7FFF)));
 }

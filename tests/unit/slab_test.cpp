@@ -1,4 +1,5 @@
-// Slab and depot: counts of a slab in every place it may be, damaged lists, slabs between two lanes.
+// Slab and depot: counts of a slab in every place it may be, damaged lists, slabs between two
+// lanes.
 #include "slab/slab.h"
 
 #include "fixture.h"
@@ -32,7 +33,8 @@ class SlabTest : public FakeTest {
       const SizeClass c = slab->size_class;
       const uint32_t chunk = slab->next_chunk(chunk_of(c), capacity_of(c));
       size_t n = 0;
-      for (Object* o = slab->carve(slabs_.begin(slab), size_of(c), chunk); o != nullptr; o = o->next, ++n)
+      for (Object* o = slab->carve(slabs_.begin(slab), size_of(c), chunk); o != nullptr;
+           o = o->next, ++n)
         all.push_back(o);
       EXPECT_EQ(n, chunk);
     }
@@ -216,7 +218,8 @@ TEST_ALL_CONFIGS(SlabTest, EveryBlockOfASlabNamesItsOwnerAndItsState) {
     }
     const BlockCount blocks = slab_blocks_of(slab->size_class);
     slabs_.destroy(slab, visit_);
-    for (BlockIndex b = first; b < first + blocks; ++b) EXPECT_EQ(region_.entry(b).owner(), Owner::kNobody);
+    for (BlockIndex b = first; b < first + blocks; ++b)
+      EXPECT_EQ(region_.entry(b).owner(), Owner::kNobody);
   }
 }
 
@@ -281,8 +284,8 @@ TEST_ALL_CONFIGS(SlabTest, TheDepotSendsOnWhatHasMovedAndDestroysWhatIsEmpty) {
   for (Object* o : {more[0], more[1]}) o->next = batch, batch = o;
   std::vector<Object*> sent_on;
   const uint64_t dirty = runs_.statistics().dirty;
-  ASSERT_TRUE(
-      depot_.free(batch, visit_, [&](Object* o) { sent_on.push_back(o); }, [](Object*) { ADD_FAILURE(); }));
+  ASSERT_TRUE(depot_.free(
+      batch, visit_, [&](Object* o) { sent_on.push_back(o); }, [](Object*) { ADD_FAILURE(); }));
   std::sort(sent_on.begin(), sent_on.end());
   EXPECT_EQ(sent_on, (std::vector<Object*>{more[0], more[1]}));
   EXPECT_EQ(depot_.freed(index_of(class_of(8192))), all.size() - 1);

@@ -1,4 +1,5 @@
-// Stacks: what a table of stacks keeps, and what becomes of those for which it has no room. (Interleavings: tests/model.)
+// Stacks: what a table of stacks keeps, and what becomes of those for which it has no room.
+// (Interleavings: tests/model.)
 #include "telemetry/stacks.h"
 
 #include <sys/mman.h>
@@ -63,8 +64,9 @@ TEST_OWNED(StacksTest, TheSameFramesAreOneStack) {
   EXPECT_EQ(first->frame(0), 1u);
   EXPECT_EQ(first->frame(2), 3u);
   EXPECT_EQ(first->kind(), StackKind::kAllocation);
-  std::set<Stack*> different = {first,           find({1, 2}),       find({1, 2, 4}),
-                                find({3, 2, 1}), find({1, 2, 3, 0}), find({1, 2, 3}, StackKind::kContention)};
+  std::set<Stack*> different = {
+      first,           find({1, 2}),       find({1, 2, 4}),
+      find({3, 2, 1}), find({1, 2, 3, 0}), find({1, 2, 3}, StackKind::kContention)};
   EXPECT_EQ(different.size(), 6u);
   EXPECT_EQ(find({1, 2, 3}, StackKind::kContention)->kind(), StackKind::kContention);
   EXPECT_EQ(stacks_.losses(), 0u);
@@ -165,7 +167,8 @@ TEST_OWNED(StacksTest, ThreadsThatInsertTheSameStacksShareThem) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       for (int round = 0; round < kRounds; ++round)
-        for (int i = 0; i < kStacks; ++i) add(find(frames_of(static_cast<uint64_t>((i + t * 3) % kStacks))));
+        for (int i = 0; i < kStacks; ++i)
+          add(find(frames_of(static_cast<uint64_t>((i + t * 3) % kStacks))));
     });
   }
   std::atomic<bool> done{false};
@@ -191,7 +194,8 @@ TEST_OWNED(StacksTest, AStackThatWasClaimedAndNeverMadeIsPassedOver) {
   auto* next = reinterpret_cast<Stack*>(stacks_.at() + stacks_.bytes());
   next->bytes_and_kind = sizeof(Stack) + 5 * 8;  // used_ was not moved either
   Stack* after = find({5, 6});
-  EXPECT_EQ(reinterpret_cast<Address>(after), reinterpret_cast<Address>(next) + sizeof(Stack) + 5 * 8);
+  EXPECT_EQ(reinterpret_cast<Address>(after),
+            reinterpret_cast<Address>(next) + sizeof(Stack) + 5 * 8);
   add(after);
   unsigned known = 0, unknown = 0;
   stacks_.for_each([&](const Stack& stack) { ++(stack.depth() > 0 ? known : unknown); });
@@ -203,7 +207,8 @@ TEST_OWNED(StacksTest, AStackThatWasClaimedAndNeverMadeIsPassedOver) {
 TEST_OWNED(StacksTest, AForkChildGoesOnWithACopy) {
   ASSERT_TRUE(stacks_.start());
   std::atomic<bool> done{false};
-  // Neither allocates: the child of a process with threads must not, where it is glibc's or a sanitizer's malloc.
+  // Neither allocates: the child of a process with threads must not, where it is glibc's or a
+  // sanitizer's malloc.
   const auto make = [this](uint64_t i) {
     const Address frames[] = {i, i + 1, i + 2};
     return stacks_.find_or_make(StackKind::kAllocation, frames, 3);

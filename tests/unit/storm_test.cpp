@@ -80,7 +80,8 @@ class StormTest : public EngineTest {
   }
   void free_any(Random& random, Slot& t) {
     Object& o = objects_[random.below(objects_.size())];
-    EXPECT_TRUE(is_whole(o.p, o.size, o.seed)) << "an object of " << o.size << " bytes was written to";
+    EXPECT_TRUE(is_whole(o.p, o.size, o.seed))
+        << "an object of " << o.size << " bytes was written to";
     const Found found = engine().find(o.p);
     ASSERT_EQ(found.verdict, Verdict::kGood);
     live_bytes_ -= engine().usable_size(o.p, found.entry);

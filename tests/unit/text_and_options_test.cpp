@@ -12,8 +12,8 @@ std::string string_of(const Text& text) { return {text.data(), text.size()}; }
 
 TEST(TextTest, WritesNumbersOfEverySign) {
   Text text;
-  text << uint64_t{0} << ' ' << ~uint64_t{0} << ' ' << int64_t{-1} << ' ' << INT64_MIN << ' ' << -7 << ' '
-       << reinterpret_cast<const void*>(0xABC0) << ' ' << static_cast<const void*>(nullptr);
+  text << uint64_t{0} << ' ' << ~uint64_t{0} << ' ' << int64_t{-1} << ' ' << INT64_MIN << ' ' << -7
+       << ' ' << reinterpret_cast<const void*>(0xABC0) << ' ' << static_cast<const void*>(nullptr);
   EXPECT_EQ(string_of(text), "0 18446744073709551615 -1 -9223372036854775808 -7 0xabc0 0x0");
 }
 
@@ -111,17 +111,20 @@ TEST_F(OptionsTest, LanesSayHowTheyAreEntered) {
 
 TEST_F(OptionsTest, BadLanesAreOneLineThatSaysWhatIsAllowedAndUsed) {
   const std::string allowed = "(owned, shared, shared:N with N up to 4096, percpu or auto), using ";
-  for (const char* bad : {"", "shared:", "shared:0", "shared:4097", "shared:8x", "shared: 8", "shared:-1",
-                          "shared8", "percpu:2", "Owned", "own", "ownedx", "shared:99999999999999999999"}) {
-    const std::string line =
-        "lanemalloc: LANEMALLOC_OPTIONS: bad value '" + std::string(bad) + "' for 'lanes' " + allowed;
+  for (const char* bad :
+       {"", "shared:", "shared:0", "shared:4097", "shared:8x", "shared: 8", "shared:-1", "shared8",
+        "percpu:2", "Owned", "own", "ownedx", "shared:99999999999999999999"}) {
+    const std::string line = "lanemalloc: LANEMALLOC_OPTIONS: bad value '" + std::string(bad) +
+                             "' for 'lanes' " + allowed;
     EXPECT_EQ(read(("lanes=" + std::string(bad)).c_str()), line + "owned\n");
     for (const char* before : {"shared:16", "shared", "percpu", "auto"}) {
-      EXPECT_EQ(read(("lanes=" + std::string(before) + ",lanes=" + bad).c_str()), line + before + "\n");
+      EXPECT_EQ(read(("lanes=" + std::string(before) + ",lanes=" + bad).c_str()),
+                line + before + "\n");
     }
     read("lanes=owned");
   }
-  EXPECT_EQ(read("lanes"), "lanemalloc: LANEMALLOC_OPTIONS: bad value '' for 'lanes' " + allowed + "owned\n");
+  EXPECT_EQ(read("lanes"),
+            "lanemalloc: LANEMALLOC_OPTIONS: bad value '' for 'lanes' " + allowed + "owned\n");
   Settings settings;
   EXPECT_TRUE(OptionReader::read_lanes("shared:12", 9, settings));
   EXPECT_EQ(settings.shared_lanes, 12u);
@@ -161,8 +164,10 @@ TEST_F(OptionsTest, BadWaysToShareLanesAreOneLineThatSaysWhatIsAllowedAndUsed) {
   EXPECT_EQ(read("scan=last"), begin + "'last' for 'scan' (coprime or first), using coprime\n");
   EXPECT_EQ(read("scan=first,scan="), begin + "'' for 'scan' (coprime or first), using first\n");
   EXPECT_EQ(read("precedence=2"), begin + "'2' for 'precedence' (0 or 1), using 1\n");
-  EXPECT_EQ(read("precedence=0,precedence=yes"), begin + "'yes' for 'precedence' (0 or 1), using 0\n");
-  EXPECT_EQ(read("wait_on=any"), begin + "'any' for 'wait_on' (current or random), using current\n");
+  EXPECT_EQ(read("precedence=0,precedence=yes"),
+            begin + "'yes' for 'precedence' (0 or 1), using 0\n");
+  EXPECT_EQ(read("wait_on=any"),
+            begin + "'any' for 'wait_on' (current or random), using current\n");
   EXPECT_EQ(read("wait_on=random,wait_on=Random"),
             begin + "'Random' for 'wait_on' (current or random), using random\n");
   EXPECT_NE(read("lane=owned").find("'lanes'?"), std::string::npos);
@@ -192,9 +197,9 @@ TEST_F(OptionsTest, TheLaterOneWins) {
 }
 
 TEST_F(OptionsTest, AnUnknownKeyIsOneLineThatNamesTheNearest) {
-  EXPECT_EQ(
-      read("decoy_ms=5"),
-      "lanemalloc: LANEMALLOC_OPTIONS: unknown option 'decoy_ms' (did you mean 'decay_ms'?), ignored\n");
+  EXPECT_EQ(read("decoy_ms=5"),
+            "lanemalloc: LANEMALLOC_OPTIONS: unknown option 'decoy_ms' (did you mean 'decay_ms'?), "
+            "ignored\n");
   EXPECT_EQ(options_.settings.decay_ms, 1000);
   EXPECT_NE(read("Checked=1", "lanemalloc_options")
                 .find("lanemalloc_options: unknown option 'Checked' (did you mean 'checked'?)"),
@@ -210,7 +215,8 @@ TEST_F(OptionsTest, AnUnknownKeyIsOneLineThatNamesTheNearest) {
 
 TEST_F(OptionsTest, ABadValueIsOneLineThatSaysWhatIsAllowedAndUsed) {
   const std::string line = read("decay_ms=x");
-  EXPECT_EQ(line.find("lanemalloc: LANEMALLOC_OPTIONS: bad value 'x' for 'decay_ms' ("), 0u) << line;
+  EXPECT_EQ(line.find("lanemalloc: LANEMALLOC_OPTIONS: bad value 'x' for 'decay_ms' ("), 0u)
+      << line;
   EXPECT_NE(line.find("), using 1000\n"), std::string::npos) << line;
   for (const char* bad :
        {"decay_ms=", "decay_ms", "decay_ms=-2", "decay_ms=-0", "decay_ms=1x", "decay_ms=86400001",
@@ -221,16 +227,19 @@ TEST_F(OptionsTest, ABadValueIsOneLineThatSaysWhatIsAllowedAndUsed) {
   EXPECT_EQ(read("checked=yes"),
             "lanemalloc: LANEMALLOC_OPTIONS: bad value 'yes' for 'checked' (0 or 1), using 0\n");
   EXPECT_EQ(read("bad_pointer=abor"),
-            "lanemalloc: LANEMALLOC_OPTIONS: bad value 'abor' for 'bad_pointer' (abort, report or ignore), "
+            "lanemalloc: LANEMALLOC_OPTIONS: bad value 'abor' for 'bad_pointer' (abort, report or "
+            "ignore), "
             "using abort\n");
-  EXPECT_EQ(read("stats=exits"),
-            "lanemalloc: LANEMALLOC_OPTIONS: bad value 'exits' for 'stats' (none, exit, signal:NAME or "
-            "exit+signal:NAME, of USR1 USR2 HUP ALRM VTALRM PROF WINCH URG), using none\n");
+  EXPECT_EQ(
+      read("stats=exits"),
+      "lanemalloc: LANEMALLOC_OPTIONS: bad value 'exits' for 'stats' (none, exit, signal:NAME or "
+      "exit+signal:NAME, of USR1 USR2 HUP ALRM VTALRM PROF WINCH URG), using none\n");
   EXPECT_NE(read("checked=1,checked=11").find("using 1\n"), std::string::npos);
 }
 
 TEST_F(OptionsTest, OneBadOptionSpoilsNoOther) {
-  EXPECT_EQ(std::string(read("decoy_ms=1,checked=1,decay_ms=x,stats=exit")).find("stats"), std::string::npos);
+  EXPECT_EQ(std::string(read("decoy_ms=1,checked=1,decay_ms=x,stats=exit")).find("stats"),
+            std::string::npos);
   EXPECT_TRUE(options_.settings.checked);
   EXPECT_TRUE(options_.seeing.stats.at_exit);
 }
@@ -248,13 +257,15 @@ TEST_F(OptionsTest, StrictWithoutAComplaintStopsNothing) {
 }
 
 TEST_F(OptionsTest, AnOverlongKeyOrValueIsCutToOneLine) {
-  for (const std::string& text : {std::string(5000, 'k') + "=1", "decay_ms=" + std::string(5000, '9'),
-                                  "bad_pointer=" + std::string(100000, 'z'), std::string(300, 'k')}) {
+  for (const std::string& text :
+       {std::string(5000, 'k') + "=1", "decay_ms=" + std::string(5000, '9'),
+        "bad_pointer=" + std::string(100000, 'z'), std::string(300, 'k')}) {
     const std::string line = read(text.c_str());
     EXPECT_LT(line.size(), 500u);
     EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
     EXPECT_EQ(line.back(), '\n');
-    EXPECT_NE(line.find(line.find("unknown") != std::string::npos ? "ignored" : "using"), std::string::npos)
+    EXPECT_NE(line.find(line.find("unknown") != std::string::npos ? "ignored" : "using"),
+              std::string::npos)
         << line;
   }
 }

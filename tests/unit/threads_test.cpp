@@ -1,5 +1,5 @@
-// Several real threads: over the fake platform with a scavenger that passes all the time, and through the prefixed library.
-// Small, so that the thread sanitizer can watch.
+// Several real threads: over the fake platform with a scavenger that passes all the time, and
+// through the prefixed library. Small, so that the thread sanitizer can watch.
 #include <thread>
 
 #include "fixture.h"
@@ -92,7 +92,8 @@ class ThreadsTest : public EngineTest {
   };
   using FakeWorker = Worker<Fakes>;
 
-  // `lives` threads one after the other in each of three places, beside one that passes and trims until they are done.
+  // `lives` threads one after the other in each of three places, beside one that passes and trims
+  // until they are done.
   void storm(int lives, int steps, bool with_scavenger) {
     start_threads();
     FakeWorker::Boxes boxes = {};
@@ -103,7 +104,8 @@ class ThreadsTest : public EngineTest {
         for (int life = 0; life < lives; ++life) {
           std::thread([&, place, life] {
             Slot slot{&no_lane_gate};
-            FakeWorker worker({&engine(), &slot}, boxes, static_cast<uint64_t>(place * 1000 + life));
+            FakeWorker worker({&engine(), &slot}, boxes,
+                              static_cast<uint64_t>(place * 1000 + life));
             worker.work(steps);
             engine().thread_exits(slot);
           }).join();
@@ -182,7 +184,8 @@ TEST_ALL_CONFIGS(ThreadsTest, ALaneThatIsJustBeingMadeMayMeetSomebodyWhoTrims) {
   }
 }
 
-// All that the freeing thread knows of the lane is its number in the page map; the thread sanitizer demands more.
+// All that the freeing thread knows of the lane is its number in the page map; the thread sanitizer
+// demands more.
 TEST_OWNED(ThreadsTest, AFreeGoesToALaneThatAnotherThreadHasMadeSince) {
   start_threads();
   Slot& here = thread();
@@ -217,7 +220,8 @@ TEST_ALL_CONFIGS(ThreadsTest, TwoThreadsThatFreeEachOthersObjectsStayBounded) {
     threads.emplace_back([&, me] {
       Slot slot{&no_lane_gate};
       for (int i = 0; i < 8000; ++i) {
-        void* old = boxes[1 - me][i % 64].exchange(engine().allocate(200, slot), std::memory_order_acq_rel);
+        void* old =
+            boxes[1 - me][i % 64].exchange(engine().allocate(200, slot), std::memory_order_acq_rel);
         EXPECT_EQ(engine().free(old, slot), Verdict::kGood);
         void* mine = boxes[me][i % 64].exchange(nullptr, std::memory_order_acq_rel);
         EXPECT_EQ(engine().free(mine, slot), Verdict::kGood);

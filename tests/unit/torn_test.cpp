@@ -1,6 +1,8 @@
-// Threads that are torn off at any instruction of what they do, as a long jump out of a signal handler does it, and then end: what they
-// held comes back, nothing is handed out twice, and no more is lost than what they were at.
-// The trap flag interrupts after each instruction, so this is x86-64 only; the sanitizers' own code cannot be left in that way.
+// Threads that are torn off at any instruction of what they do, as a long jump out of a signal
+// handler does it, and then end: what they held comes back, nothing is handed out twice, and no
+// more is lost than what they were at.
+// The trap flag interrupts after each instruction, so this is x86-64 only; the sanitizers' own code
+// cannot be left in that way.
 #include "heap/heap.h"
 #include "pools.h"
 #include "slab/batch.h"
@@ -14,7 +16,8 @@ namespace {
 // Runs a thread's operation up to one of its instructions.
 class Torn {
  public:
-  // Returns how many instructions there were. n: the first; where the platform has blocked signals, the next one.
+  // Returns how many instructions there were. n: the first; where the platform has blocked signals,
+  // the next one.
   template <class Operation>
   static uint64_t run(uint64_t n, const Operation& operation) {
     struct sigaction action = {}, before;
@@ -23,11 +26,13 @@ class Torn {
     steps_ = 0;
     last_ = n;
     if (sigsetjmp(out_, 1) == 0) {
-      asm volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::
-                       : "memory", "cc");
+      asm volatile(
+          "lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::
+              : "memory", "cc");
       operation();
       asm volatile(
-          "lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::
+          "lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), "
+          "%%rsp" ::
               : "memory", "cc");
     }
     Fake::signals_are_blocked = false;
@@ -63,7 +68,8 @@ class TornTest : public PoolTest {
     void (*run)(TornTest& test);
   };
 
-  // One life: everything is made anew, the thread does what it does up to its n-th instruction, and ends.
+  // One life: everything is made anew, the thread does what it does up to its n-th instruction, and
+  // ends.
   uint64_t live_until(uint64_t n, const Operation& operation) {
     pools_.clear();
     begin({});
@@ -84,7 +90,8 @@ class TornTest : public PoolTest {
     engine().thread_exits(*torn_);
     return steps;
   }
-  // Objects of both threads, of malloc and of the pool; and some of the other's are in batches of the first.
+  // Objects of both threads, of malloc and of the pool; and some of the other's are in batches of
+  // the first.
   void prepare() {
     mine_.clear();
     others_.clear();
@@ -133,7 +140,8 @@ class TornTest : public PoolTest {
       more.push_back(make_object(next, i % 3 == 0 ? 3000 : 300));
       EXPECT_TRUE(in_use.insert(more.back().p).second) << "an object is handed out twice";
       more_of_pool.push_back(take(*pool_, next));
-      EXPECT_TRUE(in_use.insert(more_of_pool.back()).second) << "an object of the pool is handed out twice";
+      EXPECT_TRUE(in_use.insert(more_of_pool.back()).second)
+          << "an object of the pool is handed out twice";
     }
     more.push_back(make_object(next, kSlabMax + 1));
     while (!more.empty()) drop(more, next);
@@ -199,7 +207,8 @@ class TornTest : public PoolTest {
 };
 
 inline std::vector<Config> configs_to_tear() {
-  return {{4096, false}, {4096, false, Entry::kShared}, {4096, false, Entry::kPerCpu}, {4096, true}};
+  return {
+      {4096, false}, {4096, false, Entry::kShared}, {4096, false, Entry::kPerCpu}, {4096, true}};
 }
 
 #define TORN_OPERATION(Name, body)                                         \
@@ -239,8 +248,8 @@ class TornAnywhereTest : public testing::Test {
   Memory memory_[kObjects];
 };
 
-// At each object in turn: in a new row, in one that is there, in a new holder. Some take the batch away and put it back instead; it may
-// be lost on the way.
+// At each object in turn: in a new row, in one that is there, in a new holder. Some take the batch
+// away and put it back instead; it may be lost on the way.
 TEST_F(TornAnywhereTest, ABatchKeepsWhatWasAdded) {
   constexpr auto places = [] { return Batch::places_in(kSize); };
   static volatile bool is_away;
@@ -279,7 +288,8 @@ TEST_F(TornAnywhereTest, ABatchKeepsWhatWasAdded) {
   }
 }
 
-// Some of the slab's objects wait in a bin, others are on its list, the last ones were never handed out.
+// Some of the slab's objects wait in a bin, others are on its list, the last ones were never handed
+// out.
 TEST_F(TornAnywhereTest, ABinThatIsPutBackLosesNothing) {
   constexpr size_t kInBin = 12, kCarved = 30;
   const SizeClass c = class_of(kSize);

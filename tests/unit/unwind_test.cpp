@@ -1,4 +1,5 @@
-// Unwinding: stacks of known depth, by tables and by frame pointers (the tests are compiled with them), from where it is hard.
+// Unwinding: stacks of known depth, by tables and by frame pointers (the tests are compiled with
+// them), from where it is hard.
 #include "platform/unwind.h"
 
 #include <alloca.h>
@@ -52,7 +53,8 @@ class UnwindTest : public testing::TestWithParam<Unwinding> {
   void SetUp() override { ASSERT_EQ(prepare_unwinding(GetParam()), GetParam()); }
 };
 
-// A capture of that recursion, from capture_here() on. First it, then where recurse() called it, then the recursion.
+// A capture of that recursion, from capture_here() on. First it, then where recurse() called it,
+// then the recursion.
 void expect_recursion(const Captured& captured, unsigned depth) {
   ASSERT_GT(captured.depth, depth + 1);
   ASSERT_LE(captured.depth, kMost);
@@ -108,8 +110,9 @@ TEST_P(UnwindTest, WorksInAHandlerOnAnotherStack) {
   constexpr size_t kStack = 256 << 10;
   // At the end of what is mapped, and below the thread's stack or above it.
   for (Address hint : {Address{0}, Address{1} << 40}) {
-    char* memory = static_cast<char*>(mmap(reinterpret_cast<void*>(hint), kStack + 65536,
-                                           PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char* memory =
+        static_cast<char*>(mmap(reinterpret_cast<void*>(hint), kStack + 65536,
+                                PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     ASSERT_NE(memory, MAP_FAILED);
     mprotect(memory + kStack, 65536, PROT_NONE);
     stack_t mine = {}, before = {};
@@ -129,7 +132,8 @@ TEST_P(UnwindTest, WorksInAHandlerOnAnotherStack) {
   }
 }
 
-// A handler that samples interrupts captures, and a thread that loads and unloads libraries changes the tables.
+// A handler that samples interrupts captures, and a thread that loads and unloads libraries changes
+// the tables.
 TEST_P(UnwindTest, MayBeInterruptedByItself) {
   struct sigaction action = {}, old = {};
   static std::atomic<unsigned> handled;
@@ -183,7 +187,8 @@ AS_DECLARED unsigned walk_here() {
                                    found, kMost);
   if (n == 0) return 0;
   EXPECT_EQ(n, depth);
-  for (unsigned i = 0; i < n && i < depth; ++i) EXPECT_EQ(found[i], reinterpret_cast<Address>(expected[i]));
+  for (unsigned i = 0; i < n && i < depth; ++i)
+    EXPECT_EQ(found[i], reinterpret_cast<Address>(expected[i]));
   return n;
 }
 AS_DECLARED unsigned walk_below(unsigned depth) {
@@ -215,7 +220,8 @@ class UnwindRulesTest : public testing::Test {
 
 TEST_F(UnwindRulesTest, FramesAreThoseThatTheCLibraryFinds) {
   for (unsigned depth : {1u, 3u, 20u, 500u}) {
-    for (int again = 0; again < 2; ++again) EXPECT_GE(walk_below(depth), depth < kMost ? depth : kMost);
+    for (int again = 0; again < 2; ++again)
+      EXPECT_GE(walk_below(depth), depth < kMost ? depth : kMost);
   }
   for (Bytes size : {1, 100, 10000, 1000000}) EXPECT_NE(walk_below_room(size), 0u);
   EXPECT_NE(walk_below_array<40>(), 0u);
@@ -257,12 +263,14 @@ TEST(UnwindBrokenTest, AFrameThatIsNoneEndsTheWalkAndNothingElse) {
   Address frames[kMost];
   Random random(1);
   const auto here = reinterpret_cast<Address>(__builtin_frame_address(0));
-  for (Address bad :
-       {Address{0}, Address{1}, here + 1, here - 4096, ~Address{0}, ~Address{0} - 7, Address{1} << 47})
+  for (Address bad : {Address{0}, Address{1}, here + 1, here - 4096, ~Address{0}, ~Address{0} - 7,
+                      Address{1} << 47})
     EXPECT_GE(capture_with_broken_frame(bad, frames, kMost), 1u);
   for (int i = 0; i < 20000; ++i) {
-    const Address bad = random.one_in(2) ? here + random.below(Address{1} << 20) : random.below(~Address{0});
-    EXPECT_GE(capture_with_broken_frame(bad & ~Address{random.one_in(2) ? 7u : 0u}, frames, kMost), 1u);
+    const Address bad =
+        random.one_in(2) ? here + random.below(Address{1} << 20) : random.below(~Address{0});
+    EXPECT_GE(capture_with_broken_frame(bad & ~Address{random.one_in(2) ? 7u : 0u}, frames, kMost),
+              1u);
   }
 }
 #endif

@@ -1,6 +1,7 @@
-// Owned: the entry of a lane that belongs to one thread. The owner enters by a plain store and a plain look; anybody else
-// may take an idle lane away, at no cost to the owner.
-// Called by: engine (owner's side), lane and scavenger (other side). Locking: the other side holds the lane's lock.
+// Owned: the entry of a lane that belongs to one thread. The owner enters by a plain store and a
+// plain look; anybody else may take an idle lane away, at no cost to the owner.
+// Called by: engine (owner's side), lane and scavenger (other side). Locking: the other side holds
+// the lane's lock.
 //
 //   owner                                     revoker
 //   -----                                     -------
@@ -13,32 +14,37 @@
 //                                               the lane, gate closed: work
 //     closed: open it, work, slot = lane        revoking = false, unlock
 //
-// Why they never both work (Dekker's argument, with the owner's fence run by membarrier on its behalf). The barrier falls
-// somewhere in the owner's program order. If it falls after [enter], the store is visible to [peek]: the revoker sees busy
-// and gives up. If it falls before [enter], then [look] comes after the barrier, and [close] before it: the owner sees the
-// gate closed. In between there is nothing.
-// Once more from [close]: an owner that was inside when the revoker began, and had read revoking == false before, may open its
-// gate after [close] and leave before [peek]. The revoker then finds the gate open. The owner cannot do that twice, since from
-// now on it reads revoking == true.
-// Only the owner opens its gate again, inside, once it has read revoking == false (acquire, with the revoker's release). So
-// an owner that finds the gate open has seen all that earlier revokers did, and what it read of the page map just before it
-// looked at the gate is right too, in whatever order the CPU did the two loads.
+// Why they never both work (Dekker's argument, with the owner's fence run by membarrier on its
+// behalf). The barrier falls somewhere in the owner's program order. If it falls after [enter], the
+// store is visible to [peek]: the revoker sees busy and gives up. If it falls before [enter], then
+// [look] comes after the barrier, and [close] before it: the owner sees the gate closed. In between
+// there is nothing.
+// Once more from [close]: an owner that was inside when the revoker began, and had read revoking ==
+// false before, may open its gate after [close] and leave before [peek]. The revoker then finds the
+// gate open. The owner cannot do that twice, since from now on it reads revoking == true.
+// Only the owner opens its gate again, inside, once it has read revoking == false (acquire, with
+// the revoker's release). So an owner that finds the gate open has seen all that earlier revokers
+// did, and what it read of the page map just before it looked at the gate is right too, in whatever
+// order the CPU did the two loads.
 //
-// Re-entrance. A signal handler that interrupts the owner between [enter] and the last store finds the busy gate in the
-// slot, cannot pass it, and goes to the overflow lanes; at no instruction does it find a lane in the slot whose contents
-// are half done.
+// Re-entrance. A signal handler that interrupts the owner between [enter] and the last store finds
+// the busy gate in the slot, cannot pass it, and goes to the overflow lanes; at no instruction does
+// it find a lane in the slot whose contents are half done.
 //
-// Where the system has no such barrier a lane with an owner cannot be taken; the owner is asked instead (Lane::asked_).
+// Where the system has no such barrier a lane with an owner cannot be taken; the owner is asked
+// instead (Lane::asked_).
 //
-// Threads that are gone. The slot lies in its thread's memory, and a thread may end without a word: by the raw system call, or after
-// its last key destructor. So nobody but the thread itself reads a slot as memory: [peek] has the kernel read it (P::reads_as), and no
-// memory is an answer like any other. Memory that is another's by now cannot mislead: it reads as this lane only if its thread has
-// adopted this lane. A slot that does not read as the lane looks busy for good; the scavenger asks whether the thread is gone, and
-// takes the lane back (Engine::reclaim).
+// Threads that are gone. The slot lies in its thread's memory, and a thread may end without a word:
+// by the raw system call, or after its last key destructor. So nobody but the thread itself reads a
+// slot as memory: [peek] has the kernel read it (P::reads_as), and no memory is an answer like any
+// other. Memory that is another's by now cannot mislead: it reads as this lane only if its thread
+// has adopted this lane. A slot that does not read as the lane looks busy for good; the scavenger
+// asks whether the thread is gone, and takes the lane back (Engine::reclaim).
 //
-// Lanes at rest. A thread that changes over to another entry keeps its lane, closed, until it ends: it may be doing so in a handler
-// that has interrupted it between [enter]'s load and its store, with this very gate in a register. If the lane were another thread's
-// by then, and open, the first would work in it too. While it rests the lock is enough to take it.
+// Lanes at rest. A thread that changes over to another entry keeps its lane, closed, until it ends:
+// it may be doing so in a handler that has interrupted it between [enter]'s load and its store,
+// with this very gate in a register. If the lane were another thread's by then, and open, the first
+// would work in it too. While it rests the lock is enough to take it.
 #pragma once
 
 #include "lane/world.h"
@@ -53,18 +59,22 @@ struct Owned {
     compiler_fence();
     return gate;
   }
-  // Off the hit path: the gate that enter() has found, or what a handler has put into the slot between its two steps: a thread's first
-  // lane, which would be lost. This cannot affect a hit: if the slot has changed, its old gate is closed.
+  // Off the hit path: the gate that enter() has found, or what a handler has put into the slot
+  // between its two steps: a thread's first lane, which would be lost. This cannot affect a hit: if
+  // the slot has changed, its old gate is closed.
   FAST static Gate* current(const Slot& slot, Gate* gate) {
     return is_busy(gate) ? gate : reinterpret_cast<Gate*>(but_for_the_byte(slot));
   }
   FAST static void leave(Slot& slot, Gate* gate) {
-    // release: what was done inside is visible to who holds the lane next. Pairs with [peek] in try_hold().
+    // release: what was done inside is visible to who holds the lane next. Pairs with [peek] in
+    // try_hold().
     slot.store(gate, std::memory_order_release);
   }
-  // Leaves without having done anything: what a handler has put there between the two steps of entering stays.
+  // Leaves without having done anything: what a handler has put there between the two steps of
+  // entering stays.
   FAST static void leave_as_found(Slot& slot, const Gate* gate) {
-    // By a store of the whole word: the next load of it would have to wait until a store of one byte has reached the cache.
+    // By a store of the whole word: the next load of it would have to wait until a store of one
+    // byte has reached the cache.
     const auto byte = static_cast<unsigned char>(reinterpret_cast<uintptr_t>(gate));
     slot.store(reinterpret_cast<Gate*>(but_for_the_byte(slot) | byte), std::memory_order_release);
   }
@@ -76,22 +86,27 @@ struct Owned {
     return entry.is_owned_by(hit_load(*word<uint16_t, offsetof(Gate, open_owner)>(gate)));
   }
   // Where the bins of kinds lie; 0 where nobody may touch them.
-  FAST static Address area(const Gate* gate) { return hit_load(*word<Address, offsetof(Gate, area)>(gate)); }
+  FAST static Address area(const Gate* gate) {
+    return hit_load(*word<Address, offsetof(Gate, area)>(gate));
+  }
   // Where a deferred free puts its object.
   FAST static bool may_defer(const Gate* gate, void**& next) {
     next = hit_load(*word<void**, offsetof(Gate, deferred_next)>(gate));
-    return reinterpret_cast<Address>(next) < hit_load(*word<Address, offsetof(Gate, deferred_end)>(gate));
+    return reinterpret_cast<Address>(next) <
+           hit_load(*word<Address, offsetof(Gate, deferred_end)>(gate));
   }
   // Of an open gate.
   FAST static void has_deferred(Gate* gate) { move_on(gate->deferred_next); }
 
  private:
-  // The slot's word with a lowest byte of 0. Read beside that byte, which enter() has just stored: a load of both would have to wait.
+  // The slot's word with a lowest byte of 0. Read beside that byte, which enter() has just stored:
+  // a load of both would have to wait.
   FAST static uintptr_t but_for_the_byte(const Slot& slot) {
     const auto* bytes = reinterpret_cast<const unsigned char*>(&slot);
-    // Two loads that overlap. The second is not aligned. It need not be atomic: only a handler of this thread changes these bytes, and none
-    // does after enter()'s store.
-    const uintptr_t upper = __atomic_load_n(reinterpret_cast<const uint32_t*>(bytes + 4), __ATOMIC_RELAXED);
+    // Two loads that overlap. The second is not aligned. It need not be atomic: only a handler of
+    // this thread changes these bytes, and none does after enter()'s store.
+    const uintptr_t upper =
+        __atomic_load_n(reinterpret_cast<const uint32_t*>(bytes + 4), __ATOMIC_RELAXED);
     uint32_t lower;
     __builtin_memcpy(&lower, bytes + 1, sizeof lower);
     return upper << 32 | uintptr_t{lower} << 8;
@@ -112,7 +127,8 @@ void Lane<P>::close_gate() {
   deferred_end.store(0, std::memory_order_relaxed);
 }
 
-// The owner's, inside, and not being revoked. A revoker that comes at the same time finds it busy and gives up.
+// The owner's, inside, and not being revoked. A revoker that comes at the same time finds it busy
+// and gives up.
 template <class P>
 void Lane<P>::open_gate() {
   if (world_.settings.checked) return;  // every operation then takes the slow path, which checks
@@ -136,7 +152,8 @@ bool Lane<P>::is_closed() const {
   return open_bins.load(std::memory_order_relaxed) == 0 &&
          open_owner.load(std::memory_order_relaxed) == static_cast<uint16_t>(Owner::kClosed) &&
          area_of_hits.load(std::memory_order_relaxed) == lanemalloc::no_area &&
-         area.load(std::memory_order_relaxed) == 0 && deferred_end.load(std::memory_order_relaxed) == 0;
+         area.load(std::memory_order_relaxed) == 0 &&
+         deferred_end.load(std::memory_order_relaxed) == 0;
 }
 
 // --- From outside.
@@ -156,8 +173,8 @@ bool Lane<P>::take_from_owner(bool ask) {
     // acquire at [peek]: sees what the owner did before it left.
     if (!is_named_by(slot)) break;
     if (is_closed()) return true;
-    // The owner was inside when we began, had read revoking == false already, opened its gate and left. It cannot do
-    // that again: close the gate once more.
+    // The owner was inside when we began, had read revoking == false already, opened its gate and
+    // left. It cannot do that again: close the gate once more.
   }
   give_to_owner();
   return false;

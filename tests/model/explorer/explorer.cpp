@@ -1,18 +1,25 @@
-// The explorer. scenarios.cpp and the sources of the core are compiled with -fsanitize=thread, which puts a call of
-// __tsan_* before every access to memory and in place of every atomic operation. Here these calls are ours.
-// Called by: run.py, as `explorer SCENARIO DEEPER [CHOICE...]`; DEEPER more preemptions than the scenario says are allowed.
-// Without arguments it lists the scenarios.
+// The explorer. scenarios.cpp and the sources of the core are compiled with -fsanitize=thread,
+// which puts a call of __tsan_* before every access to memory and in place of every atomic
+// operation. Here these calls are ours.
+// Called by: run.py, as `explorer SCENARIO DEEPER [CHOICE...]`; DEEPER more preemptions than the
+// scenario says are allowed. Without arguments it lists the scenarios.
 //
-//   threads   are fibers; before every atomic operation the explorer may stop one and go on with another
-//   schedule  is the list of choices made; the search is depth first, so the next one differs in its last choice
-//   memory    is x86's: a thread's stores wait in its buffer, in order, until a locked operation, a barrier, or the time
-//             comes; when a thread is stopped, how many of the newest stores stay in its buffer is a choice too
-//   CPUs      have numbers; threads with the same one are never interleaved without the kernel taking one off it, which is
-//             a full barrier and puts what the one did before what the next does. Restartable sequences rely on that
-//   races     are found by vector clocks, as ThreadSanitizer does: two accesses to a place, one of them plain and one
-//             of them a write, that no release and acquire put into an order, whether or not they come close in time
+//   threads   are fibers; before every atomic operation the explorer may stop one and go on with
+//             another
+//   schedule  is the list of choices made; the search is depth first, so the next one differs in
+//             its last choice
+//   memory    is x86's: a thread's stores wait in its buffer, in order, until a locked operation, a
+//             barrier, or the time comes; when a thread is stopped, how many of the newest stores
+//             stay in its buffer is a choice too
+//   CPUs      have numbers; threads with the same one are never interleaved without the kernel
+//             taking one off it, which is a full barrier and puts what the one did before what the
+//             next does. Restartable sequences rely on that
+//   races     are found by vector clocks, as ThreadSanitizer does: two accesses to a place, one of
+//             them plain and one of them a write, that no release and acquire put into an order,
+//             whether or not they come close in time
 //
-// A failure is printed as its choices and, step by step, what was done; the same choices run it again.
+// A failure is printed as its choices and, step by step, what was done; the same choices run it
+// again.
 #include "explorer.h"
 
 #include <setjmp.h>
@@ -133,10 +140,12 @@ bool is_tracked(uintptr_t a) {
          a - reinterpret_cast<uintptr_t>(arena) < kArenaSize;
 }
 
-// What an atomic there publishes is known: also of one on a thread's stack, which others see while that thread waits.
+// What an atomic there publishes is known: also of one on a thread's stack, which others see while
+// that thread waits.
 bool is_published(uintptr_t a) {
   for (int i = 0; i < thread_count; ++i)
-    if (a - reinterpret_cast<uintptr_t>(threads[i].stack.data()) < threads[i].stack.size()) return true;
+    if (a - reinterpret_cast<uintptr_t>(threads[i].stack.data()) < threads[i].stack.size())
+      return true;
   return is_tracked(a);
 }
 
@@ -198,7 +207,8 @@ uint8_t choose(size_t count) {
   if (count <= 1) return 0;
   if (position == choices.size()) choices.push_back({static_cast<uint8_t>(count), 0});
   const Choice& c = choices[position++];
-  if (c.taken >= count) fail("the choices do not fit: the scenario is not deterministic, or is another one");
+  if (c.taken >= count)
+    fail("the choices do not fit: the scenario is not deterministic, or is another one");
   return c.taken;
 }
 
@@ -276,7 +286,8 @@ void drain(Thread& thread, size_t keep) {
   for (size_t i = 0; i < n; ++i) {
     const Store& store = thread.buffer[i];
     write(store.address, store.value, store.size);
-    if (is_published(store.address)) cell_of(store.address).released = store.release ? store.clock : Clock{};
+    if (is_published(store.address))
+      cell_of(store.address).released = store.release ? store.clock : Clock{};
   }
   thread.buffer.erase(thread.buffer.begin(), thread.buffer.begin() + static_cast<ptrdiff_t>(n));
 }
@@ -381,15 +392,18 @@ void plain_access(uintptr_t a, bool is_write, const void* pc) {
   Cell& cell = cell_of(a);
   Clock& now = threads[current].clock;
   if (cell.writer >= 0 && cell.written > now[cell.writer])
-    race(pc, a, is_write ? "a plain write after a plain write" : "a plain read after a plain write");
+    race(pc, a,
+         is_write ? "a plain write after a plain write" : "a plain read after a plain write");
   if (!is_before(cell.atomic_writes, now))
-    race(pc, a, is_write ? "a plain write after an atomic write" : "a plain read after an atomic write");
+    race(pc, a,
+         is_write ? "a plain write after an atomic write" : "a plain read after an atomic write");
   if (!is_write) {
     cell.reads[current] = now[current];
     return;
   }
   if (!is_alone && !is_before(cell.reads, now)) race(pc, a, "a plain write after a plain read");
-  if (!is_alone && !is_before(cell.atomic_reads, now)) race(pc, a, "a plain write after an atomic read");
+  if (!is_alone && !is_before(cell.atomic_reads, now))
+    race(pc, a, "a plain write after an atomic read");
   cell.writer = current;
   cell.written = now[current];
 }
@@ -401,7 +415,8 @@ void plain_range(uintptr_t a, size_t n, bool is_write, const void* pc) {
     if (tested->bounds.at_plain) point();
     plain_access(a + i, is_write, pc);
   }
-  // It goes to memory by itself: what the thread has stored there with its neighbours, in one step, has to be there before.
+  // It goes to memory by itself: what the thread has stored there with its neighbours, in one step,
+  // has to be there before.
   Thread& thread = threads[current];
   for (const Store& store : thread.buffer)
     if (store.address < a + n && a < store.address + store.size) return drain(thread);
@@ -413,7 +428,8 @@ void atomic_access(uintptr_t a, bool is_read, bool is_write, const void* pc) {
   Clock& now = threads[current].clock;
   if (cell.writer >= 0 && cell.written > now[cell.writer])
     race(pc, a, "an atomic access after a plain write");
-  if (is_write && !is_alone && !is_before(cell.reads, now)) race(pc, a, "an atomic write after a plain read");
+  if (is_write && !is_alone && !is_before(cell.reads, now))
+    race(pc, a, "an atomic write after a plain read");
   if (is_read) cell.atomic_reads[current] = now[current];
   if (is_write) cell.atomic_writes[current] = now[current];
 }
@@ -443,7 +459,8 @@ uint64_t load(const volatile void* p, unsigned size, int order, const void* pc) 
     std::memcpy(&value, const_cast<const void*>(p), size);
     return value;
   }
-  // A second look by a spinning thread, while nobody else has done anything, is no place to stop it.
+  // A second look by a spinning thread, while nobody else has done anything, is no place to stop
+  // it.
   if (threads[current].pauses <= 1) point();
   value = peek(a, size);
   atomic_access(a, true, false, pc);
@@ -462,7 +479,8 @@ void store(volatile void* p, uint64_t value, unsigned size, int order, const voi
   me.buffer.push_back({a, value, static_cast<uint8_t>(size), releases(order), me.clock});
   if (releases(order)) ++me.clock[current];
   if (is_alone)
-    drain(me);  // nobody else looks; and what asm adds to memory, which is not seen here, must come after
+    // Nobody else looks; and what asm adds to memory, which is not seen here, must come after
+    drain(me);
   trace(pc, "store %s = %#zx", name_of(a).c_str(), static_cast<size_t>(value));
   if (order == __ATOMIC_SEQ_CST) drain(me);
   wake_spinners();
@@ -470,7 +488,8 @@ void store(volatile void* p, uint64_t value, unsigned size, int order, const voi
 
 // Reads, and writes what change() makes of it if that says so.
 template <class Change>
-uint64_t modify(volatile void* p, unsigned size, int order, int failed_order, const void* pc, Change change) {
+uint64_t modify(volatile void* p, unsigned size, int order, int failed_order, const void* pc,
+                Change change) {
   const auto a = reinterpret_cast<uintptr_t>(p);
   uint64_t before = 0, after = 0;
   if (!running) {
@@ -533,7 +552,8 @@ void put_back() {
   for (uint32_t page : touched_pages) {
     const int32_t image = image_of_page[page];
     if (image >= 0) {
-      std::memcpy(arena + page * kPage, arena_image[static_cast<size_t>(image)].second.data(), kPage);
+      std::memcpy(arena + page * kPage, arena_image[static_cast<size_t>(image)].second.data(),
+                  kPage);
     } else {
       std::memset(arena + page * kPage, 0, kPage);
     }
@@ -658,7 +678,8 @@ bool fork_here() {
     if (i == current) continue;
     threads[i].condition = Condition::kDone;
     on_cpu[threads[i].cpu] = -1;
-    drain(threads[i]);  // the kernel flushes every CPU's TLB before the child's memory is what it is
+    // The kernel flushes every CPU's TLB before the child's memory is what it is
+    drain(threads[i]);
     // Stores come to the child in their order, and a step is a single one: never half done.
     join(threads[current].clock, threads[i].stepped);
     make_fiber(i);
@@ -771,7 +792,8 @@ Step pop_here(const void* word, void** head, void*& object) {
   write(a, reinterpret_cast<uintptr_t>(next), sizeof next);
   object = first;
   if (!running) return Step::kDone;
-  trace(pc, "step: pop %s from %s", name_of(reinterpret_cast<uintptr_t>(first)).c_str(), name_of(a).c_str());
+  trace(pc, "step: pop %s from %s", name_of(reinterpret_cast<uintptr_t>(first)).c_str(),
+        name_of(a).c_str());
   me.stepped = me.clock;
   ++me.clock[current];
   return Step::kDone;
@@ -835,7 +857,8 @@ bool reads_as(const void* at, uint64_t value) {
   point();
   const bool same = peek(a, sizeof value) == value;
   if (same && is_published(a)) join(threads[current].clock, cell_of(a).released);
-  trace(__builtin_return_address(0), "the kernel reads %s: %s", name_of(a).c_str(), same ? "so it is" : "no");
+  trace(__builtin_return_address(0), "the kernel reads %s: %s", name_of(a).c_str(),
+        same ? "so it is" : "no");
   return same;
 }
 
@@ -861,7 +884,8 @@ void wake(const void* word, int count) {
   for (; count > 0; --count) {
     int list[kMostThreads], n = 0;
     for (int i = 0; i < thread_count; ++i)
-      if (threads[i].condition == Condition::kWaiting && threads[i].waits_for == word) list[n++] = i;
+      if (threads[i].condition == Condition::kWaiting && threads[i].waits_for == word)
+        list[n++] = i;
     if (n == 0) break;
     const int woken = list[choose(static_cast<size_t>(n))];
     trace(nullptr, "futex wakes T%d", woken);
@@ -885,7 +909,8 @@ void sleep() {
   int others[kMostThreads];
   const int n = ready_others(others);
   Thread& me = threads[current];
-  // Once more, and nobody else has done anything: who waits by looking again and again lets the others go on.
+  // Once more, and nobody else has done anything: who waits by looking again and again lets the
+  // others go on.
   me.pauses += kPausesBeforeYield / 2;
   if (me.pauses > kPausesBeforeYield && n > 0) {
     me.condition = Condition::kPaused;
@@ -907,8 +932,8 @@ int main(int count, char** arguments) {
   if (count < 2) {
     for (size_t i = 0; i < kScenarioCount; ++i) {
       const Bounds& b = kScenarios[i].bounds;
-      std::printf("%s\t%s; %d threads, %d preemptions", kScenarios[i].name, kScenarios[i].what, b.threads,
-                  b.preemptions);
+      std::printf("%s\t%s; %d threads, %d preemptions", kScenarios[i].name, kScenarios[i].what,
+                  b.threads, b.preemptions);
       if (b.signals > 0) std::printf(", %d signal%s", b.signals, b.signals > 1 ? "s" : "");
       std::printf("\n");
     }
@@ -918,7 +943,8 @@ int main(int count, char** arguments) {
     if (arguments[1] == std::string_view(kScenarios[i].name)) tested = &kScenarios[i];
   if (tested == nullptr) return 2;
   if (count > 2) deeper = std::atoi(arguments[2]);
-  for (int i = 3; i < count; ++i) choices.push_back({255, static_cast<uint8_t>(std::atoi(arguments[i]))});
+  for (int i = 3; i < count; ++i)
+    choices.push_back({255, static_cast<uint8_t>(std::atoi(arguments[i]))});
   return explore(count > 3);
 }
 
@@ -958,44 +984,47 @@ PLAIN(4)
 PLAIN(8)
 PLAIN(16)
 
-#define FETCH(bits, name, expression)                                                                    \
-  uint##bits##_t __tsan_atomic##bits##_##name(volatile uint##bits##_t* a, uint##bits##_t v, int order) { \
-    return static_cast<uint##bits##_t>(                                                                  \
-        explorer::modify(a, bits / 8, order, order, PC, [v](uint64_t before, uint64_t& after) {          \
-          (void)before;                                                                                  \
-          after = static_cast<uint##bits##_t>(expression);                                               \
-          return true;                                                                                   \
-        }));                                                                                             \
+#define FETCH(bits, name, expression)                                                           \
+  uint##bits##_t __tsan_atomic##bits##_##name(volatile uint##bits##_t* a, uint##bits##_t v,     \
+                                              int order) {                                      \
+    return static_cast<uint##bits##_t>(                                                         \
+        explorer::modify(a, bits / 8, order, order, PC, [v](uint64_t before, uint64_t& after) { \
+          (void)before;                                                                         \
+          after = static_cast<uint##bits##_t>(expression);                                      \
+          return true;                                                                          \
+        }));                                                                                    \
   }
-#define COMPARE(bits, name)                                                                               \
-  int __tsan_atomic##bits##_compare_exchange_##name(volatile uint##bits##_t* a, uint##bits##_t* expected, \
-                                                    uint##bits##_t v, int order, int failed) {            \
-    const uint##bits##_t wanted = *expected;                                                              \
-    *expected = static_cast<uint##bits##_t>(                                                              \
-        explorer::modify(a, bits / 8, order, failed, PC, [&](uint64_t before, uint64_t& after) {          \
-          after = v;                                                                                      \
-          return before == wanted;                                                                        \
-        }));                                                                                              \
-    return *expected == wanted;                                                                           \
+#define COMPARE(bits, name)                                                                      \
+  int __tsan_atomic##bits##_compare_exchange_##name(volatile uint##bits##_t* a,                  \
+                                                    uint##bits##_t* expected, uint##bits##_t v,  \
+                                                    int order, int failed) {                     \
+    const uint##bits##_t wanted = *expected;                                                     \
+    *expected = static_cast<uint##bits##_t>(                                                     \
+        explorer::modify(a, bits / 8, order, failed, PC, [&](uint64_t before, uint64_t& after) { \
+          after = v;                                                                             \
+          return before == wanted;                                                               \
+        }));                                                                                     \
+    return *expected == wanted;                                                                  \
   }
-#define ATOMIC(bits)                                                                                  \
-  uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t* a, int order) {            \
-    return static_cast<uint##bits##_t>(explorer::load(a, bits / 8, order, PC));                       \
-  }                                                                                                   \
-  void __tsan_atomic##bits##_store(volatile uint##bits##_t* a, uint##bits##_t v, int order) {         \
-    explorer::store(a, v, bits / 8, order, PC);                                                       \
-  }                                                                                                   \
-  FETCH(bits, exchange, v)                                                                            \
-  FETCH(bits, fetch_add, before + v)                                                                  \
-  FETCH(bits, fetch_sub, before - v)                                                                  \
-  FETCH(bits, fetch_and, before& v)                                                                   \
-  FETCH(bits, fetch_or, before | v)                                                                   \
-  COMPARE(bits, weak)                                                                                 \
-  COMPARE(bits, strong)                                                                               \
-  uint##bits##_t __tsan_atomic##bits##_compare_exchange_val(                                          \
-      volatile uint##bits##_t* a, uint##bits##_t expected, uint##bits##_t v, int order, int failed) { \
-    __tsan_atomic##bits##_compare_exchange_strong(a, &expected, v, order, failed);                    \
-    return expected;                                                                                  \
+#define ATOMIC(bits)                                                                          \
+  uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t* a, int order) {    \
+    return static_cast<uint##bits##_t>(explorer::load(a, bits / 8, order, PC));               \
+  }                                                                                           \
+  void __tsan_atomic##bits##_store(volatile uint##bits##_t* a, uint##bits##_t v, int order) { \
+    explorer::store(a, v, bits / 8, order, PC);                                               \
+  }                                                                                           \
+  FETCH(bits, exchange, v)                                                                    \
+  FETCH(bits, fetch_add, before + v)                                                          \
+  FETCH(bits, fetch_sub, before - v)                                                          \
+  FETCH(bits, fetch_and, before& v)                                                           \
+  FETCH(bits, fetch_or, before | v)                                                           \
+  COMPARE(bits, weak)                                                                         \
+  COMPARE(bits, strong)                                                                       \
+  uint##bits##_t __tsan_atomic##bits##_compare_exchange_val(                                  \
+      volatile uint##bits##_t* a, uint##bits##_t expected, uint##bits##_t v, int order,       \
+      int failed) {                                                                           \
+    __tsan_atomic##bits##_compare_exchange_strong(a, &expected, v, order, failed);            \
+    return expected;                                                                          \
   }
 ATOMIC(8)
 ATOMIC(16)

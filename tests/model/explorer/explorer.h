@@ -1,8 +1,10 @@
 // Explorer: runs a small concurrent program under every schedule with at most so many preemptions.
-// Called by: scenarios.cpp (what is run), platform.h (what the threads ask of the system). How it works: explorer.cpp.
+// Called by: scenarios.cpp (what is run), platform.h (what the threads ask of the system). How it
+// works: explorer.cpp.
 //
-// A scenario is a struct: its constructor sets up, thread(i) is what thread i does, check() looks at the end. It lies in
-// memory that is put back before every schedule, so it may hold nothing that points elsewhere (no std::string, no vector).
+// A scenario is a struct: its constructor sets up, thread(i) is what thread i does, check() looks
+// at the end. It lies in memory that is put back before every schedule, so it may hold nothing that
+// points elsewhere (no std::string, no vector).
 #pragma once
 
 #include <cstddef>
@@ -18,7 +20,9 @@ struct Bounds {
   int preemptions;  // a thread is stopped although it could go on, at most so often
   int signals = 0;  // S::handler(0) interrupts thread 0, at most so often
   bool at_plain =
-      false;  // handlers also come, and threads are stopped, between plain accesses, not only before atomic ones
+      // Handlers also come, and threads are stopped, between plain accesses, not only before atomic
+      // ones
+      false;
   const char* cpus = "0123";  // thread i runs on the CPU with the number cpus[i]
   int moves = 0;              // thread 0 is moved to the next CPU, at most so often
 };
@@ -59,11 +63,12 @@ void check(bool good, const char* what);
 int current_thread();
 // Moves the thread. In a constructor or in check(): says where what follows runs.
 void run_on(int cpu);
-// Stands for fork: one branch goes on as before; in the other (true) all other threads are gone. What they did without a
-// release that the child acquires is a race with what the child does: it may find it half done.
+// Stands for fork: one branch goes on as before; in the other (true) all other threads are gone.
+// What they did without a release that the child acquires is a race with what the child does: it
+// may find it half done.
 bool fork_here();
-// In such a child, before it puts together what others may have left half done: from now on nothing that they did is a race. Their stores
-// are there in their order, up to any one of them.
+// In such a child, before it puts together what others may have left half done: from now on nothing
+// that they did is a race. Their stores are there in their order, up to any one of them.
 void take_memory_as_it_is();
 
 // --- For the platform.
@@ -71,8 +76,8 @@ inline constexpr size_t kArenaSize = size_t{24} << 20;
 extern std::byte arena[kArenaSize];  // put back before every schedule
 void touched(void* from, size_t bytes);
 void barrier();
-// Restartable sequences: they end by one store, and start again (kInterrupted) if their thread was taken off its CPU,
-// moved or interrupted by a signal before that, or if anybody called restart().
+// Restartable sequences: they end by one store, and start again (kInterrupted) if their thread was
+// taken off its CPU, moved or interrupted by a signal before that, or if anybody called restart().
 enum class Step { kDone, kElsewhere, kEmpty, kInterrupted, kLast };
 int cpu();
 // seen: its lower half is asked for; with `who` it is read there, after the word.
@@ -81,7 +86,8 @@ Step pop_here(const void* word, void** head, void*& object);
 // list: bytes into what the upper 48 bits of *who are the address of.
 Step push_here(const void* word, const void* who, size_t list, void* object);
 void restart();
-// A look by the kernel, with acquire order: also at what its thread has taken with it, so it is never in a race.
+// A look by the kernel, with acquire order: also at what its thread has taken with it, so it is
+// never in a race.
 bool reads_as(const void* at, uint64_t value);
 void wait(const void* word, uint32_t value);
 void wake(const void* word, int count);

@@ -1,5 +1,6 @@
-// Model: the platform contract (src/platform/platform.h) over the explorer. Memory is a static arena, a thread is a fiber,
-// a futex is a list of fibers, the barrier empties every thread's store buffer, and a CPU is a number that fibers share.
+// Model: the platform contract (src/platform/platform.h) over the explorer. Memory is a static
+// arena, a thread is a fiber, a futex is a list of fibers, the barrier empties every thread's store
+// buffer, and a CPU is a number that fibers share.
 // Called by: scenarios.cpp.
 #pragma once
 
@@ -34,7 +35,8 @@ struct Model {
   static void prefer_huge(lanemalloc::Address, lanemalloc::Bytes) noexcept {}
   // What the memory holds is not looked at.
   static bool empty(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
-  static lanemalloc::Move move(lanemalloc::Address, lanemalloc::Address, lanemalloc::Bytes) noexcept {
+  static lanemalloc::Move move(lanemalloc::Address, lanemalloc::Address,
+                               lanemalloc::Bytes) noexcept {
     return lanemalloc::Move::kRefused;
   }
   static uint64_t block_signals() noexcept { return 0; }
@@ -47,18 +49,21 @@ struct Model {
   static uint32_t thread_id() noexcept { return 1; }
   static uint32_t process_id() noexcept { return 1; }
   static uint32_t lane_number() noexcept { return static_cast<uint32_t>(cpu()); }
-  static lanemalloc::Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
-                                           uint32_t& before) noexcept {
+  static lanemalloc::Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower,
+                                           uint32_t mark, uint32_t& before) noexcept {
     uint64_t seen = lower;
-    return static_cast<lanemalloc::Restartable>(explorer::take_here(&word, nullptr, seen, mark, before));
+    return static_cast<lanemalloc::Restartable>(
+        explorer::take_here(&word, nullptr, seen, mark, before));
   }
-  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
-                                               uint32_t& before) noexcept {
+  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, uint16_t lower,
+                                               uint32_t mark, uint32_t& before) noexcept {
     return take_here(word, lower, mark, before);
   }
-  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
-                                               uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
-    return static_cast<lanemalloc::Restartable>(explorer::take_here(&word, &who, seen, mark, before));
+  static lanemalloc::Restartable hit_take_here(std::atomic<uint32_t>& word,
+                                               const std::atomic<uint64_t>& who, uint32_t mark,
+                                               uint32_t& before, uint64_t& seen) noexcept {
+    return static_cast<lanemalloc::Restartable>(
+        explorer::take_here(&word, &who, seen, mark, before));
   }
   static lanemalloc::Restartable hit_pop_here(const std::atomic<uint32_t>& word, void** head,
                                               void*& object) noexcept {
@@ -66,7 +71,8 @@ struct Model {
   }
   template <int kAt>
   static lanemalloc::Restartable hit_push_here(const std::atomic<uint32_t>& word,
-                                               const std::atomic<uint64_t>& who, void* object) noexcept {
+                                               const std::atomic<uint64_t>& who,
+                                               void* object) noexcept {
     return static_cast<lanemalloc::Restartable>(explorer::push_here(&word, &who, kAt, object));
   }
   // Set by scenarios: what an architecture without such a store does is shipped too.
@@ -89,11 +95,15 @@ struct Model {
     explorer::sleep();
     clock += most_ms;
   }
-  static void wake(std::atomic<uint32_t>& word, int count) noexcept { explorer::wake(&word, count); }
+  static void wake(std::atomic<uint32_t>& word, int count) noexcept {
+    explorer::wake(&word, count);
+  }
   static void sleep_ms(uint64_t) noexcept { explorer::sleep(); }
   static void pause() noexcept { explorer::pause(); }
   static void yield() noexcept { explorer::pause(); }
-  static bool reads_as(const void* at, uint64_t value) noexcept { return explorer::reads_as(at, value); }
+  static bool reads_as(const void* at, uint64_t value) noexcept {
+    return explorer::reads_as(at, value);
+  }
   static bool thread_is_gone(uint32_t) noexcept { return false; }
   static void take_memory_as_it_is() noexcept {
     explorer::take_memory_as_it_is();
@@ -102,7 +112,8 @@ struct Model {
 };
 static_assert(lanemalloc::Platform<Model>);
 static_assert(static_cast<int>(Step::kDone) == static_cast<int>(lanemalloc::Restartable::kDone));
-static_assert(static_cast<int>(Step::kElsewhere) == static_cast<int>(lanemalloc::Restartable::kElsewhere));
+static_assert(static_cast<int>(Step::kElsewhere) ==
+              static_cast<int>(lanemalloc::Restartable::kElsewhere));
 static_assert(static_cast<int>(Step::kEmpty) == static_cast<int>(lanemalloc::Restartable::kEmpty));
 static_assert(static_cast<int>(Step::kLast) == static_cast<int>(lanemalloc::Restartable::kLast));
 static_assert(static_cast<int>(Step::kInterrupted) ==

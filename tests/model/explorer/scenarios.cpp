@@ -1,5 +1,6 @@
 // What the explorer runs: the real lists, locks, lanes and engine over the Model platform.
-// Called by: explorer.cpp. Each scenario says what must hold; run.py says which mutants must break it.
+// Called by: explorer.cpp. Each scenario says what must hold; run.py says which mutants must break
+// it.
 #include <setjmp.h>
 
 #include <utility>
@@ -59,15 +60,16 @@ struct InboxScenario {
   }
 };
 
-// Batches of several objects, whose holders name the others: a giver fills one and then another, the owner takes them in and
-// writes to every object, as a lane does.
+// Batches of several objects, whose holders name the others: a giver fills one and then another,
+// the owner takes them in and writes to every object, as a lane does.
 struct BatchScenario {
   struct Small {  // an object of 32 bytes: it can name two
     Object object;
     Object* names[2];
   };
   static constexpr int kFirst = 7, kSecond = 2, kEach = kFirst + kSecond;
-  // A holder, a row of three, one of one; a holder, a row of one. Then a batch of two, of which the first is of the last row's slab.
+  // A holder, a row of three, one of one; a holder, a row of one. Then a batch of two, of which the
+  // first is of the last row's slab.
   static constexpr uint64_t kSlabs[kEach] = {1, 1, 1, 1, 2, 3, 3, 3, 1};
   Inbox<> inbox;
   Small objects[2 * kEach];
@@ -76,14 +78,16 @@ struct BatchScenario {
 
   void give(Batch& batch, Small* from, const uint64_t* slabs, int n) {
     for (int i = 0; i < n; ++i)
-      batch.add(&from[i].object, MapEntry(slabs[i]), [] { return Batch::places_in(sizeof(Small)); });
+      batch.add(&from[i].object, MapEntry(slabs[i]),
+                [] { return Batch::places_in(sizeof(Small)); });
     inbox.give(batch.take());
   }
   void take() {
     inbox.take([&](Object* batch) {
       Batch::for_each(batch, [&](Object* object) {
         Small* small = reinterpret_cast<Small*>(object);
-        explorer::check(small >= objects && small < objects + 2 * kEach, "no object that was given");
+        explorer::check(small >= objects && small < objects + 2 * kEach,
+                        "no object that was given");
         ++taken[small - objects];
         object->next = nullptr;
         small->names[0] = small->names[1] = nullptr;
@@ -161,8 +165,8 @@ struct LockScenario {
   }
 };
 
-// Two have work and poke; the third is the scavenger, and perhaps asleep. Whoever comes last waits until the work is done, and stops it;
-// the other may poke after that.
+// Two have work and poke; the third is the scavenger, and perhaps asleep. Whoever comes last waits
+// until the work is done, and stops it; the other may poke after that.
 struct ScavengerScenario {
   static constexpr int kPokers = 2;
   Scavenger<Model> scavenger;
@@ -188,7 +192,8 @@ struct ScavengerScenario {
   void check() { explorer::check(work.load() == 0, "work is left and nobody will come"); }
 };
 
-// Runs, with threads that may not wait (signal handlers): their frees are deferred when the lock is held.
+// Runs, with threads that may not wait (signal handlers): their frees are deferred when the lock is
+// held.
 struct RunsScenario {
   Region<Model> region;
   Runs<Model> runs{region};
@@ -228,18 +233,20 @@ struct RunsAgainScenario : RunsScenario {
     Visit visit(&mine[i], i == 0);
     runs.free(mine[i], 1, visit);
     mine[i] = runs.allocate(1, 1, visit).at;
-    is_free[i] = mine[i] == Runs<Model>::kNone;  // all the rest is in the hands of the one who may wait
+    // All the rest is in the hands of the one who may wait
+    is_free[i] = mine[i] == Runs<Model>::kNone;
     explorer::check(i != 0 || !is_free[i], "no memory for the one who may wait");
   }
   void check() {
     for (int i = 1; i < explorer::kMostThreads; ++i)
-      for (int j = 0; j < i; ++j) explorer::check(is_free[i] || mine[i] != mine[j], "a block comes twice");
+      for (int j = 0; j < i; ++j)
+        explorer::check(is_free[i] || mine[i] != mine[j], "a block comes twice");
     RunsScenario::check();
   }
 };
 
-// A library's lock, which its fork handler takes between the two ends of the allocator's, and which a thread holds that frees and
-// allocates.
+// A library's lock, which its fork handler takes between the two ends of the allocator's, and which
+// a thread holds that frees and allocates.
 struct ForkLockScenario {
   Region<Model> region;
   Runs<Model> runs{region};
@@ -305,16 +312,20 @@ struct ForkSleepScenario {
     }
     if (i == 1) foreign.release(other);
   }
-  void check() { explorer::check(!lock.is_held() && !lock.is_closed(), "the lock stays held or closed"); }
+  void check() {
+    explorer::check(!lock.is_held() && !lock.is_closed(), "the lock stays held or closed");
+  }
 };
 
-// What the child of a fork finds, while another thread allocates and frees. kInsists: that one takes what the fork has closed.
+// What the child of a fork finds, while another thread allocates and frees. kInsists: that one
+// takes what the fork has closed.
 template <bool kInsists>
 struct ForkRunsScenario : ForkLockScenario {
   bool in_child = false;
   ForkRunsScenario() {
     Visit visit(this, true);
-    runs.free(runs.allocate(8, 1, visit).at, 8, visit);  // so that there is a run to be cut, and nobody grows
+    // So that there is a run to be cut, and nobody grows
+    runs.free(runs.allocate(8, 1, visit).at, 8, visit);
   }
   void thread(int i) {
     Visit visit(&mine[i], true);
@@ -333,8 +344,9 @@ struct ForkRunsScenario : ForkLockScenario {
     runs.check_invariants();
     // In use are those blocks that the threads have, and perhaps one that the other had in hand.
     const RunStatistics s = runs.statistics();
-    explorer::check(bytes_of(region.frontier()) - s.dirty - s.clean <= bytes_of(explorer::kMostThreads + 1),
-                    "the child has lost what was free");
+    explorer::check(
+        bytes_of(region.frontier()) - s.dirty - s.clean <= bytes_of(explorer::kMostThreads + 1),
+        "the child has lost what was free");
     use(0, visit);
     runs.check_invariants();
     explorer::check(mine[0] != mine[2] && mine[0] != mine[3], "a block comes twice");
@@ -344,8 +356,8 @@ struct ForkRunsScenario : ForkLockScenario {
   }
 };
 
-// A handler tears the first thread off, by a long jump, which then ends: what it was changing is made anew, while another, who does not
-// wait for it, goes on.
+// A handler tears the first thread off, by a long jump, which then ends: what it was changing is
+// made anew, while another, who does not wait for it, goes on.
 struct TornRunsScenario : ForkLockScenario {
   jmp_buf out;
   bool may_be_torn = false;
@@ -355,7 +367,8 @@ struct TornRunsScenario : ForkLockScenario {
   BlockIndex longer;             // the other's too
   TornRunsScenario() : longer(runs.allocate_fresh(3)) {
     Visit visit(this, true);
-    runs.free(runs.allocate(8, 1, visit).at, 8, visit);  // so that there is a run to be cut, and nobody grows
+    // So that there is a run to be cut, and nobody grows
+    runs.free(runs.allocate(8, 1, visit).at, 8, visit);
   }
   void handler(int) {
     if (may_be_torn) _longjmp(out, 1);
@@ -393,14 +406,16 @@ struct TornRunsScenario : ForkLockScenario {
     if (!is_torn) runs.free(its, 2, visit);
     for (BlockIndex at : {mine[0], mine[1], others, longer}) runs.free(at, 1, visit);
     runs.check_invariants();
-    // What the thread was giving back, or was to have, and what it had just taken of the other's that waited.
+    // What the thread was giving back, or was to have, and what it had just taken of the other's
+    // that waited.
     const RunStatistics s = runs.statistics();
-    explorer::check(s.claimed - s.dirty - s.clean <= bytes_of(is_torn ? 2 + 3 : 0), "blocks are lost");
+    explorer::check(s.claimed - s.dirty - s.clean <= bytes_of(is_torn ? 2 + 3 : 0),
+                    "blocks are lost");
   }
 };
 
-// Two need memory at once, and there is just enough for one of them to grow by a step: that does for both. kHandler: one
-// of them may not wait, and gets memory or not.
+// Two need memory at once, and there is just enough for one of them to grow by a step: that does
+// for both. kHandler: one of them may not wait, and gets memory or not.
 template <bool kHandler>
 struct GrowthScenario {
   Region<Model> region;
@@ -421,7 +436,8 @@ struct GrowthScenario {
     explorer::check(got[0] != got[1], "a block comes twice");
     const bool both = got[1] != Runs<Model>::kNone;
     explorer::check(both || kHandler, "no memory for one, and too much for the other");
-    // Of a step that both live on, or of half a step, where the other had taken a block of the whole one before.
+    // Of a step that both live on, or of half a step, where the other had taken a block of the
+    // whole one before.
     const Bytes left = runs.statistics().clean;
     explorer::check(left == bytes_of(kStep - 2) || left == bytes_of(kStep / 2 - 1) || kHandler,
                     "what was left over is not there");
@@ -432,11 +448,13 @@ struct GrowthScenario {
   }
 
  private:
-  static constexpr BlockCount kAll = (8 << 20) >> kBlockShift;       // as Model's ground allows
-  static constexpr BlockCount kStep = kHugePage / 4 >> kBlockShift;  // less than the first one asked for
+  static constexpr BlockCount kAll = (8 << 20) >> kBlockShift;  // as Model's ground allows
+  // Less than the first one asked for
+  static constexpr BlockCount kStep = kHugePage / 4 >> kBlockShift;
 };
 
-// Two need memory at once, and there is much: one step does for both. Who has found the other growing takes a block of its own.
+// Two need memory at once, and there is much: one step does for both. Who has found the other
+// growing takes a block of its own.
 struct GrowthOnceScenario {
   Region<Model> region;
   Runs<Model> runs{region};
@@ -471,7 +489,8 @@ struct Threads {
   }
   // Of the threads with a lane, thread i is set up on the CPU number cpus[i].
   explicit Threads(int with_lane, const Settings& settings = {}, const char* cpus = "0000") {
-    if (!engine.start(settings, [](Verdict, const void*) { check(false, "an object was reported as bad"); }))
+    if (!engine.start(settings,
+                      [](Verdict, const void*) { check(false, "an object was reported as bad"); }))
       __builtin_trap();
     engine.set_exit_watch([](Slot&) { return true; });
     // An overflow lane, so that the threads need not make one.
@@ -484,7 +503,9 @@ struct Threads {
       engine.free(other, slots[i]);
     }
   }
-  Lane<Model>& lane(int i) { return *static_cast<Lane<Model>*>(slots[i].load(std::memory_order_relaxed)); }
+  Lane<Model>& lane(int i) {
+    return *static_cast<Lane<Model>*>(slots[i].load(std::memory_order_relaxed));
+  }
   // Writes to it: an object belongs to one thread at a time.
   void* allocate(int i) {
     void* p = engine.allocate(16, slots[i]);
@@ -538,7 +559,8 @@ struct MissScenario : Threads {
   void check() { check_all(); }
 };
 
-// A handler that allocates and frees interrupts a thread anywhere: in hits, in misses, and when it ends.
+// A handler that allocates and frees interrupts a thread anywhere: in hits, in misses, and when it
+// ends.
 struct HandlerScenario : Threads {
   void* kept = nullptr;  // by the handler
   HandlerScenario() : Threads(1) {}
@@ -571,8 +593,8 @@ struct HandlerAndRevokerScenario : HandlerScenario {
   }
 };
 
-// A thread ends and gives its lane back; another, new, takes one; a third takes lanes away. The first thread's slot is
-// its own memory, gone afterwards: only the kernel may look there.
+// A thread ends and gives its lane back; another, new, takes one; a third takes lanes away. The
+// first thread's slot is its own memory, gone afterwards: only the kernel may look there.
 struct ExitScenario : Threads {
   Lane<Model>* target;
   ExitScenario() : Threads(1), target(&lane(0)) {}
@@ -605,7 +627,8 @@ struct SilentExitScenario : Threads {
   void check() { engine.check_invariants(); }
 };
 
-// One thread frees what another has allocated, and ends, so that its batch is sent; the owner empties its inbox.
+// One thread frees what another has allocated, and ends, so that its batch is sent; the owner
+// empties its inbox.
 struct RemoteScenario : Threads {
   RemoteScenario() : Threads(2) {}
   void thread(int i) {
@@ -692,7 +715,8 @@ struct ChainScenario : Threads {
   }
 };
 
-// A process forks while another thread works, and a third takes that one's lane away: the child goes on with what is whole.
+// A process forks while another thread works, and a third takes that one's lane away: the child
+// goes on with what is whole.
 struct ForkScenario : Threads {
   bool in_child = false;
   void* kept;
@@ -734,7 +758,8 @@ struct ByCpu : Threads {
   explicit ByCpu(int with_lane, const char* cpus = "0000", bool pushes = true)
       : Threads((Model::pushes = pushes, with_lane), by(Entry::kPerCpu), cpus), target(&lane(0)) {
     if (target->how != Entry::kPerCpu) __builtin_trap();
-    for (int i = 0; i < with_lane; ++i) engine.world().lanes.here(static_cast<uint32_t>(cpus[i] - '0'), 1);
+    for (int i = 0; i < with_lane; ++i)
+      engine.world().lanes.here(static_cast<uint32_t>(cpus[i] - '0'), 1);
   }
   void check() {
     check_all();
@@ -830,7 +855,8 @@ struct CpuOffScenario : ByCpu {
     target->here.store(kTakenHere, std::memory_order_relaxed);
     second = engine.allocate(48, slots[0]);
     target->leave_here();
-    if (engine.find(second).entry.owner() == target->id() || static_cast<Gate*>(target) == slots[0].load())
+    if (engine.find(second).entry.owner() == target->id() ||
+        static_cast<Gate*>(target) == slots[0].load())
       __builtin_trap();
   }
   void thread(int i) {
@@ -840,7 +866,8 @@ struct CpuOffScenario : ByCpu {
   }
 };
 
-// Thread 0 is moved to another CPU at any point, also inside the lane; another thread uses the lane that it came from.
+// Thread 0 is moved to another CPU at any point, also inside the lane; another thread uses the lane
+// that it came from.
 template <bool kPushes>
 struct CpuMoveScenario : ByCpu {
   CpuMoveScenario() : ByCpu(2, "0000", kPushes) {}
@@ -879,7 +906,8 @@ struct CpuHandlerScenario : ByCpu {
   }
 };
 
-// A process forks while another thread works on another CPU, and a third takes that CPU's lane away.
+// A process forks while another thread works on another CPU, and a third takes that CPU's lane
+// away.
 template <bool kPushes>
 struct CpuForkScenario : ByCpu {
   bool in_child = false;
@@ -909,7 +937,8 @@ struct CpuForkScenario : ByCpu {
   }
 };
 
-// One CPU's threads free what another's have allocated; both lanes are cleaned, which sends and receives.
+// One CPU's threads free what another's have allocated; both lanes are cleaned, which sends and
+// receives.
 struct CpuRemoteScenario : ByCpu {
   Lane<Model>* other = &lane(1);
   CpuRemoteScenario() : ByCpu(2, "01") {
@@ -929,7 +958,8 @@ struct CpuRemoteScenario : ByCpu {
   }
 };
 
-// A free of another CPU's object, into a batch that is there; the lane that it works in is taken away.
+// A free of another CPU's object, into a batch that is there; the lane that it works in is taken
+// away.
 struct CpuSendScenario : CpuRemoteScenario {
   void thread(int i) {
     if (i == 1) return free(object[0], 1);
@@ -958,8 +988,8 @@ struct SwitchScenario : Threads {
   }
 };
 
-// The same in a handler, and between the two steps of entering too: the thread goes on with the gate of the lane that it had. Another
-// thread adopts a lane meanwhile.
+// The same in a handler, and between the two steps of entering too: the thread goes on with the
+// gate of the lane that it had. Another thread adopts a lane meanwhile.
 struct SwitchInHandlerScenario : Threads {
   SwitchInHandlerScenario() : Threads(1, {}, "01") {}
   void thread(int i) { use(i); }
@@ -976,7 +1006,8 @@ struct SwitchInHandlerScenario : Threads {
   }
 };
 
-// A handler gives the thread its first lane, between the two steps of entering too: it is the thread's afterwards.
+// A handler gives the thread its first lane, between the two steps of entering too: it is the
+// thread's afterwards.
 struct FirstLaneScenario : Threads {
   void* large;
   void* kept = nullptr;  // by the handler
@@ -987,7 +1018,8 @@ struct FirstLaneScenario : Threads {
   void thread(int) {
     free(large, 0);
     int foreign;
-    explorer::check(engine.free(&foreign, slots[0]) == Verdict::kNotOurs, "a foreign pointer is taken");
+    explorer::check(engine.free(&foreign, slots[0]) == Verdict::kNotOurs,
+                    "a foreign pointer is taken");
   }
   void handler(int) { kept = engine.allocate(16, slots[0]); }
   void check() {
@@ -1019,7 +1051,8 @@ struct SharedHandlerScenario : SharedScenario<1, 2> {
 
 // --- Between lanes.
 
-// A slab lies in the depot: one takes it, another frees an object of it, a third gives what it can give back to the system.
+// A slab lies in the depot: one takes it, another frees an object of it, a third gives what it can
+// give back to the system.
 struct DepotScenario : Threads {
   Lane<Model>* target = &lane(0);
   DepotScenario() : Threads(3) {
@@ -1047,8 +1080,8 @@ struct NoBarrier : Model {
   static bool barrier() noexcept { return false; }
 };
 
-// The first thread replaces an object and writes to the old one as soon as that may be freed: two threads that touch it then are in
-// no order. The others read.
+// The first thread replaces an object and writes to the old one as soon as that may be freed: two
+// threads that touch it then are in no order. The others read.
 template <class P, bool kOnline>
 struct EpochsScenario {
   Epochs<P> epochs;
@@ -1126,7 +1159,8 @@ struct EpochsFoundScenario {
   void check() {}
 };
 
-// Threads 1 and 2 defer what they take out of a cell, by hits, the last in its place; thread 0 reads, and polls where that is asked for.
+// Threads 1 and 2 defer what they take out of a cell, by hits, the last in its place; thread 0
+// reads, and polls where that is asked for.
 template <bool kPoll>
 struct DeferScenario : Threads {
   struct Node {
@@ -1178,7 +1212,8 @@ struct DeferScenario : Threads {
     check_all();
     lane_safepoint_statistics s;
     engine.statistics(s, slots[0]);
-    explorer::check(s.deferred == s.freed && s.deferred == 3, "a deferred object is lost, or came twice");
+    explorer::check(s.deferred == s.freed && s.deferred == 3,
+                    "a deferred object is lost, or came twice");
   }
 };
 
@@ -1276,8 +1311,8 @@ struct PoolCpuScenario : Pools {
   void check() { check_pool(0); }
 };
 
-// Two objects of a slab that the bin does not take objects from any more are freed: by its owner, or by the CPU; another takes the lane
-// away, and the slab with it, which has a free object then.
+// Two objects of a slab that the bin does not take objects from any more are freed: by its owner,
+// or by the CPU; another takes the lane away, and the slab with it, which has a free object then.
 template <bool kByCpu>
 struct PoolSlabScenario : Pools {
   static constexpr Bytes kBytes = 16384;
@@ -1342,7 +1377,8 @@ struct PoolRoomScenario : Pools {
   void check() { check_pool(3); }
 };
 
-// The one object is on its way to lane 0 when the thread that has freed it ends, and its batch is sent.
+// The one object is on its way to lane 0 when the thread that has freed it ends, and its batch is
+// sent.
 template <bool kWait>
 struct PoolExitScenario : Pools {
   PoolExitScenario() : Pools(3, 1) {
@@ -1358,7 +1394,8 @@ struct PoolExitScenario : Pools {
   void check() { check_pool(1); }
 };
 
-// Two objects come back at once, one of them by a handler, anywhere in what its thread does; two wait.
+// Two objects come back at once, one of them by a handler, anywhere in what its thread does; two
+// wait.
 template <bool kHandler>
 struct PoolTwoScenario : Pools {
   void* spare = nullptr;  // the handler's
@@ -1386,84 +1423,101 @@ namespace explorer {
 const Scenario kScenarios[] = {
     scenario<InboxScenario>("inbox", "Inbox: no batch is lost or comes twice", {2, 6}),
     scenario<InboxScenario>("inbox-3", "Inbox: the same with two givers", {3, 4}),
-    scenario<BatchScenario>("batch", "Batch: of several objects in an inbox none is lost or comes twice",
-                            {2, 4}),
+    scenario<BatchScenario>(
+        "batch", "Batch: of several objects in an inbox none is lost or comes twice", {2, 4}),
     scenario<BatchScenario>("batch-3", "Batch: the same with two givers", {3, 3}),
     scenario<StackScenario>("stack", "IdStack: no lane is lost or held by two", {2, 5}),
     scenario<StackScenario>("stack-3", "IdStack: the same with three threads", {3, 3}),
-    scenario<LockScenario>("lock", "Lock: one holder at a time, and no sleeper is forgotten", {2, 6}),
+    scenario<LockScenario>("lock", "Lock: one holder at a time, and no sleeper is forgotten",
+                           {2, 6}),
     scenario<LockScenario>("lock-3", "Lock: the same with three threads", {3, 3}),
     scenario<ScavengerScenario>("scavenger", "Scavenger: no wake-up is lost", {3, 4}),
     scenario<RunsScenario>("runs", "Runs: what could not be freed at once comes back once", {2, 3}),
     scenario<RunsScenario>("runs-3", "Runs: the same with two deferring threads", {3, 2}),
-    scenario<RunsAgainScenario>("runs-again", "Runs: what could not be freed at once is used again", {2, 3}),
-    scenario<RunsAgainScenario>("runs-again-3", "Runs: the same with two deferring threads", {3, 2}),
-    scenario<ForkLockScenario>("fork-lock", "fork: who holds a lock that its handlers want gets memory",
-                               {2, 4}),
+    scenario<RunsAgainScenario>("runs-again", "Runs: what could not be freed at once is used again",
+                                {2, 3}),
+    scenario<RunsAgainScenario>("runs-again-3", "Runs: the same with two deferring threads",
+                                {3, 2}),
+    scenario<ForkLockScenario>("fork-lock",
+                               "fork: who holds a lock that its handlers want gets memory", {2, 4}),
     scenario<ForkLockScenario>("fork-lock-3", "fork: the same with three threads", {3, 2}),
-    scenario<ForkSleepScenario>("fork-lock-sleep", "fork: nobody sleeps on in a lock that it has closed",
-                                {3, 3}),
+    scenario<ForkSleepScenario>("fork-lock-sleep",
+                                "fork: nobody sleeps on in a lock that it has closed", {3, 3}),
     scenario<ForkSleepScenario>("fork-lock-sleep-4", "fork: the same with two who sleep", {4, 2}),
-    scenario<TornRunsScenario>("torn-runs", "Runs: a thread is torn off while another goes on", {2, 2, 1}),
-    scenario<TornRunsScenario>("torn-runs-plain", "the same, also between plain accesses", {2, 1, 1, true}),
+    scenario<TornRunsScenario>("torn-runs", "Runs: a thread is torn off while another goes on",
+                               {2, 2, 1}),
+    scenario<TornRunsScenario>("torn-runs-plain", "the same, also between plain accesses",
+                               {2, 1, 1, true}),
     scenario<ForkRunsScenario<false>>("fork-runs", "fork: the child finds the runs whole", {2, 4}),
-    scenario<ForkRunsScenario<true>>("fork-insists", "fork: the same where there is no other memory", {2, 4}),
+    scenario<ForkRunsScenario<true>>("fork-insists",
+                                     "fork: the same where there is no other memory", {2, 4}),
     scenario<ForkRunsScenario<true>>("fork-insists-plain",
                                      "fork: the same, and threads stop between plain stores too",
                                      {.threads = 2, .preemptions = 2, .at_plain = true}),
-    scenario<GrowthScenario<false>>("growth", "Runs: two that need more memory take no more than they need",
-                                    {2, 3}),
-    scenario<GrowthOnceScenario>("growth-once", "Runs: two that need more memory at once grow once", {2, 3}),
-    scenario<GrowthScenario<true>>("growth-handler", "Runs: the same where one may not wait", {2, 3}),
+    scenario<GrowthScenario<false>>(
+        "growth", "Runs: two that need more memory take no more than they need", {2, 3}),
+    scenario<GrowthOnceScenario>("growth-once", "Runs: two that need more memory at once grow once",
+                                 {2, 3}),
+    scenario<GrowthScenario<true>>("growth-handler", "Runs: the same where one may not wait",
+                                   {2, 3}),
     scenario<EntryScenario>("entry", "Owned: an owner that hits and a revoker never meet", {2, 3}),
     scenario<MissScenario>("miss", "Owned: an owner that misses and a revoker never meet", {2, 2}),
     scenario<EntryScenario>("entry-3", "Owned: an owner and two revokers never meet", {3, 2}),
-    scenario<HandlerScenario>("handler", "re-entrance: a handler between any two accesses to memory",
-                              {1, 0, 2, true}),
-    scenario<HandlerAndRevokerScenario>("handler-2", "re-entrance: a handler anywhere, and a revoker",
-                                        {2, 1, 1}),
+    scenario<HandlerScenario>(
+        "handler", "re-entrance: a handler between any two accesses to memory", {1, 0, 2, true}),
+    scenario<HandlerAndRevokerScenario>(
+        "handler-2", "re-entrance: a handler anywhere, and a revoker", {2, 1, 1}),
     scenario<RemoteScenario>("remote", "remote frees: a batch is sent and received, whole", {2, 2}),
-    scenario<RemoteBatchScenario<32, 48>>("remote-batch",
-                                          "remote frees: a batch of eight objects, in three holders", {2, 1}),
-    scenario<RemoteBatchScenario<32, 32>>("remote-row",
-                                          "remote frees: a batch of a holder and a row of seven", {2, 1}),
+    scenario<RemoteBatchScenario<32, 48>>(
+        "remote-batch", "remote frees: a batch of eight objects, in three holders", {2, 1}),
+    scenario<RemoteBatchScenario<32, 32>>(
+        "remote-row", "remote frees: a batch of a holder and a row of seven", {2, 1}),
     scenario<ChainScenario>("chain", "remote frees: a chain of objects of two lanes", {2, 2}),
-    scenario<SilentExitScenario>("exit-silent", "a thread ends without a word while its lane is taken away",
-                                 {2, 3}),
-    scenario<ExitScenario>("exit", "thread exit: a lane is given back, revoked and adopted", {3, 1}),
+    scenario<SilentExitScenario>(
+        "exit-silent", "a thread ends without a word while its lane is taken away", {2, 3}),
+    scenario<ExitScenario>("exit", "thread exit: a lane is given back, revoked and adopted",
+                           {3, 1}),
     scenario<ForkScenario>("fork", "fork: the child finds no lane half done", {2, 3}),
     scenario<ForkScenario>("fork-3", "fork: the same while the other's lane is taken away", {3, 1}),
-    scenario<DepotScenario>("depot", "Depot: a slab is given, taken, freed into and given back", {3, 1}),
-    scenario<CpuHitScenario<true>>("cpu-hit", "PerCpu: two threads that hit on one CPU never meet",
-                                   {.threads = 2, .preemptions = 3, .at_plain = true, .cpus = "00"}),
-    scenario<CpuHitScenario<false>>("cpu-hit-enter", "PerCpu: the same where a free enters",
-                                    {.threads = 2, .preemptions = 3, .at_plain = true, .cpus = "00"}),
-    scenario<CpuRevokeScenario<1>>("cpu-revoke", "PerCpu: a thread that hits and a revoker never meet",
+    scenario<DepotScenario>("depot", "Depot: a slab is given, taken, freed into and given back",
+                            {3, 1}),
+    scenario<CpuHitScenario<true>>(
+        "cpu-hit", "PerCpu: two threads that hit on one CPU never meet",
+        {.threads = 2, .preemptions = 3, .at_plain = true, .cpus = "00"}),
+    scenario<CpuHitScenario<false>>(
+        "cpu-hit-enter", "PerCpu: the same where a free enters",
+        {.threads = 2, .preemptions = 3, .at_plain = true, .cpus = "00"}),
+    scenario<CpuRevokeScenario<1>>("cpu-revoke",
+                                   "PerCpu: a thread that hits and a revoker never meet",
                                    {.threads = 2, .preemptions = 3}),
-    scenario<CpuRevokeScenario<2>>("cpu-revoke-3", "PerCpu: two threads of a CPU and a revoker never meet",
+    scenario<CpuRevokeScenario<2>>("cpu-revoke-3",
+                                   "PerCpu: two threads of a CPU and a revoker never meet",
                                    {.threads = 3, .preemptions = 2, .cpus = "001"}),
     scenario<CpuFreeScenario<true>>("cpu-free", "PerCpu: a hit of free and a revoker never meet",
                                     {.threads = 2, .preemptions = 3}),
     scenario<CpuFreeScenario<false>>("cpu-free-enter", "PerCpu: the same where a free enters",
                                      {.threads = 2, .preemptions = 3}),
-    scenario<CpuLeftScenario>("cpu-left", "PerCpu: a hit of free and who has the slab meanwhile never meet",
+    scenario<CpuLeftScenario>("cpu-left",
+                              "PerCpu: a hit of free and who has the slab meanwhile never meet",
                               {.threads = 2, .preemptions = 2}),
     scenario<CpuMissScenario>("cpu-miss", "PerCpu: a thread that misses and a revoker never meet",
                               {.threads = 2, .preemptions = 2}),
-    scenario<CpuMoveScenario<true>>("cpu-move", "PerCpu: a thread is moved to another CPU, also inside",
+    scenario<CpuMoveScenario<true>>("cpu-move",
+                                    "PerCpu: a thread is moved to another CPU, also inside",
                                     {.threads = 2, .preemptions = 1, .cpus = "00", .moves = 1}),
     scenario<CpuMoveScenario<false>>(
         "cpu-move-enter", "PerCpu: the same where a free enters",
         {.threads = 2, .preemptions = 1, .at_plain = true, .cpus = "00", .moves = 1}),
     scenario<CpuSecondScenario>("cpu-second", "PerCpu: two threads of a CPU that miss never meet",
                                 {.threads = 2, .preemptions = 2, .cpus = "00"}),
-    scenario<CpuOffScenario>("cpu-off",
-                             "PerCpu: a free into another of the CPU's lanes and a revoker never meet",
-                             {.threads = 2, .preemptions = 3}),
+    scenario<CpuOffScenario>(
+        "cpu-off", "PerCpu: a free into another of the CPU's lanes and a revoker never meet",
+        {.threads = 2, .preemptions = 3}),
     scenario<CpuMoveMissScenario>("cpu-move-miss", "PerCpu: the same with misses",
                                   {.threads = 2, .preemptions = 1, .cpus = "00", .moves = 1}),
-    scenario<CpuHandlerScenario<false>>("cpu-handler", "PerCpu: a handler between any two accesses to memory",
-                                        {.threads = 1, .preemptions = 0, .signals = 2, .at_plain = true}),
+    scenario<CpuHandlerScenario<false>>(
+        "cpu-handler", "PerCpu: a handler between any two accesses to memory",
+        {.threads = 1, .preemptions = 0, .signals = 2, .at_plain = true}),
     scenario<CpuHandlerScenario<true>>("cpu-handler-2", "PerCpu: a handler anywhere, and a revoker",
                                        {.threads = 2, .preemptions = 1, .signals = 1}),
     scenario<CpuForkScenario<true>>("cpu-fork", "PerCpu, fork: the child finds no lane half done",
@@ -1480,26 +1534,35 @@ const Scenario kScenarios[] = {
     scenario<SwitchScenario>("switch", "the entry changes to PerCpu and back under live objects",
                              {.threads = 2, .preemptions = 2}),
     scenario<SwitchInHandlerScenario>(
-        "switch-handler", "the same in a handler between any two steps, while another adopts a lane",
+        "switch-handler",
+        "the same in a handler between any two steps, while another adopts a lane",
         {.threads = 2, .preemptions = 1, .signals = 1}),
     scenario<FirstLaneScenario>("first-lane",
                                 "re-entrance: a lane that a handler gives the thread is not lost",
                                 {.threads = 1, .preemptions = 0, .signals = 1, .at_plain = true}),
-    scenario<SharedScenario<1, 2>>("shared", "Shared: one at a time, and no sleeper is forgotten", {2, 2}),
+    scenario<SharedScenario<1, 2>>("shared", "Shared: one at a time, and no sleeper is forgotten",
+                                   {2, 2}),
     scenario<SharedScenario<1, 3>>("shared-3", "Shared: the same with three threads", {3, 2}),
     scenario<SharedScenario<2, 3>>("shared-2-3", "Shared: three threads in two lanes", {3, 1}),
     scenario<EpochsScenario<Model, false>>("epochs", "Epochs: nobody reads what is freed", {2, 3}),
     scenario<EpochsScenario<Model, false>>("epochs-3", "Epochs: the same with two readers", {3, 2}),
-    scenario<EpochsScenario<Model, true>>("epochs-online", "Epochs: the same with quiescent states", {2, 3}),
-    scenario<EpochsScenario<NoBarrier, false>>("epochs-fences", "Epochs: the same without a barrier", {2, 3}),
-    scenario<EpochsFoundScenario>("epochs-found", "Epochs: what one has found safe another may free", {3, 3}),
-    scenario<DeferScenario<false>>("defer", "deferred frees: nobody reads what is used again", {2, 2}),
-    scenario<DeferScenario<true>>("defer-poll", "deferred frees: a hit and who polls never meet", {2, 2}),
+    scenario<EpochsScenario<Model, true>>("epochs-online", "Epochs: the same with quiescent states",
+                                          {2, 3}),
+    scenario<EpochsScenario<NoBarrier, false>>("epochs-fences",
+                                               "Epochs: the same without a barrier", {2, 3}),
+    scenario<EpochsFoundScenario>("epochs-found",
+                                  "Epochs: what one has found safe another may free", {3, 3}),
+    scenario<DeferScenario<false>>("defer", "deferred frees: nobody reads what is used again",
+                                   {2, 2}),
+    scenario<DeferScenario<true>>("defer-poll", "deferred frees: a hit and who polls never meet",
+                                  {2, 2}),
     scenario<CallsScenario>("calls", "deferred calls: one at a time, each once", {2, 1}),
-    scenario<PoolHitScenario>("pool-hit", "Pool: an owner that hits its bin and a revoker never meet",
-                              {2, 2}),
-    scenario<PoolCpuScenario<1>>("pool-cpu", "Pool: who hits a CPU's bin and a revoker never meet", {2, 2}),
-    scenario<PoolCpuScenario<2>>("pool-cpu-2", "Pool: two threads that hit one CPU's bin never meet",
+    scenario<PoolHitScenario>("pool-hit",
+                              "Pool: an owner that hits its bin and a revoker never meet", {2, 2}),
+    scenario<PoolCpuScenario<1>>("pool-cpu", "Pool: who hits a CPU's bin and a revoker never meet",
+                                 {2, 2}),
+    scenario<PoolCpuScenario<2>>("pool-cpu-2",
+                                 "Pool: two threads that hit one CPU's bin never meet",
                                  {.threads = 2, .preemptions = 2, .at_plain = true, .cpus = "00"}),
     scenario<PoolSlabScenario<false>>(
         "pool-slab", "Pool: an owner that frees into any slab and a revoker never meet", {2, 2}),
@@ -1507,15 +1570,16 @@ const Scenario kScenarios[] = {
         "pool-slab-cpu", "Pool: who frees into a slab by the CPU and a revoker never meet", {2, 2}),
     scenario<PoolWaitScenario<1>>("pool-wait", "Pool: who waits at the limit is served", {2, 1}),
     scenario<PoolWaitScenario<2>>("pool-wait-3", "Pool: two who wait are served", {3, 1}),
-    scenario<PoolSendScenario>("pool-send", "Pool: the same, freed in a lane that had no bin", {2, 1}),
+    scenario<PoolSendScenario>("pool-send", "Pool: the same, freed in a lane that had no bin",
+                               {2, 1}),
     scenario<PoolRoomScenario>("pool-room", "Pool: room for two serves two who wait", {3, 1}),
-    scenario<PoolExitScenario<true>>("pool-exit", "Pool: nobody waits for what an exiting thread sends",
-                                     {2, 1}),
-    scenario<PoolExitScenario<false>>("pool-sent", "Pool: what an exiting thread sends is found at the limit",
-                                      {2, 1}),
+    scenario<PoolExitScenario<true>>("pool-exit",
+                                     "Pool: nobody waits for what an exiting thread sends", {2, 1}),
+    scenario<PoolExitScenario<false>>(
+        "pool-sent", "Pool: what an exiting thread sends is found at the limit", {2, 1}),
     scenario<PoolTwoScenario<false>>("pool-two", "Pool: two who wait get two objects", {3, 1}),
-    scenario<PoolTwoScenario<true>>("pool-handler", "Pool: the same, one of them freed by a handler",
-                                    {3, 0, 1}),
+    scenario<PoolTwoScenario<true>>("pool-handler",
+                                    "Pool: the same, one of them freed by a handler", {3, 0, 1}),
     scenario<SharedHandlerScenario>("shared-handler", "Shared: a handler never waits", {2, 1, 1}),
 };
 const size_t kScenarioCount = sizeof kScenarios / sizeof *kScenarios;

@@ -1,6 +1,7 @@
-// Relacy behind the Atomics policy and behind the name std::atomic: model::atomic<T> has std::atomic's functions, and
-// Relacy decides which value a load sees and which thread goes on.
-// Called by: the tests here, and the copy of some headers in which run.py writes model::atomic for std::atomic.
+// Relacy behind the Atomics policy and behind the name std::atomic: model::atomic<T> has
+// std::atomic's functions, and Relacy decides which value a load sees and which thread goes on.
+// Called by: the tests here, and the copy of some headers in which run.py writes model::atomic for
+// std::atomic.
 #pragma once
 
 #include <array>
@@ -38,8 +39,8 @@ namespace model {
 // Where an operation stands, for Relacy's history.
 struct Where {
   rl::debug_info info;
-  static Where here(const char* function = __builtin_FUNCTION(), const char* file = __builtin_FILE(),
-                    unsigned line = __builtin_LINE()) {
+  static Where here(const char* function = __builtin_FUNCTION(),
+                    const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
     return {rl::debug_info(function, file, line)};
   }
 };
@@ -64,8 +65,8 @@ inline rl::memory_order order_of(std::memory_order order) {
 template <class T>
 class atomic {
   // Relacy prints values, and cannot print every type.
-  using Raw =
-      std::conditional_t<sizeof(T) <= 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+  using Raw = std::conditional_t<sizeof(T) <= 2, uint16_t,
+                                 std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
   static Raw raw(T value) { return (Raw)value; }
   static T cooked(Raw value) { return (T)value; }
   using Order = std::memory_order;
@@ -96,10 +97,12 @@ class atomic {
   T fetch_sub(Value value, Order order = kSeqCst, Where at = Where::here()) {
     return cooked(impl_.fetch_sub(static_cast<Raw>(value), order_of(order), at.info));
   }
-  bool compare_exchange_weak(T& expected, T value, Order order, Order failed, Where at = Where::here()) {
+  bool compare_exchange_weak(T& expected, T value, Order order, Order failed,
+                             Where at = Where::here()) {
     return compare_exchange<true>(expected, value, order, failed, at);
   }
-  bool compare_exchange_strong(T& expected, T value, Order order, Order failed, Where at = Where::here()) {
+  bool compare_exchange_strong(T& expected, T value, Order order, Order failed,
+                               Where at = Where::here()) {
     return compare_exchange<false>(expected, value, order, failed, at);
   }
   bool compare_exchange_weak(T& expected, T value, Order order, Where at = Where::here()) {
@@ -113,8 +116,8 @@ class atomic {
   template <bool kMayFail>
   bool compare_exchange(T& expected, T value, Order order, Order failed, const Where& at) {
     Raw seen = raw(expected);
-    const bool done = impl_.compare_exchange(rl::bool_t<kMayFail>(), seen, raw(value), order_of(order),
-                                             order_of(failed), at.info);
+    const bool done = impl_.compare_exchange(rl::bool_t<kMayFail>(), seen, raw(value),
+                                             order_of(order), order_of(failed), at.info);
     expected = cooked(seen);
     return done;
   }
@@ -133,8 +136,9 @@ void move_on(atomic<T*>& pointer) {
   pointer.store(pointer.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-// A compiler's fence on one side and a membarrier on the other are a pair of fences of which one is free and the other full
-// (P1202's asymmetric fences); to each other they behave like two full fences, and so they are modelled.
+// A compiler's fence on one side and a membarrier on the other are a pair of fences of which one is
+// free and the other full (P1202's asymmetric fences); to each other they behave like two full
+// fences, and so they are modelled.
 inline void full_fence() { rl::atomic_thread_fence(rl::mo_seq_cst, $); }
 
 // The Atomics policy of the core.
@@ -154,7 +158,8 @@ class Contents {
   rl::var<int> value_;
 };
 
-// Relacy puts its own allocator behind new and delete, which a stringstream does not survive: this text has a fixed place.
+// Relacy puts its own allocator behind new and delete, which a stringstream does not survive: this
+// text has a fixed place.
 class Text : public std::streambuf {
  public:
   Text() { setp(text_, text_ + sizeof text_ - 1); }
@@ -167,8 +172,8 @@ class Text : public std::streambuf {
   char text_[1 << 16];
 };
 
-// Runs one test over all schedules with at most `bound` preemptions, or over `random` ones. Exit status: 0 good, 1 bad.
-// One line for run.py: how many schedules were tried.
+// Runs one test over all schedules with at most `bound` preemptions, or over `random` ones. Exit
+// status: 0 good, 1 bad. One line for run.py: how many schedules were tried.
 template <class Test>
 int run(unsigned bound, unsigned random = 0) {
   static Text text;

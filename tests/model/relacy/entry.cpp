@@ -1,5 +1,7 @@
-// The entry of a lane in C++'s memory model: the shipped entry/owned.h and base/lock.h over relacy/stub/lane/world.h.
-// Called by: run.py, with the name of a test. Compiled with the copy of src/ in which std::atomic is model::atomic.
+// The entry of a lane in C++'s memory model: the shipped entry/owned.h and base/lock.h over
+// relacy/stub/lane/world.h.
+// Called by: run.py, with the name of a test. Compiled with the copy of src/ in which std::atomic
+// is model::atomic.
 #include "checked_atomic.h"
 
 namespace model {
@@ -38,8 +40,9 @@ struct Platform {
 // One way for an owner to make sure that the lane is not being revoked.
 enum class Look { kAllocate, kFree, kDefer, kKind, kMiss };
 
-// An owner that goes in and out, and one who takes the lane away meanwhile: what is in the lane is plain memory, so Relacy
-// stops when they are inside together, or when one does not see what the other has done.
+// An owner that goes in and out, and one who takes the lane away meanwhile: what is in the lane is
+// plain memory, so Relacy stops when they are inside together, or when one does not see what the
+// other has done.
 template <Look kLook>
 struct EntryTest : rl::test_suite<EntryTest<kLook>, 2> {
   static constexpr uint16_t kId = 7;
@@ -79,8 +82,8 @@ struct EntryTest : rl::test_suite<EntryTest<kLook>, 2> {
   }
 };
 
-// The owner's thread ends, and gives its lane back, while another takes the lane away: who has the lane and finds an owner there
-// finds the owner's thread too.
+// The owner's thread ends, and gives its lane back, while another takes the lane away: who has the
+// lane and finds an owner there finds the owner's thread too.
 struct DisownTest : rl::test_suite<DisownTest, 2> {
   World<Platform> world;
   Slot slot{nullptr};

@@ -1,6 +1,7 @@
-// The grace periods of reclaim/epochs.h in C++'s memory model: the shipped algorithm, and what the public header has readers do.
-// Called by: run.py, with the name of a test. Compiled with the copy of src/ and include/ in which std::atomic and the compiler's
-// atomic built-ins are model::atomic.
+// The grace periods of reclaim/epochs.h in C++'s memory model: the shipped algorithm, and what the
+// public header has readers do.
+// Called by: run.py, with the name of a test. Compiled with the copy of src/ and include/ in which
+// std::atomic and the compiler's atomic built-ins are model::atomic.
 #include "checked_atomic.h"
 
 namespace model {
@@ -40,8 +41,9 @@ struct Platform {
   static void say(const char*, Bytes) {}
 };
 
-// One thread takes an object out, relaxed, and frees it if another's look, or its own, allows; the reader, in a section or online,
-// uses what it finds, relaxed as well. All that puts them in order are the epochs.
+// One thread takes an object out, relaxed, and frees it if another's look, or its own, allows; the
+// reader, in a section or online, uses what it finds, relaxed as well. All that puts them in order
+// are the epochs.
 // kQuiescent: online from the first on, so that no fence is needed, and none is there.
 enum class How { kSections, kOnline, kQuiescent, kFound };
 

@@ -1,4 +1,5 @@
-// The lock-free lists in C++'s memory model, from the shipped headers through the Atomics policy: Inbox, IdStack.
+// The lock-free lists in C++'s memory model, from the shipped headers through the Atomics policy:
+// Inbox, IdStack.
 // Called by: run.py, with the name of a test.
 #include "checked_atomic.h"
 // After Relacy.
@@ -18,8 +19,8 @@ using lanemalloc::IdStack;
 using lanemalloc::Inbox;
 using model::Relacy;
 
-// Two givers, one of them twice, and the owner, who takes twice and once more at the end. Every batch comes out exactly
-// once, and what its giver wrote before it gave is seen by the owner.
+// Two givers, one of them twice, and the owner, who takes twice and once more at the end. Every
+// batch comes out exactly once, and what its giver wrote before it gave is seen by the owner.
 struct InboxTest : rl::test_suite<InboxTest, 3> {
   struct Batch : lanemalloc::BasicObject<Relacy> {
     model::Contents links;  // stands for the plain links of the batch's objects
@@ -52,8 +53,9 @@ struct InboxTest : rl::test_suite<InboxTest, 3> {
   }
 };
 
-// A pop that is interrupted between its two looks while the other thread pops, pops and pushes (ABA). A number belongs to
-// one thread at a time, none is lost, and its next holder sees what the last one did.
+// A pop that is interrupted between its two looks while the other thread pops, pops and pushes
+// (ABA). A number belongs to one thread at a time, none is lost, and its next holder sees what the
+// last one did.
 struct StackTest : rl::test_suite<StackTest, 2> {
   static constexpr uint32_t kMembers = 3;
   IdStack<Relacy> stack;
@@ -103,20 +105,23 @@ struct NaiveStack {
   void push(uint32_t id, LinkOf link) {
     uint32_t head = head_.load(std::memory_order_relaxed);
     do link(id).store(head, std::memory_order_relaxed);
-    while (!head_.compare_exchange_weak(head, id, std::memory_order_release, std::memory_order_relaxed));
+    while (!head_.compare_exchange_weak(head, id, std::memory_order_release,
+                                        std::memory_order_relaxed));
   }
   template <class LinkOf>
   uint32_t pop(LinkOf link) {
     uint32_t head = head_.load(std::memory_order_acquire);
-    while (head != 0 && !head_.compare_exchange_weak(head, link(head).load(std::memory_order_relaxed),
-                                                     std::memory_order_acquire, std::memory_order_acquire)) {
+    while (head != 0 &&
+           !head_.compare_exchange_weak(head, link(head).load(std::memory_order_relaxed),
+                                        std::memory_order_acquire, std::memory_order_acquire)) {
     }
     return head;
   }
 };
 
-// T1 reads the head C1 and its next C2, and stops; T2 pops C1, pops C2 and pushes C1; T1's compare-exchange: if it
-// succeeds, the list's head is C2, which is in use. Source: SEEDS.md section 2.
+// T1 reads the head C1 and its next C2, and stops; T2 pops C1, pops C2 and pushes C1; T1's
+// compare-exchange: if it succeeds, the list's head is C2, which is in use. Source: SEEDS.md
+// section 2.
 template <class Stack>
 struct AbaTest : rl::test_suite<AbaTest<Stack>, 2> {
   static constexpr uint32_t kMembers = 3;

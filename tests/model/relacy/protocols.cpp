@@ -1,6 +1,8 @@
-// The lock, the scavenger's wake-up and the run allocator's stack of deferred frees in C++'s memory model.
-// Called by: run.py, with the name of a test. Compiled with the copy of src/ in which std::atomic is model::atomic;
-// deferred.inc is Runs::defer() and Runs::take_back_deferred(), cut out of memory/runs.h by run.py.
+// The lock, the scavenger's wake-up and the run allocator's stack of deferred frees in C++'s memory
+// model.
+// Called by: run.py, with the name of a test. Compiled with the copy of src/ in which std::atomic
+// is model::atomic; deferred.inc is Runs::defer() and Runs::take_back_deferred(), cut out of
+// memory/runs.h by run.py.
 #include "checked_atomic.h"
 // After Relacy.
 #include "base/lock.h"
@@ -47,7 +49,8 @@ struct LockTest : rl::test_suite<LockTest, 3> {
 struct LaneLockTest;
 LaneLockTest* lane_lock_test;
 
-// With a futex that sleeps until it is woken: where a wake-up is lost, Relacy finds a thread that waits for good.
+// With a futex that sleeps until it is woken: where a wake-up is lost, Relacy finds a thread that
+// waits for good.
 struct Sleepers : Platform {
   static void wait(model::atomic<uint64_t>& word, uint32_t value, uint64_t);
   static void wake(model::atomic<uint64_t>& word, int count);
@@ -73,7 +76,8 @@ struct LaneLockTest : rl::test_suite<LaneLockTest, 3> {
 void Sleepers::wait(model::atomic<uint64_t>& word, uint32_t value, uint64_t) {
   LaneLockTest& test = *lane_lock_test;
   test.kernel.lock($);
-  if (static_cast<uint32_t>(word.load(std::memory_order_relaxed)) == value) test.asleep.wait(test.kernel, $);
+  if (static_cast<uint32_t>(word.load(std::memory_order_relaxed)) == value)
+    test.asleep.wait(test.kernel, $);
   test.kernel.unlock($);
 }
 void Sleepers::wake(model::atomic<uint64_t>&, int) {
@@ -93,7 +97,8 @@ struct ScavengerPlatform : Platform {
   static uint64_t now_ms();
 };
 
-// Two threads have work and poke; the third is the scavenger. When everything is at rest, no work may be left.
+// Two threads have work and poke; the third is the scavenger. When everything is at rest, no work
+// may be left.
 struct ScavengerTest : rl::test_suite<ScavengerTest, 3> {
   Scavenger<ScavengerPlatform> scavenger;
   model::atomic<uint32_t> work{0};
@@ -107,7 +112,8 @@ struct ScavengerTest : rl::test_suite<ScavengerTest, 3> {
     clock = 0;
     pokers($) = 2;
     sleepers($) = 0;
-    scavenger.start([](void* test) { return static_cast<ScavengerTest*>(test)->pass(); }, this, 1000);
+    scavenger.start([](void* test) { return static_cast<ScavengerTest*>(test)->pass(); }, this,
+                    1000);
     scavenger.begin();
   }
   bool pass() {
@@ -129,7 +135,8 @@ struct ScavengerTest : rl::test_suite<ScavengerTest, 3> {
     kernel.lock($);
     if (word.load(std::memory_order_relaxed) == value) {
       sleepers($) = 1;
-      while (static_cast<int>(sleepers($)) != 0 && static_cast<int>(pokers($)) != 0) changed.wait(kernel, $);
+      while (static_cast<int>(sleepers($)) != 0 && static_cast<int>(pokers($)) != 0)
+        changed.wait(kernel, $);
       for_good = static_cast<int>(sleepers($)) != 0;
       sleepers($) = 0;
     }
@@ -158,7 +165,8 @@ void ScavengerPlatform::wait(model::atomic<uint32_t>& word, uint32_t value, uint
 void ScavengerPlatform::wake(model::atomic<uint32_t>&, int) { scavenger_test->wake(); }
 uint64_t ScavengerPlatform::now_ms() { return scavenger_test->clock; }
 
-// Freed runs that wait for the next holder of the lock: pushed by two threads, taken twice by a third, and at the end.
+// Freed runs that wait for the next holder of the lock: pushed by two threads, taken twice by a
+// third, and at the end.
 struct DeferredTest : rl::test_suite<DeferredTest, 3> {
   struct RunState {
     BlockIndex next;

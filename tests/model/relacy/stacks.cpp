@@ -1,5 +1,6 @@
-// The table of call stacks in C++'s memory model, from the shipped header through the Atomics policy. Its memory is an array of
-// Relacy's words; run.py makes it small. Called by: run.py, with the name of a test.
+// The table of call stacks in C++'s memory model, from the shipped header through the Atomics
+// policy. Its memory is an array of Relacy's words; run.py makes it small. Called by: run.py, with
+// the name of a test.
 #include "checked_atomic.h"
 // After Relacy.
 #include "telemetry/stacks.h"
@@ -30,8 +31,9 @@ struct Platform {
   static void release(Address, Bytes) {}
 };
 
-// Two threads insert the same stack, and one of them another one that begins at the same slot; a third reads all the while. Each
-// stack that anybody finds is whole, there is one of each that counts, and nothing is lost.
+// Two threads insert the same stack, and one of them another one that begins at the same slot; a
+// third reads all the while. Each stack that anybody finds is whole, there is one of each that
+// counts, and nothing is lost.
 struct StacksTest : rl::test_suite<StacksTest, 3> {
   using Table = Stacks<Platform, Relacy>;
   model::atomic<uint64_t> words[kWords];

@@ -29,7 +29,8 @@ CASE(all_zero_is_an_empty_arena) {
   char* piece = (char*)lane_arena_alloc(&arena, 100);
   CHECK(piece && (uintptr_t)piece % 16 == 0);
   CHECK(lane_arena_bytes(&arena) == 8192);
-  CHECK(lane_arena_rollback(&arena, piece, 100) == 1 && lane_arena_rollback(&arena, piece + 16, 100) == 0);
+  CHECK(lane_arena_rollback(&arena, piece, 100) == 1 &&
+        lane_arena_rollback(&arena, piece + 16, 100) == 0);
   lane_arena_rewind(&arena, empty);
   CHECK(lane_arena_alloc(&arena, 100) == piece);
   lane_arena_destroy(&arena);
@@ -52,8 +53,8 @@ CASE(sizes_and_errors_are_as_declared) {
   for (size_t alignment = 1; alignment <= 1 << 20; alignment *= 2)
     for (size_t size = 1; size < 100000; size *= 7) {
       char* piece = (char*)lane_arena_alloc_aligned(&arena, alignment, size);
-      CHECK_MSG(piece && (uintptr_t)piece % (alignment < 16 ? 16 : alignment) == 0, "%zu %zu", alignment,
-                size);
+      CHECK_MSG(piece && (uintptr_t)piece % (alignment < 16 ? 16 : alignment) == 0, "%zu %zu",
+                alignment, size);
       memset(piece, 1, size);
       CHECK(all_bytes(lane_arena_alloc_zeroed(&arena, size, 1), size, 0));
     }
@@ -158,7 +159,8 @@ static void* fill_until_stopped(void* argument) {
 }
 CASE(a_child_goes_on_with_arenas) {
   pthread_t threads[2];
-  for (int i = 0; i < 2; i++) REQUIRE(pthread_create(&threads[i], NULL, fill_until_stopped, NULL) == 0);
+  for (int i = 0; i < 2; i++)
+    REQUIRE(pthread_create(&threads[i], NULL, fill_until_stopped, NULL) == 0);
   struct lane_arena arena = {0};
   for (int round = 0; round < 100; round++) {
     char* piece = (char*)lane_arena_alloc(&arena, 3000);

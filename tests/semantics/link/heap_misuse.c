@@ -1,6 +1,6 @@
-// Bad heaps, objects and sizes given to the functions of lanemalloc/heap.h: what the library says and does, by bad_pointer= and checked=.
-// Each bad act runs in a child, which prints what it does it to, and "went on" if it lives. Linked with liblanemalloc.so, .a and
-// _prefixed.a.
+// Bad heaps, objects and sizes given to the functions of lanemalloc/heap.h: what the library says
+// and does, by bad_pointer= and checked=. Each bad act runs in a child, which prints what it does
+// it to, and "went on" if it lives. Linked with liblanemalloc.so, .a and _prefixed.a.
 #include <lanemalloc/heap.h>
 #include <lanemalloc/lanemalloc.h>
 #include <lanemalloc/pool.h>
@@ -187,7 +187,8 @@ static const struct {
              {"destroyed", act_destroyed},
              {"destroyed_and_replaced", act_destroyed_and_replaced}};
 
-// After the act the heap must be whole: objects made before keep their contents, and no object is given out twice.
+// After the act the heap must be whole: objects made before keep their contents, and no object is
+// given out twice.
 CHILD(bad_act) {
   static char name[64];
   static char* before[300];
@@ -200,12 +201,14 @@ CHILD(bad_act) {
   right = lane_heap_create(&right_options);
   pond = lane_pool_create(&pond_options);
   REQUIRE(left && right && pond);
-  for (unsigned i = 0; i < 300; i++) fill(before[i] = (char*)lane_heap_alloc(left, i * 11), i * 11, i);
+  for (unsigned i = 0; i < 300; i++)
+    fill(before[i] = (char*)lane_heap_alloc(left, i * 11), i * 11, i);
   int found = 0;
   for (size_t i = 0; i < sizeof kActs / sizeof kActs[0]; i++)
     if (strcmp(kActs[i].name, name) == 0) kActs[i].run(), found = 1;
   REQUIRE(found);
-  for (unsigned i = 0; i < 3000; i++) fill(after[i] = (char*)lane_heap_alloc(left, i % 300), i % 300, i);
+  for (unsigned i = 0; i < 3000; i++)
+    fill(after[i] = (char*)lane_heap_alloc(left, i % 300), i % 300, i);
   for (unsigned i = 0; i < 3000; i++) {
     CHECK_MSG(filled(after[i], i % 300, i), "object %u", i);
     lane_heap_free_sized(left, after[i], i % 300);
@@ -235,7 +238,8 @@ static void run_act(const char* act, const char* function, const char* options) 
 
 static int went_on(void) { return child_succeeded() && strstr(child.out, "went on\n"); }
 
-// The lines name function and pointer, and go on with `why`; there are `times` of them, and nothing else.
+// The lines name function and pointer, and go on with `why`; there are `times` of them, and nothing
+// else.
 static int said(const char* function, const char* why, int times) {
   unsigned long pointer = 0;
   char line[400], all[1000] = "";
@@ -260,8 +264,8 @@ static void check_act(const char* act, const char* function, const char* checked
   run_act(act, function, options);
   CHECK_CHILD(went_on() && child.err[0] == 0);
 }
-static const char* const kHeapFunctions[] = {"lane_heap_free", "lane_heap_free_sized", "lane_heap_realloc",
-                                             "lane_heap_usable_size"};
+static const char* const kHeapFunctions[] = {"lane_heap_free", "lane_heap_free_sized",
+                                             "lane_heap_realloc", "lane_heap_usable_size"};
 // With checked=1; and without, unless that cannot see it.
 static void check_heap_functions(const char* act, int only_checked, const char* why) {
   for (int i = 0; i < 4; i++) {
@@ -275,7 +279,8 @@ static void check_frees(const char* act, const char* checked, const char* why) {
 
 CASE(objects_of_another_heap_are_told) {
   check_heap_functions("other_heaps", 0, "): an object of heap \"right\", not of heap \"left\"");
-  check_heap_functions("other_heaps_large", 0, "): an object of heap \"right\", not of heap \"left\"");
+  check_heap_functions("other_heaps_large", 0,
+                       "): an object of heap \"right\", not of heap \"left\"");
 }
 CASE(objects_of_malloc_are_told) {
   check_heap_functions("mallocs", 0, "): an object of malloc, not of heap \"left\"");
@@ -293,7 +298,8 @@ CASE(malloc_tells_objects_of_a_heap) {
     for (int checked = 0; checked < 2; checked++) {
       const char* option = checked ? ",checked=1" : "";
       check_act("own", functions[i], option, "): an object of heap \"left\", not of malloc", 1);
-      check_act("own_large", functions[i], option, "): an object of heap \"left\", not of malloc", 1);
+      check_act("own_large", functions[i], option, "): an object of heap \"left\", not of malloc",
+                1);
     }
 }
 CASE(pointers_of_nobody_are_told) {
@@ -303,10 +309,12 @@ CASE(pointers_of_nobody_are_told) {
 }
 CASE(pointers_into_objects_are_told) {
   check_heap_functions("interior", 1, "): not the start of an object, given to heap \"left\"");
-  check_heap_functions("interior_large", 0, "): not the start of an object, given to heap \"left\"");
+  check_heap_functions("interior_large", 0,
+                       "): not the start of an object, given to heap \"left\"");
 }
 CASE(impossible_sizes_are_told_with_both) {
-  check_act("too_large", "lane_heap_free_sized", "", ", 113): the object of heap \"left\" has 112 bytes", 1);
+  check_act("too_large", "lane_heap_free_sized", "",
+            ", 113): the object of heap \"left\" has 112 bytes", 1);
   check_act("much_too_large", "lane_heap_free_sized", "",
             ", 700000): the object of heap \"left\" has 112 bytes", 1);
   check_act("too_large_for_large", "lane_heap_free_sized", "",
@@ -316,8 +324,8 @@ CASE(checked_every_wrong_size_is_told_with_both) {
   const char* const checked = ",checked=1";
   check_act("wrong_by_one", "lane_heap_free_sized", checked,
             ", 99): the object of heap \"left\" has 100 bytes", 1);
-  check_act("too_large", "lane_heap_free_sized", checked, ", 113): the object of heap \"left\" has 100 bytes",
-            1);
+  check_act("too_large", "lane_heap_free_sized", checked,
+            ", 113): the object of heap \"left\" has 100 bytes", 1);
   check_act("wrong_for_large", "lane_heap_free_sized", checked,
             ", 700001): the object of heap \"left\" has 700000 bytes", 1);
 }
@@ -334,9 +342,10 @@ CASE(checked_second_frees_are_told) {
 static const char kDead[] = "): not a heap, or destroyed already";
 CASE(a_heap_that_is_no_more_is_told) {
   const char* const functions[] = {
-      "lane_heap_destroy",       "lane_heap_alloc", "lane_heap_alloc_zeroed", "lane_heap_alloc_aligned",
-      "lane_heap_realloc",       "lane_heap_free",  "lane_heap_free_sized",   "lane_heap_usable_size",
-      "lane_heap_set_limits",    "lane_heap_walk",  "lane_heap_trim",         "lane_heap_get_statistics",
+      "lane_heap_destroy",       "lane_heap_alloc",       "lane_heap_alloc_zeroed",
+      "lane_heap_alloc_aligned", "lane_heap_realloc",     "lane_heap_free",
+      "lane_heap_free_sized",    "lane_heap_usable_size", "lane_heap_set_limits",
+      "lane_heap_walk",          "lane_heap_trim",        "lane_heap_get_statistics",
       "lane_heap_create: parent"};
   for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++)
     for (int checked = 0; checked < 2; checked++)
@@ -345,6 +354,7 @@ CASE(a_heap_that_is_no_more_is_told) {
 CASE(a_heap_whose_place_is_taken_is_told) {
   for (int checked = 0; checked < 2; checked++) {
     check_act("destroyed_and_replaced", "lane_heap_alloc", checked ? ",checked=1" : "", kDead, 2);
-    check_act("destroyed_and_replaced", "lane_heap_free_sized", checked ? ",checked=1" : "", kDead, 1);
+    check_act("destroyed_and_replaced", "lane_heap_free_sized", checked ? ",checked=1" : "", kDead,
+              1);
   }
 }

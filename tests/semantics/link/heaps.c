@@ -1,4 +1,5 @@
-// Heaps by their C functions: linked with liblanemalloc.so, .a and _prefixed.a. What a bad pointer gets is in heap_misuse.c.
+// Heaps by their C functions: linked with liblanemalloc.so, .a and _prefixed.a. What a bad pointer
+// gets is in heap_misuse.c.
 #include <lanemalloc/heap.h>
 #include <lanemalloc/lanemalloc.h>
 #include <pthread.h>
@@ -7,8 +8,9 @@
 
 #include "../child.h"
 
-static const size_t kSizes[] = {0,    1,    15,   16,    17,    100,   1008,   1024,   1025,    2000,
-                                4096, 5000, 8192, 30000, 65536, 65537, 200000, 524288, 1 << 20, 5 << 20};
+static const size_t kSizes[] = {0,     1,     15,     16,     17,      100,    1008,
+                                1024,  1025,  2000,   4096,   5000,    8192,   30000,
+                                65536, 65537, 200000, 524288, 1 << 20, 5 << 20};
 enum { kSizeCount = sizeof kSizes / sizeof kSizes[0] };
 
 static lane_heap* make(const char* name, lane_heap* parent, size_t limit) {
@@ -42,7 +44,8 @@ CASE(objects_of_every_size_are_apart_and_whole) {
       char* object = objects[i][j] = (char*)lane_heap_alloc(heap, kSizes[i]);
       REQUIRE(object);
       const size_t usable = lane_heap_usable_size(heap, object);
-      CHECK_MSG((uintptr_t)object % 16 == 0 && usable >= kSizes[i], "%zu has %zu", kSizes[i], usable);
+      CHECK_MSG((uintptr_t)object % 16 == 0 && usable >= kSizes[i], "%zu has %zu", kSizes[i],
+                usable);
       fill(object, usable, (unsigned)i * kEach + j);
       bytes += usable;
     }
@@ -101,14 +104,16 @@ CASE(errors_are_as_declared) {
   FAILS_WITH(ENOMEM, lane_heap_alloc_zeroed(heap, hide_size((size_t)1 << 33), (size_t)1 << 33));
   FAILS_WITH(ENOMEM, lane_heap_alloc_zeroed(heap, hide_size(SIZE_MAX / 16 + 2), 16));
   const size_t crooked[] = {0, 3, 24, 4097, SIZE_MAX};
-  for (size_t i = 0; i < 5; i++) FAILS_WITH(EINVAL, lane_heap_alloc_aligned(heap, hide_size(crooked[i]), 8));
+  for (size_t i = 0; i < 5; i++)
+    FAILS_WITH(EINVAL, lane_heap_alloc_aligned(heap, hide_size(crooked[i]), 8));
   FAILS_WITH(ENOMEM, lane_heap_alloc_aligned(heap, hide_size((size_t)1 << 63), 8));
   CHECK(lane_heap_destroy(heap) == 8);
 }
 
 static void note_soft(lane_heap* heap, size_t used, void* argument);
 CASE(limits_that_make_no_sense_are_refused) {
-  struct lane_heap_options options = {.limit = 1000, .soft_limit = 1001, .on_soft_limit = note_soft};
+  struct lane_heap_options options = {
+      .limit = 1000, .soft_limit = 1001, .on_soft_limit = note_soft};
   FAILS_WITH(EINVAL, lane_heap_create(&options));
   options.soft_limit = 1000;
   options.on_soft_limit = NULL;
@@ -207,7 +212,8 @@ CASE(hard_limit_is_null_and_enomem) {
     }
     CHECK(errno == ENOMEM);
     struct lane_heap_statistics s = figures(heap);
-    CHECK(s.live_objects == n && s.live_bytes == bytes && s.used_bytes <= kLimit && s.peak_bytes <= kLimit);
+    CHECK(s.live_objects == n && s.live_bytes == bytes && s.used_bytes <= kLimit &&
+          s.peak_bytes <= kLimit);
     CHECK_MSG(bytes + 2 * (kSizes[i] + 65536) > kLimit, "%zu objects of %zu", n, kSizes[i]);
     CHECK(s.limit_failures > 0);
     FAILS_WITH(ENOMEM, lane_heap_alloc_zeroed(heap, 1, kSizes[i]));
@@ -260,7 +266,8 @@ static lane_heap* make_soft(size_t limit, lane_heap* parent) {
   return heap;
 }
 
-// What is handed out is at most what is charged: while it lies below the limit nothing is called, and once it is beyond it, it has been.
+// What is handed out is at most what is charged: while it lies below the limit nothing is called,
+// and once it is beyond it, it has been.
 CASE(soft_limit_calls_once_a_crossing_before_the_allocation_returns) {
   enum { kSoft = 1 << 20, kObjects = 3 * kSoft / 2000 };
   static char* objects[kObjects];
@@ -270,11 +277,13 @@ CASE(soft_limit_calls_once_a_crossing_before_the_allocation_returns) {
     for (int i = 0; i < kObjects; i++) {
       objects[i] = take(heap, 2000, 1);
       bytes += lane_heap_usable_size(heap, objects[i]);
-      if (bytes > kSoft) CHECK_MSG(soft.calls == crossing, "%d calls with %zu bytes", soft.calls, bytes);
+      if (bytes > kSoft)
+        CHECK_MSG(soft.calls == crossing, "%d calls with %zu bytes", soft.calls, bytes);
       if (bytes + 65536 < kSoft)
         CHECK_MSG(soft.calls == crossing - 1, "%d calls with %zu bytes", soft.calls, bytes);
     }
-    CHECK(soft.heap == heap && soft.used > kSoft && soft.used <= kSoft + 65536 && soft.argument != NULL);
+    CHECK(soft.heap == heap && soft.used > kSoft && soft.used <= kSoft + 65536 &&
+          soft.argument != NULL);
     CHECK(figures(heap).soft_calls == (uint64_t)crossing);
     for (int i = 0; i < kObjects; i++) lane_heap_free(heap, objects[i]);
     lane_heap_trim(heap);
@@ -359,7 +368,8 @@ CASE(children_are_charged_to_their_parents) {
   while (lane_heap_alloc(grandchild, 3000)) in_grandchild++;
   CHECK(figures(parent).limit_failures == 1 && figures(grandchild).limit_failures == 0);
   struct lane_heap_statistics s = figures(parent);
-  CHECK(s.used_bytes == figures(child).used_bytes + figures(narrow).used_bytes && s.used_bytes <= kLimit);
+  CHECK(s.used_bytes == figures(child).used_bytes + figures(narrow).used_bytes &&
+        s.used_bytes <= kLimit);
   CHECK(figures(child).used_bytes == figures(grandchild).used_bytes);
   // Live objects are those of the heap itself.
   CHECK(s.live_objects == 0 && figures(child).live_objects == 0);
@@ -435,13 +445,15 @@ static void check_walk(lane_heap* heap) {
   size_t bytes = 0;
   CHECK(lane_heap_walk(heap, mark_seen, NULL) == 0);
   for (size_t i = 0; i < live_count; i++) {
-    CHECK_MSG(live[i].seen == 1, "%p of %zu is seen %d times", live[i].object, live[i].usable, live[i].seen);
+    CHECK_MSG(live[i].seen == 1, "%p of %zu is seen %d times", live[i].object, live[i].usable,
+              live[i].seen);
     live[i].seen = 0;
     bytes += live[i].usable;
   }
   struct lane_heap_statistics s = figures(heap);
   CHECK_MSG(s.live_objects == live_count && s.live_bytes == bytes, "%llu of %zu, %llu of %zu bytes",
-            (unsigned long long)s.live_objects, live_count, (unsigned long long)s.live_bytes, bytes);
+            (unsigned long long)s.live_objects, live_count, (unsigned long long)s.live_bytes,
+            bytes);
   CHECK(s.used_bytes >= bytes && s.slab_bytes >= bytes && s.peak_bytes >= s.used_bytes);
 }
 static void free_some(lane_heap* heap, unsigned modulus) {
@@ -453,7 +465,8 @@ static void free_some(lane_heap* heap, unsigned modulus) {
 }
 static void* use_elsewhere(void* heap) {
   free_some((lane_heap*)heap, 3);
-  for (int i = 0; i < 500; i++) keep((lane_heap*)heap, lane_heap_alloc((lane_heap*)heap, (size_t)i * 13));
+  for (int i = 0; i < 500; i++)
+    keep((lane_heap*)heap, lane_heap_alloc((lane_heap*)heap, (size_t)i * 13));
   return NULL;
 }
 static int stop_at_fifth(void* object, size_t usable, void* argument) {
@@ -499,7 +512,8 @@ CASE(trim_gives_back_what_is_cached) {
   const size_t before = figures(heap).slab_bytes;
   const size_t went = lane_heap_trim(heap);
   const struct lane_heap_statistics s = figures(heap);
-  CHECK_MSG(before - s.slab_bytes == went && s.slab_bytes < 1 << 20, "%zu, then %zu went", before, went);
+  CHECK_MSG(before - s.slab_bytes == went && s.slab_bytes < 1 << 20, "%zu, then %zu went", before,
+            went);
   CHECK(s.used_bytes <= s.slab_bytes && s.live_objects == 0 && s.peak_bytes >= kObjects * 1000);
   CHECK(lane_heap_destroy(heap) == 0);
 }
@@ -522,7 +536,8 @@ static void* take_and_hand_on(void* argument) {
   const size_t self = (size_t)argument;
   for (size_t round = 0; round < kRounds; round++) {
     char** own = handed[self];
-    for (size_t i = 0; i < kHeld; i++) own[i] = take(shared_heap, i * 11 % 3000, (unsigned)(self + i));
+    for (size_t i = 0; i < kHeld; i++)
+      own[i] = take(shared_heap, i * 11 % 3000, (unsigned)(self + i));
     pthread_barrier_wait(&barrier);
     const size_t other = (self + 1 + round % (kThreads - 1)) % kThreads;
     for (size_t i = 0; i < kHeld; i++) {
@@ -576,7 +591,8 @@ static void* use_until_stopped(void* heap) {
   for (int i = 0; i < 100; i++) lane_heap_free((lane_heap*)heap, own[i]);
   return NULL;
 }
-// A lane that another thread was inside of at the fork is lost to the child, with what the heaps have in it; large objects are not.
+// A lane that another thread was inside of at the fork is lost to the child, with what the heaps
+// have in it; large objects are not.
 CASE(a_child_process_goes_on_with_heaps) {
   pthread_t threads[2];
   lane_heap* heap = make("forked", NULL, 0);

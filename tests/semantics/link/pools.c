@@ -1,5 +1,6 @@
-// Pools by their C functions: linked with liblanemalloc.so, .a and _prefixed.a. What they hand out and count, their limits, and where
-// they go on: handlers, fork children. pools_misuse.c is about what they refuse.
+// Pools by their C functions: linked with liblanemalloc.so, .a and _prefixed.a. What they hand out
+// and count, their limits, and where they go on: handlers, fork children. pools_misuse.c is about
+// what they refuse.
 #include "pools.h"
 
 #include <pthread.h>
@@ -10,7 +11,8 @@
 // --- Objects.
 
 CASE(sizes_are_exact_and_alignments_kept) {
-  const size_t sizes[] = {1, 8, 9, 16, 17, 24, 40, 100, 1000, 1024, 4104, 20000, 65536, 200000, 524288};
+  const size_t sizes[] = {1,    8,    9,    16,    17,    24,     40,    100,
+                          1000, 1024, 4104, 20000, 65536, 200000, 524288};
   const size_t alignments[] = {0, 1, 8, 16, 64, 4096, 65536};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
     for (size_t j = 0; j < sizeof alignments / sizeof alignments[0]; j++)
@@ -27,13 +29,14 @@ CASE(sizes_are_exact_and_alignments_kept) {
         for (unsigned k = 0; k < 9; k++) {
           objects[k] = lane_pool_alloc(pool);
           REQUIRE(objects[k]);
-          CHECK_MSG((uintptr_t)objects[k] % alignment == 0, "%p, size %zu", (void*)objects[k], size);
+          CHECK_MSG((uintptr_t)objects[k] % alignment == 0, "%p, size %zu", (void*)objects[k],
+                    size);
           fill(objects[k], size, k);
         }
         for (unsigned k = 0; k < 9; k++) CHECK(filled(objects[k], size, k));
         const size_t least = size < 16 ? 16 : size, whole = (least + 7) / 8 * 8;
-        CHECK_MSG(figures(pool).object_size == (whole + alignment - 1) / alignment * alignment, "%zu: %zu",
-                  size, (size_t)figures(pool).object_size);
+        CHECK_MSG(figures(pool).object_size == (whole + alignment - 1) / alignment * alignment,
+                  "%zu: %zu", size, (size_t)figures(pool).object_size);
         for (unsigned k = 0; k < 9; k++) lane_pool_free(pool, objects[k]);
         CHECK(lane_pool_destroy(pool) == 0);
       }
@@ -119,7 +122,8 @@ static int thing_init(void* object, size_t size, void* argument) {
 }
 static void thing_fini(void* object, size_t size, void* argument) {
   struct Thing* thing = object;
-  CHECK(size == sizeof *thing && thing->made == kMade && all_bytes(thing->text, sizeof thing->text, 'i'));
+  CHECK(size == sizeof *thing && thing->made == kMade &&
+        all_bytes(thing->text, sizeof thing->text, 'i'));
   thing->made = 0;
   count_up(&((struct Calls*)argument)->finis);
 }
@@ -165,8 +169,8 @@ CASE(functions_are_called_exactly_as_often_as_they_should) {
   CHECK(calls.finis > 0 && calls.inits - calls.finis >= 15);
   for (int i = kAll - 10; i < kAll; i++) CHECK(things[i]->state == kUsed);
   CHECK(lane_pool_destroy(pool) == 10);
-  CHECK_MSG(calls.finis == calls.inits && calls.ctors == kAll && calls.dtors == kAll - 10, "%d %d %d %d",
-            calls.inits, calls.finis, calls.ctors, calls.dtors);
+  CHECK_MSG(calls.finis == calls.inits && calls.ctors == kAll && calls.dtors == kAll - 10,
+            "%d %d %d %d", calls.inits, calls.finis, calls.ctors, calls.dtors);
 }
 
 // Each thread frees what the one before it has taken.
@@ -205,7 +209,8 @@ static void count_with(struct Calls* calls) {
   CHECK_MSG(calls->ctors == all && calls->dtors == all, "%d %d", calls->ctors, calls->dtors);
   CHECK(figures(shared_pool).live == 0);
   CHECK(lane_pool_destroy(shared_pool) == 0);
-  CHECK_MSG(calls->inits == calls->finis && calls->inits >= kEach, "%d %d", calls->inits, calls->finis);
+  CHECK_MSG(calls->inits == calls->finis && calls->inits >= kEach, "%d %d", calls->inits,
+            calls->finis);
 }
 CASE(functions_are_called_exactly_by_threads_that_free_each_others) {
   struct Calls calls = {0};
@@ -230,14 +235,17 @@ CASE(the_limit_is_reached_exactly_and_told) {
   while (n < kLimit && (objects[n] = lane_pool_alloc(pool)) != NULL) n++;
   CHECK(n == 90 && errno == ENOMEM && figures(pool).limit_failures == 1);
   errno = 0;
-  CHECK(lane_pool_alloc_with(pool, 0) == NULL && errno == ENOMEM && figures(pool).limit_failures == 2);
+  CHECK(lane_pool_alloc_with(pool, 0) == NULL && errno == ENOMEM &&
+        figures(pool).limit_failures == 2);
   void* more[20];
   errno = 0;
   CHECK(lane_pool_alloc_batch(pool, more, 20, 0) == 0 && errno == ENOMEM);
-  for (; n < kLimit; n++) CHECK((objects[n] = lane_pool_alloc_with(pool, LANE_POOL_USE_RESERVE)) != NULL);
+  for (; n < kLimit; n++)
+    CHECK((objects[n] = lane_pool_alloc_with(pool, LANE_POOL_USE_RESERVE)) != NULL);
   errno = 0;
   CHECK(lane_pool_alloc_with(pool, LANE_POOL_USE_RESERVE) == NULL && errno == ENOMEM);
-  CHECK(figures(pool).live == kLimit && figures(pool).limit == kLimit && figures(pool).reserve == 10);
+  CHECK(figures(pool).live == kLimit && figures(pool).limit == kLimit &&
+        figures(pool).reserve == 10);
   for (int i = 0; i < 10; i++) lane_pool_free(pool, objects[--n]);
   CHECK(lane_pool_alloc(pool) == NULL);  // the reserve comes first
   lane_pool_free(pool, objects[--n]);
@@ -245,7 +253,8 @@ CASE(the_limit_is_reached_exactly_and_told) {
   CHECK(lane_pool_alloc_batch(pool, more, 20, 0) == 1 && errno == ENOMEM && more[0] == objects[n]);
   lane_pool_free(pool, more[0]);
   CHECK(lane_pool_prealloc(pool, 2) == ENOMEM && lane_pool_prealloc(pool, 1) == 0);
-  CHECK(lane_pool_set_limit(pool, 50) == 0 && lane_pool_alloc(pool) != NULL && lane_pool_alloc(pool) == NULL);
+  CHECK(lane_pool_set_limit(pool, 50) == 0 && lane_pool_alloc(pool) != NULL &&
+        lane_pool_alloc(pool) == NULL);
   CHECK(lane_pool_set_limit(pool, 0) == 0 && figures(pool).limit == 0);
   for (int i = 0; i < 200; i++) CHECK(lane_pool_alloc(pool) != NULL);
   CHECK(lane_pool_destroy(pool) == 290);
@@ -271,7 +280,8 @@ CASE(who_waits_is_served_first_come_first_served) {
     while (figures(shared_pool).waits <= i) sched_yield();
   }
   errno = 0;
-  CHECK(lane_pool_alloc(shared_pool) == NULL && errno == ENOMEM);  // who does not wait is refused, as ever
+  // Who does not wait is refused, as ever
+  CHECK(lane_pool_alloc(shared_pool) == NULL && errno == ENOMEM);
   for (int i = 0; i < 3; i++) {
     CHECK(__atomic_load_n(&served, __ATOMIC_SEQ_CST) == i);
     lane_pool_free(shared_pool, objects[i]);
@@ -390,7 +400,8 @@ CASE(handlers_use_the_pools_that_they_interrupt) {
   CHECK(lane_pool_destroy(thing_pool) == in_use[1]);
   CHECK(lane_pool_destroy(tight_pool) == in_use[2]);
   CHECK_MSG(calls.inits == calls.finis && calls.ctors - calls.dtors == (int)in_use[1],
-            "%d %d %d %d, %d denied", calls.inits, calls.finis, calls.ctors, calls.dtors, (int)denied);
+            "%d %d %d %d, %d denied", calls.inits, calls.finis, calls.ctors, calls.dtors,
+            (int)denied);
 }
 
 // --- Fork.
@@ -414,7 +425,8 @@ CASE(a_child_of_one_thread_has_everything) {
     for (int i = 0; i < 150; i++) lane_pool_free(pool, things[i]);
     CHECK(figures(pool).live == 50);
     for (int i = 0; i < 247; i++) CHECK(lane_pool_alloc(pool) != NULL);
-    CHECK(lane_pool_alloc(pool) == NULL && lane_pool_alloc_with(pool, LANE_POOL_USE_RESERVE) != NULL);
+    CHECK(lane_pool_alloc(pool) == NULL &&
+          lane_pool_alloc_with(pool, LANE_POOL_USE_RESERVE) != NULL);
     CHECK(lane_pool_destroy(pool) == 298);
     CHECK(calls.inits == 300 && calls.finis == 300 && calls.ctors == 448 && calls.dtors == 150);
     lane_pool* next = pool_of(100, "the child's");
@@ -434,7 +446,8 @@ static void* use_until_told(void* argument) {
     struct Thing* objects[6];
     size_t n = 0;
     for (; n < 6; n++)
-      if ((objects[n] = lane_pool_alloc_with(shared_pool, argument ? LANE_POOL_WAIT : 0)) == NULL) break;
+      if ((objects[n] = lane_pool_alloc_with(shared_pool, argument ? LANE_POOL_WAIT : 0)) == NULL)
+        break;
     for (size_t k = 0; k < n; k++) fill(objects[k], sizeof(struct Thing), i);
     for (size_t k = 0; k < n; k++) CHECK(filled(objects[k], sizeof(struct Thing), i));
     while (n > 0) lane_pool_free(shared_pool, objects[--n]);
@@ -452,7 +465,8 @@ CASE(a_child_goes_on_with_pools_that_threads_use) {
     REQUIRE((mine[i] = lane_pool_alloc(shared_pool)) != NULL);
     fill(mine[i], sizeof(struct Thing), i);
   }
-  for (size_t i = 0; i < 4; i++) REQUIRE(pthread_create(&threads[i], NULL, use_until_told, (void*)i) == 0);
+  for (size_t i = 0; i < 4; i++)
+    REQUIRE(pthread_create(&threads[i], NULL, use_until_told, (void*)i) == 0);
   for (int round = 0; round < 60; round++) {
     void* object = lane_pool_alloc(idle);
     pid_t pid = fork();
@@ -462,12 +476,14 @@ CASE(a_child_goes_on_with_pools_that_threads_use) {
         CHECK(filled(mine[i], sizeof(struct Thing), i));
         lane_pool_free(shared_pool, mine[i]);
       }
-      // What a thread had in use, or was just inside with, counts against the limit; these twenty are free now.
+      // What a thread had in use, or was just inside with, counts against the limit; these twenty
+      // are free now.
       for (unsigned i = 0; i < 20; i++) CHECK((mine[i] = lane_pool_alloc(shared_pool)) != NULL);
       lane_pool_free(shared_pool, mine[3]);
       mine[3] = lane_pool_alloc_with(shared_pool, LANE_POOL_WAIT);
       CHECK(mine[3] != NULL);
-      CHECK(lane_pool_destroy(shared_pool) <= 43);  // of these twenty, what lies in lanes that it can reach
+      // Of these twenty, what lies in lanes that it can reach
+      CHECK(lane_pool_destroy(shared_pool) <= 43);
       lane_pool_free(idle, object);
       lane_pool_destroy(idle);
       lane_pool* next = pool_of(sizeof(struct Thing), "next");

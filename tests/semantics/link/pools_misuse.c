@@ -1,5 +1,6 @@
-// What pools refuse: bad options and flags with EINVAL; pointers and pools that are none with a line that names both owners, and then
-// what bad_pointer= says, with nothing lost. Linked with liblanemalloc.so, .a and _prefixed.a.
+// What pools refuse: bad options and flags with EINVAL; pointers and pools that are none with a
+// line that names both owners, and then what bad_pointer= says, with nothing lost. Linked with
+// liblanemalloc.so, .a and _prefixed.a.
 #include <pthread.h>
 
 #include "pools.h"
@@ -10,7 +11,9 @@ static int never(void* object, size_t size, void* argument) {
   (void)object, (void)size, (void)argument;
   abort();
 }
-static void never_either(void* object, size_t size, void* argument) { never(object, size, argument); }
+static void never_either(void* object, size_t size, void* argument) {
+  never(object, size, argument);
+}
 static size_t no_import(void* source, void** objects, size_t n) {
   (void)source, (void)objects, (void)n;
   return 0;
@@ -48,7 +51,8 @@ CASE(every_bad_option_is_refused) {
   REFUSED(.object_size = 64, FROM_SOURCE, .alignment = 64);
   REFUSED(.object_size = 64, FROM_SOURCE, .padding = LANE_OWN_LINE);
   REFUSED(.object_size = 15, FROM_SOURCE);
-  const struct lane_pool_options good = {.object_size = 524288, .alignment = 65536, .limit = 5, .reserve = 5};
+  const struct lane_pool_options good = {
+      .object_size = 524288, .alignment = 65536, .limit = 5, .reserve = 5};
   lane_pool* pool = made(&good);
   CHECK(lane_pool_destroy(pool) == 0);
 }
@@ -62,7 +66,8 @@ CASE(bad_flags_and_limits_are_refused) {
     errno = 0;
     CHECK(lane_pool_alloc_with(pool, bad[i]) == NULL && errno == EINVAL);
     errno = 0;
-    CHECK(lane_pool_alloc_batch(pool, &object, 1, bad[i]) == 0 && errno == EINVAL && object == &object);
+    CHECK(lane_pool_alloc_batch(pool, &object, 1, bad[i]) == 0 && errno == EINVAL &&
+          object == &object);
   }
   CHECK(lane_pool_set_limit(pool, 1) == EINVAL && lane_pool_set_limit(pool, SIZE_MAX) == EINVAL);
   CHECK(figures(pool).limit == 10 && figures(pool).live == 0);
@@ -78,7 +83,8 @@ CASE(bad_flags_and_limits_are_refused) {
   CHECK(lane_pool_destroy(pool) == 0);
 }
 
-// --- Acts, each in a child: it says which line it should write, does what it should not, looks whether all is there, says "went on".
+// --- Acts, each in a child: it says which line it should write, does what it should not, looks
+// whether all is there, says "went on".
 
 static lane_pool *mine, *other;
 static lane_heap* heap;
@@ -122,7 +128,8 @@ static void act_in_a_batch(void) {
   say("%s", expected);
   const uint64_t live = figures(mine).live;
   lane_pool_free_batch(mine, objects, 300);
-  CHECK(figures(mine).live == live - 299 && figures(other).live == 1 && filled(objects[200], kSize, 2));
+  CHECK(figures(mine).live == live - 299 && figures(other).live == 1 &&
+        filled(objects[200], kSize, 2));
   lane_pool_free(mine, own);
   lane_pool_free(other, objects[200]);
 }
@@ -232,8 +239,12 @@ static void act_free_batch_late(void) {
   void* objects[3] = {NULL};
   lane_pool_free_batch(gone("lane_pool_free_batch"), objects, 3);
 }
-static void act_prealloc_late(void) { CHECK(lane_pool_prealloc(gone("lane_pool_prealloc"), 1) == ENOMEM); }
-static void act_set_limit_late(void) { CHECK(lane_pool_set_limit(gone("lane_pool_set_limit"), 1) == EINVAL); }
+static void act_prealloc_late(void) {
+  CHECK(lane_pool_prealloc(gone("lane_pool_prealloc"), 1) == ENOMEM);
+}
+static void act_set_limit_late(void) {
+  CHECK(lane_pool_set_limit(gone("lane_pool_set_limit"), 1) == EINVAL);
+}
 static void act_reclaim_late(void) {
   CHECK(lane_pool_reclaim(gone("lane_pool_reclaim"), LANE_DRAIN_ALL) == 0);
 }
@@ -275,7 +286,9 @@ static void act_twice_in_a_batch(void) {
   say("%s", expected);
   lane_pool_free_batch(mine, objects, 3);
 }
-static void act_inside(void) { free_badly((char*)lane_pool_alloc(mine) + 8, "not the start of an object"); }
+static void act_inside(void) {
+  free_badly((char*)lane_pool_alloc(mine) + 8, "not the start of an object");
+}
 
 enum Where { kAlways, kChecked };
 static const struct {
@@ -316,7 +329,9 @@ static int never_fails(void* object, size_t size, void* argument) {
   (void)object, (void)size, (void)argument;
   return 0;
 }
-static void does_nothing(void* object, size_t size, void* argument) { never_fails(object, size, argument); }
+static void does_nothing(void* object, size_t size, void* argument) {
+  never_fails(object, size, argument);
+}
 CHILD(act) {
   struct lane_pool_options options = {.object_size = kSize};
   if (strncmp(test_argument, "elaborate ", 10) == 0) {

@@ -1,4 +1,5 @@
-// A program that links liblanemalloc_prefixed.a uses lane_malloc and its kin beside glibc's malloc. C11 and C++17.
+// A program that links liblanemalloc_prefixed.a uses lane_malloc and its kin beside glibc's malloc.
+// C11 and C++17.
 #include <pthread.h>
 
 #include "../check.h"

@@ -1,4 +1,5 @@
-// Deferred frees of heaps' and pools' objects: include/lanemalloc/safepoint.h. Linked with liblanemalloc.so, .a and _prefixed.a.
+// Deferred frees of heaps' and pools' objects: include/lanemalloc/safepoint.h. Linked with
+// liblanemalloc.so, .a and _prefixed.a.
 #include <lanemalloc/heap.h>
 #include <lanemalloc/lanemalloc.h>
 #include <lanemalloc/pool.h>
@@ -85,10 +86,12 @@ CASE(free_objects_of_heaps_and_pools) {
   CHECK(lane_pool_destroy(plain) == 0 && lane_pool_destroy(pool) == 0);
 }
 
-// In a section, and in threads that are gone. The objects are in use; destroying frees those that wait, and no others.
+// In a section, and in threads that are gone. The objects are in use; destroying frees those that
+// wait, and no others.
 static lane_pool* exiting_pool;
 static void* defer_in_pool_and_exit(void* nothing) {
-  for (int i = 0; i < 50; i++) CHECK(lane_safepoint_pool_free(exiting_pool, of_pool(exiting_pool)) == 0);
+  for (int i = 0; i < 50; i++)
+    CHECK(lane_safepoint_pool_free(exiting_pool, of_pool(exiting_pool)) == 0);
   return nothing;
 }
 CASE(destroy_makes_the_frees_that_wait) {
@@ -159,12 +162,14 @@ CASE(objects_of_others_are_told_with_both_names) {
     child.argument = "heap";
     run_child("defer_of_front_badly");
     CHECK_CHILD(child_aborted() &&
-                lines_with(now ? "lane_safepoint_heap_free(" : "lane_heap_free(", "\"mine\"") == 1 &&
+                lines_with(now ? "lane_safepoint_heap_free(" : "lane_heap_free(", "\"mine\"") ==
+                    1 &&
                 lines_with("\"its owner\"", "") == 1);
     child.argument = "pool";
     run_child("defer_of_front_badly");
     CHECK_CHILD(child_aborted() &&
-                lines_with(now ? "lane_safepoint_pool_free(" : "lane_pool_free(", "\"mine\"") == 1 &&
+                lines_with(now ? "lane_safepoint_pool_free(" : "lane_pool_free(", "\"mine\"") ==
+                    1 &&
                 lines_with("\"its owner\"", "") == 1);
     child.argument = "malloc";
     run_child("defer_of_front_badly");

@@ -1,5 +1,6 @@
-// Options in a process with AT_SECURE: ignored, and at most one line says so. Linked with liblanemalloc.a, because a
-// preloaded library is dropped there. Runs itself as a set-user-id copy, started by nobody; needs root.
+// Options in a process with AT_SECURE: ignored, and at most one line says so. Linked with
+// liblanemalloc.a, because a preloaded library is dropped there. Runs itself as a set-user-id copy,
+// started by nobody; needs root.
 #include <sys/auxv.h>
 #include <sys/stat.h>
 
@@ -33,7 +34,8 @@ static void run_secure(const char* name, const char* options) {
   child.options = options;
   child.user = kNobody;
   run_child(name);
-  if (child_succeeded() && strcmp(child.out, "plain\n") == 0) SKIP("set-user-id has no effect here (nosuid)");
+  if (child_succeeded() && strcmp(child.out, "plain\n") == 0)
+    SKIP("set-user-id has no effect here (nosuid)");
 }
 
 CASE(lanemalloc_options_are_ignored_when_secure) {

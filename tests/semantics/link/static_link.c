@@ -1,5 +1,6 @@
-// A program that links liblanemalloc.a (plain, whole archive, fully static): its malloc is the library's, not glibc's.
-// Built as C, where the archive must need nothing of libstdc++, and as C++, by static_link_cxx.cc.
+// A program that links liblanemalloc.a (plain, whole archive, fully static): its malloc is the
+// library's, not glibc's. Built as C, where the archive must need nothing of libstdc++, and as C++,
+// by static_link_cxx.cc.
 #include <pthread.h>
 
 #include "../child.h"
@@ -26,7 +27,8 @@ CASE(lanemalloc_malloc_is_the_librarys) {
   run_child_with("work", "stats=exit");
   CHECK_CHILD(child_succeeded() && child_stat("allocations") >= 13);
   run_child_with("free_on_stack", "bad_pointer=report");
-  CHECK_CHILD(child_succeeded() && lines_with("lanemalloc: free(0x", "not a pointer of this allocator") == 1);
+  CHECK_CHILD(child_succeeded() &&
+              lines_with("lanemalloc: free(0x", "not a pointer of this allocator") == 1);
 }
 
 static void* use_in_thread(void* argument) {
@@ -36,7 +38,8 @@ static void* use_in_thread(void* argument) {
 CASE(threads_and_forks_work) {
   for (int round = 0; round < 50; round++) {
     pthread_t threads[3];
-    for (int i = 0; i < 3; i++) REQUIRE(pthread_create(&threads[i], NULL, use_in_thread, NULL) == 0);
+    for (int i = 0; i < 3; i++)
+      REQUIRE(pthread_create(&threads[i], NULL, use_in_thread, NULL) == 0);
     pid_t pid = fork();
     if (pid == 0) {
       use_in_thread(NULL);
@@ -49,7 +52,8 @@ CASE(threads_and_forks_work) {
   }
 }
 
-// Threads take stacks all the time while the process forks. What they hold for that must not be waited for in the child.
+// Threads take stacks all the time while the process forks. What they hold for that must not be
+// waited for in the child.
 static int stacks_end;
 static void* take_stacks(void* argument) {
   while (!__atomic_load_n(&stacks_end, __ATOMIC_RELAXED)) free(hide(malloc(1000)));

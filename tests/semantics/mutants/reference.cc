@@ -1,5 +1,6 @@
-// A small slow stand-in for the library, over glibc's malloc and a table of all objects, that keeps every rule which
-// the tests ask for; REFERENCE_MUTANT=NAME in the environment makes it break one. Used by selftest.sh only.
+// A small slow stand-in for the library, over glibc's malloc and a table of all objects, that keeps
+// every rule which the tests ask for; REFERENCE_MUTANT=NAME in the environment makes it break one.
+// Used by selftest.sh only.
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -92,7 +93,8 @@ void read_option(const char* source, char* key) {
     k = 0;
     for (int i = 1; i < 5; i++)
       if (distance(key, kKeys[i]) < distance(key, kKeys[k])) k = i;
-    line("lanemalloc: %s: unknown option '%s' (did you mean '%s'?), ignored\n", source, key, kKeys[k]);
+    line("lanemalloc: %s: unknown option '%s' (did you mean '%s'?), ignored\n", source, key,
+         kKeys[k]);
     complaints = true;
     return;
   }
@@ -111,8 +113,8 @@ void read_option(const char* source, char* key) {
   }
   if (index < 0) {
     const char* used = k == 0 ? "1000" : k == 2 ? "abort" : k == 3 ? "none" : "0";
-    line("lanemalloc: %s: bad value '%s' for '%s' (see the documentation), using %s\n", source, value, key,
-         used);
+    line("lanemalloc: %s: bad value '%s' for '%s' (see the documentation), using %s\n", source,
+         value, key, used);
     complaints = true;
   } else if (k == 1) {
     checked = index;
@@ -139,8 +141,8 @@ void read_options(const char* source, const char* text) {
 // ---- Start.
 
 bool make_table(size_t size) {
-  void* memory =
-      mmap(nullptr, size * sizeof(Entry), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, size * sizeof(Entry), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return false;
   table = static_cast<Entry*>(memory);
   table_size = size;
@@ -237,7 +239,8 @@ const char* fault_of(uintptr_t address) {
   if (entry) return mutant("double_free_is_not_seen") ? nullptr : "freed already";
   for (size_t i = 0; i < table_size; i++)
     if (table[i].live && address > table[i].address && address < table[i].address + table[i].size)
-      return mutant("interior_is_foreign") ? "not a pointer of this allocator" : "not the start of an object";
+      return mutant("interior_is_foreign") ? "not a pointer of this allocator"
+                                           : "not the start of an object";
   return mutant("wrong_reason") ? "freed already" : "not a pointer of this allocator";
 }
 
@@ -271,7 +274,8 @@ void* allocate(size_t size, size_t alignment, bool zero) {
   void* object = nullptr;
   bool room = table_used * 2 < table_size || grow_table();
   if (room && size <= PTRDIFF_MAX && alignment <= PTRDIFF_MAX && !memory_is_out)
-    object = zero ? real_calloc(1, rounded) : real_memalign(std::max<size_t>(alignment, 16), rounded);
+    object =
+        zero ? real_calloc(1, rounded) : real_memalign(std::max<size_t>(alignment, 16), rounded);
   if (!object) {
     errno = mutant("failure_sets_no_errno") ? saved : ENOMEM;
     if (mutant("out_of_memory_for_ever") && size < size_t{1} << 34) memory_is_out = true;
@@ -396,7 +400,9 @@ int malloc_info(int options, FILE* file) {
           mutant("xml_is_broken") ? "" : "/>");
   return 0;
 }
-void malloc_stats() { dprintf(mutant("stats_go_to_stdout") ? 1 : 2, "live bytes %ld\n", live_bytes); }
+void malloc_stats() {
+  dprintf(mutant("stats_go_to_stdout") ? 1 : 2, "live bytes %ld\n", live_bytes);
+}
 
 struct mallinfo2_result {
   size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks, fordblks, keepcost;
@@ -459,8 +465,12 @@ void* operator new(size_t n, Align a) { return new_object(n, static_cast<size_t>
 void* operator new[](size_t n, Align a) {
   return new_object(n, mutant("array_new_is_not_aligned") ? 16 : static_cast<size_t>(a));
 }
-void* operator new(size_t n, Align a, Nothrow) noexcept { return new_or_null(n, static_cast<size_t>(a)); }
-void* operator new[](size_t n, Align a, Nothrow) noexcept { return new_or_null(n, static_cast<size_t>(a)); }
+void* operator new(size_t n, Align a, Nothrow) noexcept {
+  return new_or_null(n, static_cast<size_t>(a));
+}
+void* operator new[](size_t n, Align a, Nothrow) noexcept {
+  return new_or_null(n, static_cast<size_t>(a));
+}
 void operator delete(void* p) noexcept { free(p); }
 void operator delete[](void* p) noexcept { free(p); }
 void operator delete(void* p, Nothrow) noexcept { free(p); }

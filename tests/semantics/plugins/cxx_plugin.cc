@@ -1,4 +1,5 @@
-// A C++ plugin that a C program opens by dlopen, RTLD_LOCAL: libstdc++ comes with it and is not in the global scope.
+// A C++ plugin that a C program opens by dlopen, RTLD_LOCAL: libstdc++ comes with it and is not in
+// the global scope.
 #include <cstring>
 #include <new>
 #include <string>

@@ -1,4 +1,5 @@
-// Stands before src/base/arch.h: what is assembly there is plain C++ here, so that the compiler reports its accesses too.
+// Stands before src/base/arch.h: what is assembly there is plain C++ here, so that the compiler
+// reports its accesses too.
 // Called by: base/atomics.h, slab/slab.h, by way of the include path (run.py).
 #pragma once
 

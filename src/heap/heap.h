@@ -14,7 +14,7 @@
 // With checked=1 an object ends with its size as it was asked for, and pattern from there on: a
 // wrong size and a byte behind the object show when it is freed.
 //
-// Source: MoarVM's fixed-size allocator (SEEDS.md 2).
+// Source: MoarVM's fixed-size allocator (docs/seeds.md).
 #pragma once
 
 #include "engine/engine.h"

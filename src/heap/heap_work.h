@@ -57,6 +57,7 @@ bool Heap<P>::set_limits(Bytes soft, Bytes hard) {
 template <class P>
 Kind* Heap<P>::kind_for(unsigned index) {
   std::atomic<Kind*>& place = kinds_[index];
+  // acquire [kinds.acquire]: sees the kind whole.
   Kind* kind = place.load(std::memory_order_acquire);
   if (LIKELY(kind != nullptr)) return kind;
   void* memory = source_.take();

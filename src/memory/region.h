@@ -18,7 +18,8 @@
 //
 // Nothing is reserved: neither the body nor the metadata. All lie at a place where nobody else maps
 // anything, and addresses are claimed when they are first used
-// (docs/design/0002-claimed-not-reserved.md, 0014-metadata-grows-with-the-heap.md).
+// (docs/design/0002-claimed-not-reserved.md,
+// docs/design/0014-metadata-grows-with-the-heap.md).
 #pragma once
 
 #include <atomic>

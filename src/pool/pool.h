@@ -30,7 +30,7 @@
 // finds what.
 // Where the system has no barrier, who waits looks again every millisecond.
 //
-// Source: FreeBSD's UMA (SEEDS.md 3).
+// Source: FreeBSD's UMA (docs/seeds.md).
 #pragma once
 
 #include "engine/engine.h"

@@ -66,8 +66,7 @@ struct Owned {
     return is_busy(gate) ? gate : reinterpret_cast<Gate*>(but_for_the_byte(slot));
   }
   FAST static void leave(Slot& slot, Gate* gate) {
-    // release: what was done inside is visible to who holds the lane next. Pairs with [peek] in
-    // try_hold().
+    // release: what was done inside is visible to who holds the lane next. Pairs with [peek].
     slot.store(gate, std::memory_order_release);
   }
   // Leaves without having done anything: what a handler has put there between the two steps of

@@ -66,7 +66,7 @@
 // Fork. In the child a lane that is taken stays so; if it was the forking thread itself that was
 // inside, further down its stack, it goes on there and leaves, and the lane serves on, unnumbered.
 //
-// Source: UMA's caches a CPU (docs, SEEDS.md 3); rseq(2).
+// Source: UMA's caches a CPU (docs/seeds.md); rseq(2).
 #pragma once
 
 #include "lane/world.h"
@@ -149,7 +149,7 @@ struct PerCpu {
 template <class P>
 bool Lane<P>::take_from_cpu() {
   uint32_t free = free_here();
-  // acquire: sees what the last one inside did. Pairs with [leave].
+  // acquire [take.here]: sees what the last one inside did. Pairs with Lane::leave_here().
   if (!here.compare_exchange_strong(free, kRevokedHere, std::memory_order_acquire,
                                     std::memory_order_relaxed))
     return false;

@@ -19,7 +19,7 @@
 // those of the new: then a step may visit a lane twice, or name one that is not there, which is
 // passed over.
 //
-// Source: scudo's shared pool of caches (SEEDS.md 1), with its variants as options.
+// Source: scudo's shared pool of caches (docs/seeds.md), with its variants as options.
 #pragma once
 
 #include "lane/world.h"

@@ -120,8 +120,8 @@ struct NaiveStack {
 };
 
 // T1 reads the head C1 and its next C2, and stops; T2 pops C1, pops C2 and pushes C1; T1's
-// compare-exchange: if it succeeds, the list's head is C2, which is in use. Source: SEEDS.md
-// section 2.
+// compare-exchange: if it succeeds, the list's head is C2, which is in use. Source:
+// MoarVM's fixed-size allocator (docs/seeds.md).
 template <class Stack>
 struct AbaTest : rl::test_suite<AbaTest<Stack>, 2> {
   static constexpr uint32_t kMembers = 3;

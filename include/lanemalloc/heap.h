@@ -6,20 +6,20 @@
  *
  * For every function here, where not said otherwise:
  * - sizes: in bytes; memory is aligned to 16 bytes, and belongs to the heap until it is freed or
- *   the heap destroyed
+ *   the heap is destroyed
  * - errors: a null return, and errno = ENOMEM
  * - threads: any thread may use any heap, and free what another thread allocated
- * - signals: alloc, realloc and free may be called from handlers; create, destroy, walk and
- *   statistics may not
- * - fork: the child may go on with every heap
- * - bad input: an object of another heap, of a pool, of malloc or of nobody is one line on standard
- *   error that names both owners, and abort(), or what the option bad_pointer says
- * - bad heaps: null, a heap that has been destroyed, a pool, or any other value is one line on
- *   standard error that names the function, and abort(), or what the option bad_pointer says. Where
- *   the program goes on, nothing has happened, and the result is that of a failure: null with errno
- *   = ENOMEM from what allocates, realloc too but to size 0; EINVAL from set_limits, and in errno
- *   from create for a parent; 0 from walk, which visits nothing, usable_size, trim and destroy;
- *   zeros from get_statistics
+ * - signals: handlers may call alloc, realloc and free, but not create, destroy, walk and
+ *   statistics
+ * - fork: the child may use every heap
+ * - bad input: an object of another heap, of a pool, of malloc or of nobody gives one line on
+ *   standard error that names both owners, then abort(); the option bad_pointer changes that
+ * - bad heaps: null, a heap that has been destroyed, a pool, or any other value gives one line on
+ *   standard error that names the function, then abort(); the option bad_pointer changes that. If
+ *   the program continues, nothing has happened, and the function returns what it returns when it
+ *   fails. Allocating functions, and realloc to a size above 0: null, errno = ENOMEM. set_limits:
+ *   EINVAL. create, for a bad parent: null, errno = EINVAL. walk, which visits nothing,
+ *   usable_size, trim and destroy: 0. get_statistics: zeros
  *
  * Source: MoarVM's fixed-size allocator (sized frees, checked sizes); mimalloc's and Windows'
  * heaps. */
@@ -35,71 +35,72 @@
 extern "C" {
 #endif
 
-/** A heap; made by lane_heap_create(). What points to one is a number of its own, not the address
- * of anything. */
+/** A heap, made by lane_heap_create(). A lane_heap* is a number, not the address of anything. */
 typedef struct lane_heap lane_heap;
 
 /** What lane_heap_create() is asked for; all zero is a heap without limits. */
 struct lane_heap_options {
   const char* name; /**< for messages and statistics; copied, cut after 31 bytes. Null: "heap". */
-  /** To which, and to its parents, what this heap holds is charged too. Null: none. */
+  /** What this heap holds is also charged to this heap and to its parents. Null: none. */
   lane_heap* parent;
-  /** Bytes that may be handed out, of objects' real sizes, here and in child heaps; 0: no limit. */
+  /** The most bytes that may be handed out, here and in child heaps, counted by the objects' real
+   * sizes. 0: no limit. */
   size_t limit;
-  /** on_soft_limit is called before more bytes than these are handed out; 0: none. */
+  /** on_soft_limit is called before more bytes than this are handed out. 0: never. */
   size_t soft_limit;
-  /** Called once each time the soft limit is passed, by the thread that passes it, before its
-   * allocation returns; where several threads are about to pass it, by one of them. It may use this
-   * heap and any other. `used` is what the heap will have handed out, in bytes. */
+  /** Called once each time the soft limit is passed. The thread that passes it makes the call,
+   * before its allocation returns; if several threads are about to pass it, one of them does. The
+   * function may use this heap and any other. `used` is what the heap is about to have handed out,
+   * in bytes. */
   void (*on_soft_limit)(lane_heap* heap, size_t used, void* argument);
   void* argument; /**< for on_soft_limit */
 };
 
-/** Makes a heap. Null options are all zero. EINVAL: a soft limit above the limit, or one without a
- * function. */
+/** Makes a heap. Null options are the same as options that are all zero. EINVAL if the soft limit
+ * is above the limit, or has no function. */
 lane_heap* lane_heap_create(const struct lane_heap_options* options);
 
-/** Frees every object of the heap and of its child heaps, and the heaps. Takes time by slabs, not
- * by objects. No other thread may use them any more; a thread that is just inside the allocator,
- * for something else, is waited for. Returns how many objects there were. Any use after that is
- * reported, also when another heap has its place. */
+/** Frees every object of the heap and of its child heaps, and then the heaps. The time that it
+ * takes depends on the number of slabs, not of objects. No other thread may use the heaps any more.
+ * It waits for threads that are inside the allocator for something else. Returns how many objects
+ * there were. Any later use is reported, even if another heap has taken the place. */
 size_t lane_heap_destroy(lane_heap* heap);
 
-/** As malloc(): size 0 gives an object of its own. Beyond the heap's limit, or a parent's: ENOMEM.
- * A heap counts what it has cut from its slabs, a page or two of objects at a time, so the limit is
- * never exceeded, and may be reached before every byte below it is in use. */
+/** As malloc(): size 0 gives an object of its own. ENOMEM beyond the limit of the heap or of a
+ * parent. A heap counts what it has cut from its slabs, a page or two of objects at a time. So the
+ * limit is never exceeded, but may be reached before every byte below it is in use. */
 static inline void* lane_heap_alloc(lane_heap* heap, size_t size);
 
 /** As calloc(): count * size zeroed bytes; an overflow is ENOMEM. */
 void* lane_heap_alloc_zeroed(lane_heap* heap, size_t count, size_t size)
     __attribute__((malloc, alloc_size(2, 3)));
 
-/** An object with an alignment of its own, in bytes: a power of two, else EINVAL. */
+/** An object with an alignment in bytes: a power of two, else EINVAL. */
 void* lane_heap_alloc_aligned(lane_heap* heap, size_t alignment, size_t size)
     __attribute__((malloc, alloc_size(3)));
 
-/** As realloc(), within the heap: null allocates, size 0 frees and returns null; on failure the
- * object is as before. */
+/** As realloc(), within the heap: null allocates; size 0 frees the object and returns null. If it
+ * fails, the object is unchanged. */
 void* lane_heap_realloc(lane_heap* heap, void* object, size_t size) __attribute__((alloc_size(3)));
 
-/** As free(): null does nothing; errno stays. */
+/** As free(): null does nothing, and errno is unchanged. */
 void lane_heap_free(lane_heap* heap, void* object);
 
-/** As lane_heap_free(); size is what the object was last asked for with, and makes this the quicker
- * one. A size that cannot be right is reported with both sizes; with checked=1 every wrong size,
- * and every byte written behind the object. */
+/** As lane_heap_free(), but faster. size is the size that was last asked for. A size that is
+ * impossible is reported with both sizes. With checked=1 every wrong size is reported, and every
+ * byte that was written behind the object. */
 static inline void lane_heap_free_sized(lane_heap* heap, void* object, size_t size);
 
-/** How many bytes the object really has; all may be used. 0 for null. */
+/** The size of the object. All of it may be used. 0 for null. */
 size_t lane_heap_usable_size(lane_heap* heap, const void* object);
 
-/** Sets the limits, in bytes; 0: none. A limit below what is handed out holds for what comes.
- * Returns 0, or EINVAL where soft is above hard, or there is no function for it. */
+/** Sets the limits in bytes; 0: none. If more than a limit is handed out already, it applies to
+ * later allocations. Returns 0, or EINVAL if soft is above hard or has no function. */
 int lane_heap_set_limits(lane_heap* heap, size_t soft, size_t hard);
 
-/** Calls visit for each live object of this heap (not of its child heaps) until it returns other
- * than 0, and returns that. Meanwhile no other thread may use the heap, and visit may not free or
- * allocate in it. -1 and errno = ENOMEM without memory for notes. */
+/** Calls visit for each live object of this heap, but not of its child heaps, until visit returns
+ * something other than 0, and returns that. Meanwhile no other thread may use the heap, and visit
+ * may not allocate or free in it. -1 and errno = ENOMEM if there is no memory for its notes. */
 int lane_heap_walk(lane_heap* heap, int (*visit)(void* object, size_t usable_size, void* argument),
                    void* argument);
 
@@ -107,7 +108,7 @@ int lane_heap_walk(lane_heap* heap, int (*visit)(void* object, size_t usable_siz
 struct lane_heap_statistics {
   uint64_t live_objects; /**< exact while no other thread is using the heap */
   uint64_t live_bytes;   /**< of their real sizes */
-  /** What the limit is held against: cut from slabs, here and in child heaps */
+  /** What the limit applies to: what was cut from slabs, here and in child heaps. */
   uint64_t used_bytes;
   uint64_t peak_bytes;     /**< the most of it so far */
   uint64_t slab_bytes;     /**< memory of the slabs and large objects of this heap */
@@ -115,18 +116,17 @@ struct lane_heap_statistics {
   uint64_t soft_calls;     /**< of on_soft_limit */
 };
 
-/** Fills the statistics in. No errors. Waits for threads that are inside the allocator. */
+/** Fills in the statistics. Never fails. Waits for threads that are inside the allocator. */
 void lane_heap_get_statistics(lane_heap* heap, struct lane_heap_statistics* statistics);
 
-/** Gives back what is cached for the heap in any lane; returns bytes that went. */
+/** Gives back what any lane caches for the heap. Returns how many bytes it gave back. */
 size_t lane_heap_trim(lane_heap* heap);
 
-/** All that a hit of lane_heap_alloc() does not do. For languages that do not read this file. */
+/** What lane_heap_alloc() does if it is no hit. For languages that do not read this file. */
 void* lane_heap_alloc_out_of_line(lane_heap* heap, size_t size)
     __attribute__((malloc, alloc_size(2)));
 
-/** All that a hit of lane_heap_free_sized() does not do. For languages that do not read this file.
- */
+/** What lane_heap_free_sized() does if it is no hit. For languages that do not read this file. */
 void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size_t size);
 
 /* --- How a hit works. */

@@ -1,35 +1,35 @@
 /** @file
- * Safepoints: memory that is freed once nobody can be reading it any more. A deferred free stores a
- * word in the lane; it takes no memory but the lane's ring, once, and sends nothing to other
- * threads but a word for each batch.
+ * Safepoints: memory that is freed once nobody can be reading it any more. A deferred free stores
+ * one word in the lane. It takes no memory but the lane's ring, which is made once, and sends other
+ * threads one word for each batch.
  *
- * What has been deferred is freed
- * - at a stop of the world: the program's call of lane_safepoint(), while no thread holds on to
- *   such memory; or
- * - once every registered reader has been quiescent since: between two read sections, offline, or
- *   in lane_reader_quiescent(). A program that has never registered a reader frees at its stops of
- *   the world only.
+ * Deferred memory is freed
+ * - when the program stops the world: it calls lane_safepoint() while no thread uses such memory;
+ *   or
+ * - once every registered reader has been quiescent: between two read sections, offline, or in
+ *   lane_reader_quiescent(). A program that has never registered a reader frees only when it stops
+ *   the world.
  *
  * Link with liblanemalloc.so, .a or liblanemalloc_prefixed.a. C11 and C++17. docs/safepoints.md has
  * a complete example.
  *
  * For every function here, where not said otherwise:
  * - threads: any thread may call it; a reader belongs to one thread at a time
- * - signals: lane_safepoint_free may be called from handlers; lane_safepoint_call,
- *   lane_safepoint_heap_free and lane_safepoint_pool_free where the functions that were deferred
- *   before may run in one, pools' too; the read sections of a reader, on its own thread; the others
- *   may not
- * - fork: the child has the caller's readers only; the others are unregistered there. What was
- *   deferred before is freed there too, but what lies in a lane that another thread was inside of,
- *   and functions that another thread was just calling, 32 at most: these are lost in the child. A
- *   thread frees some hundred objects before it strikes them off, so a lane that it was inside of
- *   may name what is free already, and which that is cannot be told.
- * - thread exit: what a thread has deferred is freed by others; its readers must be unregistered
- *   first. Where a thread that has registered a reader ends in a read section, that is over once
- *   the thread is gone, and one line on standard error says so. A thread that ends by the system
- *   call alone is not noticed: its section lasts, and the line that names the reader says that the
- *   thread is gone
- * - errors: returned; errno stays as it is
+ * - signals: handlers may call lane_safepoint_free, and use a reader of the interrupted thread for
+ *   read sections. They may call lane_safepoint_call, lane_safepoint_heap_free and
+ *   lane_safepoint_pool_free if they may also call every function that was deferred before, those
+ *   of pools included. They may not call the others
+ * - fork: the child has only the caller's readers; the others are unregistered there. What was
+ *   deferred before is freed there too, with two exceptions, which are lost in the child: what lies
+ *   in a lane that another thread was inside of (that thread may have freed some hundred objects
+ *   whose names it had not yet removed, and these cannot be told from the others), and calls that
+ *   another thread was just making, 32 at most
+ * - thread exit: other threads free what a thread has deferred. A thread must unregister its
+ *   readers before it ends. If a thread ends in a read section of a reader that it has registered,
+ *   the section is over once the thread is gone, and one line on standard error says so. A thread
+ *   that ends by the raw system call is not noticed: its section lasts, and the line that names the
+ *   reader says that the thread is gone
+ * - errors: returned; errno is unchanged
  *
  * Source: MoarVM's free at safepoint; FreeBSD's safe memory reclamation in UMA (SMR);
  * quiescent-state-based reclamation. */
@@ -46,66 +46,68 @@ extern "C" {
 struct lane_heap; /* heap.h */
 struct lane_pool; /* pool.h */
 
-/** Frees an object of malloc (lane_malloc in the prefixed library) later. Null does nothing, but
- * counts. The caller has made the object unreachable for new readers. A pointer that is no object
- * is reported when it is freed; with checked=1 at the call.
+/** Frees an object of malloc (lane_malloc in the prefixed library) later. The caller has made the
+ * object unreachable for new readers. Null does nothing, but counts. A pointer that is no object is
+ * reported when it is freed; with checked=1 at the call.
  *
- * A lane keeps so many that wait (option deferred, 4096): whoever would go beyond it helps: frees
- * what may be freed, and else waits for the readers. Returns 0; or EBUSY: the lane's share is full,
- * and the caller may not wait, being in a read section itself (online counts), in a handler that
- * interrupted the allocator, or in a program without readers, whose next stop alone frees. Then
- * nothing has happened: the object is still the caller's. */
+ * Only so many objects wait in a lane (option deferred, 4096). The thread that would exceed that
+ * number helps: it frees what may be freed, and otherwise waits for the readers. Returns 0; or
+ * EBUSY if the lane's share is full and the caller may not wait. That is so in a read section
+ * (online counts), in a handler that interrupted the allocator, and in a program without readers,
+ * where only the next stop frees. On EBUSY nothing has happened: the object is still the caller's.
+ */
 int lane_safepoint_free(void* object);
 
-/** Has f(object) called later, by a thread of the program that defers a call, polls, waits or stops
- * the world, outside the allocator: it may call anything but lane_safepoint(), and it must return.
- * There lane_safepoint_poll() frees objects of malloc only, and lane_safepoint_wait() is EDEADLK.
- * The share of a lane, and the result, are as above, counted apart; EBUSY also where a function
- * that is being called so would have to wait. */
+/** Calls f(object) later. A thread of the program makes the call, outside the allocator, when it
+ * defers a call, polls, waits or stops the world. f must return, and may call anything but
+ * lane_safepoint(). Inside f, lane_safepoint_poll() frees only objects of malloc, and
+ * lane_safepoint_wait() returns EDEADLK.
+ *
+ * Calls have a share of the lane of their own, as large as that of frees. Returns as
+ * lane_safepoint_free() does; EBUSY also if f itself would have to wait here. */
 int lane_safepoint_call(void (*f)(void* object), void* object);
 
-/** Frees an object of a heap later: a call of lane_heap_free(), in the calls' share of the lane.
+/** Frees an object of a heap later, by a call of lane_heap_free(), in the calls' share of the lane.
  * Until then the object is in use: it counts against limits, and a walk finds it. Null does
  * nothing. An object of another heap or pool, or of none, is reported when it is freed, with both
- * owners' names; with checked=1 at the call. What is no heap is reported at the call, which then
- * returns 0 and has done nothing. Returns as lane_safepoint_call() does.
+ * owners' names; with checked=1 at the call. A value that is no heap is reported at the call, which
+ * then returns 0 and has done nothing. Otherwise returns as lane_safepoint_call() does.
  *
- * lane_heap_destroy() makes the frees of its heap that wait, since nobody uses its objects any
- * more: nobody reads them either. It waits for functions that another thread is just calling. */
+ * lane_heap_destroy() makes the waiting frees of its heap at once: since nobody may use the heap's
+ * objects any more, nobody reads them. It waits for calls that another thread is just making. */
 int lane_safepoint_heap_free(struct lane_heap* heap, void* object);
-/** The same; size is what the object was last asked for with. One that cannot be right, or with
- * checked=1 any wrong one, is reported at the call, with both sizes, and the object is not freed.
- */
+/** The same with the size that was last asked for. An impossible size, or with checked=1 any wrong
+ * size, is reported at the call, with both sizes, and the object is not freed. */
 int lane_safepoint_heap_free_sized(struct lane_heap* heap, void* object, size_t size);
 
-/** Frees an object of a pool later: a call of lane_pool_free(), as lane_safepoint_heap_free() says.
- * What is no pool is reported at the call. The object's dtor is called when it is freed, and who
- * waits with LANE_POOL_WAIT is served then. lane_pool_destroy() makes the frees of its pool that
- * wait. */
+/** Frees an object of a pool later, by a call of lane_pool_free(), as lane_safepoint_heap_free()
+ * does. A value that is no pool is reported at the call. dtor is called when the object is freed,
+ * and threads that wait with LANE_POOL_WAIT are served then. lane_pool_destroy() makes the waiting
+ * frees of its pool. */
 int lane_safepoint_pool_free(struct lane_pool* pool, void* object);
 
-/** The world is stopped: no thread holds on to deferred memory, be it in a read section or not.
- * Frees what was deferred before; returns how much. A lane whose thread was stopped inside the
- * allocator is left for the next time. */
+/** The program has stopped the world: no thread uses deferred memory, in a read section or outside.
+ * Frees what was deferred before, and returns how much. If a thread was stopped inside the
+ * allocator, its lane is left for the next time. */
 size_t lane_safepoint(void);
 
-/** Frees what may be freed now, in every lane that nobody is inside of; returns how much. */
+/** Frees what may be freed now, in every lane that no thread is inside of. Returns how much. */
 size_t lane_safepoint_poll(void);
 
-/** Waits until everything that was deferred before has been freed. EDEADLK in a read section of the
- * calling thread (online counts), in a function that is being called by the allocator, or where no
- * reader was ever registered; else 0. A reader that keeps it, or a deferred free, waiting for a
- * second is named on standard error, once a second. */
+/** Waits until everything that was deferred before has been freed. Returns 0; or EDEADLK in a read
+ * section of the calling thread (online counts), in a function that the allocator is calling, and
+ * if no reader was ever registered. A reader that delays it, or a deferred free, for a second is
+ * named on standard error, once a second. */
 int lane_safepoint_wait(void);
 
-/** What a reader and the threads that free agree on. */
+/** What readers and the threads that free agree on. */
 struct lane_epoch {
   uint64_t now; /**< the number of the epoch */
   int fences;   /**< the system has no barrier: readers need fences of their own */
 };
 
-/** A reader lies where the program wants it, at an address that stays; usually one a thread. Its
- * words are the library's. */
+/** A reader; usually one for each thread. The program provides it, at an address that does not
+ * change. Its members are the library's. */
 struct lane_reader {
   uint64_t epoch;                  /**< what it may have seen; 0: nothing */
   uint32_t depth;                  /**< of nested sections */
@@ -116,34 +118,34 @@ struct lane_reader {
   uint64_t stuck_epoch;            /**< in which it was first seen to hold others up */
   uint64_t stuck_since;            /**< and when: nanoseconds */
   char name[24];                   /**< for messages */
-  /** Of the thread that has registered it, or that ended in a section */
+  /** Of the thread that has registered it, or that ended in a section. */
   uint32_t thread_id;
 } __attribute__((aligned(128)));
 
 /** Registers a reader, offline and in no section. name: for messages; copied, cut after 23 bytes;
- * null: "reader". EINVAL if it is registered already; else 0. Takes time by the number of readers.
- */
+ * null: "reader". Returns 0, or EINVAL if the reader is registered already. The time that it takes
+ * grows with the number of readers. */
 int lane_reader_register(struct lane_reader* reader, const char* name);
-/** Unregisters a reader. Returns 0; EBUSY: it is in a section, or online; EINVAL: not registered.
- */
+/** Unregisters a reader. Returns 0; EBUSY if it is in a section or online; EINVAL if it is not
+ * registered. */
 int lane_reader_unregister(struct lane_reader* reader);
 
-/** Begins a read section: what is reachable in it is not freed before its end. Sections nest. They
- * may not wait for a free. */
+/** Begins a read section. What is reachable in it is not freed before the section ends. Sections
+ * nest. They may not wait for a free. */
 static inline void lane_reader_enter(struct lane_reader* reader);
-/** Ends the read section. Without a section it is one line on standard error, and abort(), or what
- * the option bad_pointer says; then nothing has changed. */
+/** Ends the read section. Without a section it gives one line on standard error, then abort(); the
+ * option bad_pointer changes that. If the program continues, nothing has changed. */
 static inline void lane_reader_exit(struct lane_reader* reader);
 
-/** For threads that read nearly always: begins one long section, until lane_reader_offline(). */
+/** For threads that nearly always read: begins one long section, until lane_reader_offline(). */
 static inline void lane_reader_online(struct lane_reader* reader);
-/** Ends it: a thread goes offline before it sleeps or waits. */
+/** Ends that section. A thread goes offline before it sleeps or waits. */
 static inline void lane_reader_offline(struct lane_reader* reader);
-/** Of a reader that is online: nothing read before is held on to. In a nested section it does
- * nothing. */
+/** For a reader that is online: it no longer uses anything that it has read before. Does nothing in
+ * a nested section. */
 static inline void lane_reader_quiescent(struct lane_reader* reader);
 
-/** Tells of lane_reader_exit() without a section. Called by that; weak, since a program may read
+/** Reports a lane_reader_exit() without a section, which calls it. Weak, since a program may read
  * without being linked with the library. */
 void lane_reader_exit_without_section(struct lane_reader* reader) __attribute__((weak));
 
@@ -160,7 +162,7 @@ struct lane_safepoint_statistics {
   uint64_t epoch;     /**< the number of the epoch */
 };
 
-/** Fills the statistics in. No errors. */
+/** Fills in the statistics. Never fails. */
 void lane_safepoint_get_statistics(struct lane_safepoint_statistics* statistics);
 
 /* --- How readers announce themselves. The proof is in src/reclaim/epochs.h. */

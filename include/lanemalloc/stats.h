@@ -4,16 +4,16 @@
  *
  * For every function here, where not said otherwise:
  * - linking: any of the libraries; under LD_PRELOAD look them up with dlsym(RTLD_DEFAULT, ...)
- * - figures: since the process started. Exact while no other thread is inside the allocator:
- *   allocations - frees = live objects, for each class and in all, also after frees by other
- *   threads, ends of threads and forks. Else each figure was true at some moment of the call.
- *   Objects of heaps and pools are counted by those (heap.h, pool.h)
+ * - figures: since the process started. They are exact while no other thread is inside the
+ *   allocator: allocations - frees = live objects, for each class and in all, even after frees by
+ *   other threads, ends of threads and forks. Otherwise each figure was true at some moment of the
+ *   call. Heaps and pools count their own objects (heap.h, pool.h)
  * - threads: any, at the same time
- * - fork: the child goes on with its parent's figures
- * - errors: returned; errno stays as it is
- * - signals: async-signal-safe; a lane that the interrupted thread is inside counts as it stands
- * - cost: a look at every lane and every block; a millisecond a GiB, or less. A lane that another
- *   thread holds all the while is waited for up to 32 milliseconds
+ * - fork: the child continues with its parent's figures
+ * - errors: returned; errno is unchanged
+ * - signals: async-signal-safe; if the handler interrupted the allocator, that lane counts as it is
+ * - cost: a look at every lane and every block; at most about a millisecond for each GiB. It waits
+ *   for lanes that other threads are inside of, 100 milliseconds in all
  *
  * Source: jemalloc's mallctl and mimalloc's statistics for the form; Traffic Server's counting of
  * failed exchanges for the contents. */
@@ -38,20 +38,20 @@ struct lane_class_statistics {
   uint64_t size;        /**< bytes of an object */
   uint64_t allocations; /**< so far */
   uint64_t live;        /**< objects that the program has */
-  uint64_t in_flight;   /**< freed by another lane than the owner's, and not yet taken in there */
-  uint64_t slabs;       /**< there are now */
+  uint64_t in_flight;   /**< freed by another lane, and not yet taken in by the owner */
+  uint64_t slabs;       /**< now */
 };
 
-/** One lock, or one loop around a compare-exchange. Of all lanes' locks together: "lane". */
+/** One lock, or one loop around a compare-exchange. The row "lane" adds up the locks of all lanes.
+ */
 struct lane_contention_statistics {
   char name[24];      /**< empty: there are no more */
   uint64_t count;     /**< entries, or loops that were done */
   uint64_t failures;  /**< tries that failed */
   uint64_t waits;     /**< entries that had to wait; loops never wait */
   uint64_t waited_ns; /**< in those, once they were over */
-  uint32_t waits_by_time
-      /** [i]: shorter than 2^i microseconds, and not in a lower one; the last: all others */
-      [LANE_STATS_BUCKETS];
+  /** [i]: shorter than 2^i microseconds, and not in a lower row; the last: all others. */
+  uint32_t waits_by_time[LANE_STATS_BUCKETS];
 };
 
 /** What was counted. */
@@ -67,7 +67,7 @@ struct lane_statistics {
   uint64_t large_allocations;  /**< above 512 KiB, so far */
   uint64_t large_live_objects; /**< of these */
   uint64_t large_live_bytes;   /**< of these, in blocks of 64 KiB */
-  /** Freed by another lane than the owner's, and not yet taken in there */
+  /** Freed by a lane that does not own them, and not yet taken in by the owner. */
   uint64_t in_flight_objects;
 
   uint64_t misses;              /**< requests that found their bin empty */
@@ -107,51 +107,56 @@ struct lane_statistics {
   uint64_t samples;          /**< objects sampled so far */
   uint64_t bad_pointers;     /**< found so far */
 
-  uint64_t probes
-      /** Searches of shared lanes: [i] tried i lanes up to 4, then up to 2^(i - 2) */
-      [LANE_STATS_PROBES];
+  /** Searches of shared lanes: [i] tried i lanes up to 4, then up to 2^(i - 2). */
+  uint64_t probes[LANE_STATS_PROBES];
   struct lane_contention_statistics contention[LANE_STATS_CELLS]; /**< the first that are named */
   struct lane_class_statistics classes[LANE_STATS_CLASSES];       /**< by size; row 0 is empty */
 };
 
-/** Fills in *stats, of which the caller has so many bytes: sizeof(struct lane_statistics) as it was
- * compiled. What the library has beyond is left out; what it does not know stays as it is
- * (stats->size tells). Returns 0; EINVAL: null, or fewer than 8 bytes; ENOMEM before the allocator
- * could start. */
+/** Fills in *stats. bytes is its size: sizeof(struct lane_statistics) as the program was compiled.
+ * What the library has beyond that is left out; what the library does not know is unchanged, and
+ * stats->size tells. Returns 0; EINVAL if stats is null or bytes is below 8; ENOMEM if the
+ * allocator cannot start. */
 int lane_stats(struct lane_statistics* stats, size_t bytes);
 
-/** Writes the same as JSON (docs/stats.schema.json): text of at most `size` bytes (to null: none)
- * with its final zero. Returns the length that the whole text has, which the next call may exceed.
- * No errors. */
+/** Writes the same as JSON (docs/stats.schema.json): at most `size` bytes with a final zero;
+ * nothing if text is null. Returns the length of the whole text, which the next call may exceed.
+ * Never fails. */
 size_t lane_stats_json(char* text, size_t size);
 /** The same as OpenMetrics. */
 size_t lane_stats_openmetrics(char* text, size_t size);
 
 /** The names of everything that can be read: "options.decay_ms", "stats.live_bytes",
- * "contention.depot.failures", .. Null beyond the last. The text is the library's, and stays. */
+ * "contention.depot.failures" and so on. Null after the last. The text belongs to the library and
+ * stays. */
 const char* lane_name(size_t index);
 
-/** Writes the value of a name as text of at most `size` bytes with its final zero; an option's is
- * as LANEMALLOC_OPTIONS takes it. Returns the length that the whole text has; -1: no such name. */
+/** Writes the value of a name as text: at most `size` bytes with a final zero. The value of an
+ * option is as in LANEMALLOC_OPTIONS. Returns the length of the whole text, or -1 if there is no
+ * such name. */
 long lane_get(const char* name, char* value, size_t size);
 
-/** Sets an option ("options.decay_ms", or "decay_ms"). Returns 0; ENOENT: no such name; EINVAL: no
- * value for it, nothing has changed; EPERM: a figure, or an option that is fixed when the process
- * starts; ENOTSUP: the system cannot do that (lanes=percpu); EBUSY: the signal of "stats" is
- * ignored, or has a handler already. After an error nothing has changed. "stats" without a signal
- * gives the signal back as it was before, unless the program has a handler for it now. Takes effect
- * at once or at each thread's next miss; a shorter decay_ms within a second. One caller at a time;
- * not in signal handlers. */
+/** Sets an option ("options.decay_ms", or "decay_ms"). It takes effect at once or at each thread's
+ * next miss; a shorter decay_ms within a second. "stats" without a signal gives the signal back as
+ * it was before, unless the program has set a handler since.
+ *
+ * Returns 0; ENOENT if there is no such name; EINVAL if value is no value for it; EPERM for a
+ * figure, or an option that is fixed when the process starts; ENOTSUP if the system cannot do it
+ * (lanes=percpu); EBUSY if the signal of "stats" is ignored or has a handler already. On an error
+ * nothing has changed. Only one thread may call it at a time, and no signal handler. */
 int lane_set(const char* name, const char* value);
 
-/** Writes what was sampled so far in pprof's format (`go tool pprof` reads it). kind: "heap"
- * (objects and bytes, allocated and alive, by call stack) or "contention" (waits for locks, and
- * their time). path: %p in it is the process' number, %k the kind; "": standard error. The file is
- * written anew, and with %p it is a new one; what is no regular file is not written, and a link in
- * the path's last place is not followed. Returns 0; EINVAL: no such kind, or null; ENOTSUP: nothing
- * was ever sampled (option sample); ENOMEM; ELOOP: a link; ENXIO: not a regular file; EBADF:
- * standard error is not what it was when the process started; or why the file could not be written.
- * Not in signal handlers. */
+/** Writes what was sampled so far, in pprof's format (`go tool pprof` reads it).
+ *
+ * kind: "heap" (objects and bytes, allocated and alive, by call stack) or "contention" (waits for
+ * locks, and their time). path: %p in it stands for the process' number, %k for the kind; "":
+ * standard error. An existing file is replaced; with %p the file must be new. Only regular files
+ * are written, and a link in the path's last place is not followed.
+ *
+ * Returns 0; EINVAL if there is no such kind, or for null; ENOTSUP if nothing was ever sampled
+ * (option sample); ENOMEM; ELOOP for a link; ENXIO if it is not a regular file; EBADF if standard
+ * error is not what it was when the process started; or why the file could not be written. No
+ * signal handler may call it. */
 int lane_profile(const char* kind, const char* path);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 // Handle: what a program holds for a heap or a pool. It is a number that no address can be, so that
-// the hits in programs (include/lanemalloc/hit.h) can tell whether it is one without looking where it
-// points.
+// the hits in programs (include/lanemalloc/hit.h) can tell whether it is one without looking where
+// it points.
 // Labels: where each lane says which handles its bins are for.
 // Called by: kind, lane, engine, heap, pool, abi. No state.
 //

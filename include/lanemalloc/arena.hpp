@@ -1,6 +1,7 @@
 /// @file Arenas as C++ objects: owned, with objects whose destructors run at the reset, and as a
-/// memory resource. C++17; part of lanemalloc.hpp. Errors: see malloc.hpp; what arenas are, how
-/// safe with threads, signals and fork, and where the idea is from: arena.h.
+/// memory resource. C++17; part of lanemalloc.hpp. malloc.hpp tells of errors. arena.h tells what
+/// arenas are, what threads, signal handlers and fork children may do with them, and where the idea
+/// comes from.
 #ifndef LANEMALLOC_ARENA_HPP
 #define LANEMALLOC_ARENA_HPP
 
@@ -23,7 +24,7 @@ inline void* arena_allocate(lane_arena* arena, std::size_t size, std::size_t ali
 }  // namespace detail
 /// @endcond
 
-/// Owns an arena. One that has been moved from is empty, and may be used.
+/// Owns an arena. An Arena that was moved from is empty and may be used.
 class Arena {
  public:
   /// An empty arena with blocks of 8 KiB.
@@ -35,7 +36,7 @@ class Arena {
   }
   /// Takes the pieces over.
   Arena(Arena&& other) noexcept : arena_(std::exchange(other.arena_, lane_arena{})) {}
-  /// Takes the pieces over; what was here before is given back.
+  /// Takes the pieces over and gives back what was here before.
   Arena& operator=(Arena&& other) noexcept {
     if (this != &other) {
       lane_arena_destroy(&arena_);
@@ -43,14 +44,14 @@ class Arena {
     }
     return *this;
   }
-  /// Calls the destructors of what was made, newest first, and gives everything back.
+  /// Calls the destructors of the objects, newest first, and gives everything back.
   ~Arena() { lane_arena_destroy(&arena_); }
 
-  /// A piece; size and alignment in bytes, the alignment a power of two.
+  /// A piece. Size and alignment are in bytes; the alignment is a power of two.
   [[nodiscard]] void* allocate(std::size_t size, std::size_t alignment = detail::kUsualAlignment) {
     return detail::arena_allocate(&arena_, size, alignment);
   }
-  /// An object. Its destructor, if it does anything, is called at the reset, newest first.
+  /// An object. Its destructor is called at the reset, newest first, unless it is trivial.
   template <class T, class... Arguments>
   T* make(Arguments&&... arguments) {
     void* memory = allocate(sizeof(T), alignof(T));
@@ -66,7 +67,7 @@ class Arena {
     guard.disarm();
     return object;
   }
-  /// n objects, value-initialized, of a type whose destructor does nothing.
+  /// n objects, value-initialized, of a type with a trivial destructor.
   template <class T>
   T* make_array(std::size_t n) {
     static_assert(std::is_trivially_destructible_v<T>,
@@ -79,7 +80,7 @@ class Arena {
     guard.disarm();
     return array;
   }
-  /// A copy of the text, with a final zero behind it.
+  /// A copy of the text, with a final zero.
   std::string_view copy(std::string_view text) {
     char* memory = static_cast<char*>(allocate(text.size() + 1, 1));
     text.copy(memory, text.size());
@@ -91,26 +92,26 @@ class Arena {
   void reset() noexcept { lane_arena_reset(&arena_); }
   /// Bytes that the arena holds.
   std::size_t bytes() const noexcept { return lane_arena_bytes(&arena_); }
-  /// A place to come back to.
+  /// The place where the arena is now, to return to.
   lane_arena_checkpoint mark() const noexcept { return lane_arena_mark(&arena_); }
   /// Gives back everything since then, as lane_arena_rewind().
   void rewind(const lane_arena_checkpoint& checkpoint) noexcept {
     lane_arena_rewind(&arena_, checkpoint);
   }
-  /// For the C functions; still the Arena's.
+  /// For the C functions. The Arena still owns it.
   lane_arena* get() noexcept { return &arena_; }
 
  private:
   lane_arena arena_{};
 };
 
-/// Gives back at its end what an arena was used for meanwhile.
+/// When it ends, gives back everything that the arena was used for in its lifetime.
 class ArenaScope {
  public:
-  /// From now on; the arena must live longer.
+  /// Begins here. The arena must live longer.
   explicit ArenaScope(Arena& arena) noexcept : arena_(arena), checkpoint_(arena.mark()) {}
   ArenaScope(const ArenaScope&) = delete;
-  /// As Arena::rewind() to where it began.
+  /// As Arena::rewind() to the place where it began.
   ~ArenaScope() { arena_.rewind(checkpoint_); }
 
  private:
@@ -118,14 +119,14 @@ class ArenaScope {
   lane_arena_checkpoint checkpoint_;
 };
 
-/// An arena as a memory resource; what is deallocated is given back if it is the last piece, and
-/// else at the reset, before which the containers must have ended. The arena must live longer, and
-/// stay where it is.
+/// An arena as a memory resource. The last piece is given back when it is deallocated, any other
+/// piece at the reset. Containers must end before the reset. The arena must live longer, and must
+/// not move.
 class ArenaResource final : public std::pmr::memory_resource {
  public:
-  /// Of an arena of the C functions'.
+  /// For an arena that the C functions have made.
   explicit ArenaResource(lane_arena* arena) noexcept : arena_(arena) {}
-  /// Of an arena.
+  /// For an arena.
   explicit ArenaResource(Arena& arena) noexcept : arena_(arena.get()) {}
   ArenaResource(const ArenaResource&) = delete;
 

@@ -1,6 +1,6 @@
 /// @file Heaps as C++ objects: owned, as an allocator, as a memory resource. C++17; part of
-/// lanemalloc.hpp. Errors: see malloc.hpp; what heaps are, how safe with threads, signals and fork,
-/// and where the idea is from: heap.h.
+/// lanemalloc.hpp. malloc.hpp tells of errors. heap.h tells what heaps are, what threads, signal
+/// handlers and fork children may do with them, and where the idea comes from.
 #ifndef LANEMALLOC_HEAP_HPP
 #define LANEMALLOC_HEAP_HPP
 
@@ -28,7 +28,8 @@ inline void heap_deallocate(lane_heap* heap, void* memory, std::size_t size) noe
 }  // namespace detail
 /// @endcond
 
-/// Owns a heap: its memory goes with it, at once. Destructors of objects in it are not called.
+/// Owns a heap. When the Heap is destroyed, all its memory is freed at once, without the
+/// destructors of objects in it.
 class Heap {
  public:
   /// A heap without limits.
@@ -45,9 +46,10 @@ class Heap {
   explicit Heap(const char* name, std::size_t limit = 0) : Heap(with(name, limit)) {}
   /// Takes over what lane_heap_create() has made, or null.
   explicit Heap(lane_heap* heap) noexcept : heap_(heap) {}
-  /// Takes the heap over; the other one has none then.
+  /// Takes the heap over. The other Heap then has none.
   Heap(Heap&& other) noexcept : heap_(other.release()) {}
-  /// The same; the heap that was here before is destroyed. Moved onto itself it stays as it is.
+  /// Takes the heap over and destroys the one that was here before. A move onto itself changes
+  /// nothing.
   Heap& operator=(Heap&& other) noexcept {
     Heap taken(std::move(other));  // by way of a third: the other may be this one
     std::swap(heap_, taken.heap_);
@@ -58,20 +60,21 @@ class Heap {
     if (heap_ != nullptr) lane_heap_destroy(heap_);
   }
 
-  /// For the C functions; still the Heap's.
+  /// For the C functions. The Heap still owns it.
   lane_heap* get() const noexcept { return heap_; }
   /// Gives the heap to the caller, who destroys it.
   [[nodiscard]] lane_heap* release() noexcept { return std::exchange(heap_, nullptr); }
 
-  /// An object; size and alignment in bytes, the alignment a power of two.
+  /// An object. Size and alignment are in bytes; the alignment is a power of two.
   [[nodiscard]] void* allocate(std::size_t size, std::size_t alignment = detail::kUsualAlignment) {
     return detail::heap_allocate(heap_, size, alignment);
   }
-  /// Frees; size: what it was asked for with, in bytes. Null does nothing.
+  /// Frees an object. size: the size that was asked for, in bytes. Null does nothing.
   void deallocate(void* memory, std::size_t size) noexcept {
     detail::heap_deallocate(heap_, memory, size);
   }
-  /// The same once nobody reads it any more (safepoint.h). False: as lane::free_later() says.
+  /// Frees the object once nobody reads it any more (safepoint.h). Returns as lane::free_later()
+  /// does.
   [[nodiscard]] bool deallocate_later(void* memory, std::size_t size) noexcept {
     return lane_safepoint_heap_free_sized(heap_, memory, size) == 0;
   }
@@ -96,7 +99,7 @@ class Heap {
 };
 
 /// An allocator bound to a heap, which must live longer. Containers that are moved or swapped take
-/// their heap along; one that is assigned a copy stays in its own.
+/// their heap along. A container that is assigned a copy stays in its own heap.
 template <class T>
 class HeapAllocator {
  public:
@@ -104,12 +107,12 @@ class HeapAllocator {
   using propagate_on_container_move_assignment = std::true_type;  ///< The heap goes along.
   using propagate_on_container_swap = std::true_type;             ///< The heaps are swapped too.
 
-  /// Of a heap of the C functions'.
+  /// For a heap that the C functions have made.
   HeapAllocator(lane_heap* heap) noexcept : heap_(heap) {}  // NOLINT(google-explicit-constructor)
-  /// Of a heap.
+  /// For a heap.
   // NOLINTNEXTLINE(google-explicit-constructor)
   HeapAllocator(const Heap& heap) noexcept : heap_(heap.get()) {}
-  /// Of the same heap, for another type.
+  /// For the same heap and another type.
   template <class U>
   HeapAllocator(const HeapAllocator<U>& other) noexcept
       : heap_(other.heap()) {}  // NOLINT(google-explicit-constructor)
@@ -118,19 +121,19 @@ class HeapAllocator {
   [[nodiscard]] T* allocate(std::size_t n) {
     return static_cast<T*>(detail::heap_allocate(heap_, detail::bytes_of<T>(n), alignof(T)));
   }
-  /// Frees; n: what it was asked for with.
+  /// Frees memory for n objects: the number that was asked for.
   void deallocate(T* memory, std::size_t n) noexcept {
     detail::heap_deallocate(heap_, memory, n * sizeof(T));
   }
-  /// Which heap it is bound to.
+  /// The heap that it is bound to.
   lane_heap* heap() const noexcept { return heap_; }
 
-  /// Whether both are of one heap: then what one has allocated the other may free.
+  /// Whether both are bound to one heap: then each may free what the other has allocated.
   template <class U>
   friend bool operator==(const HeapAllocator& a, const HeapAllocator<U>& b) noexcept {
     return a.heap() == b.heap();
   }
-  /// Whether they are of two.
+  /// Whether they are bound to two heaps.
   template <class U>
   friend bool operator!=(const HeapAllocator& a, const HeapAllocator<U>& b) noexcept {
     return a.heap() != b.heap();
@@ -144,9 +147,9 @@ class HeapAllocator {
 /// has allocated the other may free. Without RTTI (-fno-rtti) a resource is equal to itself only.
 class HeapResource final : public std::pmr::memory_resource {
  public:
-  /// Of a heap of the C functions'.
+  /// For a heap that the C functions have made.
   explicit HeapResource(lane_heap* heap) noexcept : heap_(heap) {}
-  /// Of a heap.
+  /// For a heap.
   explicit HeapResource(const Heap& heap) noexcept : heap_(heap.get()) {}
   HeapResource(const HeapResource&) = delete;
 

@@ -5,13 +5,13 @@
 /// that links liblanemalloc_prefixed.a defines LANEMALLOC_PREFIXED, and its containers use
 /// lane_malloc.
 ///
-/// Of everything in lane::, where not said otherwise:
+/// For everything in lane::, where not said otherwise:
 /// - sizes: in bytes; memory is aligned to 16 bytes, or to the type's alignment if that is more,
 ///   and belongs to the caller until it is deallocated
-/// - errors: no memory is std::bad_alloc, a count that overflows std::bad_array_new_length, an
-///   argument that cannot be had std::invalid_argument; with -fno-exceptions each is std::abort().
-///   What throws has changed nothing, and a constructor that throws gives its memory back.
-/// - threads, signals, fork: as the C header of the same name says; of this one, as lanemalloc.h
+/// - errors: std::bad_alloc if there is no memory, std::bad_array_new_length if a count overflows,
+///   std::invalid_argument for an invalid argument; with -fno-exceptions each is std::abort(). A
+///   function that throws has changed nothing, and a constructor that throws gives its memory back
+/// - threads, signals, fork: as the C header of the same name says; for this header, lanemalloc.h
 ///
 /// Source: the C++ standard's allocators and memory resources.
 #ifndef LANEMALLOC_MALLOC_HPP
@@ -29,7 +29,7 @@
 
 #include "lanemalloc/lanemalloc.h"
 
-/// Everything of lanemalloc's for C++.
+/// What lanemalloc has for C++.
 namespace lane {
 
 /// @cond internals
@@ -126,7 +126,7 @@ class Allocator {
   using is_always_equal = std::true_type;  ///< Any may free what any has allocated.
   using propagate_on_container_move_assignment = std::true_type;  ///< Makes no difference.
 
-  /// The only one there is.
+  /// All of them are equal.
   constexpr Allocator() noexcept = default;
   /// The same, for another type.
   template <class U>
@@ -137,15 +137,15 @@ class Allocator {
     return static_cast<T*>(
         detail::or_bad_alloc(detail::allocate(detail::bytes_of<T>(n), alignof(T))));
   }
-  /// Frees.
+  /// Frees the memory.
   void deallocate(T* memory, std::size_t) noexcept { detail::deallocate(memory); }
 
-  /// Always.
+  /// Always true.
   template <class U>
   friend constexpr bool operator==(const Allocator&, const Allocator<U>&) noexcept {
     return true;
   }
-  /// Never.
+  /// Always false.
   template <class U>
   friend constexpr bool operator!=(const Allocator&, const Allocator<U>&) noexcept {
     return false;

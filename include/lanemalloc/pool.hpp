@@ -1,6 +1,6 @@
 /// @file Pools as C++ objects: typed, and as a memory resource. C++17; part of lanemalloc.hpp.
-/// Errors: see malloc.hpp; what pools are, how safe with threads, signals and fork, and where the
-/// idea is from: pool.h.
+/// malloc.hpp tells of errors. pool.h tells what pools are, what threads, signal handlers and fork
+/// children may do with them, and where the idea comes from.
 #ifndef LANEMALLOC_POOL_HPP
 #define LANEMALLOC_POOL_HPP
 
@@ -41,20 +41,20 @@ inline lane_pool* make_pool(std::size_t size, std::size_t alignment, const PoolO
 }  // namespace detail
 /// @endcond
 
-/// Owns a pool of objects of one type. What still lives when the pool goes is gone with it, without
-/// its destructor.
+/// Owns a pool of objects of one type. When the Pool is destroyed, objects that still live are gone
+/// with it, without their destructors.
 template <class T>
 class Pool {
   static_assert(sizeof(T) <= std::size_t{512} << 10, "a pool's objects have at most 512 KiB");
   static_assert(alignof(T) <= std::size_t{64} << 10, "and are aligned to at most 64 KiB");
 
  public:
-  /// Destroys in the pool that the object is from.
+  /// Destroys an object in the pool that it came from.
   class Deleter {
    public:
     /// For null pointers only.
     Deleter() noexcept = default;
-    /// Of a pool, which must live longer.
+    /// For a pool, which must live longer.
     explicit Deleter(lane_pool* pool) noexcept : pool_(pool) {}
     /// As Pool::destroy().
     void operator()(T* object) const noexcept { Pool::destroy(pool_, object); }
@@ -70,9 +70,10 @@ class Pool {
   /// As lane_pool_create(), for objects of T's size and alignment.
   explicit Pool(const PoolOptions& options)
       : pool_(detail::make_pool(sizeof(T), alignof(T), options)) {}
-  /// Takes the pool over; the other one has none then.
+  /// Takes the pool over. The other Pool then has none.
   Pool(Pool&& other) noexcept : pool_(std::exchange(other.pool_, nullptr)) {}
-  /// The same; the pool that was here before is destroyed. Moved onto itself it stays as it is.
+  /// Takes the pool over and destroys the one that was here before. A move onto itself changes
+  /// nothing.
   Pool& operator=(Pool&& other) noexcept {
     Pool taken(std::move(other));  // by way of a third: the other may be this one
     std::swap(pool_, taken.pool_);
@@ -83,7 +84,7 @@ class Pool {
     if (pool_ != nullptr) lane_pool_destroy(pool_);
   }
 
-  /// An object; at the limit std::bad_alloc.
+  /// An object. At the limit: std::bad_alloc.
   template <class... Arguments>
   [[nodiscard]] T* make(Arguments&&... arguments) {
     return build(lane_pool_alloc(pool_), std::forward<Arguments>(arguments)...);
@@ -100,16 +101,17 @@ class Pool {
   }
   /// Calls the destructor and frees. Any thread may. Null does nothing.
   void destroy(T* object) noexcept { destroy(pool_, object); }
-  /// The same once nobody reads it any more (safepoint.h). False: as lane::free_later() says.
+  /// Destroys the object once nobody reads it any more (safepoint.h). Returns as lane::free_later()
+  /// does.
   [[nodiscard]] bool destroy_later(T* object) noexcept {
     static_assert(std::is_trivially_destructible_v<T>,
                   "a destructor would have to run later, and knows no pool");
     return lane_safepoint_pool_free(pool_, object) == 0;
   }
 
-  /// For the C functions; still the Pool's.
+  /// For the C functions. The Pool still owns it.
   lane_pool* get() const noexcept { return pool_; }
-  /// Has memory for n objects at hand, besides those in use: lane_pool_prealloc().
+  /// As lane_pool_prealloc(): makes memory for n more objects.
   void reserve(std::size_t n) {
     if (lane_pool_prealloc(pool_, n) != 0) detail::throw_bad_alloc();
   }
@@ -153,10 +155,10 @@ class PoolResource final : public std::pmr::memory_resource {
         alignment_(alignment),
         upstream_(upstream) {}
   PoolResource(const PoolResource&) = delete;
-  /// As lane_pool_destroy(); what came from upstream stays.
+  /// As lane_pool_destroy(). Memory that came from upstream stays.
   ~PoolResource() override { lane_pool_destroy(pool_); }
 
-  /// For the C functions; still the resource's.
+  /// For the C functions. The resource still owns it.
   lane_pool* get() const noexcept { return pool_; }
   /// Where larger requests go.
   std::pmr::memory_resource* upstream() const noexcept { return upstream_; }

@@ -1,5 +1,6 @@
-/// @file Readers and deferred frees as C++ objects. C++17; part of lanemalloc.hpp. What they are,
-/// how safe with threads, signals and fork, and where the idea is from: safepoint.h.
+/// @file Readers and deferred frees as C++ objects. C++17; part of lanemalloc.hpp. safepoint.h
+/// tells what they are, what threads, signal handlers and fork children may do with them, and where
+/// the idea comes from.
 #ifndef LANEMALLOC_SAFEPOINT_HPP
 #define LANEMALLOC_SAFEPOINT_HPP
 
@@ -10,8 +11,9 @@
 
 namespace lane {
 
-/// A registered reader, offline and in no section; one a thread. One that ends in a section of its
-/// own would be looked at when it is gone: that is std::abort().
+/// A registered reader; one for each thread. It begins offline and in no section. It must not be
+/// destroyed in a section of its own: others would read it when it is gone, so that is
+/// std::abort().
 class Reader {
  public:
   /// Registers; name: for messages; cut after 23 bytes.
@@ -29,36 +31,36 @@ class Reader {
   void offline() noexcept { lane_reader_offline(&reader_); }
   /// As lane_reader_quiescent().
   void quiescent() noexcept { lane_reader_quiescent(&reader_); }
-  /// For the C functions; still the Reader's.
+  /// For the C functions. The Reader still owns it.
   lane_reader* get() noexcept { return &reader_; }
 
  private:
   lane_reader reader_{};
 };
 
-/// A read section from here to the end of the block: what is reachable in it is not freed before.
-/// Sections nest.
+/// A read section from here to the end of the block. What is reachable in it is not freed before it
+/// ends. Sections nest.
 class ReadSection {
  public:
-  /// Begins it, of a reader of the same thread, which must live longer.
+  /// Begins the section. The reader must be the thread's own, and must live longer.
   explicit ReadSection(Reader& reader) noexcept : reader_(reader) {
     lane_reader_enter(reader_.get());
   }
   ReadSection(const ReadSection&) = delete;
-  /// Ends it.
+  /// Ends the section.
   ~ReadSection() { lane_reader_exit(reader_.get()); }
 
  private:
   Reader& reader_;
 };
 
-/// Frees later, as safepoint.h says. False: the lane's share is full and the caller may not wait
-/// (it is in a read section, or in a handler); then nothing has happened, and the object is still
-/// the caller's.
+/// Frees an object of malloc later, as safepoint.h says. Returns false if the lane's share is full
+/// and the caller may not wait, because it is in a read section or in a handler. Then nothing has
+/// happened, and the object is still the caller's.
 [[nodiscard]] inline bool free_later(void* object) noexcept {
   return lane_safepoint_free(object) == 0;
 }
-/// Deletes later, by a thread of the program. False: as free_later().
+/// Deletes an object later, in a thread of the program. Returns as free_later() does.
 template <class T>
 [[nodiscard]] bool delete_later(T* object) noexcept {
   // NOLINTNEXTLINE(bugprone-sizeof-expression)

@@ -2,9 +2,9 @@
 // Called by: abi. Locking: none of its own. Every function may be called from a signal handler and
 // in a fork child.
 //
-// The hit paths stand in sight here; they leave through a continuation (`miss`) that the caller
-// tail-calls, so that the exported functions contain nothing but the hit. What happens then is in
-// engine_slow.h.
+// The hit paths are here, in sight. They leave through a continuation (`miss`) that the caller
+// tail-calls, so that the exported functions contain nothing but the hit. engine_slow.h has what
+// happens then.
 #pragma once
 
 #include "engine/options.h"
@@ -24,11 +24,11 @@ struct Found {
   MapEntry entry;
 };
 
-// Of a large allocation, in the state of its first block.
+// What is known of a large allocation. It lies in the state of the allocation's first block.
 struct LargeState {
-  KindOwner* owner;        // of a heap's
-  Sample sample;           // of a sampled object; else without a stack
-  SizeClass sample_class;  // that it counts as; class 0: large
+  KindOwner* owner;        // if the object is a heap's
+  Sample sample;           // if the object is sampled; else it has no stack
+  SizeClass sample_class;  // the class that it counts as; 0: large
   bool moved;              // the kernel has moved its pages here
 };
 static_assert(sizeof(LargeState) <= BlockState::kOwnerPart);
@@ -39,14 +39,14 @@ class Engine {
   constexpr Engine() = default;
   Engine(const Engine&) = delete;
 
-  // Once, before use; again after false (no address space).
+  // Call it once, before use; again if it has returned false (no address space).
   bool start(const Settings& settings, void (*report)(Verdict, const void*));
-  // Called when a thread adopts a lane; must see to it that thread_exits() is called. False: it
-  // cannot.
+  // `watch` is called when a thread adopts a lane. It must see to it that thread_exits() is called;
+  // it returns false if it cannot.
   void set_exit_watch(bool (*watch)(Slot& slot)) { watch_exit_ = watch; }
 
-  // --- Hits. First as the owner of a lane (entry/owned.h), which costs nothing that the other
-  // entries need; then by the CPU (entry/percpu.h); shared lanes are entered in misses.
+  // --- Hits. The owner of a lane comes first (entry/owned.h): it pays for nothing that only the
+  // other entries need. Then hits by the CPU (entry/percpu.h). Shared lanes are entered in misses.
   template <class Miss>
   FAST void* allocate(Bytes size, Slot& slot, Miss miss) {
     Gate* gate = Owned::enter(slot);
@@ -78,8 +78,8 @@ class Engine {
   }
 
   // --- Misses: the thread is inside already; `gate` is what was in its slot.
-  // The usual ones of an owner come first: a bin of a larger class, or the free list of a bin's
-  // slab; an object of another lane whose batch has room. Null or false: nothing changed.
+  // The usual misses of an owner come first: a bin of a larger class, or the free list of a bin's
+  // slab; an object of another lane whose batch has room. Null or false: nothing has changed.
   FAST void* allocate_quickly(Bytes size, Slot& slot, Gate* gate) {
     if (!Owned::may_allocate(gate, 0) || size - 1 >= kSlabMax) return nullptr;
     Lane<P>* lane = static_cast<Lane<P>*>(gate);
@@ -104,16 +104,16 @@ class Engine {
     Owned::leave(slot, gate);
     return true;
   }
-  // The next usual ones, by CPU. False: nothing changed.
+  // The next usual ones, by CPU. False: nothing has changed.
   bool free_here_quickly(void* p, Slot& slot, Gate* gate);
   // The next usual ones: the owner's bin is refilled from elsewhere, or the thread works in a lane
-  // that nobody owns. Null: nothing changed.
+  // that no thread owns. Null: nothing has changed.
   FAST void* allocate_by_refill(Bytes size, Slot& slot, Gate* gate) {
     return LIKELY(Owned::may_allocate(gate, 0)) ? allocate_by_owner(size, slot, gate)
                                                 : allocate_here(size, slot, gate);
   }
   void* allocate_slow(Bytes size, Slot& slot, Gate* gate);
-  // Tells why if the pointer is bad; then nothing changed.
+  // If the pointer is bad, returns why; then nothing has changed.
   Verdict free_slow(void* p, Slot& slot, Gate* gate);
   FAST void look_slow(Slab* slab, Slot& slot, Gate* gate);
   void flush_slow(Remote* batch, Slot& slot, Gate* gate);
@@ -139,9 +139,9 @@ class Engine {
         [&](Gate* gate, Slab* slab) { look_slow(slab, slot, gate); });
     return verdict;
   }
-  // Frees objects of slabs, linked by their first words, the last one's without meaning, in one
-  // stay in the lane (Lane::free_chain). Tells why if one is `bad`: that, and what is linked behind
-  // it, is left as it is.
+  // Frees objects of slabs in one stay in the lane (Lane::free_chain). They are linked by their
+  // first words; the last one's first word has no meaning. If an object is bad, returns why and
+  // stores it in `bad`. That object, and those linked behind it, are left as they are.
   Verdict free_chain(Object* first, size_t n, Slot& slot, const void*& bad);
   // p must be good (find). size > 0.
   void* reallocate(void* p, MapEntry entry, Bytes size, Slot& slot);
@@ -149,10 +149,10 @@ class Engine {
   Bytes usable_size(const void* p, MapEntry entry) const;
 
   // --- Kinds (engine_kinds.h): what heaps and pools are made of.
-  // Enters it among all, with a place in lanes' areas. False: there are too many, or the depot's
-  // lock cannot be had.
+  // Enters the owner among all others, with a place in the lanes' areas. False if there are too
+  // many owners, or if the thread cannot get the depot's lock.
   bool add_owner(KindOwner& owner, Slot& slot);
-  // Runs under the lock that guards these lists; false if it cannot be had.
+  // Calls run() under the lock that guards these lists. False if the thread cannot get the lock.
   template <class Run>
   bool locked(Slot& slot, Run run) {
     Inside inside(slot, Owned::enter(slot));
@@ -162,43 +162,44 @@ class Engine {
     world_.depot.lock().release(inside.visit());
     return true;
   }
-  // Whose handle this is, whatever it may be; null: nobody's of that type.
+  // Returns the owner with this handle; `handle` may be any value. Null if no owner of that type
+  // has it.
   KindOwner* find_owner(const void* handle, KindOwner::Type type) const {
     return world_.kinds.find(reinterpret_cast<Handle>(handle), type);
   }
   FAST KindOwner* find_owner_quickly(const void* handle, KindOwner::Type type) const {
     return world_.kinds.find_quickly(reinterpret_cast<Handle>(handle), type);
   }
-  // What lanes have among their labels for it from now on: its handle, also with kMissed, or 0.
+  // From now on lanes have this label for the owner: its handle, its handle with kMissed, or 0.
   void relabel(KindOwner& owner, Handle label);
-  // A kind that is whole: from now on all see it.
+  // Adds a kind that is whole: from now on all threads see it.
   void add_kind(KindOwner& owner, Kind& kind);
-  // Null: no memory, or beyond the budget: also after the other lanes have given what they do not
-  // use.
+  // Returns null if there is no memory, or if the budget still refuses after other lanes have given
+  // what they do not use.
   Object* allocate_of(Kind& kind, Slot& slot);
-  // One that waits in the lane's bin, or null.
+  // Takes an object that waits in the lane's bin. Null if there is none.
   template <class Place>
   FAST Object* take_quickly_of(const Place& place, Slot& slot);
-  // p lies in a slab of the kind.
+  // The object lies in a slab of the kind.
   void free_of(Kind& kind, Object* object, Slot& slot);
-  // Frees an object of a slab of that bin's. False: nothing has changed. `look(gate, slab)`:
-  // look_slow() is to be called, and nothing after it, so that it can be a jump.
+  // Frees an object of a slab that belongs to that bin. False: nothing has changed.
+  // `look(gate, slab)` must call look_slow(), and nothing after it, so that the call can be a jump.
   template <class Place, class Look>
   FAST bool free_quickly_of(const Place& place, Object* object, Slot& slot, Look look, Bin*& bin);
-  // The usual misses. For who owns no lane: by the one that his slot names, if nobody is there. An
-  // owner frees into a batch that is there. False: nothing has changed, also of an object that is
-  // not the kind's.
+  // The usual misses. A thread that owns no lane works in the lane that its slot names, if no
+  // thread is inside it. An owner frees into a batch that is there. Null or false: nothing has
+  // changed. Also false for an object that is not the kind's.
   Object* take_in_turn_of(const Kind& kind, Slot& slot);
   bool free_in_turn_of(const Kind& kind, Object* object, Slot& slot);
-  // The kind whose slab p lies in; null if none.
+  // The kind whose slab p lies in; null if there is none.
   FAST Kind* kind_at(const void* p) const;
-  // Of an object that is some kind's.
+  // The owner of an object that belongs to some kind.
   const KindOwner* owner_of(const void* p) const;
-  // Whether it is the start of one of its kind's objects.
+  // Whether p is the start of one of the kind's objects.
   bool is_start_of(const Kind& kind, const void* p) const;
-  // Large ones of a heap are malloc's until it has them, and before they are freed. resize: in
-  // place, or moved by the kernel, or null. What it takes or gives back is charged to the budget or
-  // taken from it, growth once the memory is there.
+  // A large object of a heap is malloc's until the heap has it, and again before it is freed.
+  // resize: in place, or moved by the kernel; else null. Growth is charged to the budget once the
+  // memory is there; what the object gives back is taken off the charge.
   void* allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot, bool& zeroed);
   template <class Visitor>
   void for_each_large(const KindOwner& owner, Visitor visit);
@@ -208,23 +209,24 @@ class Engine {
   bool is_block_start(const void* p) const { return world_.region.distance(p) % kBlockSize == 0; }
   void* resize_large_of(void* p, Bytes size, Budget& budget, Slot& slot);
   void free_large_of(void* p, Slot& slot);
-  // Has lanes give what they have of the owner's kinds and do not use to the depot, or back. wait:
-  // also lanes whose threads are just inside, in so far as the caller may wait. True if all could
-  // be reached.
+  // Makes lanes give away what they have of the owner's kinds and do not use, to the depot or back.
+  // wait: also lanes whose threads are inside just now, as far as the caller may wait. True if all
+  // lanes could be reached.
   bool gather(KindOwner& owner, Slot& slot, bool wait);
-  // As many at once as the thread's lane can have, or takes: the next one is to be tried by itself.
-  // Of kinds without links behind the contents, and whose objects are not marked.
+  // Allocates as many objects at once as the thread's lane can give, or frees as many as it takes.
+  // The caller then tries the next one by itself. Only for kinds without links behind the contents,
+  // whose objects are not marked.
   size_t allocate_batch_of(Kind& kind, void** objects, size_t n, Slot& slot);
   size_t free_batch_of(const KindOwner& owner, void** objects, size_t n, Slot& slot);
-  // Runs while no other thread looks into all lanes, as gather() does. False, and nothing was run:
-  // a handler may not wait for that.
+  // Calls work() while no other thread looks into all lanes, as gather() does. False if work() was
+  // not called: a handler may not wait for that.
   template <class Work>
   bool in_turn(Slot& slot, Work work);
-  // work(lane, visit), inside. False: no memory for a lane.
+  // Calls work(lane, visit) inside the thread's lane. False if there is no memory for a lane.
   template <class Work>
   bool in_own_lane(Slot& slot, Work work);
-  // Outside, for what take(lane, visit) has returned inside each lane that may have any:
-  // put(object). Otherwise as gather().
+  // Calls take(lane, visit) inside each lane that may have any, and then, outside, put(object) with
+  // what take() has returned. Otherwise as gather().
   template <class Take, class Put>
   bool in_each_lane(KindOwner& owner, Slot& slot, bool wait, Take take, Put put);
   // Gives back what lies empty in the calling thread's lane.
@@ -232,15 +234,15 @@ class Engine {
   Address begin_of(const Slab* slab) const {
     return world_.region.address_of(world_.region.block_of_state(slab));
   }
-  // Calls visit(slab) for each slab of a kind that nobody uses meanwhile, after gather(). False
-  // without memory.
+  // Calls visit(slab) for each slab of a kind that no thread uses meanwhile, after gather(). False
+  // if there is no memory.
   template <class Visitor>
   bool for_each_slab(Kind& kind, Slot& slot, Visitor visit);
-  // Calls visit(object) for each live object of such a slab until it returns other than 0, and
-  // returns that.
+  // Calls visit(object) for each live object of such a slab until visit() returns another value
+  // than 0, and returns that value.
   template <class Visitor>
   int for_each_live(const Kind& kind, const Slab* slab, Visitor visit) const;
-  // What there is of a kind.
+  // How much there is of a kind.
   struct KindCount {
     uint64_t slabs, used, waiting;
     int64_t in_flight;
@@ -250,22 +252,23 @@ class Engine {
   };
   KindCount count_kind(Kind& kind, Slot& slot);
   // Takes the owner and all its slabs out; `each(kind, slab)` sees each slab before its memory
-  // goes. False: some lanes could not be reached, and what they hold is lost; so is the owner's
+  // goes. False: some lanes could not be reached. What they hold is lost, and so is the owner's
   // place.
   template <class Each>
   bool dissolve(KindOwner& owner, Slot& slot, Each each);
-  // Gives empty slabs of the kind back that lie between the lanes, while at least so many free
-  // objects stay there; `each(slab)` sees them before.
+  // Gives back empty slabs of the kind that lie between the lanes, while at least `least_free` free
+  // objects stay there; `each(slab)` sees each slab before.
   template <class Each>
   Bytes give_back_empties_of(Kind& kind, uint64_t least_free, Slot& slot, Each each);
   bool is_checked() const { return world_.settings.checked; }
-  // Marks, with checked=1: false if it was marked so already.
+  // The marks that objects have with checked=1: check_out() sets one, is_marked() reads it,
+  // check_in() removes it, and returns false if it was removed already.
   bool check_out(const void* p) { return !world_.settings.checked || (mark_in_use(p), true); }
   bool is_marked(const void* p) const { return !world_.settings.checked || is_in_use(p); }
   bool check_in(const void* p) { return !world_.settings.checked || mark_free(p); }
 
   // --- Frees that wait for a safepoint (engine_safepoint.h; lanemalloc/safepoint.h says what each
-  // does). `miss(gate)`: the object is still to be deferred (defer_slow).
+  // function does). `miss(gate)`: the object is still to be deferred (defer_slow).
   template <class Miss>
   FAST int defer(void* object, Slot& slot, Miss miss) {
     Gate* gate = Owned::enter(slot);
@@ -290,8 +293,8 @@ class Engine {
     Inside inside(slot, Owned::enter(slot));
     return epochs_.add(reader, name, lane_reader_this_thread(), inside.visit());
   }
-  // The calling thread ends, and may have forgotten to leave a read section. False: it has none to
-  // forget.
+  // The calling thread ends, and may have forgotten to leave a read section. False: it has no
+  // reader whose section it could have forgotten.
   bool reader_ends(Slot& slot) {
     Inside inside(slot, Owned::enter(slot));
     return epochs_.thread_ends(lane_reader_this_thread(), inside.visit());
@@ -303,45 +306,46 @@ class Engine {
   }
   void statistics(lane_safepoint_statistics& s, Slot& slot);
 
-  // How threads enter lanes from now on, as the settings say; a thread follows at its next miss.
-  // False, and nothing changed, where the system cannot do that. One caller at a time.
+  // Sets how threads enter lanes from now on, as the settings say; a thread follows at its next
+  // miss. False if the system cannot do that; then nothing has changed. One caller at a time.
   bool choose_entry(const Settings& settings);
-  // Counts a wait for a lock to the stack of the caller, if it is sampled; that stack, or null. Not
-  // those of the scavenger, whose stack has no end that a walk would know.
+  // Counts a wait for a lock to the caller's stack, if that wait is sampled. Returns that stack, or
+  // null. Leaves out the scavenger's waits: a walk would not know where its stack ends.
   const Stack* contended(const void* who, uint64_t ns);
-  // Takes over what may change while the process runs, but for the entry.
+  // Takes over the settings that may change while the process runs, except the entry.
   void adjust(const Settings& settings);
   Entry entry() const { return world_.lanes.entry(); }
-  // Gives back what can be given back now. True if anything was.
+  // Gives back what can be given back now. True if anything was given back.
   bool trim(Slot& slot);
-  // The thread that returns memory while the program is idle (abi/threads.cpp): it is about to
-  // start; what it does, until stop; it is gone. While there is none, frees give memory back, past
-  // a limit.
+  // The thread that returns memory while the program is idle (abi/threads.cpp). scavenger_begins:
+  // it is about to start. scavenge: what it does, until it is stopped. scavenger_is_gone: it has
+  // ended. While there is no scavenger, frees give memory back, past a limit.
   void scavenger_begins();
   void scavenge();
   void stop_scavenger() { world_.scavenger.stop(); }
   void scavenger_is_gone();
   bool has_scavenger() const { return world_.scavenger.is_running(); }
   void wake_scavenger() { world_.scavenger.poke(); }
-  // Once, before it starts: called at the end of each of its passes. True: there is to be another
-  // one.
+  // Set once, before the scavenger starts: `watch` is called at the end of each of its passes.
+  // True: another pass is wanted.
   void set_pass_watch(bool (*watch)()) { watch_pass_ = watch; }
-  // Between two passes; 0: none is wanted.
+  // The time between two passes; 0: no pass is wanted.
   uint64_t scavenger_period_ms() const { return world_.scavenger.period_ms(); }
-  // From now on it works in overflow lanes. Called in the thread; nothing of it goes on below the
-  // caller.
+  // From now on the thread works in overflow lanes. It calls this itself; nothing of the thread
+  // goes on below the caller.
   void thread_exits(Slot& slot);
-  // Around a child that works with this thread's slot while the thread is stopped (vfork), or
-  // beside it: no hits, and no lane of its own. Returns what open_slot() is to put back.
+  // Around a child that works with this thread's slot, while the thread is stopped (vfork) or
+  // beside it. In between there are no hits, and the thread has no lane of its own. Returns what
+  // open_slot() is to put back.
   Gate* close_slot(Slot& slot);
   void open_slot(Slot& slot, Gate* gate) { Owned::leave(slot, gate); }
   void before_fork(Slot& slot);
   void after_fork_in_parent();
-  void step_back(Slot& slot);  // after that; the child does it by itself
+  void step_back(Slot& slot);  // called after that; the child does it by itself
   void after_fork_in_child(Slot& slot);
-  // may_wait: the caller is no handler that has interrupted the allocator in this thread.
-  // Slabs and lanes are read one after the other, so while the scavenger moves objects between them
-  // the figures are read again.
+  // may_wait: false in a handler that has interrupted the allocator in this thread.
+  // Slabs and lanes are read one after the other. So while the scavenger moves objects between
+  // them, the figures are read again.
   void statistics(Statistics& s, bool may_wait = true) {
     constexpr int kAttempts = 64;
     for (int attempt = may_wait ? 0 : kAttempts;; ++attempt) {
@@ -356,7 +360,7 @@ class Engine {
     }
     Layout<P>::read_cells(*this, s);
   }
-  // Stops the process if the structure is broken; only at rest.
+  // Stops the process if the structure is broken. May be called only at rest.
   void check_invariants();
   World<P>& world() { return world_; }
 
@@ -474,7 +478,8 @@ class Engine {
   static constexpr Epoch kEverything = ~Epoch{0};
   static constexpr uint32_t kLookEvery = 4;  // complete batches that wait
 
-  // With more threads than these, and one that waits for them, lanes=auto asks whether they wait.
+  // If there are more threads than these for each CPU, and one that waits for them, lanes=auto asks
+  // whether they wait.
   static constexpr uint32_t kThreadsPerCpu = 4;
   static constexpr uint32_t kChosen = ~uint32_t{0};
 
@@ -483,15 +488,16 @@ class Engine {
   struct {
     std::atomic<uint64_t> helped{0}, waited_ns{0}, stops{0};
   } reclaim_counters_;
-  // Of lanes=auto: so many threads with a lane are few. kChosen: the entry is what was chosen.
+  // For lanes=auto: up to this number, threads with a lane are few. kChosen: the entry is the
+  // chosen one.
   std::atomic<uint32_t> many_threads_{kChosen};
   Waits waits_;               // the scavenger's
   uint64_t swept_at_ms_ = 0;  // the scavenger's
   bool (*watch_exit_)(Slot& slot) = nullptr;
   bool (*watch_pass_)() = nullptr;
-  // The thread that looks into all lanes
+  // The thread that looks into all lanes.
   alignas(kNoSharing) std::atomic<Slot*> searcher_{nullptr};
-  std::atomic<uint32_t> searches_{0};  // that are over
+  std::atomic<uint32_t> searches_{0};  // searches that are over
 };
 
 }  // namespace lanemalloc
@@ -500,5 +506,5 @@ class Engine {
 #include "engine/engine_samples.h"
 #include "engine/engine_slow.h"
 #include "engine/layout.h"
-// After it.
+// After the files above.
 #include "engine/engine_safepoint.h"

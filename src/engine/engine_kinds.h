@@ -1,9 +1,9 @@
 // What the engine does for kinds: the objects of pools and heaps. Included by engine.h only; see
 // there.
 //
-// Whoever must reach every lane (at a limit, to give memory back, to count, at the end) does it
-// from outside any lane: it enters its own for each other one, tries that, and leaves again. One
-// thread at a time does so, since two would find each other busy.
+// A thread that must reach every lane (at a limit, to give memory back, to count, at the end) does
+// so from outside any lane: for each other lane it enters its own, tries the other one, and leaves
+// again. One thread at a time does so, since two would find each other busy.
 #pragma once
 
 namespace lanemalloc {
@@ -26,7 +26,8 @@ void Engine<P>::relabel(KindOwner& owner, Handle label) {
 template <class P>
 void Engine<P>::add_kind(KindOwner& owner, Kind& kind) {
   Kind* first = owner.kinds.load(std::memory_order_relaxed);
-  // release: who follows the list sees the kind whole [kinds.add]. All go at once, with the owner.
+  // release: a thread that follows the list sees the kind whole [kinds.add]. All kinds go at once,
+  // with the owner.
   do kind.next = first;
   while (!owner.kinds.compare_exchange_weak(first, &kind, std::memory_order_release,
                                             std::memory_order_relaxed) &&
@@ -98,8 +99,8 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
       if (Object* object = stay.lane()->allocate(kind, stay.visit())) return object;
     }
     if (attempt == 1) return nullptr;
-    // At the limit: what others have cut and do not use will do. Else there is no memory, or
-    // somebody has just given some back.
+    // At the limit, what other lanes have cut and do not use will do. Otherwise there is no memory,
+    // or another thread has just given some back.
     if (!kind.budget->may_take(kind.size)) {
       gather(*kind.owner, slot, true);
     } else {
@@ -108,7 +109,8 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
   }
 }
 
-// The bin first, as in a hit: the next allocation has it. Then by the page map, as malloc's free.
+// The bin is tried first, as in a hit, so that the next allocation has the object. Then the page
+// map tells, as in malloc's free.
 template <class P>
 template <class Place, class Look>
 FAST bool Engine<P>::free_quickly_of(const Place& place, Object* object, Slot& slot, Look look,
@@ -143,11 +145,11 @@ template <class P>
 void Engine<P>::free_of(Kind& kind, Object* object, Slot& slot) {
   if (free_in_turn_of(kind, object, slot)) return;
   Stay stay(*this, slot, Owned::enter(slot), true);
-  // Read inside: until then the slab may have gone to or come from the depot.
+  // Read inside: before that, the slab may have gone to the depot or come from it.
   const MapEntry entry = world_.region.entry_of(object);
   if (LIKELY(stay.lane() != nullptr)) return stay.lane()->free_of_kind(object, entry, stay.visit());
-  // No memory for a lane: a batch of one, straight to the owner, or to some lane, which sends it
-  // on.
+  // There is no memory for a lane. A batch of one object goes straight to the owner, or to some
+  // lane, which sends it on.
   kind.in_flight.fetch_add(1, std::memory_order_relaxed);
   kind.strays.store(true, std::memory_order_relaxed);
   object->next = nullptr;
@@ -156,7 +158,7 @@ void Engine<P>::free_of(Kind& kind, Object* object, Slot& slot) {
   world_.lanes.at(is_lane(owner) ? owner : Owner::kFirstLane).inbox().give(object);
 }
 
-// Many at a time, but not so many that whoever wants the lane would have to wait long.
+// Many objects in one stay, but so few that a thread that wants the lane need not wait long.
 template <class P>
 size_t Engine<P>::allocate_batch_of(Kind& kind, void** objects, size_t n, Slot& slot) {
   constexpr size_t kMost = 256;
@@ -206,7 +208,8 @@ const KindOwner* Engine<P>::owner_of(const void* p) const {
   return static_cast<const Slab*>(entry.state())->its_kind().owner;
 }
 
-// From malloc, or, with null, back to it: its figures count that as a free, and as an allocation.
+// Gives the object from malloc to the owner or, if `owner` is null, back to malloc. Malloc's
+// figures count the one as a free, the other as an allocation.
 template <class P>
 void Engine<P>::give_large_to(KindOwner* owner, const void* p) {
   const BlockIndex at = world_.region.block_of(p);
@@ -256,7 +259,8 @@ void Engine<P>::free_large_of(void* p, Slot& slot) {
   free_large(p, inside.visit());
 }
 
-// Those that are there all the time; of others some. visit(p) until it returns true.
+// Visits every object that is there all the time, and some of the others. Calls visit(p) until it
+// returns true.
 template <class P>
 template <class Visitor>
 void Engine<P>::for_each_large(const KindOwner& owner, Visitor visit) {
@@ -277,17 +281,17 @@ bool Engine<P>::is_start_of(const Kind& kind, const void* p) const {
 
 // --- All lanes.
 
-// A turn to look into all lanes. Who waits for it is in no lane and has no lock. A handler that has
-// interrupted the allocator does without, since it may not wait; so does one that has interrupted a
-// search, and who has waited too long.
+// A turn to look into all lanes. A thread that waits for its turn is in no lane and has no lock. A
+// handler that has interrupted the allocator does without a turn, since it may not wait. So does a
+// handler that has interrupted a search, and a thread that has waited too long.
 template <class P>
 class Engine<P>::Search {
  public:
   Search(Engine& engine, Slot& slot) : engine_(engine) {
     if (is_busy(slot.load(std::memory_order_relaxed))) return;
     for (const uint64_t since = P::now_ns();;) {
-      // acquire, both: what the last one has found is to be seen; and who sees that a search is
-      // over sees nobody searching.
+      // acquire, both: what the last search has found is to be seen; and a thread that sees that a
+      // search is over sees no searcher.
       const uint32_t over = engine.searches_.load(std::memory_order_acquire);
       Slot* searcher = nullptr;
       has_turn_ =
@@ -295,7 +299,7 @@ class Engine<P>::Search {
       is_alone_ = has_turn_ || searcher == &slot;
       if (is_alone_) return;
       P::wait(engine.searches_, over, kLateMs);
-      // It may have been torn off, by a long jump.
+      // The searcher may have been torn off, by a long jump.
       if (UNLIKELY(P::now_ns() - since >= kLateMs * 1'000'000)) return;
     }
   }
@@ -306,7 +310,7 @@ class Engine<P>::Search {
     engine_.searches_.fetch_add(1, std::memory_order_release);
     P::wake(engine_.searches_, 1);
   }
-  // Also within another search of the same thread.
+  // True also within another search of the same thread.
   bool is_alone() const { return is_alone_; }
 
  private:
@@ -330,7 +334,7 @@ bool Engine<P>::may_have_any(const Lane<P>& lane, const KindOwner& owner) const 
   return false;
 }
 
-// Works in the lane: as its owner, or from outside. False if it cannot be reached.
+// Works in the lane, as its owner or from outside. False if the lane cannot be reached.
 template <class P>
 template <class Work>
 bool Engine<P>::in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work) {
@@ -377,8 +381,8 @@ bool Engine<P>::in_each_lane(KindOwner& owner, Slot& slot, bool wait, Take take,
   return all;
 }
 
-// At least twice: the second time takes in what the first has sent, or others have while it was
-// under way. And again while anything has been sent: an object whose slab has moved on is sent
+// At least two rounds: the second takes in what the first has sent, or what other threads have sent
+// meanwhile. Further rounds while anything has been sent: an object whose slab has moved on is sent
 // after it.
 template <class P>
 bool Engine<P>::gather(KindOwner& owner, Slot& slot, bool wait) {
@@ -403,7 +407,7 @@ bool Engine<P>::gather(KindOwner& owner, Slot& slot, bool wait) {
   return all;
 }
 
-// With checked=1, of a slab that goes with objects in use.
+// With checked=1: removes the marks of a slab that goes with objects in use.
 template <class P>
 void Engine<P>::unmark(const Slab* slab) {
   if (!world_.settings.checked) return;
@@ -445,8 +449,8 @@ typename Engine<P>::KindCount Engine<P>::count_kind(Kind& kind, Slot& slot) {
   return count;
 }
 
-// The slabs stay while they are visited: nobody uses the kind, and none of them is empty. False
-// without memory for notes.
+// The slabs stay while they are visited: no thread uses the kind, and no slab is empty. False if
+// there is no memory for notes.
 template <class P>
 template <class Visitor>
 bool Engine<P>::for_each_slab(Kind& kind, Slot& slot, Visitor visit) {
@@ -544,7 +548,7 @@ Bytes Engine<P>::give_back_empties_of(Kind& kind, uint64_t least_free, Slot& slo
 }
 
 // Each slab is in one place, and what is cut is what the budget says. Lanes that a fork child has
-// set aside are not looked into: then there is more than is found; and so there may be after a
+// set aside are not looked into. So then there may be more than is found; the same holds after a
 // thread was torn off.
 template <class P>
 void Engine<P>::check_kinds() {

@@ -1,6 +1,6 @@
-// What the engine does with deferred frees: keep them in the lane, free them when nobody can be
-// reading them any more, wait for readers. Included by engine.h only. How it is known that nobody
-// reads: reclaim/epochs.h.
+// What the engine does with deferred frees: it keeps them in the lane, frees them when no thread
+// can be reading them any more, and waits for readers. Included by engine.h only. reclaim/epochs.h
+// explains how it is known that no thread reads.
 #pragma once
 
 #include <errno.h>
@@ -10,7 +10,8 @@
 
 namespace lanemalloc {
 
-// Waiting for readers: spins, then sleeps, and names who keeps it waiting.
+// Waits for readers: spins first, then sleeps. Epochs::name_stuck() names the reader that keeps a
+// thread waiting.
 template <class P>
 class Patience {
  public:
@@ -42,8 +43,8 @@ int Engine<P>::defer_slow(void* object, Slot& slot, Gate* gate) {
   return defer(&Deferred::objects, object, slot, gate);
 }
 
-// A call: to the owner's lane as a hit does, or to the one that the thread came by last, or as
-// below.
+// Defers a call: in the owner's lane as a hit does, or in the lane that the thread came by last, or
+// as below.
 template <class P>
 int Engine<P>::defer_call(const Call& call, Slot& slot) {
   Gate* gate = Owned::enter(slot);
@@ -68,18 +69,19 @@ int Engine<P>::defer_call_slow(Call call, Slot& slot, Gate* gate) {
   return defer(&Deferred::calls, call, slot, gate);
 }
 
-// Where the share is full it is emptied, as far as it may be, in turns with waiting.
+// If the lane's share is full, the thread empties it as far as it may be emptied, in turns with
+// waiting.
 template <class P>
 template <class Entry>
 int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slot, Gate* gate) {
   bool may_wait = !is_busy(gate);
   std::optional<Patience<P>> patience;
-  Epoch alone = 0;  // there is no memory for a ring: the tag of this one entry
+  Epoch alone = 0;  // if there is no memory for a ring: the tag of this one entry
   for (;; gate = Owned::enter(slot)) {
     Calls calls;
     bool done = false, looked = false;
     {
-      // Calls: where make_calls_of() can reach them.
+      // Calls go where make_calls_of() can reach them.
       Stay stay(*this, slot, gate, std::is_same_v<Entry, Call>);
       Deferred* deferred =
           stay.lane() != nullptr ? deferred_of(*stay.lane(), kind, stay.visit()) : nullptr;
@@ -87,7 +89,7 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
         looked = tend(*stay.lane(), *deferred, deferred->*kind, calls, stay.visit());
         done = (deferred->*kind).has_room();
         if (done) (deferred->*kind).push(entry);
-        // How far the quick paths may go.
+        // Says how far the quick paths may go.
         if constexpr (std::is_same_v<Entry, Call>) {
           deferred->call_limit = deferred->calls.limit();
         } else {
@@ -122,7 +124,8 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
   }
 }
 
-// The lane's, with a ring of that kind. Null: no memory.
+// Returns what the lane has deferred, with a ring of that kind; makes both if need be. Null: no
+// memory.
 template <class P>
 template <class Entry>
 Deferred* Engine<P>::deferred_of(Lane<P>& lane, Ring<Entry> Deferred::* kind, Visit& visit) {
@@ -133,7 +136,8 @@ Deferred* Engine<P>::deferred_of(Lane<P>& lane, Ring<Entry> Deferred::* kind, Vi
     if (memory == nullptr) return nullptr;
     deferred = new (memory) Deferred(lane.deferred_next);
     deferred->objects.start(deferred + 1, bound);
-    // release: whoever looks from outside sees it whole. Pairs with the acquire in deferred_in().
+    // release: a thread that looks from outside sees it whole. Pairs with the acquire in
+    // deferred_in().
     lane.deferred.store(deferred, std::memory_order_release);
   }
   if constexpr (std::is_same_v<Entry, Call>) deferred->drop_called();
@@ -153,7 +157,7 @@ void* Engine<P>::take_blocks(Bytes bytes, Visit& visit) {
   return at != Runs<P>::kNone ? world_.region.pointer_to(at) : nullptr;
 }
 
-// Inside: cuts what is complete, looks at the readers where that is due, frees some of what may be
+// Inside: cuts complete batches, looks at the readers if that is due, and frees some of what may be
 // freed. True if more may be freed than before.
 template <class P>
 template <class Entry>
@@ -176,7 +180,7 @@ bool Engine<P>::tend(Lane<P>& lane, Deferred& deferred, Ring<Entry>& ring, Calls
 
 // --- Freeing.
 
-// Inside: frees what may be freed, at most so many. Returns how many.
+// Inside: frees what may be freed, at most `most` objects. Returns how many.
 template <class P>
 uint64_t Engine<P>::free_deferred(Lane<P>& lane, Ring<void*>& ring, Epoch upto, uint64_t most,
                                   Visit& visit) {
@@ -189,16 +193,16 @@ uint64_t Engine<P>::free_deferred(Lane<P>& lane, Ring<void*>& ring, Epoch upto, 
   return freed;
 }
 
-// Frees each as free() does. A word that is no address of ours, behind the last, ends the loop.
-// That, the four steps in a row and the base with its sign turned save four of eighteen
-// instructions an object.
+// Frees each object as free() does. A word behind the last one, which is no address of ours, ends
+// the loop. That, the four steps in a row, and the base with its sign turned save four of eighteen
+// instructions per object.
 template <class P>
 NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& visit) {
   const Bytes bytes = world_.settings.checked ? 0 : world_.region.bytes();
   const Address minus_base = arch::kept(uintptr_t{0} - world_.region.base());
   const std::atomic<uint64_t>* const map = &world_.region.map_word(0);
   const auto owner = static_cast<uint16_t>(lane.id());
-  // False: this one takes more.
+  // False: this object takes more work.
   const auto free_one = [&](void* p) __attribute__((always_inline)) {
     const Bytes distance = reinterpret_cast<Address>(p) + minus_base;
     if (UNLIKELY(distance >= bytes)) return false;
@@ -208,7 +212,8 @@ NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& 
     if (UNLIKELY(slab->push(static_cast<Object*>(p)))) lane.look_at(slab, visit);
     return true;
   };
-  // Of another lane. One of nobody's, a large one and a bad one have no batch.
+  // For an object of another lane. An object without an owner, a large one and a bad one have no
+  // batch.
   const auto send_one = [&](void* p) __attribute__((always_inline)) {
     const Bytes distance = reinterpret_cast<Address>(p) + minus_base;
     if (distance >= bytes) return false;
@@ -238,7 +243,8 @@ NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& 
   *to = kept;
 }
 
-// Large, bad, with checks, or the first of another lane.
+// For an object that is large or bad, for every one with checked=1, and for the first one of
+// another lane.
 template <class P>
 void Engine<P>::free_other(Lane<P>& lane, void* p, Visit& visit) {
   if (p == nullptr) return;
@@ -261,15 +267,15 @@ void Engine<P>::free_other(Lane<P>& lane, void* p, Visit& visit) {
 
 // --- In all lanes.
 
-// What the lane has deferred; null: nothing.
+// What the lane has deferred; null if there is nothing.
 template <class P>
 Deferred* Engine<P>::deferred_in(const Lane<P>& lane) {
   Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
   return deferred != nullptr && !deferred->is_empty() ? deferred : nullptr;
 }
 
-// Calls work(deferred, visit) inside a lane that has some: the thread's own, or one that nobody is
-// in. False if somebody is.
+// Calls work(deferred, visit) inside a lane that has deferred something: the thread's own lane, or
+// one that no thread is inside. False if a thread is inside.
 template <class P>
 template <class Work>
 bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
@@ -291,8 +297,8 @@ bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
                                [&](Lane<P>& held) { visit_here(held, inside.visit()); });
 }
 
-// Frees what has a tag up to `upto`; of calls no more than there are now, and none in a call. Who
-// is in the lane is waited for so often.
+// Frees what has a tag up to `upto`. Makes no more calls than wait now, and none if the thread is
+// in such a call. If another thread is inside the lane, tries `attempts` times.
 template <class P>
 size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts, bool may_call) {
   size_t freed = 0;
@@ -322,7 +328,7 @@ void Engine<P>::cut(Deferred& deferred) {
   deferred.calls.cut(begin_epoch);
 }
 
-// Everything that waits is cut, so that one look at the readers does for all.
+// Cuts everything that waits, so that one look at the readers does for all.
 template <class P>
 void Engine<P>::cut_and_look(Slot& slot) {
   world_.lanes.for_each([&](Lane<P>& lane) {
@@ -335,7 +341,8 @@ void Engine<P>::cut_and_look(Slot& slot) {
 
 template <class P>
 size_t Engine<P>::free_at_stop(Slot& slot) {
-  constexpr int kAttempts = 80;  // for the scavenger, which no stop of the program's stops
+  // The scavenger may be inside: a stop of the program does not stop it.
+  constexpr int kAttempts = 80;
   count<P>(reclaim_counters_.stops);
   size_t freed = 0;
   world_.lanes.for_each([&](Lane<P>& lane) {
@@ -355,7 +362,7 @@ size_t Engine<P>::free_what_may_be_freed(Slot& slot) {
   return freed;
 }
 
-// What had been deferred by the first visit of each lane.
+// Waits until everything has been freed that had been deferred by the first visit of each lane.
 template <class P>
 int Engine<P>::wait_for_readers(Slot& slot) {
   {
@@ -396,8 +403,8 @@ int Engine<P>::wait_for_readers(Slot& slot) {
   return epochs_.can_tell() ? 0 : EDEADLK;
 }
 
-// What waits with this context is called now: nobody reads its object any more. Waits for calls
-// that another thread is just making, which may be such. Outside any lane.
+// Makes the calls that wait with this context now, since no thread reads their objects any more.
+// Waits for calls that another thread is just making, which may be among them. Outside any lane.
 template <class P>
 void Engine<P>::make_calls_of(const void* context, Slot& slot) {
   world_.lanes.for_each([&](Lane<P>& lane) {
@@ -418,7 +425,8 @@ void Engine<P>::make_calls_of(const void* context, Slot& slot) {
   });
 }
 
-// One lane that nobody may come by again: its thread is gone, or it served for a moment.
+// Frees for one lane that no thread may come by again: its thread is gone, or it served for a
+// moment.
 template <class P>
 void Engine<P>::help_idle(Slot& slot, bool may_call) {
   Lane<P>* idle = nullptr;
@@ -432,9 +440,9 @@ void Engine<P>::help_idle(Slot& slot, bool may_call) {
   free_in_lane(*idle, slot, epochs_.safe(), 1, may_call);
 }
 
-// --- Who may wait, and for whom.
+// --- Which threads may wait, and for whom.
 
-// The thread is in a function that was deferred.
+// Whether the thread is in a function that was deferred.
 template <class P>
 bool Engine<P>::is_calling(const Slot& slot) {
   bool any = false;
@@ -445,7 +453,7 @@ bool Engine<P>::is_calling(const Slot& slot) {
   return any;
 }
 
-// In a fork child: what a thread was inside of that is not there.
+// In a fork child: whether a thread that is not there was inside the lane.
 template <class P>
 bool Engine<P>::is_lost(const Lane<P>& lane) {
   return lane.is_set_aside() || (lane.is_taken_here() && world_.lanes.is_forgotten(lane));

@@ -1,11 +1,11 @@
-// Objects that are sampled: they have a run of blocks of their own, as large ones have, so that
-// their free is a miss, and finds there what to take away from the profile. They count as objects
-// of their class. Included by engine.h only; see lane/lane_samples.h for which.
+// Sampled objects. Each has a run of blocks of its own, as large objects have. So its free is a
+// miss, and finds there what to take away from the profile. Sampled objects count as objects of
+// their class. Included by engine.h only. lane/lane_samples.h says which objects are sampled.
 #pragma once
 
 namespace lanemalloc {
 
-// A state for random numbers, of this caller alone.
+// A state for random numbers that only this caller has.
 template <class P>
 uint64_t Engine<P>::sample_seed() {
   constexpr uint64_t kApart = 0xD1B54A32D192ED03;
@@ -24,8 +24,8 @@ LargeState& large_state(const Region<P>& region, BlockIndex at) {
   return *reinterpret_cast<LargeState*>(region.state(at).owner_part);
 }
 
-// The thread is inside; it is in no lane that others might want, since the stack's capture takes
-// its time.
+// The thread is inside, but in no lane that other threads might want, since capturing the stack
+// takes its time.
 template <class P>
 NOINLINE void* Engine<P>::allocate_sampled(SizeClass c, Slot& slot, Gate* gate) {
   {
@@ -41,8 +41,8 @@ NOINLINE void* Engine<P>::allocate_sampled(SizeClass c, Slot& slot, Gate* gate) 
       return world_.region.pointer_to(run.at);
     }
   }
-  return allocate_slow(size_of(c), slot,
-                       Owned::enter(slot));  // not sampled: the next point is further on by now
+  // Not sampled: the next point is further on by now.
+  return allocate_slow(size_of(c), slot, Owned::enter(slot));
 }
 
 template <class P>
@@ -67,8 +67,8 @@ void Engine<P>::forget_sample(LargeState& state) {
   state.sample = {};
 }
 
-// Of a chain (free_chain): an object that is sampled is freed by itself, and taken out. False: it
-// is a large one, of no chain.
+// For a chain (free_chain): frees a sampled object by itself, and takes it out of the chain. False:
+// the object is a large one, which is in no chain.
 template <class P>
 bool Engine<P>::free_sampled_of(Object*& link, Slot& slot) {
   Object* object = link;

@@ -6,11 +6,11 @@
 
 namespace lanemalloc {
 
-// With checked=1, in every byte of what an arena gave back.
+// With checked=1: in every byte of what an arena gave back.
 inline constexpr unsigned char kFreedByte = 0xFD;
 
-// Inside: from a miss to leaving, wherever the thread works. Its slot says busy already; `gate` is
-// what was in it.
+// Inside: the time from a miss to leaving, wherever the thread works. Its slot says busy already;
+// `gate` is what was in the slot.
 template <class P>
 class Engine<P>::Inside {
  public:
@@ -27,22 +27,23 @@ class Engine<P>::Inside {
   Visit visit_;
 };
 
-// Stay: the same, in a lane. What was in the slot, and which entry is in use, say in which; while
-// the process has one thread, that has a lane of its own whatever the entry, by plain stores alone:
+// Stay: the same, in a lane. What was in the slot and which entry is in use decide which lane it
+// is. While the process has one thread, that thread has a lane of its own whatever the entry, by
+// plain stores alone:
 //
-//   a busy gate    -> an overflow lane, and no waiting for any lock: this thread may hold it
+//   a busy gate    -> an overflow lane, and no waiting for any lock: this thread may hold the lock
 //                  further down its stack
 //   exited_gate, forking_gate  -> an overflow lane
-//   owned          -> the thread's lane; it adopts an idle one or a new one if it has none
-//   shared         -> a lane of the pool, the one in its slot if it can be
+//   owned          -> the thread's lane; if it has none, it adopts an idle one or a new one
+//   shared         -> a lane of the pool, if possible the one in the thread's slot
 //   by CPU         -> the first free lane of the CPU that the thread runs on
-//   and where all of these are revoked or taken, or there is no memory for one -> an overflow lane
+//   if all of these are revoked or taken, or there is no memory for one  -> an overflow lane
 //
-// A thread that comes with a lane of another entry leaves it: the entry in use has changed.
+// A thread that comes with a lane of another entry leaves that lane: the entry in use has changed.
 template <class P>
 class Engine<P>::Stay : public Inside {
  public:
-  // of_kind: the lane must be one that others can take.
+  // of_kind: the lane must be one that other threads can take.
   Stay(Engine& engine, Slot& slot, Gate* gate, bool of_kind = false)
       : Inside(slot, gate), engine_(engine) {
     const bool may_own = LIKELY(!of_kind) || world().can_revoke.load(std::memory_order_relaxed);
@@ -87,17 +88,17 @@ class Engine<P>::Stay : public Inside {
 
   Lane<P>* enter_own(Lane<P>* lane) {
     if (UNLIKELY(lane->is_being_revoked())) {
-      // Once for each revoker: it may have been torn off, and never let go.
+      // Once for each revoker: the revoker may have been torn off, and then it never lets go.
       if (!lane->is_set_aside() && lane->is_new_holder()) give_way(lane);
-      // A handler may have come meanwhile, and changed the slot.
+      // Meanwhile a handler may have come and changed the slot.
       if (gate_ != lane || lane->is_being_revoked()) return nullptr;
     }
     lane->open_gate();
     return lane;
   }
 
-  // The revoker must find the owner outside, and it may have been preempted: so the owner leaves
-  // for a moment. To the proof in entry/owned.h that is the end of one operation, which did
+  // The revoker must find the owner outside, and the revoker may have been preempted. So the owner
+  // leaves for a moment. To the proof in entry/owned.h that is the end of one operation, which did
   // nothing, and the start of another.
   NOINLINE void give_way(Lane<P>* lane) {
     constexpr int kMoment = 512;
@@ -107,8 +108,8 @@ class Engine<P>::Stay : public Inside {
     gate_ = Owned::current(slot_, Owned::enter(slot_));
   }
 
-  // With all signals blocked, once a thread: nobody is torn off who has a lane in hand that nobody
-  // else has.
+  // With all signals blocked, once per thread: no thread is torn off while it has a lane in hand
+  // that no other thread has.
   NOINLINE Lane<P>* adopt() {
     const uint64_t mask = P::block_signals();
     Lane<P>* lane = adopt_uninterrupted();
@@ -124,7 +125,7 @@ class Engine<P>::Stay : public Inside {
       world().lanes.owners().fetch_add(1, std::memory_order_relaxed);
       return lane;
     }
-    // Nobody would tell us that the thread has gone: it works in overflow lanes.
+    // Nobody would tell us that the thread has gone. So it works in overflow lanes.
     lane->disown(visit_);
     world().lanes.push_idle(*lane);
     gate_ = &exited_gate;
@@ -145,7 +146,7 @@ class Engine<P>::Stay : public Inside {
   void enter_by_cpu() {
     world().region.set_hits(!P::numbers_for_hits());
     if (UNLIKELY(world().lanes.entry() != Entry::kPerCpu))
-      world().region.set_hits(true);  // it has just changed
+      world().region.set_hits(true);  // the entry has just changed
     lane_ = engine_.take_here(gate_, visit_);
     if (lane_ == nullptr) return;
     gate_ = lane_;
@@ -165,9 +166,10 @@ class Engine<P>::Stay : public Inside {
   How how_ = How::kOwned;
 };
 
-// Enters the first free lane of the CPU that the thread runs on. Null: none is free, or there is no
-// memory for one. It is the first, so that the threads of a CPU meet in one lane again after one of
-// them was stopped inside. gate: what the thread's slot named before.
+// Enters the first free lane of the CPU that the thread runs on. Returns null if no lane is free,
+// or if there is no memory for another one. It takes the first one, so that the threads of a CPU
+// meet in one lane again after one of them was stopped inside. gate: what the thread's slot named
+// before.
 template <class P>
 NOINLINE Lane<P>* Engine<P>::take_here(const Gate* gate, const Visit& visit) {
   constexpr int kAttempts = 3;
@@ -188,16 +190,16 @@ NOINLINE Lane<P>* Engine<P>::take_here(const Gate* gate, const Visit& visit) {
         lane->see_growth();
         return lane;
       }
-      // The step was interrupted, or the thread has moved to another CPU: once more. Else the lane
-      // was taken or revoked just now.
+      // If the step was interrupted, or the thread has moved to another CPU, it tries once more.
+      // Otherwise the lane was taken or revoked just now.
       if (result == Restartable::kInterrupted || lane->is_free_here()) break;
     }
   }
   return nullptr;
 }
 
-// Turn: a stay in the shared lane that the slot names, if it is free, or in a lane of the CPU by
-// take_here(). No other lane is looked for.
+// Turn: a stay in the shared lane that the slot names, if that lane is free, or in a lane of the
+// CPU by take_here(). It looks for no other lane.
 template <class P>
 class Engine<P>::Turn {
  public:
@@ -209,7 +211,7 @@ class Engine<P>::Turn {
           Shared<P>(engine.world_, visit_).try_enter(*lane))
         lane_ = lane;
     } else if (gate->how == Entry::kPerCpu) {
-      // The usual one first, without a look at the CPU's number.
+      // The usual lane first, without a look at the CPU's number.
       uint32_t before;
       if (LIKELY(lane->is_first_here && P::take_here(lane->here, static_cast<uint16_t>(lane->id()),
                                                      kTakenHere, before) == Restartable::kDone)) {
@@ -225,7 +227,7 @@ class Engine<P>::Turn {
 
   Lane<P>* lane() const { return lane_; }  // null: no turn
   Visit& visit() { return visit_; }
-  // Leaves the lane; and, if all is done, the allocator.
+  // Leaves the lane and, if all is done, the allocator.
   bool end(Slot& slot, bool done) {
     if (lane_->how == Entry::kShared) {
       lane_->unlock(visit_);
@@ -241,8 +243,8 @@ class Engine<P>::Turn {
   Lane<P>* lane_ = nullptr;
 };
 
-// The usual misses by CPU: a bin of a larger class has an object; the first lane is free, and the
-// slab that its bin draws from has a list.
+// The usual misses by CPU: a bin of a larger class has an object; or the first lane is free, and
+// the slab that its bin draws from has a list.
 template <class P>
 NOINLINE void* Engine<P>::allocate_here(Bytes size, Slot& slot, Gate* gate) {
   if (UNLIKELY(!PerCpu::may_allocate(gate, 0)))
@@ -283,9 +285,9 @@ NOINLINE void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
   return UNLIKELY(due != SizeClass{0}) ? allocate_sampled(due, slot, gate) : p;
 }
 
-// The two usual misses of free by CPU. An object of another lane of this CPU is pushed there; that
-// lane is not entered. An object of another CPU's lane joins its batch, if the first lane of this
-// CPU is free and has a batch with room. False: nothing has changed.
+// The two usual misses of free by CPU. An object of another lane of this CPU is pushed there, and
+// that lane is not entered. An object of another CPU's lane joins the batch for that lane, if the
+// first lane of this CPU is free and has a batch with room. False: nothing has changed.
 template <class P>
 NOINLINE bool Engine<P>::free_here_quickly(void* p, Slot& slot, Gate* gate) {
   const Bytes distance = world_.region.distance(p);
@@ -293,8 +295,8 @@ NOINLINE bool Engine<P>::free_here_quickly(void* p, Slot& slot, Gate* gate) {
   const std::atomic<uint64_t>& word = world_.region.map_word(distance);
   const Owner owner = MapEntry(word.load(std::memory_order_relaxed)).owner();
   if (UNLIKELY(!is_lane(owner))) return false;
-  // acquire: whoever read the owner's number from the page map sees its lane made. Pairs with
-  // [entries.release].
+  // acquire: a thread that has read the owner's number from the page map sees the owner's lane
+  // made. Pairs with [entries.release].
   std::atomic_thread_fence(std::memory_order_acquire);
   Lane<P>& its = world_.lanes.at(owner);
   Lane<P>& lane = *static_cast<Lane<P>*>(gate);
@@ -305,7 +307,7 @@ NOINLINE bool Engine<P>::free_here_quickly(void* p, Slot& slot, Gate* gate) {
                !PerCpu::enter<P>(&lane)))
     return false;
   lane.taken_by(&slot);
-  // Read again inside: until then the slab may have gone to or come from the depot.
+  // Read again inside: before that, the slab may have gone to the depot or come from it.
   const MapEntry now(word.load(std::memory_order_relaxed));
   using Sent = typename Lane<P>::Sent;
   Remote* batch;
@@ -327,7 +329,7 @@ FAST bool Engine<P>::free_in_turn(void* p, Slot& slot, Gate* gate) {
   if (!is_slab(world_.region.entry_for(p).owner())) return false;
   Turn turn(*this, slot, gate);
   if (turn.lane() == nullptr) return false;
-  // Read again inside: until then the slab may have gone to or come from the depot.
+  // Read again inside: before that, the slab may have gone to the depot or come from it.
   const MapEntry entry = world_.region.entry_of(p);
   if (LIKELY(is_slab(entry.owner())))
     turn.lane()->free(static_cast<Object*>(p), entry, turn.visit());
@@ -355,7 +357,7 @@ void Engine<P>::adjust(const Settings& settings) {
   world_.runs.set_decay(settings.decay_ms);
   world_.runs.set_huge_pages(settings.huge_pages);
   world_.scavenger.set_decay(settings.decay_ms);
-  world_.scavenger.poke();  // there may be what was kept for good
+  world_.scavenger.poke();  // some may have been kept for good until now
 }
 
 // --- Choosing how lanes are entered.
@@ -376,13 +378,13 @@ bool Engine<P>::can_enter_by_cpu() {
 
 template <class P>
 void Engine<P>::set_entry(Entry entry, uint32_t shared_lanes) {
-  // Only who shares lanes asks how many CPUs there are: that takes a dozen system calls.
+  // Only shared lanes need the number of CPUs: to ask for it takes a dozen system calls.
   if (entry == Entry::kShared && shared_lanes == 0) shared_lanes = P::cpus();
   world_.lanes.set_entry(entry, shared_lanes);
   if (entry != Entry::kPerCpu) world_.region.set_hits(true);
 }
 
-// False: it is no longer `from`.
+// False: the entry is no longer `from`.
 template <class P>
 bool Engine<P>::change_entry(Entry from, Entry to, uint32_t shared_lanes) {
   if (!world_.lanes.change_entry(from, to, shared_lanes)) return false;
@@ -390,8 +392,8 @@ bool Engine<P>::change_entry(Entry from, Entry to, uint32_t shared_lanes) {
   return true;
 }
 
-// lanes=auto, at a pass of the scavenger. Where many threads mostly wait, lanes of their own would
-// keep much, and be cold each time.
+// For lanes=auto, at each pass of the scavenger. If many threads mostly wait, lanes of their own
+// would keep much, and would be cold each time.
 template <class P>
 void Engine<P>::follow_waits(uint64_t allocated) {
   const uint32_t few = many_threads_.load(std::memory_order_relaxed);
@@ -402,17 +404,17 @@ void Engine<P>::follow_waits(uint64_t allocated) {
   if (say == Waits::Say::kTheyWait && from == Entry::kOwned &&
       world_.lanes.owners().load(std::memory_order_relaxed) > few)
     to = can_enter_by_cpu() ? Entry::kPerCpu : Entry::kShared;
-  // Not asked again how many CPUs there are: by now the program may be forbidden to ask.
+  // The number of CPUs is not asked for again: by now the program may be forbidden to ask.
   if (to == from || !change_entry(from, to, to == Entry::kShared ? few / kThreadsPerCpu : 0))
     return;
-  // The program may have chosen an entry meanwhile, the very one that was in use.
+  // Meanwhile the program may have chosen an entry, even the very one that was in use.
   if (many_threads_.load(std::memory_order_relaxed) == kChosen) change_entry(to, from, 0);
 }
 
 // --- Allocating.
 
-// An owner's bin. Null also where the owner must do something else first: that is seen to in a
-// Stay.
+// Allocates from an owner's bin. Null also if the owner must do something else first; a Stay sees
+// to that.
 template <class P>
 void* Engine<P>::allocate_by_owner(Bytes size, Slot& slot, Gate* gate) {
   if (UNLIKELY(size - 1 >= kSlabMax)) return nullptr;
@@ -453,7 +455,7 @@ void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
                              : allocate_again(c, slot);
 }
 
-// There was no memory.
+// Tries once more: there was no memory.
 template <class P>
 void* Engine<P>::allocate_again(SizeClass c, Slot& slot) {
   if (!wait_for_holders(slot)) return nullptr;
@@ -463,8 +465,9 @@ void* Engine<P>::allocate_again(SizeClass c, Slot& slot) {
   return p;
 }
 
-// There is no memory: whoever holds a lane from outside may be just giving back what is wanted. In
-// no lane, so that nobody who waits likewise waits for this thread. True if there was anybody.
+// There is no memory. A thread that holds a lane from outside may be giving back just what is
+// wanted. The caller waits in no lane, so that no thread that waits likewise waits for it. True if
+// there was such a holder.
 template <class P>
 bool Engine<P>::wait_for_holders(Slot& slot) {
   if (is_busy(slot.load(std::memory_order_relaxed))) return false;
@@ -486,7 +489,8 @@ void* Engine<P>::allocate_zeroed(Bytes size, Slot& slot) {
   bool zeroed = false;
   void* p = size > kSlabMax ? allocate_large(size, kGranule, slot, Owned::enter(slot), zeroed)
                             : allocate(size, slot);
-  // To the end of what malloc_usable_size() says. What the system has just given is zero anyway.
+  // Clears up to the size that malloc_usable_size() tells. What the system has just given is zero
+  // anyway.
   if (p != nullptr && !zeroed) memset(p, 0, rounded(size));
   return p;
 }
@@ -551,7 +555,7 @@ Run Engine<P>::take_run(BlockCount blocks, BlockCount align_blocks, Gate* gate, 
   return run;
 }
 
-// As World's, of the lane too that the thread is inside by `gate`.
+// As World's, but also for the lane that the thread is inside by `gate`.
 template <class P>
 bool Engine<P>::collect_empties(Need need, Gate* gate, Visit& visit) {
   const BlockCount least = need == Need::kSome ? Lane<P>::kMuch : 1;
@@ -604,7 +608,7 @@ Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
       Object* object = static_cast<Object*>(p);
       Stay stay(*this, slot, gate);
       if (LIKELY(stay.lane() != nullptr)) {
-        // Read again inside: until then the slab may have gone to or come from the depot.
+        // Read again inside: before that, the slab may have gone to the depot or come from it.
         stay.lane()->free(object, world_.region.entry_of(p), stay.visit());
       } else {
         free_without_lane(object, entry);
@@ -676,8 +680,8 @@ void Engine<P>::flush_slow(Remote* batch, Slot& slot, Gate* gate) {
   static_cast<Lane<P>*>(gate)->flush(*batch, inside.visit());
 }
 
-// There is no memory for a lane of our own: a batch of one, straight to the owner. What lies in the
-// depot goes to some lane, which sends it on.
+// There is no memory for a lane of our own. A batch of one object goes straight to the owner. An
+// object that lies in the depot goes to some lane, which sends it on.
 template <class P>
 void Engine<P>::free_without_lane(Object* object, MapEntry entry) {
   count<P>(world_.counters.direct_frees[index_of(world_.region.size_class_of(object))]);
@@ -745,7 +749,7 @@ bool Engine<P>::is_start(const void* p, MapEntry entry) const {
   return into % size == 0 && into / size < capacity_of(c);
 }
 
-// Nobody owns the block: is it outside, inside a large object, or free?
+// Nobody owns the block. Is it outside, inside a large object, or free?
 template <class P>
 Verdict Engine<P>::why_nobody(const void* p) const {
   if (world_.region.distance(p) >= world_.region.most_bytes()) return Verdict::kNotOurs;
@@ -787,10 +791,10 @@ bool Engine<P>::mark_free(const void* p) {
 
 // --- Resizing.
 
-// The size that an object gets which grows: more than is wanted, so that growing by little does not
-// copy at every step. A large one gets up to twice what is wanted, since pages that nobody touches
-// cost nothing; a power of two, if that leaves some room, for then few copies are left until it is
-// a run, which grows in place. One that grows by much gets what is wanted.
+// The size that a growing object gets. It is more than is wanted, so that growing by little does
+// not copy at every step. A large object gets up to twice what is wanted, since pages that nobody
+// touches cost nothing. It gets a power of two if that leaves some room, for then few copies are
+// left until it is a run, which grows in place. An object that grows by much gets what is wanted.
 inline Bytes roomy_size(Bytes old_size, Bytes size) {
   constexpr Bytes kSomePages = 8 << 10, kManyPages = 32 << 10;
   const Bytes more = old_size + old_size / 8 * 3, twice = 2 * old_size;
@@ -806,7 +810,7 @@ void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   const bool is_run =
       entry.owner() == Owner::kLarge &&
       large_state(world_.region, world_.region.block_of(p)).sample_class == SizeClass{0};
-  // At most half of what is not large stays unused.
+  // At most half of an object that is not large stays unused.
   const bool fits = size <= old_size && (size >= old_size / 2 || old_size == kGranule);
   if (is_run && size > kBlockSize && size < world_.region.most_bytes() &&
       (old_size > kSlabMax || !fits)) {
@@ -820,8 +824,8 @@ void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
   }
   if (size <= old_size) return copy_to_new(p, size, size, slot);
   if (const Bytes roomy = roomy_size(old_size, size); roomy > size) {
-    // As a run it may grow on in place. Of at most twice what is wanted, or the next step would
-    // take it for too large.
+    // As a run it may grow on in place. The run has at most twice the wanted size, or the next step
+    // would take it for too large.
     const Bytes run = round_down(2 * size, kBlockSize);
     void* copy = run > kBlockSize && run >= roomy - kBlockSize
                      ? copy_to_run(p, old_size, run, slot)
@@ -868,7 +872,7 @@ bool Engine<P>::resize_large(void* p, BlockCount blocks, Visit& visit) {
 }
 
 // Has the kernel move the pages to a longer run, with an eighth to spare, so that growing step by
-// step does not move at every step. Null: copy instead.
+// step does not move them at every step. Null: the caller must copy instead.
 template <class P>
 void* Engine<P>::move_large(void* p, Bytes size, Visit& visit, Budget* budget) {
   constexpr BlockCount kWorthwhile = 16;  // 1 MiB: below, copying is cheaper than two system calls
@@ -924,11 +928,11 @@ bool Engine<P>::pass(void* engine) {
   return static_cast<Engine*>(engine)->pass();
 }
 
-// The scavenger's: what has decayed goes back to the system, lanes at rest give away what they do
-// not need.
+// The scavenger's pass: what has decayed goes back to the system, and lanes at rest give away what
+// they do not need.
 template <class P>
 bool Engine<P>::pass() {
-  constexpr BlockCount kPiece = 256;  // between two looks whether to stop
+  constexpr BlockCount kPiece = 256;  // blocks between two looks whether to stop
   Visit visit(&world_.scavenger, true);
   world_.runs.advance_epoch();
   bool more = false;
@@ -956,7 +960,8 @@ bool Engine<P>::pass() {
 // True if the lane must be looked at again.
 template <class P>
 bool Engine<P>::tend(Lane<P>& lane, Visit& visit) {
-  constexpr uint32_t kAttempts = 32;  // then its thread is taken to have left us by a long jump
+  // After these the lane's thread is taken to have left us by a long jump.
+  constexpr uint32_t kAttempts = 32;
   auto& rest = lane.rest();
   const uint64_t activity = lane.activity();
   if (rest.activity != activity) {
@@ -970,7 +975,7 @@ bool Engine<P>::tend(Lane<P>& lane, Visit& visit) {
   bool whole = false;
   const bool held = world_.with_idle_lane(lane, visit, [&](Lane<P>& l) {
     l.clean(visit);
-    whole = l.inbox().is_empty();  // else a giver has stopped half-way
+    whole = l.inbox().is_empty();  // else a sender has stopped half-way
   });
   if (!held) return rest.passes < Scavenger<P>::kPassesToDecay + kAttempts;
   rest = {lane.activity(), 0, whole};
@@ -997,9 +1002,9 @@ void Engine<P>::scavenger_is_gone() {
   world_.scavenger.end();
 }
 
-// The process is about to be alone: what would have decayed goes back now. A program that starts
-// one thread after another does not pay for that each time: within the decay time only what is
-// beyond the limit goes.
+// The process is about to have one thread: what would have decayed goes back now. A program that
+// starts one thread after another does not pay for that each time: within the decay time only what
+// is beyond the limit goes.
 template <class P>
 void Engine<P>::sweep(Visit& visit) {
   const uint64_t period = world_.scavenger.period_ms();
@@ -1022,8 +1027,8 @@ void Engine<P>::sweep(Visit& visit) {
 template <class P>
 void Engine<P>::thread_exits(Slot& slot) {
   Gate* gate = Owned::enter(slot);
-  // Busy: a handler has left us by a long jump, or ends the thread. What it interrupted will never
-  // go on.
+  // Busy: a handler has left us by a long jump, or ends the thread. What the handler interrupted
+  // will never go on.
   const bool is_torn = is_busy(gate);
   gate = is_torn ? reinterpret_cast<Gate*>(reinterpret_cast<uintptr_t>(gate) - kBusyByte)
                  : Owned::current(slot, gate);
@@ -1040,12 +1045,12 @@ void Engine<P>::thread_exits(Slot& slot) {
   Owned::leave(slot, &exited_gate);
 }
 
-// The thread's own lane goes to the idle ones, with its contents.
+// The thread's own lane joins the idle ones, with its contents.
 template <class P>
 void Engine<P>::give_up_lane(Lane<P>& lane, Visit& visit) {
   const bool rested = lane.rests();
   lane.disown(visit);
-  if (!lane.lock_or_wait(visit)) return;  // set aside: after a fork
+  if (!lane.lock_or_wait(visit)) return;  // it was set aside, after a fork
   lane.flush_all(visit);
   lane.leave_full(true);
   lane.unlock(visit);
@@ -1053,11 +1058,11 @@ void Engine<P>::give_up_lane(Lane<P>& lane, Visit& visit) {
   world_.lanes.push_idle(lane);
 }
 
-// The thread goes over to another entry. Its lane is nobody else's while it lives (entry/owned.h),
-// but what lies in it may be had.
+// The thread goes over to another entry. Its lane is no other thread's while it lives
+// (entry/owned.h), but other threads may take what lies in the lane.
 template <class P>
 void Engine<P>::rest_lane(Lane<P>& lane, Visit& visit) {
-  if (!lane.lock_or_wait(visit)) return;  // set aside: after a fork
+  if (!lane.lock_or_wait(visit)) return;  // it was set aside, after a fork
   lane.rest_closed();
   lane.flush_all(visit);
   lane.leave_full(true);
@@ -1076,20 +1081,21 @@ Lane<P>* Engine<P>::find_own_lane(const Slot& slot) {
   return own;
 }
 
-// Takes a lane back whose thread has ended without a word. False: it has no owner, or one that
-// lives, or it cannot be told.
+// Takes back a lane whose thread has ended without a word. False: the lane has no owner, or one
+// that lives, or that cannot be told.
 template <class P>
 bool Engine<P>::reclaim(Lane<P>& lane, Visit& visit) {
   const uint32_t thread = lane.owner_thread();
   if (thread == 0 || lane.how != Entry::kOwned || !P::thread_is_gone(thread)) return false;
-  // A number of another process says nothing here: it is a child's that shares our memory, or our
-  // own from before a fork without handlers.
+  // A number of another process says nothing here: it is that of a child that shares our memory, or
+  // our own from before a fork without handlers.
   if (lane.owner_process() != P::process_id() || !lane.try_lock(visit)) return false;
   const Slot* slot = lane.owner_slot();
   const bool is_its = slot != nullptr && lane.owner_thread() == thread;
   if (is_its) {
     const bool rested = lane.rests();
-    // Outside when it ended; where its slot does not tell that any more, it may have been inside.
+    // True if the thread was outside when it ended. If its slot does not tell that any more, the
+    // thread may have been inside.
     const bool is_whole = rested || lane.is_named_by(slot);
     lane.forget_owner();
     if (!is_whole) {
@@ -1105,8 +1111,8 @@ bool Engine<P>::reclaim(Lane<P>& lane, Visit& visit) {
   return is_its;
 }
 
-// What the thread was inside when it was torn off comes back. It must not wait for a lock: others
-// wait for those that it has itself.
+// Gives back what the thread was inside of when it was torn off. The thread must not wait for a
+// lock here: other threads wait for those that it has itself.
 template <class P>
 void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
   Visit visit(&slot, false);
@@ -1119,7 +1125,7 @@ void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
     world_.depot.salvage(world_.kinds);
     world_.depot.lock().release(visit);
   }
-  // The list is whole at every instant
+  // The list of readers is whole at every instant.
   if (epochs_.lock().take_over(visit)) epochs_.lock().release(visit);
   Slot* searcher = &slot;
   if (searcher_.compare_exchange_strong(searcher, nullptr, std::memory_order_release,
@@ -1136,8 +1142,8 @@ void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
       world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
       world_.lanes.push_idle(*inside);
     }
-    // Else a revoker has it now, and gives it up at once: the scavenger takes it back when the
-    // thread is gone.
+    // Otherwise a revoker has the lane now, and gives it up at once. The scavenger takes the lane
+    // back when the thread is gone.
   }
   world_.lanes.for_each([&](Lane<P>& lane) {
     if (lane.is_taken_by(&slot)) {
@@ -1146,17 +1152,17 @@ void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
     }
     if (lane.take_over(visit)) give_back_torn(lane, visit);
   });
-  // By a hit, which leaves no word, or by another thread: whoever runs there gets another lane, and
-  // this one serves on if it comes back.
+  // The lane is still taken: by a hit of the thread, which leaves no word, or by another thread.
+  // Threads that run on that CPU get another lane, and this one serves on if it comes back.
   if (inside != nullptr && inside->how == Entry::kPerCpu && inside->is_taken_here()) {
     inside->doubt();
     world_.lanes.forget_number(*inside);
   }
 }
 
-// A lane whose lock the thread has had. If that was to take it from its owner, or its CPU, the
-// thread may have been torn off before it had it, or after: so it is taken once more, which has to
-// wait while the owner is inside.
+// The thread has had this lane's lock. If it had the lock to take the lane from its owner, or its
+// CPU, it may have been torn off before it had the lane, or after. So the lane is taken once more;
+// that has to wait while the owner is inside.
 template <class P>
 void Engine<P>::give_back_torn(Lane<P>& lane, Visit& visit) {
   bool held = lane.take_again();
@@ -1172,10 +1178,11 @@ void Engine<P>::give_back_torn(Lane<P>& lane, Visit& visit) {
   P::barrier() ? lane.set_aside() : lane.let_go(visit);
 }
 
-// The kernel knows nothing of the child's restartable sequences, and the number of the CPU that the
-// slot's neighbour shows is the parent's. With this gate whoever uses the slot works in overflow
-// lanes, under their locks. A thread that owns a lane gives it back: nobody could take it away from
-// a slot that does not show it. One that is inside (a handler) has hits for nobody already.
+// The kernel knows nothing of the child's restartable sequences, and the CPU number that the slot's
+// neighbour shows is the parent's. With this gate, every thread that uses the slot works in
+// overflow lanes, under their locks. A thread that owns a lane gives it back: nobody could take the
+// lane away from a slot that does not show it. If the thread is inside (in a handler), its slot
+// gives no hits anyway.
 template <class P>
 Gate* Engine<P>::close_slot(Slot& slot) {
   Gate* gate = slot.load(std::memory_order_relaxed);
@@ -1188,9 +1195,9 @@ Gate* Engine<P>::close_slot(Slot& slot) {
 }
 
 // Closes what guards memory between lanes, so that the child finds it whole (base/lock.h). The
-// thread stays outside: it, and the handlers of other libraries that it runs, allocate and free as
-// ever, and nobody has to wait for it. A fork in a signal handler that has interrupted the
-// allocator does not wait for holders.
+// thread stays outside: the thread, and the handlers of other libraries that it runs, allocate and
+// free as ever, and no thread has to wait for it. A fork in a signal handler that has interrupted
+// the allocator does not wait for holders.
 template <class P>
 void Engine<P>::before_fork(Slot& slot) {
   const bool is_nested = is_busy(slot.load(std::memory_order_relaxed));
@@ -1201,10 +1208,10 @@ void Engine<P>::before_fork(Slot& slot) {
   world_.runs.lock().close(visit);
 }
 
-// Handlers of other libraries may come before ours in the child, and allocate. The locks of lanes
-// are not closed: who holds one is not there, and would be waited for. So from here on the thread
-// works in overflow lanes, for which it never waits. A lane of its own it keeps, and enters without
-// a lock.
+// In the child, handlers of other libraries may come before ours, and allocate. The locks of lanes
+// are not closed: a thread that holds one is not there, and the child would wait for it. So from
+// here on the thread works in overflow lanes, for which it never waits. It keeps a lane of its own,
+// and enters that without a lock.
 template <class P>
 void Engine<P>::step_aside(Slot& slot) {
   Gate* gate = Owned::current(slot, Owned::enter(slot));
@@ -1229,11 +1236,11 @@ void Engine<P>::after_fork_in_parent() {
   world_.depot.lock().open();
 }
 
-// The child has one thread. A lane that nobody was inside is whole; if it was another thread's, it
-// becomes an idle one. A lane that a missing thread was inside is salvaged first. A handler that
-// has interrupted the allocator cannot do that: there it is set aside for good. (This relies on the
-// child seeing the other threads' stores in their order, which x86-64 and the page-table lock that
-// fork takes on each page give; see docs/design/0005-fork.md.)
+// The child has one thread. A lane that no thread was inside is whole; if it was another thread's,
+// it becomes an idle one. A lane that a missing thread was inside is salvaged first. A handler that
+// has interrupted the allocator cannot do that: there the lane is set aside for good. (This relies
+// on the child seeing the other threads' stores in their order. x86-64, and the page-table lock
+// that fork takes on each page, give that; see docs/design/0005-fork.md.)
 template <class P>
 void Engine<P>::after_fork_in_child(Slot& slot) {
   Gate* gate = Owned::enter(slot);
@@ -1242,8 +1249,8 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
   world_.region.forget_grower();
   epochs_.keep_readers_of(lane_reader_this_thread());
   forget_callers(slot);
-  world_.runs.growth_lock().open_in_child(
-      &slot);  // the blocks that another thread had just taken are nobody's
+  // The blocks that another thread had just taken are nobody's.
+  world_.runs.growth_lock().open_in_child(&slot);
   const bool runs_are_whole = world_.runs.lock().open_in_child(&slot);
   if (!runs_are_whole || (!world_.runs.is_whole() && !is_busy(gate)))
     world_.runs.salvage(is_busy(gate));
@@ -1269,13 +1276,13 @@ void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate* gate) {
   const bool is_orphan = owner != nullptr && owner != &slot;
   if (owner == &slot) lane.set_owner(&slot);  // the thread has another number here
   if (is_orphan && !lane.rests()) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
-  // Somebody who is not here worked in it, or was about to; or this thread had only just got the
-  // lock.
+  // A thread that is not here worked in the lane, or was about to; or this thread had only just got
+  // the lock.
   const bool held_by_other = lane.lock().is_held() && lane.lock().holder() != &slot;
   const bool left_inside = is_orphan && !lane.rests() && !lane.is_named_by(owner);
   const bool taken = lane.is_taken_here();
   if (is_busy(gate)) {
-    // Whoever is inside by the CPU: if it was this thread, further down its stack, it will finish
+    // A thread is inside by the CPU. If it was this thread, further down its stack, it will finish
     // and leave.
     if (held_by_other || taken) world_.lanes.forget_number(lane);
     if (held_by_other || left_inside) return lane.set_aside();

@@ -1,6 +1,6 @@
-// Layout: where in the world, in a lane, in a block's state each figure lies that a reader outside
-// the process may ask for; and all cells of contention. Tables, made by the compiler. Included by
-// engine.h only. Called by: abi (the root), engine (the cells).
+// Layout: tables, made by the compiler. They say where in the world, in a lane, in a block's state
+// each figure lies that a reader outside the process may ask for, and where all cells of contention
+// lie. Included by engine.h only. Called by: abi (the root), engine (the cells).
 // Locking: none.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 #include "telemetry/root.h"
 
-// The classes are no standard layout; where their members lie is known all the same.
+// The classes have no standard layout; all the same it is known where their members lie.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
 
@@ -214,7 +214,8 @@ struct Layout {
   };
   static constexpr unsigned kCellCount = sizeof kCells / sizeof *kCells;
 
-  // All cells as they are now; those of lanes, and of heaps' and pools', together.
+  // Reads all cells as they are now. The cells of all lanes are added up, and so are those of heaps
+  // and pools.
   static void read_cells(E& engine, lane_statistics& s) {
     lane_contention_statistics* cell = s.contention;
     for (const CellPlace& place : kCells) {
@@ -233,7 +234,7 @@ struct Layout {
   }
   static_assert(kCellCount + 2 < LANE_STATS_CELLS);
 
-  // What a reader needs to begin with; the rest of the root does not depend on the platform.
+  // What a reader needs to begin with. The rest of the root does not depend on the platform.
   static constexpr void describe(Root& root, const E& engine) {
     root.fields = kFields;
     root.field_count = sizeof kFields / sizeof *kFields;
@@ -265,7 +266,7 @@ struct Layout {
     for (unsigned i = 0; i < Contention::kBuckets; ++i)
       sum.waits_by_time[i] += contention.histogram[i].load(std::memory_order_relaxed);
   }
-  // Where the depot's lock cannot be had, they are left out.
+  // If the thread cannot get the depot's lock, heaps and pools are left out.
   static void read_owners(W& world, lane_contention_statistics& pools,
                           lane_contention_statistics& budgets) {
     memcpy(pools.name, "pools", sizeof "pools");

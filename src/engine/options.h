@@ -1,9 +1,9 @@
 // Options: what the user may set, from "key=value,key=value". Called by: engine's start. Locking:
 // none.
 //
-// A key or value that is not understood is one line on standard error that says where it came from,
-// what is near it, and what is used instead; it is never ignored in silence and never fatal unless
-// strict=1.
+// A key or value that is not understood is reported in one line on standard error. The line says
+// where the key or value came from, what is near it, and what is used instead. Such a key or value
+// is never ignored in silence, and never fatal unless strict=1.
 #pragma once
 
 #include <string.h>
@@ -26,10 +26,10 @@ struct Options {
 // Reads option strings one after the other; later ones win.
 class OptionReader {
  public:
-  // The value of `lanes`. False, and nothing changed, if it is none.
+  // Reads the value of `lanes`. False if it is not one; then nothing has changed.
   static bool read_lanes(const char* text, size_t length, Settings& settings) {
     const Word value{text, length};
-    constexpr size_t kPrefix = 7;  // of "shared:"
+    constexpr size_t kPrefix = 7;  // the length of "shared:"
     int64_t n = 0;
     bool choose = false;
     Entry entry = Entry::kOwned;
@@ -59,7 +59,7 @@ class OptionReader {
       write_entry(text, settings.entry, settings.shared_lanes);
     }
   }
-  // lanes: of the pool; 0 if it has not been counted yet.
+  // lanes: how many the pool has; 0 if they have not been counted yet.
   static void write_entry(Text& text, Entry entry, uint32_t lanes) {
     text << (entry == Entry::kOwned ? "owned" : entry == Entry::kPerCpu ? "percpu" : "shared");
     if (entry == Entry::kShared && lanes != 0) text << ':' << uint64_t{lanes};
@@ -81,25 +81,25 @@ class OptionReader {
     }
   }
 
-  // One option. False, and nothing changed, if the value is none.
+  // Sets one option. False if the key has no such value; then nothing has changed.
   bool set(const char* key, const char* value) {
     const unsigned before = complaints_;
     read_one(Word{key, strlen(key)}, Word{value, strlen(value)});
     return complaints_ == before;
   }
 
-  // Null beyond the last.
+  // The key at this place; null beyond the last.
   static const char* key_at(size_t i) {
     if (i < kOwnKeys) return kKeys[i];
     return i < kOwnKeys + kSeeingKeys ? SeeingOptions::kKeys[i - kOwnKeys] : nullptr;
   }
-  // The value in use, as it is read. False: no such key.
+  // Writes the value in use, in the form in which it is read. False: no such key.
   static bool write(const Options& options, const char* key, Text& out) {
     Options copy = options;
     return visit(copy, Word{key, strlen(key)}, Writer{out});
   }
 
-  // Something was wrong, and strict=1 was among the options.
+  // True if something was wrong and strict=1 was among the options.
   bool must_stop() const { return options_.strict && complaints_ > 0; }
 
  private:
@@ -132,7 +132,7 @@ class OptionReader {
     if (!visit(options_, key, Parser{*this, key, value})) unknown(key);
   }
 
-  // All options, with what they may be. False: no such key.
+  // All options, with the values that they may have. False: no such key.
   template <class Action>
   static bool visit(Options& o, Word key, Action action) {
     using On = Options::OnBadPointer;
@@ -208,7 +208,7 @@ class OptionReader {
         allowed << (i == 0 ? "" : i + 1 < N ? ", " : " or ") << names[i];
       refuse(allowed);
     }
-    // From `least` to `most`; or a word for a number of its own.
+    // A number from `least` to `most`, or a word that stands for a number of its own.
     template <class Setting>
     void number(Setting& setting, int64_t least, int64_t most, const char* more = "",
                 const char* word = nullptr, int64_t meaning = 0) {
@@ -251,7 +251,7 @@ class OptionReader {
     void refuse(const Text& allowed) { reader.bad_value(key, value, allowed); }
   };
 
-  // Decimal digits alone, at most `most`; else -1.
+  // Reads decimal digits alone, at most `most`; returns -1 for anything else.
   static int64_t number(Word word, int64_t most) {
     int64_t result = word.length > 0 ? 0 : -1;
     for (size_t i = 0; i < word.length && result >= 0; ++i) {
@@ -295,7 +295,7 @@ class OptionReader {
     const char* best = kKeys[0];
     size_t least = ~size_t{0};
     for (size_t i = 0; const char* key = key_at(i); ++i) {
-      // Of two that are as near, the one with the same first letter.
+      // If two keys are equally near, the one with the same first letter wins.
       const size_t d = distance(word, key) * 2 + (word.length > 0 && word.text[0] == *key ? 0 : 1);
       if (d < least) {
         least = d;

@@ -1,12 +1,12 @@
 // Statistics: adds up what lanes, slabs, runs and locks have counted. Exact when no other thread is
-// inside the allocator; otherwise each figure was true at some moment while they were read. Of a
-// lane whose thread stays inside all the while, or cannot be shut out for want of a barrier, what
-// waits in its bins counts as live.
+// inside the allocator; otherwise each figure was true at some moment while they were read. If a
+// lane's thread stays inside all the while, or cannot be shut out because there is no barrier, then
+// what waits in the lane's bins counts as live.
 // Called by: abi. Locking: each lane is held while its bins are walked.
 //
 // A hit counts nothing, so objects are counted where they rest: for each class
 //   live        = in use by the slabs - waiting in bins - on their way to another lane + sampled
-//               objects
+//                 objects
 //   allocations = put into bins - waiting in bins;  frees = allocations - live
 #pragma once
 
@@ -17,14 +17,14 @@
 
 namespace lanemalloc {
 
-// With what only tests ask for.
+// With figures that only tests ask for.
 struct Statistics : lane_statistics {
   Entry entry;
   uint32_t shared_lanes;
   RunStatistics runs;
 };
 
-// A difference of figures that were read one after the other, while threads went on.
+// A difference of figures that were read one after the other, while threads went on; at least 0.
 inline uint64_t not_negative(uint64_t difference) {
   return static_cast<int64_t>(difference) < 0 ? 0 : difference;
 }
@@ -32,8 +32,8 @@ inline uint64_t not_negative(uint64_t difference) {
 template <class P>
 class Collection {
  public:
-  // At most so many tries for each lane, and for the depot's lock: who has it may be this very
-  // thread, further down its stack.
+  // At most this number of tries for each lane, and for the depot's lock: its holder may be this
+  // very thread, further down its stack.
   static constexpr int kAttempts = 64;
 
   Collection(World<P>& world, Statistics& s, bool may_wait)
@@ -78,7 +78,7 @@ class Collection {
     uint64_t waiting[kClassCount]{};
     for (int attempt = 0; attempt < kAttempts; ++attempt) {  // a thread is rarely inside for long
       if (!lane.try_hold(visit_, false)) {
-        // Another thread, perhaps the scavenger or one that ends, may have been preempted there.
+        // Another thread, perhaps the scavenger or one that ends, may have been preempted inside.
         if (visit_.may_block && attempt >= kAttempts / 2 && patience_ms_ > 0)
           P::sleep_ms(1), --patience_ms_;
         continue;
@@ -178,7 +178,7 @@ class Collection {
   uint64_t used_[kClassCount]{};
 };
 
-// One line a figure: "lanemalloc: name: value".
+// One line per figure: "lanemalloc: name: value".
 template <class P>
 void print(const lane_statistics& s) {
   write_lines(s, {[](void*, const char* text, size_t n) { P::say(text, n); }, nullptr});

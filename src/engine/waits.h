@@ -1,7 +1,7 @@
 // Waits: tells threads that mostly wait from threads that mostly run, for lanes=auto. Threads that
-// do little between two waits are best served from what the last one left warm. Threads that run,
-// or wait only after much work, are faster with a lane each.
-// Called by: engine, once a pass of the scavenger. Locking: none; one caller at a time.
+// do little between two waits are best served from what the last thread left warm. Threads that
+// run, or wait only after much work, are faster with a lane each.
+// Called by: engine, once per pass of the scavenger. Locking: none; one caller at a time.
 #pragma once
 
 #include "base/units.h"
@@ -12,16 +12,16 @@ class Waits {
  public:
   enum class Say : uint8_t { kNothing, kTheyWait, kTheyRun };
 
-  // Objects that a thread allocates between two waits. Threads of a server come to some 60, those
-  // that hand messages over in portions to 170 and more (docs/design/0010-auto.md).
+  // Objects that a thread allocates between two waits. Threads of a server come to some 60. Threads
+  // that hand messages over in portions come to 170 and more (docs/design/0010-auto.md).
   static constexpr uint64_t kFew = 128;
   static constexpr uint64_t kMany = 2048;
-  // So many, or so many times kMany objects, tell something
+  // This number of waits, or this number times kMany objects, tells something.
   static constexpr uint64_t kSomeWaits = 64;
-  static constexpr uint32_t kInARow = 3;  // passes, of those that tell something
+  static constexpr uint32_t kInARow = 3;  // passes; only those that tell something count
 
-  // allocated: objects, less those that lanes at rest gave back; waited: times. Both since the
-  // process began; in a fork child `waited` has gone back, and counting begins anew.
+  // allocated: objects, less those that lanes at rest gave back; waited: times. Both count since
+  // the process began. In a fork child `waited` has gone back, and counting begins anew.
   Say look(uint64_t allocated, uint64_t waited) {
     if (waited < waited_) {
       *this = Waits();

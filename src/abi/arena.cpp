@@ -1,4 +1,4 @@
-// The arenas' C functions, over src/arena/. Public declarations: include/lanemalloc/arena.h.
+// The C functions of arenas, over src/arena/. Public declarations: include/lanemalloc/arena.h.
 #include "arena/arena.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@ using namespace lanemalloc;
 
 namespace {
 
-// Runs work(arena) with the process started; null without memory.
+// Runs work(arena) with the process started. Null: there is no memory.
 template <class Work>
 void* with(lane_arena* arena, Work work) {
   if (LIKELY(start_process())) {
@@ -23,7 +23,7 @@ void* with(lane_arena* arena, Work work) {
 }
 
 Arena<Linux> started(lane_arena* arena) {
-  start_process();  // who gives back has had something
+  start_process();  // it has: a caller that gives something back has got it before
   return {*arena, process_engine, thread_slot};
 }
 
@@ -111,7 +111,7 @@ EXPORT char* lane_arena_concat(lane_arena* arena, ...) {
   return whole;
 }
 
-// Printed where the next piece would lie; it is one if all of it fits.
+// Prints where the next piece would lie. If all of the text fits, it becomes that piece.
 EXPORT char* lane_arena_vprintf(lane_arena* arena, const char* format, va_list arguments) {
   const auto room = static_cast<size_t>(arena->end - arena->next);
   va_list again;

@@ -1,7 +1,8 @@
-// Descriptors: places for the heaps or pools of the process, of one size, and the way from a handle
-// to one. A place is never given back to malloc, so a thread that looks up a handle while another
-// one destroys the pool still reads a descriptor.
-// Called by: abi. Locking: the depot's for places, not for signal handlers; none to look up.
+// Descriptors: places of one size for the heaps or pools of the process, and the way from a handle
+// to its heap or pool. A place is never given back to malloc. So a thread that looks up a handle
+// while another thread destroys the pool still reads a descriptor.
+// Called by: abi. Locking: places use the depot's lock, and are not for signal handlers; a look-up
+// uses none.
 #pragma once
 
 #include "abi/process.h"
@@ -11,7 +12,7 @@ namespace lanemalloc {
 template <Bytes kSize>
 class Descriptors {
  public:
-  // Null without memory.
+  // Null: there is no memory.
   void* take() {
     Place* place = nullptr;
     process_engine.locked(thread_slot, [&] {
@@ -22,7 +23,7 @@ class Descriptors {
                ? place
                : process_engine.allocate_aligned(sizeof(Place), alignof(Place), thread_slot);
   }
-  // What lies there stays as it is.
+  // The contents of the place stay as they are.
   void give(void* object) {
     Place* place = static_cast<Place*>(object);
     process_engine.locked(thread_slot, [&] {
@@ -40,8 +41,8 @@ class Descriptors {
   Place* list_ = nullptr;
 };
 
-// The heap or pool that has this handle, which may be any value; null if none of that type has it,
-// and then that has been reported.
+// Returns the heap or pool that has this handle, which may be any value. If none of that type has
+// the handle, reports that and returns null.
 template <class Front, KindOwner::Type kType>
 NOINLINE Front* live_slowly(const void* handle, const char* function) {
   const KindOwner* owner = process_engine.find_owner(handle, kType);

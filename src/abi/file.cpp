@@ -10,7 +10,7 @@
 namespace lanemalloc {
 namespace {
 
-// What does not fit is cut.
+// Text that does not fit is cut.
 void expand(const char* path, const char* kind, char* name, size_t size) {
   size_t n = 0;
   const auto add = [&](const char* text, size_t length) {
@@ -38,7 +38,7 @@ bool is_made_up(const char* path) {
   return false;
 }
 
-// What standard error was at the start; none: 0, 0.
+// What standard error was at the start. 0, 0: there was none.
 struct Identity {
   dev_t device = 0;
   ino_t number = 0;
@@ -56,8 +56,8 @@ bool is_standard_error_still() {
          now.device == standard_error.device;
 }
 
-// The same open file under a number that no program takes for its standard input, output or error;
-// -1 and errno.
+// Returns the same open file under a number that no program takes for its standard input, output or
+// error; or -1, with errno.
 int moved_up(int fd) {
   if (fd < 0 || fd > STDERR_FILENO) return fd;
   const int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -72,7 +72,7 @@ int open_alone(const char* name, int more) {
       open(name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | more, 0644));
 }
 
-// -1 and errno.
+// Returns -1, with errno, if it fails.
 int open_new(const char* name) {
   const int fd = open_alone(name, O_EXCL);
   if (fd >= 0 || errno != EEXIST) return fd;

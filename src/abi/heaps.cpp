@@ -1,6 +1,6 @@
-// The functions of include/lanemalloc/heap.h. What they are given is looked up, not followed, until
-// it is known to be a handle (slab/handle.h). Heaps, and the kinds that they are made of, lie in
-// memory that is never anything else.
+// The functions of include/lanemalloc/heap.h. They look up the value that they are given, and do
+// not follow it until it is known to be a handle (slab/handle.h). Heaps and their kinds lie in
+// memory that is never used for anything else.
 #include <errno.h>
 #include <lanemalloc/heap.h>
 #include <lanemalloc/safepoint.h>
@@ -64,8 +64,8 @@ NOINLINE void free_in(lane_heap* heap, void* object, Bytes size, const char* fun
   errno = saved;
 }
 
-// What is wrong with the size, and with checked=1 with the object, is told now; the rest when it is
-// freed.
+// Reports now what is wrong with the size, and with checked=1 what is wrong with the object. The
+// rest is reported when the object is freed.
 NOINLINE bool may_defer(lane_heap* heap, void* object, Bytes size, const char* function) {
   ProcessHeap* h = object != nullptr ? live(heap, function) : nullptr;
   if (h == nullptr) return false;

@@ -1,5 +1,5 @@
-// How threads enter lanes, asked and set while the process runs. Public declarations:
-// include/lanemalloc/lanemalloc.h.
+// The functions that tell and set how threads enter lanes, while the process runs. Public
+// declarations: include/lanemalloc/lanemalloc.h.
 #include <errno.h>
 #include <string.h>
 

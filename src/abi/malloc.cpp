@@ -1,8 +1,8 @@
-// The malloc symbols, with the C library's rules for errno, alignment and size 0; those that tell
-// of memory in use are in stats.cpp. Each is safe in signal handlers, in threads, in fork children
-// and in late destructors. Public declarations: include/lanemalloc/lanemalloc.h; malloc.h.
+// The malloc symbols, with the C library's rules for errno, alignment and size 0. The symbols that
+// tell about memory in use are in stats.cpp. Each is safe in signal handlers, in threads, in fork
+// children and in late destructors. Public declarations: include/lanemalloc/lanemalloc.h; malloc.h.
 //
-// malloc and free contain the hit path only; what follows is a jump to a function out of line.
+// malloc and free contain only the hit path. What follows it is a jump to a function out of line.
 #include <errno.h>
 #include <malloc.h>
 #include <stdlib.h>
@@ -16,13 +16,13 @@ namespace {
 
 constexpr Bytes kMostBytes = PTRDIFF_MAX;
 
-// What pointers and sizes beyond the limits come to.
+// The result for bad pointers, and for sizes beyond the limits.
 void* no_memory() {
   errno = ENOMEM;
   return nullptr;
 }
 
-// Runs `allocate` with the process started, and sets errno where it fails.
+// Runs `allocate` with the process started, and sets errno if it fails.
 template <class Allocate>
 void* checked_allocation(Bytes size, Allocate allocate) {
   if (UNLIKELY(size > kMostBytes || !start_process())) return no_memory();
@@ -39,7 +39,7 @@ NOINLINE void* malloc_slow(Bytes size, Gate* gate) {
   return LIKELY(p != nullptr) ? p : no_memory();
 }
 
-// A miss: the usual kinds first.
+// A miss: the usual cases first.
 NOINLINE void* malloc_refilled(Bytes size, Gate* gate) {
   void* p = process_engine.allocate_by_refill(size, thread_slot, gate);
   return LIKELY(p != nullptr) ? p : malloc_slow(size, gate);
@@ -55,8 +55,8 @@ NOINLINE void free_slow(void* p, Gate* gate) {
   if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("free", p, verdict);
 }
 
-// The arguments lie where free() and free_missed() have them: what goes from one to the other is
-// left in its registers.
+// The arguments lie where free() and free_missed() have them, so what one passes to the other stays
+// in its registers.
 AS_DECLARED void free_full(void*, Gate* gate, ProcessEngine::Remote* batch) {
   process_engine.flush_slow(batch, thread_slot, gate);
 }
@@ -112,8 +112,8 @@ void* reallocate(void* p, Bytes size) {
       size, [=] { return process_engine.reallocate(p, found.entry, size, thread_slot); });
 }
 
-// memalign's rule: an alignment that is no power of two is rounded up to one. EINVAL only where
-// there is none.
+// memalign's rule: an alignment that is not a power of two is rounded up to one. EINVAL only if
+// there is no such power.
 void* allocate_rounded(Bytes alignment, Bytes size) {
   constexpr Bytes kMostAlignment = SIZE_MAX / 2 + 1;
   if (alignment > kMostAlignment) {
@@ -146,8 +146,7 @@ EXPORT void* LANE_NAME(reallocarray)(void* p, size_t count, size_t size) {
   return reallocate(p, total);
 }
 
-// C23: the size and alignment are what the object was asked for with; they add nothing that we
-// need.
+// C23: the object was requested with this size and alignment. They add nothing that we need.
 EXPORT void LANE_NAME(free_sized)(void* p, size_t) { deallocate(p); }
 EXPORT void LANE_NAME(free_aligned_sized)(void* p, size_t, size_t) { deallocate(p); }
 

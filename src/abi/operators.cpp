@@ -1,6 +1,6 @@
-// All forms of operator new and delete. The throwing ones call the new handler and throw bad_alloc
-// by way of the program's own C++ runtime, found when it is needed: this library is built without
-// exceptions and needs libc only.
+// All forms of operator new and delete. The throwing forms call the new handler, and throw
+// bad_alloc by the program's own C++ runtime, which is found when it is needed: this library is
+// built without exceptions, and needs libc only.
 #if !defined(LANEMALLOC_PREFIXED)
 
 #include <dlfcn.h>
@@ -18,7 +18,8 @@ void _ZSt17__throw_bad_allocv() __attribute__((weak));
 namespace lanemalloc {
 namespace {
 
-// A function of the C++ runtime that the program has no link to: it was loaded for a plug-in only.
+// Finds a function of the C++ runtime, even if the program has no link to the runtime because that
+// was loaded for a plug-in only.
 template <class Function>
 Function* runtime_function(const char* name, void* where = RTLD_DEFAULT) {
   void* found = dlsym(where, name);
@@ -47,8 +48,8 @@ std::new_handler new_handler() {
   abort();
 }
 
-// Off the lane, and in a function that is not noexcept: what the handler throws passes through
-// here.
+// Runs outside the lane, and in a function that is not noexcept, since what the handler throws
+// passes through here.
 template <class Allocate>
 void* until_handler_gives_up(Allocate allocate) {
   for (;;) {
@@ -85,8 +86,8 @@ NOINLINE void* new_aligned(Bytes size, std::align_val_t alignment) {
   return until_handler_gives_up([=] { return allocate_once(size, alignment); });
 }
 
-// The nothrow forms must catch what a handler throws. Only the runtime's own can, which calls the
-// throwing form, ours. A program whose runtime has none is out of memory without further ado.
+// The nothrow forms must catch what a handler throws. Only the runtime's own form can do that; it
+// calls the throwing form, which is ours. A program whose runtime has none gets null at once.
 template <class... Alignment>
 void* new_nothrow(const char* runtime_name, Bytes size, const std::nothrow_t& tag,
                   Alignment... alignment) {

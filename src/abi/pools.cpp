@@ -1,5 +1,6 @@
-// The functions of include/lanemalloc/pool.h. What they are given is looked up, not followed, until
-// it is known to be a handle (slab/handle.h). Pools lie in memory that is never anything else.
+// The functions of include/lanemalloc/pool.h. They look up the value that they are given, and do
+// not follow it until it is known to be a handle (slab/handle.h). Pools lie in memory that is never
+// used for anything else.
 #include <errno.h>
 #include <lanemalloc/pool.h>
 #include <lanemalloc/safepoint.h>
@@ -29,7 +30,7 @@ FAST ProcessPool* live(lane_pool* pool, const char* function) {
   return live_front<ProcessPool, KindOwner::Type::kPool>(pool, function);
 }
 
-// The alignment that is asked for, or fits; 0: none does.
+// Returns the alignment that the options ask for, or one that fits. 0: none does.
 Bytes alignment_of(const lane_pool_options& o) {
   const Bytes natural = o.object_size % kGranule == 0 ? kGranule : alignof(Object);
   Bytes alignment = o.alignment == 0 ? natural : o.alignment;
@@ -52,7 +53,7 @@ bool is_sound(const lane_pool_options& o) {
   return o.reserve <= UINT32_MAX && alignment_of(o) != 0;
 }
 
-// With checked=1 a bad object is told now, else when it is freed.
+// With checked=1 a bad object is reported now, otherwise when it is freed.
 NOINLINE bool may_defer(lane_pool* pool, void* object) {
   ProcessPool* p = object != nullptr ? live(pool, "lane_safepoint_pool_free") : nullptr;
   if (p == nullptr) return false;
@@ -175,7 +176,7 @@ EXPORT void lane_pool_free_batch(lane_pool* pool, void** objects, size_t n) {
   const int saved = errno;
   for (size_t i = 0; i < n; ++i) {
     i += p->free_batch(objects + i, n - i, thread_slot);
-    if (i < n) lane_pool_free_out_of_line(pool, objects[i]);  // null, or what it has a word for
+    if (i < n) lane_pool_free_out_of_line(pool, objects[i]);  // null, or one that it reports
   }
   errno = saved;
 }

@@ -1,6 +1,6 @@
 // Start and end of the allocator in a process: options, fork handlers, the figures at exit.
-// Locking: the first caller starts the engine with all signals blocked; others wait for it, which
-// takes microseconds.
+// Locking: the first caller starts the engine with all signals blocked. Other callers wait for it,
+// which takes microseconds.
 #include "abi/process.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "base/arch_note.h"
 #include "engine/layout.h"
 
-// A program may define this to compile in its options.
+// A program may define this variable to compile in its options.
 extern "C" {
 EXPORT extern const char* LANE_NAME(lanemalloc_options) __attribute__((weak));
 const char* LANE_NAME(lanemalloc_options) = nullptr;
@@ -28,7 +28,7 @@ constinit ProcessEngine process_engine;
 thread_local constinit Slot thread_slot{&no_lane_gate};
 
 extern "C" {
-// Readers outside find it by the note; nothing in the process does.
+// Readers outside the process find it by the note. Nothing in the process looks for it.
 [[gnu::used, gnu::visibility("hidden")]] constinit Root LANE_NAME(lanemalloc_stats_root) = [] {
   Root root;
   name_into(root.library, LANEMALLOC_VERSION);
@@ -43,7 +43,8 @@ LANEMALLOC_NOTE(lane_lanemalloc_stats_root);
 LANEMALLOC_NOTE(lanemalloc_stats_root);
 #endif
 
-// The same word, for hits that are compiled into programs (include/lanemalloc/pool.h).
+// The same word as thread_slot, for hits that are compiled into programs
+// (include/lanemalloc/pool.h).
 extern "C" {
 EXPORT extern thread_local Slot lane_thread_slot
     __attribute__((alias("_ZN10lanemalloc11thread_slotE")));
@@ -73,14 +74,14 @@ void read_options() {
 #endif
   OptionReader reader(options, &Linux::say);
   reader.read("lanemalloc_options", LANE_NAME(lanemalloc_options));
-  // Whoever gives a program more rights than its caller has does not want the caller's options.
+  // A program that runs with more rights than its caller does not take the caller's options.
   if (!Linux::runs_with_raised_privileges())
     reader.read("LANEMALLOC_OPTIONS", find_in_environment("LANEMALLOC_OPTIONS", environ));
   if (reader.must_stop()) abort();
   write_options();
 }
 
-// Tells whoever asked for an entry that cannot be had.
+// Tells the user if the requested entry is not available.
 void tell_entry() {
   const Entry entry = process_engine.entry();
   if (options.settings.choose_entry || entry == options.settings.entry) return;
@@ -93,8 +94,8 @@ void tell_entry() {
   Linux::say(line.data(), line.size());
 }
 
-// Tells why no figures come by the signal: somebody (nohup) has it ignored, or the program has a
-// handler.
+// Tells the user why the signal writes no figures: it is ignored (nohup does that), or the program
+// has a handler for it.
 void tell_signal() {
   Text line;
   line << "lanemalloc: stats=";
@@ -106,7 +107,7 @@ void tell_signal() {
   write_options();
 }
 
-// What shows after the call that was wrong: an object that is in a list twice.
+// Reports what shows only after the wrong call: an object that is in a list twice.
 void report_late(Verdict why, const void* pointer) {
   const bool is_in_list = why == Verdict::kListDamaged || why == Verdict::kFreedAlready;
   const Kind* kind = is_in_list ? process_engine.kind_at(pointer) : nullptr;
@@ -117,7 +118,8 @@ void report_late(Verdict why, const void* pointer) {
 }
 
 constinit std::atomic<uint32_t> forks_under_way{0};
-constinit bool is_sorted_out = false;  // of a child, before its handlers have come to ours
+// True if a child was sorted out before its fork handlers came to ours.
+constinit bool is_sorted_out = false;
 
 void before_fork() {
   forks_under_way.fetch_add(1, std::memory_order_relaxed);
@@ -126,7 +128,7 @@ void before_fork() {
 void after_fork_in_parent() {
   process_engine.after_fork_in_parent();
   process_engine.step_back(thread_slot);
-  // A child that was made by a handler of the fork has forgotten them.
+  // A child that a handler of the fork has made comes here too, and has forgotten the forks.
   uint32_t forks = forks_under_way.load(std::memory_order_relaxed);
   while (forks != 0 &&
          !forks_under_way.compare_exchange_weak(forks, forks - 1, std::memory_order_relaxed)) {
@@ -191,7 +193,7 @@ bool start_process_slowly() {
         return false;
       }
       if (good) tell_entry();
-      // From here on the engine serves; making keys may allocate.
+      // The engine serves from here on, so making keys may allocate.
       if (make_thread_keys()) process_engine.set_exit_watch(watch_end);
       break;
     }
@@ -277,7 +279,7 @@ void report_bad_pointer(const char* function, const void* pointer, Verdict why,
   const bool is_strange =
       why == Verdict::kOfKind || why == Verdict::kOfMalloc || why == Verdict::kNotOurs;
   if (expected != nullptr) {
-    // Two of one name are told apart by their addresses.
+    // If both have one name, their handles tell them apart.
     const KindOwner* real = why == Verdict::kOfKind ? process_engine.owner_of(pointer) : nullptr;
     const bool is_same =
         real != nullptr && real->type == expected->type && strcmp(real->name, expected->name) == 0;

@@ -4,7 +4,8 @@
 
 #include "engine/configs.h"
 
-// Every exported name goes through here: a build with a prefix lives beside another malloc.
+// Every exported name goes through this macro, so that a build with a prefix can live beside
+// another malloc.
 #if defined(LANEMALLOC_PREFIXED)
 #define LANE_NAME(name) lane_##name
 #else
@@ -16,7 +17,7 @@ namespace lanemalloc {
 extern constinit ProcessEngine process_engine;
 extern thread_local constinit Slot thread_slot;
 
-// Before the first use; cheap afterwards. False: no address space, try again later.
+// Called before the first use; cheap afterwards. False: there is no address space; try again later.
 bool start_process_slowly();
 extern constinit std::atomic<bool> process_started;
 FAST bool start_process() {
@@ -24,22 +25,22 @@ FAST bool start_process() {
   return LIKELY(process_started.load(std::memory_order_acquire)) || start_process_slowly();
 }
 
-// In a fork child where a handler of another library comes before ours and starts a thread: does
-// what ours would do. False: the child runs no handlers.
+// For a fork child in which a handler of another library runs before ours and starts a thread: does
+// what our handler would do. False: the child runs no handlers.
 bool sort_out_child_early();
 
 // The options in use.
 Options& process_options();
 
-// Tells the user of a bad pointer as the options say; returns unless they say abort. expected:
-// whose it should be; null: malloc's.
+// Reports a bad pointer as the options say, and returns unless they say abort. expected: the owner
+// that the object should have; null: malloc.
 SLOW void report_bad_pointer(const char* function, const void* pointer, Verdict why,
                              const KindOwner* expected = nullptr);
 SLOW void report_wrong_size(const char* function, const void* pointer, Bytes size, Bytes real,
                             const KindOwner& owner);
-// The same of a heap or pool that is none, or no more.
+// The same for a value that is not a heap or pool, or not any more.
 SLOW void report_dead_owner(const char* function, const void* owner, KindOwner::Type type);
-// The same of something else that a program hands in.
+// The same for anything else that a program passes.
 SLOW void report_misuse(const char* function, const void* pointer, const char* why);
 
 }  // namespace lanemalloc

@@ -1,5 +1,5 @@
-// Profiles: sampling is turned on and off, and what was sampled is written, when the program asks
-// for it or ends. Public declarations: include/lanemalloc/stats.h. Locking: none.
+// Profiles: turns sampling on and off, and writes what was sampled when the program asks for it or
+// ends. Public declarations: include/lanemalloc/stats.h. Locking: none.
 #include <errno.h>
 #include <string.h>
 #include <time.h>
@@ -51,12 +51,12 @@ void write_at_end(StackKind kind, const char* name) {
   Linux::say(line.data(), line.size());
 }
 
-// The tables of a program that is linked with -static are there only now (platform/unwind.cpp).
+// In a program that is linked with -static the tables are there only now (platform/unwind.cpp).
 [[gnu::constructor]] void program_has_tables() {
   if (process_options().seeing.sample.bytes != 0) start_sampling();
 }
 
-// Without a priority, so behind the one that registers a static program's tables.
+// This has no priority, so it runs after the constructor that registers a static program's tables.
 [[gnu::constructor]] void constructors_run() {
   has_constructed = true;
   if (sampling_since == 0 && process_options().seeing.sample.bytes != 0 && start_process())

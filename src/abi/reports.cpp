@@ -1,5 +1,5 @@
-// Reports: figures that a process writes by itself, at its end or when a signal comes; and the
-// options as a reader sees and sets them.
+// Reports: the figures that a process writes by itself, at its end or when a signal comes; and the
+// options, as a reader sees and sets them.
 // Locking: none. Reports may run in a handler.
 #include <errno.h>
 #include <signal.h>
@@ -19,7 +19,7 @@ void on_signal(int) {
 }
 
 constinit Relaxed<uint32_t> watched = 0;
-constinit struct sigaction before_watched{};  // of that signal
+constinit struct sigaction before_watched{};  // the signal's action before
 
 bool is_default(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;

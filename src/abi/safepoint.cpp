@@ -1,6 +1,6 @@
 // Deferred frees and readers. Public declarations: include/lanemalloc/safepoint.h.
 //
-// A deferred free contains the store into the lane's ring only; what follows is a jump to a
+// A deferred free contains only the store into the lane's ring. What follows it is a jump to a
 // function out of line.
 #include "lanemalloc/safepoint.h"
 
@@ -33,14 +33,14 @@ void call(void* function, void** objects, size_t n) {
   for (size_t i = 0; i < n; ++i) reinterpret_cast<void (*)(void*)>(function)(objects[i]);
 }
 
-// --- The ends of threads that have registered readers: a key of their own, since such a thread may
-// never allocate.
+// --- The ends of threads that have registered readers. They have a key of their own, since such a
+// thread may never allocate.
 
-constinit std::atomic<uint64_t> ends_key{0};  // the key's number + 1; 0: none yet
+constinit std::atomic<uint64_t> ends_key{0};  // the key's number + 1; 0: there is none yet
 
 void* rounds(uintptr_t n) { return reinterpret_cast<void*>(n); }
 
-// Destructors of other keys come later, and in later rounds: these may begin sections too.
+// Destructors of other keys run later, and in later rounds, and may begin sections too.
 void thread_ends(void* rounds_left) {
   const auto left = reinterpret_cast<uintptr_t>(rounds_left) - 1;
   const uint64_t key = ends_key.load(std::memory_order_relaxed);
@@ -48,7 +48,7 @@ void thread_ends(void* rounds_left) {
     pthread_setspecific(static_cast<pthread_key_t>(key - 1), rounds(left));
 }
 
-// Without a key nobody notices how the thread ends, and its sections last.
+// Without a key nothing notices the end of the thread, and its sections last.
 void watch_end() {
   uint64_t key = ends_key.load(std::memory_order_relaxed);
   if (key == 0) {

@@ -1,4 +1,4 @@
-// What was counted, for programs: lane_stats() and its texts, the C library's mallinfo, malloc_info
+// What was counted, for programs: lane_stats() and its texts; the C library's mallinfo, malloc_info
 // and malloc_stats; and everything by name. Public declarations: include/lanemalloc/stats.h;
 // malloc.h. Locking: none; each caller has figures of its own.
 #include "lanemalloc/stats.h"
@@ -15,8 +15,8 @@ namespace lanemalloc {
 
 namespace {
 
-// As many threads at once, and handlers one above the other. What nobody has asked for costs no
-// memory.
+// kPlaces callers may have figures at once: threads, and handlers one above the other. A place that
+// no caller has used costs no memory.
 struct Place {
   std::atomic<bool> taken{false};
   Statistics statistics{};
@@ -26,7 +26,7 @@ constinit Place places[kPlaces];
 
 Place& take_place() {
   for (unsigned i = 0;; i = (i + 1) % kPlaces) {
-    // acquire: who had it is done with it. Pairs with [place.release].
+    // acquire: the caller before is done with the place. Pairs with [place.release].
     if (!places[i].taken.exchange(true, std::memory_order_acquire)) return places[i];
     Linux::pause();
   }
@@ -89,7 +89,7 @@ size_t write(void (*writer)(const lane_statistics&, const Sink&), char* text, si
 
 // --- Names. "options.decay_ms" | "stats.live_bytes" | "contention.depot.failures", in this order.
 
-// Behind the prefix; null: it is another.
+// What follows the prefix; null: the name has another prefix.
 const char* without(const char* prefix, const char* name) {
   for (; *prefix != '\0'; ++prefix, ++name)
     if (*prefix != *name) return nullptr;
@@ -143,7 +143,7 @@ class Names {
  private:
   static constexpr size_t kMost = 160;
 
-  // Two may make them at once: both write the same.
+  // Two threads may make the names at once; both write the same.
   void make() {
     size_t n = 0;
     auto add = [&](const char* first, const char* second, const char* third) {

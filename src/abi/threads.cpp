@@ -1,20 +1,21 @@
-// pthread_create as the C library has it; and beside the first thread that a program starts one of
-// ours, which returns memory while the program is idle. Why here, and so:
-// docs/design/0015-a-scavenger-of-the-c-library.md.
-// Locking: others_lock, for the list of threads and for what becomes of ours; never taken in
-// malloc, free or a fork. Nothing of others is called while it is held: another library's
-// pthread_create may start threads of its own, and come here again.
+// pthread_create as the C library has it. Beside the first other thread of a program it starts the
+// scavenger, a thread of ours that returns memory while the program is idle.
+// docs/design/0015-a-scavenger-of-the-c-library.md says why this is done here, and in this way.
+// Locking: others_lock, for the list of threads and for the state of the scavenger. It is never
+// taken in malloc, free or a fork. No function of another library's is called while it is held:
+// another library's pthread_create may start threads of its own, and come here again.
 //
-//   the program's first other thread starts   ours starts just before it
-//   the last one ends                         ours ends first, and is waited for: the process has
-//                                             one thread again
-//   one may not start (a limit of threads)    ours makes room
-//   all have ended without a word             ours finds out, and ends by itself
-//   a child of fork                           has none, until it starts a thread itself
+//   the program's first other thread starts   the scavenger starts just before it
+//   the last other thread ends                the scavenger ends first, and is waited for: the
+//                                             process has one thread again
+//   one may not start (a limit of threads)    the scavenger makes room
+//   all others have ended without a word      the scavenger finds out, and ends by itself
+//   a child of fork                           has no scavenger until it starts a thread itself
 //
-// It is a thread of the C library's like any other: setuid and its kin reach it, debuggers show it,
-// exec and exit end it. It is only ever made inside pthread_create, so nothing that malloc may be
-// called from (handlers, locks of the C library's, a child by vfork) is ever in the way.
+// The scavenger is a thread of the C library's like any other: setuid and its kin reach it,
+// debuggers show it, exec and exit end it. It is made only inside pthread_create. So no place from
+// which malloc may be called (handlers, locks of the C library's, a child by vfork) is ever in the
+// way.
 #include "abi/threads.h"
 
 #include <dlfcn.h>
@@ -30,7 +31,7 @@
 #include <new>
 #include <utility>
 
-// In a static program the C library's own; else not there.
+// In a static program this is the C library's own; otherwise it is not there.
 extern "C" int __pthread_create(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)
     __attribute__((weak));
 extern "C" size_t __pthread_get_minstack(const pthread_attr_t*) noexcept __attribute__((weak));
@@ -45,7 +46,8 @@ namespace {
 
 using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
 
-// Has the linker of a static program take the C library's __pthread_create, which this needs.
+// Makes the linker of a static program take the C library's __pthread_create, which this file
+// needs.
 [[gnu::used]] constexpr auto kNeedsThreads = &thrd_create;
 
 Create next_create() {
@@ -67,55 +69,55 @@ constinit std::atomic<bool> has_keys{false};
 struct Other {
   void* (*run)(void*);
   void* argument;
-  std::atomic<uint32_t> thread;  // its number with the system; 0: it does not run yet
+  std::atomic<uint32_t> thread;  // the system's number for it; 0: it does not run yet
   Other* next;
   Other* previous;
 };
 constinit Other main_thread{};  // is in no list
 
-// What becomes of our thread is one thread's business at a time. Who finds it so goes on; the one
-// looks again afterwards.
+// Only one thread at a time starts or ends the scavenger. A thread that finds kChanging goes on;
+// the one that changes it looks again afterwards.
 enum class Ours : uint8_t { kNone, kChanging, kRuns };
 
 constinit pthread_mutex_t others_lock = PTHREAD_MUTEX_INITIALIZER;
 constinit Other* first_other = nullptr;
 constinit uint32_t others = 0;
-// Of threads that have ended, for those that start next. A free by a thread that ends would go to
-// another lane.
+// Records of threads that have ended, for threads that start next. If a thread freed its own record
+// at its end, the free would go to another lane.
 constexpr uint32_t kMostSpares = 64;
 constinit Other* first_spare = nullptr;
 constinit uint32_t spares = 0;
 constinit Ours ours = Ours::kNone;
 constinit pthread_t scavenger{};
-constinit std::atomic<uint32_t> scavenger_id{0};  // with the system
-constinit pid_t home = 0;                         // the process that all this is true of
-// A thread may not start while ours runs: until one ends
+constinit std::atomic<uint32_t> scavenger_id{0};  // the system's number for it
+constinit pid_t home = 0;                         // the process that all this describes
+// A thread cannot start while the scavenger runs: true until a thread ends
 constinit bool makes_room = false;
 constinit std::atomic<bool> main_has_ended{false};
 
-// Milliseconds: when the process came to have other threads, and when it was alone again.
+// In milliseconds: when the process got other threads, and when it was alone again.
 constinit uint64_t others_since = 0;
 constinit uint64_t alone_since = 0;
-constinit uint32_t most_others = 0;  // at once, since it was alone
-// In a row that it had others for less than a period of the scavenger's
+constinit uint32_t most_others = 0;  // the most at once, since it was alone
+// How often in a row the process had others for less than a period of the scavenger's
 constinit uint32_t short_times = 0;
-constinit uint32_t most_in_them = 0;  // at once, in those times
+constinit uint32_t most_in_them = 0;  // the most at once, in those times
 
-// In a child, which is another process, as far as the system tells.
+// True in a child, which is another process, as far as the system tells.
 bool is_elsewhere() {
   const pid_t now = getpid();
   return now > 0 && now != home;
 }
 
-// Holds others_lock. Handlers wait, for they may start threads too.
+// Holds others_lock. Signals are blocked meanwhile, since handlers may start threads too.
 class Guard {
  public:
   Guard() {
     sigset_t all;
     sigfillset(&all);
-    // The C library leaves out of this what its own setuid needs.
+    // The C library leaves out the signals that its own setuid needs.
     pthread_sigmask(SIG_SETMASK, &all, &mask_);
-    // A child that has run no fork handlers, or not ours yet.
+    // True in a child that has run no fork handlers, or not ours yet.
     is_new_ = is_elsewhere();
     if (UNLIKELY(is_new_) && !sort_out_child_early()) forget_other_threads();
     pthread_mutex_lock(&others_lock);
@@ -125,7 +127,7 @@ class Guard {
     pthread_mutex_unlock(&others_lock);
     pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
   }
-  // The process is a child: the list was another process's, and is empty now.
+  // True if the process is a child: the list was another process's, and is empty now.
   bool found_new_process() const { return is_new_; }
 
  private:
@@ -133,7 +135,7 @@ class Guard {
   bool is_new_;
 };
 
-// others_lock is held, in all of these.
+// The caller of any of these holds others_lock.
 void add(Other& other) {
   other.previous = nullptr;
   other.next = first_other;
@@ -172,7 +174,8 @@ bool keep(Other& other) {
   return true;
 }
 
-// Threads that have ended by the raw system call tell nobody. others_lock is not held.
+// Takes those threads out of the list that have ended by the raw system call, without a word.
+// others_lock is not held.
 void remove_those_gone() {
   Other* gone = nullptr;
   {
@@ -189,10 +192,11 @@ void remove_those_gone() {
   while (gone != nullptr) LANE_NAME(free)(std::exchange(gone, gone->next));
 }
 
-// Of our thread: the others are gone, so nobody will end it. False: there are some again.
+// The scavenger calls this when the others are gone, so that no thread will end it. True: it ends.
+// False: there are others again.
 bool leaves() {
   const Guard guard;
-  if (ours != Ours::kRuns) return true;  // somebody waits for its end
+  if (ours != Ours::kRuns) return true;  // a thread waits for its end
   if (others != 0) {
     process_engine.scavenger_begins();
     return false;
@@ -204,7 +208,7 @@ bool leaves() {
 }
 
 void* scavenge(void*) {
-  // What the C library frees for it at its end is no reason for a lane of its own.
+  // What the C library frees for this thread at its end is no reason for a lane of its own.
   thread_slot.store(&exited_gate, std::memory_order_relaxed);
   scavenger_id.store(Linux::thread_id(), std::memory_order_relaxed);
   do process_engine.scavenge();
@@ -223,8 +227,8 @@ size_t least_stack(const pthread_attr_t& attributes) {
   return told > 0 ? static_cast<size_t>(told) : 0;
 }
 
-// It runs wherever the process may, and as an ordinary thread, whatever the caller has chosen for
-// itself.
+// The scavenger runs wherever the process may, and as an ordinary thread, whatever the caller has
+// chosen for itself.
 bool set_attributes(pthread_attr_t& attributes) {
   cpu_set_t cpus;
   if (sched_getaffinity(getpid(), sizeof cpus, &cpus) == 0 &&
@@ -233,7 +237,7 @@ bool set_attributes(pthread_attr_t& attributes) {
   return pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED) == 0;
 }
 
-// With a small stack, unless the C library finds that too small.
+// Uses a small stack, unless the C library finds that too small.
 int create_scavenger(pthread_attr_t& attributes) {
   constexpr size_t kOwnStack = 64 << 10;
   size_t usual = 0;
@@ -246,7 +250,7 @@ int create_scavenger(pthread_attr_t& attributes) {
   return result;
 }
 
-// False: it may not start now.
+// False: the scavenger cannot start now.
 bool start_scavenger() {
   sigset_t all, mask;
   sigfillset(&all);
@@ -263,9 +267,9 @@ bool start_scavenger() {
   return result == 0;
 }
 
-// Afterwards the kernel does not count it any more either.
+// Afterwards the kernel does not count the thread any more, either.
 void end_scavenger() {
-  constexpr int kMostLooks = 10000;  // where the system does not tell
+  constexpr int kMostLooks = 10000;  // if the system does not tell
   process_engine.stop_scavenger();
   pthread_join(scavenger, nullptr);
   for (int i = 0;
@@ -274,11 +278,11 @@ void end_scavenger() {
   process_engine.scavenger_is_gone();
 }
 
-// A program that starts one thread after the other, each soon gone, would pay for one of ours each
-// time; and so would one that starts several at once, again and again. After some such times ours
-// waits until there are more threads at once than in any of them, or until a thread starts or ends
-// a period later. Till then frees give memory back. Several threads may be workers that stay: for
-// them it takes more.
+// A program may start one thread after the other, each soon gone, or several at once, again and
+// again. It would pay for a scavenger each time. After some such times the scavenger starts only
+// once there are more threads at once than in any of them, or if a thread starts or ends a period
+// later. Until then frees give memory back. Several threads may be workers that stay: for them it
+// takes more such times.
 bool is_worth_while() {
   constexpr uint32_t kSome = 8;
   constexpr uint32_t kMany = 64;
@@ -286,7 +290,7 @@ bool is_worth_while() {
          Linux::now_ms() - alone_since >= process_engine.scavenger_period_ms();
 }
 
-// Whether ours is to be started or ended, and by the caller.
+// Whether the caller must start or end the scavenger.
 enum class Step : uint8_t { kNone, kStart, kEnd };
 Step next_step(const Guard&) {
   Step step = Step::kNone;
@@ -302,7 +306,7 @@ void became(Ours state) {
   ours = state;
 }
 
-// Takes the step, and those that have become due meanwhile. others_lock is not held.
+// Takes the step, and then those that have become due meanwhile. others_lock is not held.
 void take(Step step) {
   while (step != Step::kNone) {
     bool runs = false;
@@ -317,7 +321,7 @@ void take(Step step) {
   }
 }
 
-// change(guard): false: ours is not to be looked after.
+// change(guard) returns false if the scavenger is not to be looked after.
 template <class Change>
 void look_after_ours(Change change) {
   const int saved = errno;
@@ -333,12 +337,13 @@ void look_after_ours(Change change) {
   errno = saved;
 }
 
-// Where the number of threads is limited, ours must not be the one too many. False: it was not.
+// If the number of threads is limited, the scavenger must not be the one too many. False: it was
+// not.
 bool make_room() {
   {
     const Guard guard;
     if (ours != Ours::kRuns) return false;
-    // Without ours, too, there would be more than may be.
+    // Without the scavenger, too, there would be more than are allowed.
     if (rlimit limit; getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur < others + 1)
       return false;
     ours = Ours::kChanging;
@@ -370,7 +375,7 @@ Other* begin(void* (*run)(void*), void* argument) {
 void end(Other& other) {
   bool is_kept = false;
   look_after_ours([&](const Guard& guard) {
-    // It was in the list, which has been freed
+    // It was in the list that has been freed
     if ((is_kept = guard.found_new_process())) return false;
     remove(other);
     is_kept = keep(other);
@@ -379,13 +384,14 @@ void end(Other& other) {
   if (!is_kept) LANE_NAME(free)(&other);
 }
 
-// The keys' destructors run after the destructors of C++ thread_local objects; what other keys'
+// The keys' destructors run after the destructors of C++ thread_local objects. What other keys'
 // destructors free or allocate later goes to the overflow lanes.
 void thread_ends(void* slot) { process_engine.thread_exits(*static_cast<Slot*>(slot)); }
 void other_ends(void* given) {
   auto& other = *static_cast<Other*>(given);
   if (&other != &main_thread) return end(other);
-  // What is left may end without a word, and the process with it: from now on ours looks each time.
+  // The threads that are left may end without a word, and the process with them. So from now on the
+  // scavenger looks each time.
   main_has_ended.store(true, std::memory_order_relaxed);
   process_engine.wake_scavenger();
 }
@@ -396,11 +402,11 @@ void* thread_starts(void* given) {
   void* const argument = other.argument;
   other.thread.store(Linux::thread_id(), std::memory_order_relaxed);
   watch_end_of_thread();
-  if (pthread_setspecific(count_key, &other) != 0) end(other);  // nobody would tell of its end
+  if (pthread_setspecific(count_key, &other) != 0) end(other);  // nothing would tell of its end
   return run(argument);
 }
 
-// Of our thread, at each pass. True: it is to look again.
+// The scavenger calls this at each pass. True: it must look again.
 bool others_may_be_gone() {
   remove_those_gone();
   const Guard guard;
@@ -433,7 +439,7 @@ void look_after_scavenger() {
 
 void forget_other_threads() {
   process_engine.scavenger_is_gone();
-  // Else somebody who is not here was changing the list.
+  // False: a thread that is not in this process was changing the list.
   const bool is_whole = pthread_mutex_trylock(&others_lock) == 0;
   others_lock = PTHREAD_MUTEX_INITIALIZER;
   Other* list = is_whole ? first_other : nullptr;
@@ -456,7 +462,7 @@ extern "C" EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* at
                                      void* (*run)(void*), void* argument) noexcept {
   const Create create = next_create();
   if (create == nullptr) return ENOSYS;
-  // A child that has its parent's memory (vfork) is not to change what is true of the parent.
+  // A child that has its parent's memory (vfork) must not change what is true of the parent.
   const bool is_guest =
       thread_slot.load(std::memory_order_relaxed) == &exited_gate && is_elsewhere();
   Other* other = nullptr;

@@ -1,6 +1,7 @@
-// vfork, and clone where the child has the parent's memory and thread-local storage: while such a
-// child may allocate, the slot that both have is closed (docs/design/0005-fork.md). In an object of
-// its own: a program that is linked statically and never asks for them has the C library's.
+// vfork, and clone if the child has the parent's memory and thread-local storage. While such a
+// child may allocate, the slot that both have is closed (docs/design/0005-fork.md). This file is an
+// object of its own: a program that is linked statically and never asks for these functions has the
+// C library's.
 // Locking: none.
 #include <errno.h>
 #include <sched.h>
@@ -17,7 +18,7 @@ extern "C" {
 [[gnu::used, gnu::visibility("hidden")]] Gate* lanemalloc_vfork_begins() {
   return process_engine.close_slot(thread_slot);
 }
-// In the parent, once the child has ended or executed a program.
+// Runs in the parent, once the child has ended or executed a program.
 [[gnu::used, gnu::visibility("hidden")]] pid_t lanemalloc_vfork_ends(Gate* gate, ssize_t result) {
   process_engine.open_slot(thread_slot, gate);
   if (result >= 0) return static_cast<pid_t>(result);
@@ -27,11 +28,11 @@ extern "C" {
 
 LANEMALLOC_VFORK(vfork, lanemalloc_vfork_begins, lanemalloc_vfork_ends);
 
-// The C library's, under a name that nobody replaces.
+// The C library's clone, under a name that no program replaces.
 int __clone(int (*run)(void*), void* stack, int flags, void* argument, ...);
 
-// Where the parent goes on at once the slot stays closed for good, since nothing tells when the
-// child is over: the thread works in overflow lanes from then on.
+// If the parent goes on at once, the slot stays closed for good, since nothing tells when the child
+// is over. The thread works in overflow lanes from then on.
 EXPORT int clone(int (*run)(void*), void* stack, int flags, void* argument, ...) {
   va_list more;
   va_start(more, argument);

@@ -1,25 +1,26 @@
 // Arena: what the functions of include/lanemalloc/arena.h do beyond a hit. Called by:
-// abi/arena.cpp. Locking: none; an arena has one thread at a time.
+// abi/arena.cpp. Locking: none; only one thread at a time uses an arena.
 //
 //   lane_arena --blocks--> [older | piece | piece | next .. end) --older--> [older | piece ..]
 //              --> .. --> null
 //              --large---> [older, its number | piece] --> ..     each with memory of its own
 //              --ends----> [older, function, object] --> ..       pieces themselves
 //
-// Blocks are objects like any others: lanes hand them out and take them back, and thread exit, fork
-// and the scavenger treat them as such. They are linked as Engine::free_chain() wants them.
+// An arena's blocks are objects like any others: lanes hand them out and take them back, and thread
+// exit, fork and the scavenger treat them as such. They are linked as Engine::free_chain() needs
+// them.
 #pragma once
 
 #include "engine/engine.h"
 #include "lanemalloc/arena.h"
 
-struct lane_arena_block : lanemalloc::Object {};  // next: the older one
+struct lane_arena_block : lanemalloc::Object {};  // next: the older block
 
 struct alignas(lanemalloc::kGranule) lane_arena_large {
   lane_arena_large* older;
-  size_t number;  // large pieces that the arena had made, with this one
-  char* piece;    // behind this, and aligned
-  size_t bytes;   // with this
+  size_t number;  // how many large pieces the arena has made, up to this one
+  char* piece;    // behind this struct, and aligned
+  size_t bytes;   // with this struct
 };
 
 struct lane_arena_end {
@@ -40,7 +41,7 @@ class Arena {
   Arena(lane_arena& arena, Engine<P>& engine, Slot& slot)
       : arena_(arena), engine_(engine), slot_(slot) {}
 
-  // False: no such block size; nothing changed.
+  // False: the block size is not allowed, and nothing has changed.
   static bool start(lane_arena& arena, Bytes block_size) {
     if (block_size == 0) block_size = kDefaultBlock;
     if (block_size < kLeastBlock || block_size > kMostBlock) return false;
@@ -49,7 +50,7 @@ class Arena {
     return true;
   }
 
-  // Null: no memory; the arena is as before.
+  // Null: there is no memory, and the arena is as before.
   void* allocate(Bytes size) { return allocate_aligned(kGranule, size); }
   // alignment: a power of two.
   void* allocate_aligned(Bytes alignment, Bytes size);
@@ -60,7 +61,7 @@ class Arena {
   lane_arena_checkpoint mark() const {
     return {arena_.blocks, arena_.next, arena_.large_made, arena_.ends};
   }
-  // False: a checkpoint that the arena does not know; nothing changed.
+  // False: the arena does not know the checkpoint, and nothing has changed.
   bool rewind(const lane_arena_checkpoint& to);
   void reset();
   void destroy();
@@ -75,7 +76,7 @@ class Arena {
   }
   Bytes room() const { return static_cast<Bytes>(arena_.end - arena_.next); }
 
-  // The piece lies in the newest block, and has room.
+  // The piece lies in the newest block, which has room for it.
   void* take(char* piece, Bytes size) {
     arena_.next = aligned(piece + size, kGranule);
     return piece;
@@ -189,7 +190,7 @@ void* Arena<P>::reallocate(void* piece, Bytes old_size, Bytes size) {
   return copy;
 }
 
-// The newest large piece: in place, or moved by the kernel, where that can be.
+// Resizes the newest large piece: in place, or moved by the kernel if that is possible.
 template <class P>
 void* Arena<P>::resize_large(Bytes size) {
   lane_arena_large* large = arena_.large;
@@ -250,14 +251,14 @@ bool Arena<P>::knows(const lane_arena_checkpoint& point) const {
   const lane_arena_block* block = arena_.blocks;
   while (block != point.block && block != nullptr) block = older(block);
   if (block == nullptr) return point.block == nullptr;
-  // Nothing lies behind the next piece of the newest block: what did has been given back.
+  // In the newest block nothing lies behind arena_.next: what lay there has been given back.
   const Bytes most = block == arena_.blocks ? static_cast<Bytes>(arena_.next - begin(arena_.blocks))
                                             : arena_.block_size - sizeof(lane_arena_block);
   const auto place = static_cast<Bytes>(point.next - begin(point.block));
   return place <= most && place % kGranule == 0;
 }
 
-// A function may use the arena, and register others.
+// A function may use the arena, and may register other functions.
 template <class P>
 void Arena<P>::call_ends(const lane_arena_end* until) {
   while (arena_.ends != until && arena_.ends != nullptr) {
@@ -272,7 +273,7 @@ void Arena<P>::free_large_after(size_t number) {
   while (arena_.large != nullptr && arena_.large->number > number) free_large(arena_.large);
 }
 
-// The newest.
+// large: the newest one.
 template <class P>
 void Arena<P>::free_large(lane_arena_large* large) {
   arena_.large = large->older;
@@ -282,7 +283,7 @@ void Arena<P>::free_large(lane_arena_large* large) {
   if (UNLIKELY(verdict != Verdict::kGood)) engine_.world().report(verdict, large);
 }
 
-// All but one block.
+// Frees all blocks but the newest, and empties that one.
 template <class P>
 void Arena<P>::free_all_but_one() {
   if (arena_.blocks == nullptr) return;
@@ -295,7 +296,7 @@ void Arena<P>::free_all_but_one() {
   free_blocks(rest, n);
 }
 
-// What lies behind `next` in the block, and all newer blocks.
+// Gives back what lies behind `next` in the block, and all newer blocks.
 template <class P>
 void Arena<P>::free_after(lane_arena_block* block, char* next) {
   lane_arena_block* const newest = arena_.blocks;

@@ -1,25 +1,27 @@
-// Heap: memory that is counted, limited and given back together. A kind (slab/kind.h) for each size
-// that the heap uses, made when it is first asked for; large objects are looked for where all
-// memory is described. Child heaps are charged to their parents.
-// Called by: abi/heaps.cpp. Locking: none but the lanes'; the list of children changes and is read
+// Heap: memory that is counted, limited and given back together. A heap has a kind (slab/kind.h)
+// for each size that it uses, made when the size is first requested. Its large objects are found in
+// the page map. What a child heap takes is charged to its parent, too.
+// Called by: abi/heaps.cpp. Locking: none but the lanes'. The list of children is changed and read
 // in a turn of the engine's (in_turn).
 //
-// Hits are compiled into the program (include/lanemalloc/heap.h); what they do not do begins here.
+// Hits are compiled into the program (include/lanemalloc/heap.h). What a hit does not do begins
+// here.
 //
 //   parent <--- heap --- children
 //                |---- kinds by size ----> bins in the lanes' tables
 //                |---- large objects, by their blocks
 //                '---- budget ---> the parent's budget
 //
-// With checked=1 an object ends with its size as it was asked for, and pattern from there on: a
-// wrong size and a byte behind the object show when it is freed.
+// With checked=1 the last word of an object holds the size that was requested, and a pattern fills
+// the bytes between the requested ones and that word. So a wrong size, or a byte written behind the
+// object, shows when the object is freed.
 //
 // Source: MoarVM's fixed-size allocator (docs/seeds.md).
 #pragma once
 
 #include "engine/engine.h"
 
-struct lane_heap;  // a Heap, to programs
+struct lane_heap;  // what programs call a Heap
 
 namespace lanemalloc {
 
@@ -28,17 +30,17 @@ struct HeapCount {
   uint64_t slab_bytes;      // with large objects
 };
 
-// What is wrong with a free, besides the verdict.
+// What free() finds wrong.
 struct HeapFree {
   Verdict verdict;
-  Bytes asked = 0;  // with kWrongSize: what the object was asked for with, or has
+  Bytes asked = 0;  // with kWrongSize: the size that was requested, or that the object has
 };
 
 template <class P>
 class Heap {
  public:
   using SoftLimit = void (*)(lane_heap* heap, Bytes used, void* argument);
-  // A place for a kind, and back.
+  // Takes a place for a kind, and gives it back.
   struct KindSource {
     void* (*take)();
     void (*give)(void* kind);
@@ -46,22 +48,22 @@ class Heap {
 
   Heap(Engine<P>& engine, KindSource source, const char* name, Heap* parent);
   bool start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, Slot& slot);
-  // Makes the frees that wait for a safepoint. Then everything in it goes, and its child heaps;
-  // `gone(heap)` is told of each heap that is no more. Returns how many objects there were.
+  // Makes the frees that wait for a safepoint. Then destroys everything in the heap, and its child
+  // heaps. Calls gone(heap) for each heap that is no more. Returns how many objects there were.
   template <class Gone>
   uint64_t end(Slot& slot, Gone gone);
 
   // alignment: a power of two.
   void* allocate(Bytes size, Bytes alignment, Slot& slot);
   void* allocate_zeroed(Bytes size, Slot& slot);
-  // p is good (find).
+  // p is a live object of this heap (find).
   void* reallocate(void* p, Bytes size, Slot& slot);
 
-  // size: what it was last asked for with; kUnknown if the caller does not say.
+  // size: what was last requested for the object; kUnknown if the caller does not say.
   static constexpr Bytes kUnknown = ~Bytes{0};
   HeapFree free(void* p, Bytes size, Slot& slot);
-  // As the owner of a lane or by the CPU, of at most kSmallMax bytes. Null or false: nothing has
-  // changed. By what may be a handle.
+  // For the owner of a lane, or by CPU; at most kSmallMax bytes. `handle` may be any value. Null or
+  // false: nothing has changed.
   FAST static void* allocate_quickly(Engine<P>& engine, Handle handle, Bytes size, Slot& slot) {
     return engine.take_quickly_of(HeapHit{handle, static_cast<uint32_t>(small_index(size))}, slot);
   }
@@ -75,12 +77,12 @@ class Heap {
            free_quickly(engine, p, *kind, slot);
   }
 
-  // As many of the first objects as are good and small; the next one, if there is any, is to be
-  // freed by itself.
+  // Frees the first objects, up to one that is not good or not small. Returns how many it freed.
+  // The caller frees the next one, if there is one, by itself.
   size_t free_batch(void** objects, size_t n, Slot& slot) {
     return is_checked_ ? 0 : engine_.free_batch_of(owner_, objects, n, slot);
   }
-  // As malloc's free: what lies in a slab of ours is taken for an object.
+  // As in malloc's free, what lies in a slab of this heap is taken for an object.
   FAST bool is_surely_good(const void* p, Bytes size) const {
     const Kind* kind = engine_.kind_at(p);
     return !is_checked_ && kind != nullptr && kind->owner == &owner_ &&
@@ -90,12 +92,12 @@ class Heap {
   HeapFree look_at(const void* p, Bytes size) const;
   // Whether p is a live object of this heap.
   Verdict find(const void* p) const;
-  // Of one that is.
+  // p is a live object of this heap.
   Bytes usable_size(const void* p) const;
 
   bool set_limits(Bytes soft, Bytes hard);
-  // Calls visit(object, usable size) for each live object until it returns other than 0. False: no
-  // memory for notes.
+  // Calls visit(object, usable size) for each live object, until a call returns a value other than
+  // 0. False: there is no memory for notes.
   template <class Visitor>
   bool walk(Slot& slot, Visitor visit);
   HeapCount count(Slot& slot);
@@ -158,7 +160,7 @@ class Heap {
 
   Heap* children_ = nullptr;
   Heap* sibling_ = nullptr;
-  std::atomic<uint64_t> larges_{0};  // at least as many as there are
+  std::atomic<uint64_t> larges_{0};  // never fewer than there are
   std::atomic<Bytes> large_bytes_{0};
 };
 

@@ -53,7 +53,7 @@ bool Heap<P>::set_limits(Bytes soft, Bytes hard) {
 
 // --- Allocating.
 
-// Null without memory. Two threads may make it at once; one of them is first.
+// Null: there is no memory. Two threads may make the kind at once; the first one's is used.
 template <class P>
 Kind* Heap<P>::kind_for(unsigned index) {
   std::atomic<Kind*>& place = kinds_[index];
@@ -68,7 +68,7 @@ Kind* Heap<P>::kind_for(unsigned index) {
   made->budget = &budget_;
   made->owner = &owner_;
   made->slot = owner_.slot;
-  // release: who finds the kind sees it whole. Pairs with [kinds.acquire].
+  // release: a thread that finds the kind sees it whole. Pairs with [kinds.acquire].
   if (!place.compare_exchange_strong(kind, made, std::memory_order_release,
                                      std::memory_order_acquire)) {
     source_.give(memory);
@@ -103,8 +103,8 @@ template <class P>
 void* Heap<P>::allocate_once(Bytes size, Bytes alignment, Slot& slot) {
   Bytes whole = size;
   if (alignment > kGranule) {
-    // Of the sizes up to 1 KiB each multiple of the alignment is one; beyond, a class of malloc's
-    // may have to be looked for.
+    // Up to 1 KiB each multiple of the alignment is a size of some kind. Beyond that, a class of
+    // malloc's that fits may have to be found.
     whole = round_up(size, alignment);
     if (whole < size || alignment > kBlockSize) return allocate_large(size, alignment, slot);
     if (whole > kSmallMax) whole = size_of(aligned_class_of(size, alignment));
@@ -115,7 +115,7 @@ void* Heap<P>::allocate_once(Bytes size, Bytes alignment, Slot& slot) {
   return kind != nullptr ? engine_.allocate_of(*kind, slot) : nullptr;
 }
 
-// The heap whose limit stands in the way of an object of the size; null if none does.
+// Returns the heap whose limit refuses an object of this size; null if no limit does.
 template <class P>
 Heap<P>* Heap<P>::refuser(Bytes size) {
   const Bytes real = size <= kSlabMax ? table_size(table_index(size)) : bytes_of(blocks_for(size));
@@ -124,9 +124,9 @@ Heap<P>* Heap<P>::refuser(Bytes size) {
   return nullptr;
 }
 
-// What it and its children keep and do not use goes back, and is not charged any more. In a turn,
-// so that no child comes or goes meanwhile; a handler that may not wait for one does without the
-// children.
+// Gives back what this heap and its children keep and do not use, so that it is not charged any
+// more. Runs in a turn, so that no child comes or goes meanwhile. A handler that may not wait for a
+// turn leaves the children out.
 template <class P>
 void Heap<P>::gather_tree(Slot& slot) {
   const bool done = engine_.in_turn(slot, [&] {
@@ -212,7 +212,7 @@ Bytes Heap<P>::usable_size(const void* p) const {
   return size <= real - kTail ? size : real - kTail;
 }
 
-// With checked=1: the size at the end, and pattern between.
+// With checked=1: writes the size at the end of the object, and the pattern before it.
 template <class P>
 void Heap<P>::sign(void* p, Bytes size) {
   const Kind* kind = engine_.kind_at(p);
@@ -241,8 +241,8 @@ HeapFree Heap<P>::check_signature(const void* p, Bytes size) const {
 
 template <class P>
 void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
-  // Charged once the memory is there: what cannot be had raises no peak, passes no soft limit, and
-  // takes no room from other threads.
+  // The budget is charged once the memory is there. So memory that is not available raises no peak,
+  // passes no soft limit, and takes no room from other threads.
   const Bytes bytes = bytes_of(blocks_for(size));
   if (bytes < size || !budget_.may_take(bytes)) return nullptr;
   larges_.fetch_add(1, std::memory_order_relaxed);
@@ -280,8 +280,8 @@ void Heap<P>::free_large(void* p, Slot& slot) {
   larges_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// There is no list of them: they are looked for where all memory is described, so neither a handler
-// nor a fork meets one half changed.
+// Large objects are in no list. They are found in the page map, so neither a handler nor a fork
+// meets a list that is half changed.
 template <class P>
 template <class Visitor>
 void Heap<P>::for_each_large(Visitor visit) {
@@ -346,7 +346,7 @@ uint64_t Heap<P>::end(Slot& slot, Gone gone) {
   while (children_ != nullptr) objects += children_->end(slot, gone);
   engine_.make_calls_of(reinterpret_cast<void*>(owner_.handle), slot);
   owner_.its_handle().store(0, std::memory_order_relaxed);
-  engine_.relabel(owner_, 0);  // the place may be another heap's soon
+  engine_.relabel(owner_, 0);  // the place may soon be another heap's
   leave_parent(slot);
   for_each_large([&](void* p) {
     ++objects;

@@ -1,13 +1,13 @@
-// What a pool with a source of its own does: it only caches objects that it imports. Included by
-// pool_work.h only.
-// Locking: a lane's list belongs to who is inside; the shelf to who has the pool's lock. The
-// program's two functions are called outside both.
+// What a pool with a source of its own does: it only caches the objects that it imports. Included
+// by pool_work.h only.
+// Locking: a lane's list belongs to the thread that is inside the lane, the shelf to the thread
+// that has the pool's lock. The program's two functions are called outside both.
 //
 //   source <-- batches --> shelf <-- batches --> a list in each lane's bin, and how many it holds
 //
-// An object lies in one of these, or in the reserve, or is in use; the budget counts them all. The
-// same search as for other pools finds them all: into every lane, whose lists go to the shelf, then
-// at the shelf and the limit.
+// An object lies in one of these or in the reserve, or it is in use; the budget counts all of them.
+// A waiter searches for them as in other pools (pool.h): in every lane, whose list goes to the
+// shelf, then at the shelf and the limit.
 //
 // Source: UMA's caches over other zones' items (uma_zcache_create); its buckets.
 #pragma once
@@ -36,8 +36,9 @@ Object* Pool<P>::obtain(Slot& slot) {
   return refill_from_shelf(slot);
 }
 
-// Into the lane; batches from there to the shelf, and from the shelf to the source, where there are
-// more than some.
+// Puts the object into the lane's list. From a list of more than two batches, one batch goes to the
+// shelf. From a shelf of more than kShelfBatches batches beyond least_free_, objects go to the
+// source.
 template <class P>
 void Pool<P>::keep_imported(Object* object, Slot& slot) {
   const auto batch = static_cast<int64_t>(kind_.batch.load(std::memory_order_relaxed));
@@ -63,7 +64,7 @@ void Pool<P>::keep_imported(Object* object, Slot& slot) {
   }
 }
 
-// The first n objects of a list, which has as many.
+// Takes the first n objects off a list that has at least n.
 template <class P>
 Object* Pool<P>::take_off(Object*& list, uint64_t n) {
   Object* const first = list;
@@ -74,8 +75,8 @@ Object* Pool<P>::take_off(Object*& list, uint64_t n) {
   return first;
 }
 
-// Each step leaves the shelf whole, for a child that is forked meanwhile. False, and they lie in an
-// overflow lane: a handler.
+// Each step leaves the shelf whole, for a child that is forked meanwhile. False: a handler could
+// not get the lock, and the objects lie in an overflow lane.
 template <class P>
 bool Pool<P>::put_on_shelf(Object* list, Slot& slot) {
   if (lock_.is_held()) kind_.met_contention();
@@ -106,7 +107,7 @@ bool Pool<P>::put_on_shelf(Object* list, Slot& slot) {
   return false;
 }
 
-// So many objects off the shelf, or as many as there are.
+// Takes `most` objects off the shelf, or all if there are fewer.
 template <class P>
 Object* Pool<P>::take_from_shelf(uint64_t most, Slot& slot) {
   if (shelf_count_.load(std::memory_order_relaxed) == 0) return nullptr;
@@ -137,7 +138,7 @@ Object* Pool<P>::refill_from_shelf(Slot& slot) {
   return object;
 }
 
-// A batch from the source, as far as the limit allows.
+// Imports a batch from the source, as far as the limit allows.
 template <class P>
 Object* Pool<P>::import_some(Slot& slot) {
   constexpr uint32_t kMost = 64;
@@ -173,7 +174,7 @@ uint64_t Pool<P>::release_from_shelf(uint64_t leave, Slot& slot) {
   return now > leave ? release(take_from_shelf(now - leave, slot)) : 0;
 }
 
-// What all lanes have. wait: as gather().
+// Puts on the shelf what all lanes have. wait: as in gather().
 template <class P>
 bool Pool<P>::bring_to_shelf(Slot& slot, bool wait) {
   return engine_.in_each_lane(

@@ -1,34 +1,35 @@
-// Pool: objects of one exact size, by a kind of its own (slab/kind.h). What makes it more than
-// that: functions at each use and at the memory's coming and going, a limit where threads wait in
-// line, a reserve, levels of reclaim.
+// Pool: objects of one exact size, from a kind of the pool's own (slab/kind.h). A pool adds to
+// that: functions at each use and when memory comes or goes, a limit at which threads wait in line,
+// a reserve, and levels of reclaim.
 // Called by: abi/pools.cpp, on the thread's slot. Locking: allocate and free have none but the
-// lanes'; the line of those who wait and the reserve have a lock (rank kPool), held for some steps,
-// never with another.
+// lanes'. One lock (rank kPool) guards the line of waiters and the reserve. It is held for a few
+// steps, and never with another lock.
 //
 //   hit, in the caller's code (include/lanemalloc/pool.h)  only for a pool without functions and
-//                                                          without a limit: the others have
-//      |                                                   no label in any lane, or one that is
-//      |                                                   not for it (slab/handle.h)
+//                                                          without a limit: other pools have
+//      |                                                   no label in any lane, or one that
+//      |                                                   these hits miss (slab/handle.h)
 //      v
-//   allocate: the lane's bin, slabs, the depot; at the limit what others do not use; then the
+//   allocate: the lane's bin, slabs, the depot; at the limit, what other lanes do not use; then the
 //   reserve, or the line, or null
-//   free:     whoever waits, or the reserve; else the lane
+//   free:     the reserve or a waiter, if one wants the object; otherwise the lane
 //
-// Nobody waits for an object that is free. Who waits announces himself (attention), has every
-// thread pass a barrier, and then looks into every lane, then at the depot and the limit; who
-// brings a free object to a lane, by freeing it or by refilling the lane's bin, or room under the
-// limit, leaves the lane and then looks whether somebody has announced himself.
-//   waiter                                          who brings an object
+// No thread waits while an object is free. A waiter announces itself (attention), has every thread
+// pass a barrier, and then looks into every lane, then at the depot and the limit. A bringer is a
+// thread that brings a free object to a lane, by a free or by a refill of the lane's bin, or that
+// brings room under the limit. A bringer leaves the lane, and then looks whether a waiter has
+// announced itself.
+//   waiter                                          bringer
 //   attention + 1             [announce]            into the lane, leave the lane     [bring]
 //   barrier on every thread                         (compiler fence)
 //   look into every lane      [search]              look at attention                 [notice]
-// If the barrier falls before [notice], that sees [announce], and serves. If it falls after,
-// [bring] came before it, and [search] finds the object: it waits for lanes that are just busy.
-// Objects that only go from lanes to the depot, or under the limit, are met there, since [search]
-// looks there last; one that goes from lane to lane by mail is met in a second round. Both sides
-// serve the first in the line, in turn, until nothing is left; so it does not matter who of them
-// finds what.
-// Where the system has no barrier, who waits looks again every millisecond.
+// If the barrier falls before [notice], [notice] sees [announce], and the bringer serves. If it
+// falls after, [bring] came before it, and [search] finds the object, since [search] waits for
+// lanes that are busy. [search] looks at the depot and the limit last, so it also finds what has
+// only gone from lanes to the depot, or back under the limit. It finds an object that a batch takes
+// from lane to lane in a second round. Both sides serve the first waiter in the line, one after the
+// other, until nothing is left. So it does not matter which side finds an object.
+// If the system has no barrier, a waiter looks again every millisecond.
 //
 // Source: FreeBSD's UMA (docs/seeds.md).
 #pragma once
@@ -45,8 +46,8 @@ struct PoolFunctions {
   void* argument = nullptr;
 };
 
-// Where objects come from, if not from slabs (pool/imports.h). As in include/lanemalloc/pool.h;
-// null: from slabs.
+// Where objects come from if not from slabs (pool/imports.h). The members are as in
+// include/lanemalloc/pool.h. Null: objects come from slabs.
 struct PoolSource {
   size_t (*import_objects)(void* source, void** objects, size_t n) = nullptr;
   void (*release_objects)(void* source, void** objects, size_t n) = nullptr;
@@ -61,7 +62,7 @@ struct PoolCounters {
 
 enum class Reclaim : uint8_t { kTrim, kDrain, kDrainAll };
 
-// The kind comes first: so it leads to its pool.
+// The kind lies first in a pool, so a kind leads to its pool.
 struct OfOneKind {
   Kind kind_;
 };
@@ -72,25 +73,25 @@ class Pool : OfOneKind {
   static constexpr uint64_t kShelfBatches = 8;
   static constexpr uint32_t kZero = 1, kWait = 2, kUseReserve = 4;
 
-  // bytes: of an object as the program asked for it. link and tag are added here where contents
-  // must stay.
+  // bytes: the size of an object as the program requested it. The constructor adds link and tag if
+  // contents must stay.
   Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment,
        const PoolFunctions& functions, const PoolSource& source = {});
-  // False: no memory, or too many pools.
+  // False: there is no memory, or there are too many pools.
   bool start(uint64_t limit, uint32_t reserve, Slot& slot);
-  // Makes the frees that wait for a safepoint. How many objects were in use then. lost: set if
-  // memory could not be reached.
+  // Makes the frees that wait for a safepoint, and then gives everything back. Returns how many
+  // objects were in use. lost: whether some memory could not be reached.
   uint64_t end(Slot& slot, bool& lost);
 
   bool may_have(uint32_t flags) const {
     return (flags & ~(kZero | kWait | kUseReserve)) == 0 &&
            ((flags & kZero) == 0 || functions_.init == nullptr);
   }
-  // Of a pool without functions: as the owner of a lane, or by the CPU. Null or false: nothing has
+  // For a pool without functions, and for the owner of a lane or by CPU. Null or false: nothing has
   // changed.
   void* allocate_quickly(Slot& slot) { return allocate_quickly(engine_, owner_.handle, slot); }
   bool free_quickly(void* p, Slot& slot) { return free_quickly(engine_, owner_.handle, p, slot); }
-  // The same by what may be a handle.
+  // The same. `handle` may be any value.
   FAST static void* allocate_quickly(Engine<P>& engine, Handle handle, Slot& slot) {
     return engine.take_quickly_of(PoolHit{handle}, slot);
   }
@@ -120,11 +121,11 @@ class Pool : OfOneKind {
   }
   void* allocate(uint32_t flags, Slot& slot);
   Verdict free(void* p, Slot& slot);
-  // Whether free() would find p to be a good one.
+  // What free() would find: kGood, or what is wrong with p.
   Verdict find(const void* p) const;
   size_t allocate_batch(void** objects, size_t n, uint32_t flags, Slot& slot);
-  // As many of the first objects as are good; the next one, if there is any, is to be freed by
-  // itself.
+  // Frees the first objects, up to one that is not good. Returns how many it freed. The caller
+  // frees the next one, if there is one, by itself.
   size_t free_batch(void** objects, size_t n, Slot& slot);
 
   bool preallocate(size_t n, Slot& slot);
@@ -132,9 +133,9 @@ class Pool : OfOneKind {
   Bytes reclaim(Reclaim level, Slot& slot);
 
   bool is_live() const { return owner_.is_live(); }
-  // Whether each use is more than taking and putting back.
+  // True if a use does more than take an object or put it back.
   bool is_elaborate() const { return is_elaborate_; }
-  // Whether hits in programs may serve it.
+  // True if hits in programs may serve this pool.
   bool is_hit() const {
     const Handle label = owner_.label.load(std::memory_order_relaxed);
     return label != 0 && label == owner_.handle;
@@ -142,7 +143,7 @@ class Pool : OfOneKind {
   const KindOwner& owner() const { return owner_; }
   const Kind& kind() const { return kind_; }
   const PoolCounters& counters() const { return counters_; }
-  // Objects in use.
+  // How many objects are in use.
   uint64_t live(Slot& slot);
   uint64_t limit() const {
     return budget_.limit() == Budget::kNone ? 0 : budget_.limit() / kind_.size;
@@ -163,7 +164,7 @@ class Pool : OfOneKind {
   }
   void* start_of(Object* object) const { return reinterpret_cast<std::byte*>(object) - kind_.link; }
 
-  // Of a pool's.
+  // The pool that the kind leads to.
   static Pool& of(Kind& kind) { return static_cast<Pool&>(reinterpret_cast<OfOneKind&>(kind)); }
   // See the head of this file.
   FAST void look_after_leaving(Slot& slot) {
@@ -184,7 +185,7 @@ class Pool : OfOneKind {
   void put_into_lane(Object* object, Slot& slot);
   NOINLINE bool keep_beside(Object* object, Slot& slot);
   bool is_imported() const { return source_.import_objects != nullptr; }
-  // A free object from wherever there is one; null: none, or no memory.
+  // Returns a free object from wherever there is one. Null: there is none, or no memory.
   Object* obtain(Slot& slot);
   void keep_imported(Object* object, Slot& slot);
   static Object* take_off(Object*& list, uint64_t n);
@@ -214,25 +215,25 @@ class Pool : OfOneKind {
   alignas(kNoSharing) const PoolFunctions functions_;
   const PoolSource source_;
   const Bytes bytes_;
-  const bool is_elaborate_;              // functions are to be called, or marks made
+  const bool is_elaborate_;              // a use calls functions, or makes marks
   std::atomic<uint64_t> least_free_{0};  // objects that reclaim leaves between the lanes
-  // Those who wait, and what the reserve lacks: somebody wants the next object that is freed. Under
-  // the lock; anybody reads it.
+  // How many waiters there are, and how many objects the reserve lacks. If it is not 0, the next
+  // object that is freed is wanted. Written under the lock; any thread reads it.
   std::atomic<uint32_t> attention_{0};
 
   alignas(kNoSharing) Lock<P> lock_{Rank::kPool};
   std::atomic<uint32_t> waiters_{0};
-  // Who could not have the lock has left it to the holder to serve
+  // A thread could not get the lock, and has left it to the holder to serve
   std::atomic<bool> missed_{false};
-  bool is_in_child_ = false;  // the holder has forked: the line is to be forgotten
+  bool is_in_child_ = false;  // the holder has forked, and must forget the line
   bool was_forked_ = false;   // here or in a parent: some lanes may be set aside
   Waiter* first_ = nullptr;
   Waiter* last_ = nullptr;
   Object* reserve_list_ = nullptr;
   uint32_t reserve_ = 0;
   std::atomic<uint32_t> reserved_{0};
-  Object* shelf_ =
-      nullptr;  // imported objects between the lanes; in a fork child those whose lane is set aside
+  // Imported objects between the lanes. In a fork child: objects whose lane is set aside
+  Object* shelf_ = nullptr;
   std::atomic<uint64_t> shelf_count_{0};
   PoolCounters counters_;
 };

@@ -8,9 +8,9 @@
 
 namespace lanemalloc {
 
-// A turn with the pool's lock. A handler that may not wait for it leaves word, and tries once more:
-// if that fails too, it is because of somebody who gives the lock back later, and then finds the
-// word. What he is to find must be in its place before.
+// A turn with the pool's lock. A handler that may not wait for the lock leaves word, and tries once
+// more. If the second try fails too, the holder gives the lock back later, and then finds the word.
+// What the holder must find has to be in its place before that.
 template <class P>
 class Pool<P>::Locked {
  public:
@@ -29,7 +29,7 @@ class Pool<P>::Locked {
       std::atomic_thread_fence(std::memory_order_seq_cst);  // as in leave_word()
     }
     Owned::leave(slot_, gate_);
-    // acquire: finds what whoever left word has put in its place.
+    // acquire: finds what the thread that left word has put in its place.
     if (held_ && UNLIKELY(pool_.missed_.load(std::memory_order_relaxed)) &&
         pool_.missed_.exchange(false, std::memory_order_acquire))
       pool_.serve(slot_);
@@ -39,8 +39,8 @@ class Pool<P>::Locked {
  private:
   bool leave_word() {
     pool_.missed_.store(true, std::memory_order_release);
-    // Word, then a try; there the lock is given back, then a look for word: one of the two sees the
-    // other.
+    // This thread leaves word and then tries; the holder gives the lock back and then looks for
+    // word. So one of the two sees the other.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     return pool_.lock_.try_acquire(visit_);
   }
@@ -71,7 +71,8 @@ Pool<P>::Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment,
   if (functions.init != nullptr || functions.fini != nullptr) {
     kind_.link = static_cast<uint32_t>(whole);
     kind_.is_tagged = true;
-    kind_.keeps.store(true, std::memory_order_relaxed);  // fini is not called by whoever comes by
+    // So that only reclaim and destroy call fini.
+    kind_.keeps.store(true, std::memory_order_relaxed);
     whole += sizeof(Object) + sizeof(uint64_t);
   }
   kind_.set_size(whole < sizeof(Object) ? sizeof(Object) : whole, alignment);
@@ -100,7 +101,7 @@ bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
   return true;
 }
 
-// Hits may serve a pool that neither has functions nor wants to know of a free.
+// Hits may serve a pool that has no functions and need not know of each free.
 template <class P>
 void Pool<P>::publish() {
   const bool plain = !is_elaborate_ && budget_.limit() == Budget::kNone && reserve_ == 0;
@@ -116,7 +117,7 @@ void* Pool<P>::allocate(uint32_t flags, Slot& slot) {
   const bool in_turn = (flags & kWait) == 0 || waiters_.load(std::memory_order_relaxed) == 0;
   Object* object = LIKELY(in_turn) ? obtain(slot) : nullptr;
   if (UNLIKELY(object == nullptr)) return allocate_slowly(flags, slot);
-  look_after_leaving(slot);  // a refill brings more than the one
+  look_after_leaving(slot);  // a refill brings more than one object
   return hand_out(object, flags, slot);
 }
 
@@ -131,7 +132,7 @@ void* Pool<P>::allocate_slowly(uint32_t flags, Slot& slot) {
   return nullptr;
 }
 
-// When memory has just come into the pool.
+// Calls init if the object's memory has just come into the pool. False: init has failed.
 template <class P>
 bool Pool<P>::initialize(Object* object) {
   if (LIKELY(is_initialized(object))) return true;
@@ -217,8 +218,8 @@ FAST void Pool<P>::put_into_lane(Object* object, Slot& slot) {
   engine_.free_of(kind_, object, slot);
 }
 
-// In a fork child, of an object whose slab lies in a lane that is set aside: nobody would look for
-// it there.
+// In a fork child: puts an object on the shelf if its slab lies in a lane that is set aside, since
+// no thread would look for it there.
 template <class P>
 bool Pool<P>::keep_beside(Object* object, Slot& slot) {
   World<P>& world = engine_.world();
@@ -234,7 +235,8 @@ bool Pool<P>::keep_beside(Object* object, Slot& slot) {
 
 // --- The line, and the reserve.
 
-// An object that could not be initialized is not for the reserve; who waits may try, and is told.
+// An object that could not be initialized does not go to the reserve. A waiter may have it: the
+// waiter's own call tries init again, and fails if init does.
 template <class P>
 typename Pool<P>::Taker Pool<P>::hand_over(Object* object, Slot& slot) {
   Locked locked(*this, slot);
@@ -249,14 +251,15 @@ typename Pool<P>::Taker Pool<P>::hand_over(Object* object, Slot& slot) {
   if (first_ == nullptr) last_ = nullptr;
   waiters_.store(waiters_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
   waiter->object = object;
-  // release: the waiter sees which object, and what is in it [served.release]. Afterwards the
-  // waiter may be gone: waking an address that nobody sleeps at does nothing.
+  // release: the waiter sees which object it has, and what is in it [served.release]. Afterwards
+  // the waiter may be gone; to wake an address that no thread sleeps at does nothing.
   waiter->served.store(1, std::memory_order_release);
   P::wake(waiter->served, 1);
   return Taker::kSomebody;
 }
 
-// Has the first who wants an object get one, and so on, while there are any.
+// Gives an object to the reserve or to the first waiter, and so on, as long as one of them wants
+// one and there are objects.
 template <class P>
 void Pool<P>::serve(Slot& slot) {
   while (attention_.load(std::memory_order_relaxed) != 0) {
@@ -267,13 +270,13 @@ void Pool<P>::serve(Slot& slot) {
     if (taker == Taker::kSomebody) continue;
     put_into_lane(object, slot);
     if (!is_fit) return;
-    // The word that hand_over() left was early: the object lies in its place now.
+    // The word that hand_over() left came too early: only now does the object lie in its place.
     if (taker == Taker::kUnknown && !Locked(*this, slot).is_held()) return;
     compiler_fence();
   }
 }
 
-// Null: no memory, though the limit would allow an object.
+// Returns null if there is no memory, though the limit would allow an object.
 template <class P>
 Object* Pool<P>::wait(Slot& slot) {
   constexpr int kAttempts = 8;
@@ -308,7 +311,7 @@ Object* Pool<P>::wait(Slot& slot) {
   return waiter.object;
 }
 
-// False: it has just been served.
+// False: the waiter has just been served.
 template <class P>
 bool Pool<P>::withdraw(const Waiter& waiter, Slot& slot) {
   Locked locked(*this, slot);
@@ -322,7 +325,7 @@ bool Pool<P>::withdraw(const Waiter& waiter, Slot& slot) {
   return true;
 }
 
-// The lock is held, or nobody knows the pool yet.
+// The lock is held, or no other thread knows the pool yet.
 template <class P>
 void Pool<P>::keep_in_reserve(Object* object) {
   object->next = reserve_list_;
@@ -347,8 +350,8 @@ void Pool<P>::announce() {
                    std::memory_order_relaxed);
 }
 
-// In a fork child: those who waited are not here. What is half done in the line and the reserve is
-// done again.
+// In a fork child: the waiters are not in this process. What is half done in the line and the
+// reserve is done again.
 template <class P>
 void Pool<P>::forget_line() {
   is_in_child_ = false;
@@ -365,7 +368,7 @@ void Pool<P>::forget_threads(KindOwner& owner, const void* who) {
   Pool& pool = *static_cast<Pool*>(owner.front);
   pool.was_forked_ = true;
   if (pool.lock_.is_held() && pool.lock_.holder() == who) {
-    pool.is_in_child_ = true;  // this thread goes on there, further down its stack
+    pool.is_in_child_ = true;  // this thread goes on as the holder, further down its stack
     return;
   }
   pool.lock_.forget_holder();
@@ -374,7 +377,7 @@ void Pool<P>::forget_threads(KindOwner& owner, const void* who) {
 
 // --- Memory in advance, and back.
 
-// By allocating so many, and freeing them into the depot.
+// Allocates n objects, and frees them into the depot.
 template <class P>
 bool Pool<P>::preallocate(size_t n, Slot& slot) {
   kind_.keeps.store(true, std::memory_order_relaxed);
@@ -406,7 +409,7 @@ bool Pool<P>::set_limit(uint64_t limit, Slot& slot) {
   if (limit != 0 && (limit < reserve_ || limit > Budget::kNone / kind_.size)) return false;
   budget_.set_limits(limit == 0 ? Budget::kNone : limit * kind_.size, Budget::kNone);
   publish();
-  P::barrier();  // hits that began before are over, or make their lanes look busy
+  P::barrier();  // hits that began before are over, or their lanes look busy
   if (attention_.load(std::memory_order_relaxed) != 0) serve(slot);
   return true;
 }
@@ -436,7 +439,7 @@ Bytes Pool<P>::reclaim(Reclaim level, Slot& slot) {
   return after < before ? bytes_of((before - after) * kind_.blocks) : 0;
 }
 
-// The memory of a slab goes.
+// Calls fini for the objects of a slab whose memory goes.
 template <class P>
 void Pool<P>::finish(const Slab* slab) {
   if (functions_.fini == nullptr) return;
@@ -459,7 +462,7 @@ template <class P>
 uint64_t Pool<P>::end(Slot& slot, bool& lost) {
   engine_.make_calls_of(reinterpret_cast<void*>(owner_.handle), slot);
   owner_.its_handle().store(0, std::memory_order_relaxed);
-  engine_.relabel(owner_, 0);  // the place may be another pool's soon
+  engine_.relabel(owner_, 0);  // the place may soon be another pool's
   uint64_t used = 0;
   if (is_imported()) {
     bring_to_shelf(slot, true);
@@ -472,7 +475,7 @@ uint64_t Pool<P>::end(Slot& slot, bool& lost) {
     used += slab->used();
     finish(slab);
   });
-  return not_negative(used - reserved());  // of lanes that are set aside it has seen nothing
+  return not_negative(used - reserved());  // dissolve() has not seen lanes that are set aside
 }
 
 }  // namespace lanemalloc

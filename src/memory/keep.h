@@ -1,16 +1,16 @@
-// Keep: how much freed memory may stay dirty whatever its age. Learned from what it has cost to
-// keep less.
-// Called by: Runs. Locking: that of the runs; the limits may be read without it.
+// Keep: how much freed memory may stay dirty, whatever its age. It learns that from what keeping
+// less has cost.
+// Called by: Runs. Locking: under the lock of the runs; the limits may be read without it.
 //
 //   little is kept, pieces go back at once
-//                               --> they are wanted again soon, and each page faults: regret
-//   regret is more than a share of the time
-//                               --> so much more is kept, up to kMostRegret or half of what lives
-//   nobody regrets anything                 -->  half of that is given up in some seconds
+//                               --> the program soon wants them again, and each page faults: regret
+//   regret takes more than a share of the time
+//                               --> that much more is kept, up to kMostRegret or half of what lives
+//   nothing is regretted any more -->  half of that is given up in some seconds
 //
-// So a program that recycles large blocks settles at keeping them, one that has come down from a
-// peak keeps little, and neither says which it is. What is kept is also given back by age
-// (Runs::purge); that is no matter of regret.
+// So a program that recycles large blocks settles at keeping them, and one that has come down from
+// a peak keeps little. Neither has to say which it is. Memory that is kept also goes back by age
+// (Runs::purge); that causes no regret.
 #pragma once
 
 #include "base/atomics.h"
@@ -20,14 +20,15 @@ namespace lanemalloc {
 
 class Keep {
  public:
-  // Blocks that may be dirty while others are taken that get memory only now; and without that,
-  // where nobody gives back by age while the program sleeps. live: blocks in use.
+  // How many blocks may be dirty: while the program takes others, which get memory only now; and at
+  // other times, if no scavenger gives memory back by age while the program sleeps. live: blocks in
+  // use.
   uint64_t while_growing(uint64_t live) const {
     return regret(live) + at_least(kLittle, live / 16);
   }
   uint64_t at_rest(uint64_t live) const { return regret(live) + at_least(kSome, live / 4); }
 
-  // So many milliseconds have passed.
+  // That many milliseconds have passed.
   void pass(uint64_t ms, uint64_t decay_ms) {
     credit_us_ += ms >= kMostCredit ? kMostCredit : ms * kShare;
     if (credit_us_ > kMostCredit) credit_us_ = kMostCredit;
@@ -37,7 +38,7 @@ class Keep {
       regret_ = regret_ - (regret_ + kForgotten - 1) / kForgotten;
     since_forgotten_ms_ %= kForgetMs;
   }
-  // Blocks were given back though they were young.
+  // Blocks were given back although they were young.
   void gave(uint64_t blocks) {
     given_ += blocks;
     since_given_ms_ = 0;
@@ -67,14 +68,14 @@ class Keep {
   static constexpr uint64_t kSome = 8 * kMiB;
   static constexpr uint64_t kMostRegret = 256 * kMiB;
   static constexpr uint64_t kFaultUs = 16;  // to give a block back, and to fault it in again
-  static constexpr uint64_t kShare = 10;    // microseconds a millisecond that this may take
+  static constexpr uint64_t kShare = 10;    // microseconds per millisecond that this may take
   static constexpr uint64_t kMostCredit =
-      4000;  // microseconds: of a process that begins, and of one that has slept
+      4000;  // microseconds: what a process has that begins, or has slept
   static constexpr uint64_t kForgetMs = 250;
-  static constexpr uint64_t kForgotten = 32;  // of so many parts one each time
+  static constexpr uint64_t kForgotten = 32;  // one part of this many goes each time
 
-  Relaxed<uint64_t> regret_ = 0;  // blocks that are kept besides
-  uint64_t given_ = 0;            // back, and not taken since
+  Relaxed<uint64_t> regret_ = 0;  // blocks that are kept in addition
+  uint64_t given_ = 0;            // blocks given back, and not taken since
   uint64_t credit_us_ = kMostCredit;
   uint64_t since_given_ms_ = 0;
   uint64_t since_forgotten_ms_ = 0;

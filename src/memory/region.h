@@ -1,23 +1,23 @@
-// Region: the address range that all memory comes from, cut into blocks of 64 KiB, and what is
-// known of each block.
+// Region: the address range that all memory comes from, cut into blocks of 64 KiB, and the metadata
+// of these blocks.
 // Called by: everything above. Locking: fresh blocks are taken by one atomic step, so a signal
-// handler can always have some. Metadata grows under a lock of its own, which nobody holds for
-// longer than a few system calls, with all signals blocked.
+// handler can always take some. Metadata grows under a lock of its own. A thread holds that lock
+// for no longer than a few system calls, with all signals blocked.
 //
 //   metadata (mapped as the frontier grows)                 body (claimed block by block)
 //   +----------+--------+-------+-----------------------+   +-----------------------+---------- - -
 //   | page map | states | lanes | object bits (checked) |   | blocks in use or free | never used
 //   +----------+--------+-------+-----------------------+   +-----------------------+---------- - -
-//     8 + 1 B    128 B            512 B a block                             frontier         opened
-//     a block    a block
+//     8 + 1 B    128 B            512 B per block                           frontier         opened
+//     per block  per block
 //
-// The page map is read by every thread that frees and written only when a block changes hands; a
-// block's state belongs to its owner alone. Both lie outside the memory that programs write to.
-// What is known of blocks is there up to opened(), bytes() in addresses; a pointer beyond is
-// nobody's. Below it any address may be looked up: blocks that were never used read as "nobody's".
+// Every thread that frees reads the page map. It is written only when a block changes hands. A
+// block's state belongs to its owner alone. Both lie outside the memory that programs write to. The
+// metadata reaches up to the block opened(), which is bytes() in addresses. A pointer beyond has no
+// owner. Below, any address may be looked up: blocks that were never used read as "nobody's".
 //
-// Nothing is reserved: neither the body nor the metadata. All lie at a place where nobody else maps
-// anything, and addresses are claimed when they are first used
+// Nothing is reserved, neither the body nor the metadata. All of it lies at a place where no other
+// code maps anything, and addresses are claimed when they are first used
 // (docs/design/0002-claimed-not-reserved.md,
 // docs/design/0014-metadata-grows-with-the-heap.md).
 #pragma once
@@ -33,9 +33,9 @@
 
 namespace lanemalloc {
 
-// What the page map says of one block, in eight bytes: bits 0-15 the owner, 16-63 the address of
-// the state of the slab's first block. (The size class lies in a byte array beside it; a hit does
-// not need it.)
+// What the page map says of one block, in eight bytes: bits 0-15 hold the owner, bits 16-63 the
+// address of the state of the slab's first block. (The size class lies in a byte array beside the
+// map, since a hit does not need it.)
 class MapEntry {
  public:
   constexpr MapEntry() = default;
@@ -52,21 +52,22 @@ class MapEntry {
   uint64_t bits_ = 0;
 };
 
-// A block's state: what it is used for decides what its first part holds (RunState, Slab).
+// What a block is used for. This decides what the first part of its state holds (RunState, Slab).
 enum class BlockKind : uint8_t {
   kUnknown,  // never used, or inside a run
   kUsed,     // first or last block of a run in use
-  // The same of a run that is freed, and waits for the next holder of the lock to take it in
+  // The same for a deferred run: it is freed, and waits for the next holder of the lock to take it
+  // in
   kWaiting,
   kDirty,   // first or last block of a free run: holds old data
   kClean,   // the same: reads as zeros, costs no memory
   kAbsent,  // the same: not claimed
 };
 
-// What the first or the last block of a run says of it.
+// What the first or the last block of a run says about the run.
 struct RunEnd {
   BlockKind kind;
-  bool is_first;    // block of a run; else its last one, or what it was once
+  bool is_first;    // first block of a run; else its last one, or what the block once was
   uint32_t length;  // blocks of the run
 
   static RunEnd from(uint64_t word) {
@@ -79,7 +80,7 @@ struct RunEnd {
   }
 };
 
-// Neighbours may be two lanes', so they do not share a pair of lines.
+// Neighbours may belong to two lanes, so their states do not share a pair of cache lines.
 struct alignas(kNoSharing) BlockState {
   static constexpr size_t kOwnerPart = 112;
   std::byte owner_part[kOwnerPart];
@@ -88,15 +89,15 @@ struct alignas(kNoSharing) BlockState {
   uint8_t unused[2];
   uint32_t length;
 
-  // All of it in one step: whoever is torn off before it or behind it leaves a run that is whole
-  // (Runs::salvage).
+  // Writes all of it in one step: a thread that is torn off before or behind that step leaves a run
+  // that is whole (Runs::salvage).
   void set_end(RunEnd to) { __atomic_store_n(end_word(), to.word(), __ATOMIC_RELAXED); }
-  // The same, read. acquire: sees what was marked before. Pairs with [walk.release].
+  // Reads the same. acquire: sees what was marked before. Pairs with [walk.release].
   RunEnd end() const {
     return RunEnd::from(
         __atomic_load_n(const_cast<BlockState*>(this)->end_word(), __ATOMIC_ACQUIRE));
   }
-  // The same where it still says what was seen.
+  // Writes it if it still says what was seen.
   void replace_end(RunEnd seen, RunEnd to) {
     uint64_t word = seen.word();
     __atomic_compare_exchange_n(end_word(), &word, to.word(), false, __ATOMIC_RELAXED,
@@ -116,10 +117,10 @@ template <class P>
 class Region {
  public:
   static constexpr BlockIndex kNoBlock = ~BlockIndex{0};
-  static constexpr Bytes kBitsPerBlock = kBlockSize / kGranule / 8;  // bytes of object bits a block
+  static constexpr Bytes kBitsPerBlock = kBlockSize / kGranule / 8;  // for its object bits
 
-  // Finds ground and maps the first metadata. `lanes`: at most so many bytes of them. False without
-  // memory or address space; may be called again.
+  // Finds ground and maps the first metadata. `lanes`: the most bytes that lanes may take. Returns
+  // false if there is no memory or no address space; may be called again.
   bool start(Bytes lanes, bool object_bits) {
     for (unsigned attempt = 0;; ++attempt) {
       const Ground ground = P::ground(attempt);
@@ -135,24 +136,24 @@ class Region {
   // The body.
   Address base() const { return base_; }
   FAST Bytes bytes() const { return hit_load(bytes_); }
-  // What it may become.
+  // How large the body may become.
   Bytes most_bytes() const { return bytes_of(block_count_); }
-  // bytes(), as a hit of free() asks for it; 0 while lanes are entered by the CPU's number, so that
-  // hits go there.
+  // bytes(), as a hit of free() compares with it. It is 0 while lanes are entered by the CPU's
+  // number, so that these frees go the way of that entry.
   FAST Bytes hit_bytes() const { return hit_load(hit_bytes_); }
   void set_hits(bool on) {
     Bytes bytes;
     do {
       bytes = on ? bytes_.load(std::memory_order_relaxed) : 0;
       if (hit_bytes_.load(std::memory_order_relaxed) == bytes) return;
-      // seq_cst, both: of this thread and one that grows, at least one sees what the other has
+      // seq_cst, both: at least one of this thread and a thread that grows sees what the other has
       // stored [hits.store].
       hit_bytes_.store(bytes, std::memory_order_seq_cst);
     } while (on && bytes_.load(std::memory_order_seq_cst) != bytes);
   }
-  // Distance of an address from the base; at least bytes() for addresses that are not of the body.
+  // Distance of an address from the base. It is at least bytes() for an address outside the body.
   FAST Bytes distance(const void* p) const { return reinterpret_cast<Address>(p) - base_; }
-  // Of any address: nobody owns what lies outside the body.
+  // For any address. What lies outside the body has no owner.
   FAST MapEntry entry_for(const void* p) const {
     return LIKELY(distance(p) < bytes()) ? entry_at(distance(p)) : MapEntry();
   }
@@ -173,14 +174,14 @@ class Region {
   }
   MapEntry entry(BlockIndex block) const { return entry_at(bytes_of(block)); }
   void set_entries(BlockIndex first, BlockCount count, MapEntry entry) {
-    // release: whoever reads an owner here may go to its lane [entries.release].
+    // release: a thread that reads an owner here may go to its lane [entries.release].
     for (BlockIndex b = first; b < first + count; ++b)
       map()[b].store(entry.bits(), std::memory_order_release);
   }
   MapEntry make_entry(Owner owner, BlockIndex first) const {
     return {owner, reinterpret_cast<Address>(&state(first))};
   }
-  // Of an object that is known to lie in the body: one subtraction less.
+  // For an object that is known to lie in the body: saves one subtraction.
   FAST MapEntry entry_of(const void* p) const {
     const Address at =
         map_from_0_ + (reinterpret_cast<Address>(p) >> kBlockShift) * sizeof(uint64_t);
@@ -192,7 +193,7 @@ class Region {
         classes_from_0_ + (reinterpret_cast<Address>(p) >> kBlockShift) * sizeof(SizeClass);
     return reinterpret_cast<const std::atomic<SizeClass>*>(at)->load(std::memory_order_relaxed);
   }
-  // relaxed, both: fixed while the slab has objects.
+  // relaxed, both: the class is fixed while the slab has objects.
   SizeClass size_class_at(Bytes distance) const {
     return classes()[distance >> kBlockShift].load(std::memory_order_relaxed);
   }
@@ -201,7 +202,7 @@ class Region {
       classes()[b].store(c, std::memory_order_relaxed);
   }
 
-  // Block states. Only of blocks below opened().
+  // Block states, only for blocks below opened().
   BlockState& state(BlockIndex block) const {
     return reinterpret_cast<BlockState*>(states_)[block];
   }
@@ -215,11 +216,11 @@ class Region {
   Address lanes() const { return lanes_; }
   Bytes lane_bytes() const { return lane_bytes_; }
   static constexpr Bytes kLanesStep = kBlockSize * 2;
-  // So many steps of lanes are mapped; never fewer than before.
+  // How many steps of lanes are mapped; never fewer than before.
   uint64_t lane_steps() const { return lanes_opened_.load(std::memory_order_relaxed) / kLanesStep; }
-  // Maps the lanes' part up to there. False without memory.
+  // Maps the lanes' part up to `end`. Returns false if there is no memory.
   bool open_lanes(Bytes end) {
-    // acquire: whoever sees it opened may write there. Pairs with [lanes.opened].
+    // acquire: a thread that sees it opened may write there. Pairs with [lanes.opened].
     if (LIKELY(end <= lanes_opened_.load(std::memory_order_acquire))) return true;
     const Growth growth(*this);
     const Bytes before = lanes_opened_.load(std::memory_order_relaxed);
@@ -237,8 +238,8 @@ class Region {
     return reinterpret_cast<std::atomic<uint64_t>*>(bits_)[distance / kGranule / 64];
   }
 
-  // In a fork child: a thread that was making the metadata grow is not here. What it had mapped was
-  // not in use yet.
+  // In a fork child: a thread that was growing the metadata does not exist here. What it had mapped
+  // was not in use yet.
   void forget_grower() {
     if (growing_.load(std::memory_order_relaxed) == kFree) return;
     const BlockCount before = opened_.load(std::memory_order_relaxed);
@@ -251,15 +252,15 @@ class Region {
     growing_.store(kFree, std::memory_order_relaxed);
   }
 
-  // Takes n blocks that nobody has ever used: one atomic step, then a system call.
-  // Async-signal-safe. kNoBlock without memory or addresses.
+  // Takes n blocks that were never used: one atomic step, then a system call. Async-signal-safe.
+  // Returns kNoBlock if there is no memory, or if there are no addresses.
   BlockIndex take_fresh(BlockCount n) {
     if (UNLIKELY(n > kMuch) && !would_get(n)) return kNoBlock;
     for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
       BlockIndex at = frontier();
       do {
-        // Looked at first: who overstepped and then could not step back would leave no addresses to
-        // anybody.
+        // Look first: a thread that stepped too far, and then could not step back, would leave no
+        // addresses for any thread.
         if (n > block_count_ - at) return kNoBlock;
       } while (!frontier_.compare_exchange_weak(at, at + n, std::memory_order_relaxed) &&
                frontier_tries_.failed());
@@ -268,19 +269,19 @@ class Region {
       if (claim == Claim::kDone) {
         PROBE2(map, address_of(at), bytes_of(n));
         if (LIKELY(open_metadata(at + n))) return at;
-        // Where the system does not take them back, they stay beyond the frontier, and the next
-        // claim goes past them.
+        // If the system does not take them back, they stay beyond the frontier, and the next claim
+        // goes past them.
         P::release(address_of(at), bytes_of(n));
         claim = Claim::kNoMemory;
       }
       if (claim == Claim::kNoMemory) {
-        // Put the addresses back, unless another thread went on from there: then these are lost,
-        // and no memory.
+        // Put the addresses back, unless another thread went on from there. Then addresses are
+        // lost, but no memory.
         BlockIndex end = at + n;
         frontier_.compare_exchange_strong(end, at, std::memory_order_relaxed);
         return kNoBlock;
       }
-      // kTaken: somebody mapped something into our range. Go past it.
+      // kTaken: other code has mapped something into our range. Go past it.
     }
     return kNoBlock;
   }
@@ -288,18 +289,18 @@ class Region {
  private:
   SHOWN_BY_LAYOUT;
 
-  // The parts begin at addresses that differ in more than their high bits: a lane, the state of its
-  // first slab and that slab's first page would else look the same to the way predictor of the data
-  // cache, at four times the time of a hit.
+  // The parts begin at addresses that differ in more than their high bits. Otherwise a lane, the
+  // state of its first slab and that slab's first page would look the same to the way predictor of
+  // the data cache, and a hit would take four times as long.
   static constexpr Bytes kStatesColour = 9 << 12;
   static constexpr Bytes kLanesColour = 37 << 12;
   static constexpr int kClaimAttempts = 64;
   static constexpr BlockCount kMuch = (Bytes{256} << 20) >> kBlockShift;
 
-  // Whether the system grants so much, tried at the end of the addresses, where nobody is. A
-  // refusal behind the frontier may lose its addresses to a thread that goes on from there: that
-  // few blocks can be lost matters to nobody, but some requests of terabytes, each refused, would
-  // take all addresses.
+  // Whether the system grants n blocks. Tries it at the end of the addresses, where no thread is.
+  // If the system refuses blocks behind the frontier, their addresses may be lost, since another
+  // thread may go on from there. A few lost blocks do no harm, but some refused requests for
+  // terabytes would use up all addresses.
   bool would_get(BlockCount n) {
     if (n > block_count_ - frontier()) return false;
     const Address end = address_of(block_count_ - n);
@@ -313,7 +314,7 @@ class Region {
     return reinterpret_cast<std::atomic<SizeClass>*>(classes_);
   }
 
-  // What begins where: the body takes the largest power of two.
+  // Decides what begins where. The body takes the largest power of two.
   void lay_out(const Ground& ground, Bytes lanes, bool object_bits) {
     const Bytes most = round_down(ground.bytes / 16, kLanesStep);
     Bytes body = std::bit_floor(ground.bytes), meta;
@@ -337,14 +338,14 @@ class Region {
     classes_from_0_ = classes_ - (base_ >> kBlockShift) * sizeof(SizeClass);
   }
 
-  // The lock under which metadata grows. Its holder cannot be interrupted, so a handler that waits
-  // for it waits for another thread, for a few system calls. (Those wait for each other in the
-  // kernel anyway.)
+  // The lock under which metadata grows. Its holder cannot be interrupted. So a handler that waits
+  // for it waits for another thread, for a few system calls. (These calls wait for each other in
+  // the kernel anyway.)
   class Growth {
    public:
     explicit Growth(Region& region) : lock_(region.growing_), mask_(P::block_signals()) {
       uint32_t seen = kFree;
-      // acquire, both: sees what the last one has opened. Pairs with the release below.
+      // acquire, both: sees what the last holder has opened. Pairs with the release below.
       if (lock_.compare_exchange_strong(seen, kHeld, std::memory_order_acquire,
                                         std::memory_order_relaxed))
         return;
@@ -364,14 +365,14 @@ class Region {
   };
   enum : uint32_t { kFree, kHeld, kAwaited };
 
-  // What is known of the blocks up to there, and of some more. False without memory, and if
-  // somebody else has mapped something there: then the body ends here.
+  // Maps the metadata of the blocks up to `end`, and of some more. Returns false if there is no
+  // memory, or if other code has mapped something there: then the body ends here.
   bool open_metadata(BlockCount end) {
     if (LIKELY(end <= opened())) return true;
     const Growth growth(*this);
     const BlockCount before = opened_.load(std::memory_order_relaxed);
     if (end <= before) return true;
-    // Of the smallest array a page.
+    // Whole pages, even of the smallest array.
     BlockCount after = static_cast<BlockCount>(round_up(end, P::page_size()));
     if (after > block_count_) after = block_count_;
     growing_to_ = after;
@@ -384,21 +385,22 @@ class Region {
     while (hits != 0 && hits < bytes_of(after) &&
            !hit_bytes_.compare_exchange_weak(hits, bytes_of(after), std::memory_order_relaxed)) {
     }
-    // release: whoever reads opened() may touch the states below it, and frees by hits what lies
-    // there. Pairs with the acquire in opened().
+    // release: a thread that reads opened() may touch the states below it, and frees by hits what
+    // lies there. Pairs with the acquire in opened().
     opened_.store(after, std::memory_order_release);
     opened_tries_.done();
     return true;
   }
 
-  // Where the pages that hold so many bytes of an array end; of none, where its first page begins.
+  // Where the pages end that hold the first `bytes` of an array; for 0 bytes, where its first page
+  // begins.
   static Address edge(Address array, Bytes bytes) {
     const Bytes page = P::page_size();
     return bytes == 0 ? round_down(array, page) : round_up(array + bytes, page);
   }
 
-  // Calls extend(address, bytes) for each array's part of these blocks. After a false it releases
-  // what came before.
+  // Calls extend(address, bytes) for the part of each array that describes these blocks. If one
+  // call returns false, releases the parts before it.
   template <class Extend>
   bool for_each_array(BlockCount from, BlockCount to, Extend extend) {
     const struct {
@@ -422,7 +424,7 @@ class Region {
 
   Address base_ = 0;
   std::atomic<Bytes> hit_bytes_{0};
-  std::atomic<Bytes> bytes_{0};  // hit_bytes_ and these grow with opened_
+  std::atomic<Bytes> bytes_{0};  // this and hit_bytes_ grow with opened_
   Address map_ = 0;
   Address classes_ = 0;
   // Where both would begin if the body began at address 0.
@@ -434,7 +436,7 @@ class Region {
   Bytes lane_bytes_ = 0;
   BlockCount block_count_ = 0;
   std::atomic<Bytes> lanes_opened_{0};
-  // Under the lock: what the holder is about to reach.
+  // The lock under which metadata grows, and what its holder is about to reach.
   std::atomic<uint32_t> growing_{kFree};
   BlockCount growing_to_ = 0;
   Bytes lanes_growing_to_ = 0;

@@ -1,28 +1,30 @@
 // Runs: which runs of blocks are free, and in what condition. Slabs and large allocations come from
 // here.
-// Called by: lane (slabs), engine (large allocations), scavenger. Locking: rank kRuns; who may not
-// wait for it leaves what it frees on a lock-free stack for the next holder, and takes what lies
-// there, or fresh blocks from the region. Rank kGrowth: one thread at a time has the system add
-// memory, which may last, and only those who need memory too wait for it.
+// Called by: lane (slabs), engine (large allocations), scavenger. Locking: rank kRuns. A thread
+// that may not wait for this lock leaves what it frees on a lock-free stack for the next holder,
+// and takes what lies there, or fresh blocks from the region. Rank kGrowth: one thread at a time
+// has the system add memory, which may take long, and only threads that need memory too wait for
+// it.
 //
 // A free run is dirty (old data), clean (zeros, no memory behind it) or absent (not even claimed).
 // Only runs in the same condition are merged. A request takes the smallest dirty run that fits,
-// then one with the clean run beside it, then a clean one, then an absent one, then fresh blocks:
-// so memory that is there anyway is used first, and whole huge pages stay free as long as smaller
-// pieces serve. Where memory grows nevertheless, as much that is dirty and would not do goes back,
-// past a limit (memory/keep.h).
+// else a dirty run with the clean run beside it, else a clean run, else an absent run, else fresh
+// blocks. So memory that is there anyway is used first, and whole huge pages stay free as long as
+// smaller pieces serve. If memory grows nevertheless, dirty memory that did not fit goes back: as
+// much as was added, beyond a limit (memory/keep.h).
 //
-//   bins, one set a condition:  [1][2] .. [32][33-40][41-48] ..      list of runs, by length
+//   bins, a set per condition:  [1][2] .. [32][33-40][41-48] ..      list of runs, by length
 //   dirty runs, oldest first:   (run) <-> (run) <-> (run)            decay takes from the left
 //
-// Invariant: the first and last block of every run, free or used, carry its kind and length; no two
+// Invariant: the first and last block of every run, free or used, carry its kind and length. No two
 // neighbours are free in the same condition.
-// Invariant at every instant: who walks from one run's first block to the next by their lengths
-// alone meets no block inside a run, and what is free there is nobody's, and in that condition. So
-// the lists can be made anew from the blocks wherever a thread stopped that changed them (salvage):
-// in a child of fork, and when a thread ends that a signal handler tore off here, by a long jump. A
-// run is split from its end: each part is marked before the length of the one before it shrinks.
-// What goes back to the system is marked as used meanwhile.
+// Invariant at every instant: a thread that walks from one run's first block to the next, by the
+// lengths alone, meets no block inside a run. What it finds free has no owner, and is in the
+// condition that it names. So the lists can be made anew from the blocks, wherever a thread stopped
+// that was changing them (salvage): in a child of fork, and when a thread ends that was torn off
+// here because a signal handler left by a long jump. A run is split from its end: each part is
+// marked before the length of the part before it shrinks. What goes back to the system is marked as
+// used meanwhile.
 #pragma once
 
 #include <utility>
@@ -33,7 +35,7 @@
 
 namespace lanemalloc {
 
-// Of a free run, in the state of its first block.
+// What a free run has in the state of its first block.
 struct RunState {
   BlockIndex next, previous;  // in its bin
   BlockIndex newer, older;    // dirty ones: by age
@@ -44,7 +46,7 @@ static_assert(sizeof(RunState) <= BlockState::kOwnerPart);
 struct Run {
   BlockIndex at;
   bool zeroed;
-  BlockCount grown = 0;  // blocks without memory, of one that is not zeroed
+  BlockCount grown = 0;  // blocks that had no memory, in a run that is not zeroed
 };
 
 struct RunStatistics {
@@ -53,8 +55,7 @@ struct RunStatistics {
   uint64_t moved;                  // bytes moved by the kernel for realloc
 };
 
-// Whether the system is asked for huge pages: never, as the heap grows beyond much, or for all of
-// it.
+// What the system is asked to put on huge pages: nothing, what a large heap grows by, or all of it.
 enum class HugePages : uint8_t { kOff, kAuto, kOn };
 
 template <class P>
@@ -65,24 +66,23 @@ class Runs {
   explicit constexpr Runs(Region<P>& region) : region_(region) {}
 
   // Once, before use. unmap: mapped memory counts, whatever it holds, so freed memory is unmapped,
-  // not emptied, and little is taken ahead. That is so too once the system has refused some, and
-  // once some could not be emptied: the process has limited itself, or locked its memory. decay_ms:
-  // < 0 never gives memory back, 0 at once.
+  // not emptied, and little is taken ahead. This also begins once the system has refused memory, or
+  // could not empty some: then the process has limited itself, or locked its memory. decay_ms: < 0
+  // never gives memory back, 0 gives it back at once.
   void start(bool unmap, int64_t decay_ms) {
     unmap_.store(unmap, std::memory_order_relaxed);
     set_decay(decay_ms);
   }
   void set_decay(int64_t decay_ms) { decay_ms_ = decay_ms; }
-  // Of what is claimed from now on. Huge pages are of 2 MiB only where the system's pages are of 4
-  // KiB.
+  // For what is claimed from now on. Huge pages have 2 MiB only if the system's pages have 4 KiB.
   void set_huge_pages(HugePages how) {
     huge_pages_ = P::page_size() == 4096 ? how : HugePages::kOff;
   }
-  // Whether somebody purges what has decayed. Else those who free do, past a limit.
+  // Whether the scavenger purges what has decayed. Otherwise threads that free do, beyond a limit.
   void set_scavenged(bool yes) { scavenged_ = yes; }
 
-  // Takes n blocks (more than 0), the first at a multiple of align_blocks (a power of two). at is
-  // kNone without memory.
+  // Takes n > 0 blocks, the first at a multiple of align_blocks (a power of two). `at` is kNone if
+  // there is no memory.
   Run allocate(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = {kNone, true};
     if (lock_.acquire(visit)) {
@@ -101,8 +101,8 @@ class Runs {
     return run;
   }
 
-  // The same of memory that is there anyway: dirty runs only. kNone if none fits, or the lock
-  // cannot be had.
+  // The same, but only from dirty runs, whose memory is there anyway. Returns kNone if none fits,
+  // or if the thread cannot get the lock.
   BlockIndex reuse(BlockCount n, BlockCount align_blocks, Visit& visit) {
     if (!has_dirty() || !lock_.acquire(visit)) return kNone;
     const BlockIndex at = take(n, align_blocks, 1).at;
@@ -110,15 +110,15 @@ class Runs {
     return at;
   }
 
-  // Blocks that nobody has ever used, so they read as zeros; never given back. Takes no lock. kNone
-  // without memory.
+  // Takes blocks that were never used, so they read as zeros. They are never given back. Takes no
+  // lock. Returns kNone if there is no memory.
   BlockIndex allocate_fresh(BlockCount n) {
     const BlockIndex at = take_fresh_aligned(n, 1);
     if (at != kNone) raise_used_end(at + n);
     return at;
   }
 
-  // Gives back a run from allocate() or reuse(), whole. Its page-map entries must be cleared
+  // Gives back a whole run from allocate() or reuse(). Its page-map entries must be cleared
   // already.
   void free(BlockIndex at, BlockCount n, Visit& visit) {
     give(at, n, BlockKind::kDirty, visit);
@@ -126,7 +126,7 @@ class Runs {
       is_refused_.store(false, std::memory_order_relaxed);
   }
 
-  // Grows a run in place by what is free behind it. False: nothing changed.
+  // Grows a run in place by free blocks behind it. False: nothing has changed.
   bool extend(BlockIndex at, BlockCount n, BlockCount wanted, Visit& visit) {
     if (!lock_.acquire(visit)) return false;
     bool done = false, grown = false;
@@ -162,8 +162,8 @@ class Runs {
   }
 
   // Has the kernel move the pages of `from` (n blocks) to the start of `to`, a run from allocate()
-  // of at least n blocks; `from` is free afterwards. `again`: from was itself filled by a move.
-  // False: nothing moved, and `to` is free.
+  // of at least n blocks. `from` is free afterwards. `again`: `from` was itself filled by a move.
+  // False: nothing was moved, and `to` is free.
   bool move(BlockIndex from, BlockCount n, BlockIndex to, BlockCount to_blocks, bool again,
             Visit& visit) {
     const bool may = again || moved_alive_.load(std::memory_order_relaxed) < kMovedAlive;
@@ -184,18 +184,17 @@ class Runs {
     give(from, n, BlockKind::kAbsent, visit);
     return true;
   }
-  // Frees a run that move() filled. Its pages have a mapping of their own; unmapping them lets it
-  // merge again.
+  // Frees a run that move() filled. Its pages have a mapping of their own. Once they are unmapped,
+  // the run can merge again.
   void free_moved(BlockIndex at, BlockCount n, Visit& visit) {
     count<P>(moved_alive_, ~uint32_t{0});
     if (UNLIKELY(!P::release(region_.address_of(at), bytes_of(n)))) return free(at, n, visit);
     give(at, n, BlockKind::kAbsent, visit);
   }
 
-  // Gives memory of dirty runs back that have been free since the epoch `before` or longer, until
-  // at least `enough` blocks are given back. Returns bytes.
-  // The lock is not held while the kernel works, and at most kPurgePiece blocks are out of reach
-  // meanwhile.
+  // Gives back the memory of dirty runs that have been free since the epoch `before` or longer,
+  // until at least `enough` blocks have gone back. Returns bytes. The thread does not hold the lock
+  // while the kernel works, and meanwhile at most kPurgePiece blocks are out of reach.
   static constexpr uint32_t kAll = ~uint32_t{0};
   Bytes purge(uint32_t before, Visit& visit, BlockCount enough = kAll) {
     Bytes given = 0;
@@ -216,8 +215,8 @@ class Runs {
         given += bytes_of(n);
         continue;
       }
-      // It is the youngest now, unless a neighbour is older: those that follow have their turn, and
-      // a few more tries are made.
+      // The run is the youngest now, unless a neighbour is older. So the runs that follow have
+      // their turn, for a few more tries.
       if (before >= epoch()) before = epoch() - 1;
       ++refusals;
     }
@@ -230,7 +229,7 @@ class Runs {
     return given;
   }
 
-  // Gives back what is beyond the limit of a process without a scavenger.
+  // Gives back what exceeds the limit of a process without a scavenger.
   void keep_limit(Visit& visit) {
     if (!lock_.acquire(visit)) return;
     keep_limit();
@@ -244,7 +243,7 @@ class Runs {
            deferred_.load(std::memory_order_relaxed) != 0;
   }
 
-  // False also where the system has refused to take what there is, until more is freed.
+  // False also if the system has refused to take back what there is, until more is freed.
   bool has_more_to_give() const {
     return has_dirty() && !is_refused_.load(std::memory_order_relaxed);
   }
@@ -252,24 +251,25 @@ class Runs {
   uint32_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
   void advance_epoch() { bump(epoch_); }
 
-  // Nobody has ever had a block from here on.
+  // No thread has ever had a block from here on.
   BlockIndex used_end() const { return used_end_.load(std::memory_order_relaxed); }
 
   Lock<P>& growth_lock() { return growth_; }
   Lock<P>& lock() { return lock_; }
-  // In a fork child. Without that, somebody who is not here may have runs in his hands that wait to
+  // In a fork child. False: a thread that does not exist here may hold deferred runs that wait to
   // be taken in.
   bool is_whole() const { return takers_.load(std::memory_order_relaxed) == 0; }
-  // A thread that is not here, in a fork child, or was torn off and holds the lock, was changing
-  // the lists: makes them anew, from what the blocks say. What that thread had for itself stays in
-  // use for good. some_go_on: who may have runs that wait, this thread itself, further down its
-  // stack, or others, who take and split what no list holds meanwhile.
+  // Makes the lists anew from what the blocks say. The thread that was changing them does not exist
+  // in this fork child, or was torn off and holds the lock. What that thread had for itself stays
+  // in use for good. some_go_on: threads go on that may have deferred runs. That is this thread
+  // itself, further down its stack, or other threads, which meanwhile take and split what no list
+  // holds.
   NOINLINE void salvage(bool some_go_on) {
     for (Bins& bins : sets_) bins = Bins{};
     oldest_ = newest_ = kNone;
     bump(dirty_blocks_, -dirty());
     bump(clean_blocks_, -clean_blocks_.load(std::memory_order_relaxed));
-    // Who goes on finds what he has left there, or has in his hands.
+    // A thread that goes on finds what it has left on the stack, or holds.
     if (!some_go_on) {
       deferred_.store(0, std::memory_order_relaxed);
       takers_.store(0, std::memory_order_relaxed);
@@ -280,17 +280,17 @@ class Runs {
     for (BlockIndex at = 0, end; at < known; at = end) {
       const RunEnd first = salvaged(at, some_go_on);
       end = at + first.length;
-      // Never used, or taken just now by a thread that has not come to say so
+      // Never used, or taken just now by a thread that has not marked it yet
       if (!first.is_first) {
         end = at + 1;
       } else if (is_free(first.kind)) {
-        // With what follows in the same condition: they were about to become one.
+        // Together with the runs that follow in the same condition: they were about to become one.
         for (RunEnd more; end < known && (more = salvaged(end, some_go_on)).kind == first.kind;)
           end += more.length;
         insert(at, end - at, first.kind);
       } else if (const RunEnd last = region_.state(end - 1).end(); is_free(last.kind)) {
-        // It was not reached. Nor may it be yet, by a thread that goes on, which may have cut the
-        // run again meanwhile.
+        // The thread stopped before it marked this block. Or a thread that goes on has not marked
+        // it yet; that thread may also have cut the run again meanwhile.
         region_.state(end - 1).replace_end(last, {BlockKind::kUsed, false, first.length});
       }
     }
@@ -304,7 +304,7 @@ class Runs {
             bytes(moved_)};
   }
 
-  // Walks all that is known and stops the process if it does not fit together. Only at rest.
+  // Walks all lists and stops the process if they do not fit together. Only at rest.
   void check_invariants() const {
     uint64_t dirty = 0, clean = 0;
     for (unsigned s = 0; s < kSets; ++s) {
@@ -332,7 +332,7 @@ class Runs {
 
  private:
   static constexpr BlockCount kHugeBlocks = kHugePage >> kBlockShift;
-  // What nobody has touched costs addresses only, and adding it a system call.
+  // Memory that was never touched costs only addresses, and adding it costs a system call.
   static constexpr BlockCount kLeastStep = kHugeBlocks / 2;
   static constexpr BlockCount kDoublingStep = 4 * kHugeBlocks;
   static constexpr BlockCount kLargestStep = 64 * kHugeBlocks;
@@ -341,15 +341,15 @@ class Runs {
   static constexpr uint32_t kMovedAlive = 4096;  // each may cost three mappings
   static constexpr unsigned kExactBins = 32;
   static constexpr unsigned kBins =
-      kExactBins + 4 * 24;              // below 2^29 blocks: of a run, and of what alignment adds
+      kExactBins + 4 * 24;              // below 2^29 blocks: the run and what alignment adds
   static constexpr unsigned kSets = 3;  // dirty, clean, absent
   static constexpr int kScan = 16;
   static constexpr uint64_t kMuchBeside = (Bytes{32} << 20) >> kBlockShift;
   static constexpr uint64_t kMuchClaimed = (Bytes{256} << 20) >> kBlockShift;
-  static constexpr uint32_t kPassesToDecay = 4;  // as the scavenger's
+  static constexpr uint32_t kPassesToDecay = 4;  // as in the scavenger
   static constexpr BlockCount kLeastPurged = 4;  // less is not worth a system call
-  // Of what has decayed: at most so much at once, and so many blocks a millisecond, which cost some
-  // 60 us.
+  // How many decayed blocks go back: at most kMostByAge at once, and kByAgeAMs for each
+  // millisecond, which cost some 60 us.
   static constexpr BlockCount kMostByAge = 1024;
   static constexpr uint64_t kByAgeAMs = 4;
 
@@ -372,23 +372,23 @@ class Runs {
     return static_cast<BlockKind>(set + static_cast<unsigned>(BlockKind::kDirty));
   }
 
-  // Bins 0-31 hold one length each; then four a doubling.
+  // Bins 0-31 hold one length each. Then there are four for each doubling.
   static unsigned bin_of(BlockCount n) {
     if (n <= kExactBins) return n - 1;
     const unsigned doubling = static_cast<unsigned>(std::bit_width(n)) - 1;
     return kExactBins + (doubling - 5) * 4 + ((n >> (doubling - 2)) & 3);
   }
 
-  // The first block first: of a run that grows, the last one may be the first one of what it takes
-  // in.
+  // Marks the first block first: if a run grows, its last block may be the first block of the run
+  // that it takes in.
   void set_ends(BlockIndex at, BlockCount n, BlockKind kind) {
     fence_of_walk();
     region_.state(at).set_end({kind, true, n});
     if (n > 1) region_.state(at + n - 1).set_end({kind, false, n});
   }
   void mark_used(BlockIndex at, BlockCount n) { set_ends(at, n, BlockKind::kUsed); }
-  // release: what was marked before is marked too for a child that is forked now, and for who walks
-  // [walk.release].
+  // release: what was marked before is also marked for a child that is forked now, and for a thread
+  // that walks [walk.release].
   static void fence_of_walk() { std::atomic_thread_fence(std::memory_order_release); }
   // A run in use becomes two.
   void split(BlockIndex at, BlockCount n, BlockCount first) {
@@ -416,7 +416,7 @@ class Runs {
     link(at, n, kind);
     if (kind == BlockKind::kClean) bump(clean_blocks_, uint64_t{n});
   }
-  // The same, with its age: an older one goes to the old end, so that decay reaches it in time.
+  // The same, with its age. An older run goes to the old end, so that decay reaches it in time.
   void insert_dirty(BlockIndex at, BlockCount n, uint32_t freed_at) {
     link(at, n, BlockKind::kDirty);
     bump(dirty_blocks_, uint64_t{n});
@@ -457,7 +457,8 @@ class Runs {
     (me.newer != kNone ? run(me.newer).older : newest_) = me.older;
   }
 
-  // The smallest run of this condition with at least n blocks, nearly: exact for short ones.
+  // The smallest run in this condition that has at least n blocks. Exact for short runs, else
+  // nearly so.
   BlockIndex find(unsigned set, BlockCount n) const {
     const Bins& bins = sets_[set];
     unsigned b = bin_of(n);
@@ -495,7 +496,7 @@ class Runs {
         const BlockIndex begin = aligned_in(at, align_blocks);
         if (kind == BlockKind::kAbsent) {
           const Claim claim = claim_again(begin, n);
-          if (claim == Claim::kTaken) {  // somebody else's now: forget these addresses
+          if (claim == Claim::kTaken) {  // other code has them now: forget these addresses
             mark_used(at, length);
             continue;
           }
@@ -513,9 +514,9 @@ class Runs {
     return {kNone, false};
   }
 
-  // No dirty run has n blocks. Takes a shorter one, and from the clean run beside it the blocks
-  // that are missing. At least half of it is dirty: else a caller that wants zeros would write to
-  // many blocks that read as zeros anyway.
+  // No dirty run has n blocks. Takes a shorter one, and the missing blocks from the clean run
+  // beside it. At least half of the result is dirty. Otherwise a caller that wants zeros would
+  // write to many blocks that read as zeros anyway.
   NOINLINE Run take_mixed(BlockCount n) {
     const Bins& bins = sets_[set_of(BlockKind::kDirty)];
     const unsigned least = bin_of(n / 2 + n % 2);
@@ -543,8 +544,8 @@ class Runs {
     const BlockState& state = region_.state(at - 1);
     return state.kind.load(std::memory_order_relaxed) == BlockKind::kClean ? state.length : 0;
   }
-  // Two neighbours, one dirty and one clean, become a run in use, but for `skipped` blocks of the
-  // first. Of the second the first `second_blocks` are taken.
+  // Makes a run in use from two neighbours, one dirty and one clean. Leaves out the first `skipped`
+  // blocks of the first neighbour, and takes only the first `second_blocks` of the second one.
   Run join(BlockIndex first, BlockCount first_blocks, BlockIndex second, BlockCount second_blocks,
            BlockCount skipped = 0) {
     const BlockState& behind = region_.state(second);
@@ -554,8 +555,8 @@ class Runs {
     remove(first);
     remove(second);
     return_rest(second + second_blocks, length - second_blocks, BlockKind::kClean, 0);
-    // Each is in use by itself before they are one, so that a walk from run to run finds whole ones
-    // at every instant (salvage).
+    // Each part is in use by itself before they become one, so that a walk from run to run finds
+    // whole runs at every instant (salvage).
     mark_used(second, second_blocks);
     mark_used(first + skipped, first_blocks - skipped);
     return_rest(first, skipped, BlockKind::kClean, 0);
@@ -577,15 +578,15 @@ class Runs {
   }
 
   // A fork has closed the lists. What is freed meanwhile is cut into ever smaller pieces, and only
-  // the lists merge pieces: a few threads that allocate and free would take gigabytes of fresh
-  // addresses in each fork. So where the lists have free memory, or much fresh memory was taken
-  // already, they are opened at once: the child makes them anew where it must.
+  // the lists merge pieces. So a few threads that allocate and free would take gigabytes of fresh
+  // addresses in each fork. Therefore, if the lists have free memory, or much fresh memory was
+  // taken already, this thread opens them at once. The child makes them anew if it must.
   NOINLINE Run take_beside(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = take_deferred(n, align_blocks);
     if (run.at != kNone) return run;
     if (taken_beside_.fetch_add(n, std::memory_order_relaxed) + unused() >= kMuchBeside) {
-      // This may wait for another thread that has opened them. In a child that thread may not
-      // exist: then it waits a second, once.
+      // This may wait for another thread that has opened the lists. In a child that thread may not
+      // exist. Then this thread waits for a second, once.
       const auto insists = std::exchange(visit.insists, uint8_t{1});
       if (lock_.acquire(visit)) {
         run = take(n, align_blocks);
@@ -596,14 +597,14 @@ class Runs {
     if (run.at == kNone) run = {take_fresh_aligned(n, align_blocks), true};
     return run;
   }
-  // Blocks below the frontier that nobody has, as far as the lists say.
+  // Blocks below the frontier that are not in use, as far as the lists say.
   uint64_t unused() const { return region_.frontier() - live(); }
 
-  // There is no memory: what a fork has closed is opened, and all that is free goes back to the
-  // system first.
+  // There is no memory. Opens what a fork has closed, and gives all that is free back to the system
+  // before it grows.
   NOINLINE Run allocate_the_last(BlockCount n, BlockCount align_blocks, Visit& visit) {
     Run run = {kNone, true};
-    // The process may have limited itself: from now on what is free must not count.
+    // The process may have limited itself: from now on free memory must not count.
     unmap_.store(true, std::memory_order_relaxed);
     if (visit.insists == 0) visit.insists = Visit::kPatience;
     if (!lock_.acquire(visit)) return run;
@@ -614,17 +615,17 @@ class Runs {
     return any && run.at == kNone ? grow(n, align_blocks, visit) : run;
   }
 
-  // Nothing is free. With all signals blocked: nobody is torn off who has blocks in hand that
-  // nothing describes yet, or the lock for which others wait. What the system does here takes
-  // longer.
+  // Nothing is free. Works with all signals blocked, so that no thread is torn off while it has
+  // blocks that nothing describes yet, or the lock that other threads wait for. What the system
+  // does here takes longer than that.
   Run grow(BlockCount n, BlockCount align_blocks, Visit& visit) {
     const uint64_t mask = P::block_signals();
     const Run run = grow_uninterrupted(n, align_blocks, visit);
     P::restore_signals(mask);
     return run;
   }
-  // One thread at a time takes more than it needs. Whoever comes here meanwhile takes just what it
-  // needs, and only if it cannot have that waits for what the other may leave over.
+  // One thread at a time takes more than it needs. A thread that comes meanwhile takes just what it
+  // needs. Only if it cannot get that, it waits for what the first thread may leave over.
   Run grow_uninterrupted(BlockCount n, BlockCount align_blocks, Visit& visit) {
     if (!growth_.try_acquire(visit)) {
       const BlockIndex at = take_fresh_aligned(n, align_blocks);
@@ -640,7 +641,7 @@ class Runs {
     return run;
   }
 
-  // Keeps what is over as a clean run.
+  // Keeps what is left over as a clean run.
   Run take_fresh_and_more(BlockCount n, BlockCount align_blocks, Visit& visit) {
     const BlockCount least = n + align_blocks - 1;
     const BlockCount step = growth_step();
@@ -658,8 +659,8 @@ class Runs {
     return {begin, true};
   }
 
-  // As much again up to 8 MiB, then a quarter. Who has little is not charged for much; nor is who
-  // must count.
+  // As much again up to 8 MiB, then a quarter. So a process that has little is not charged for
+  // much. Nor is one whose mapped memory counts.
   BlockCount growth_step() const {
     const auto has = static_cast<BlockCount>(claimed_blocks_.load(std::memory_order_relaxed));
     const bool counts = unmap_.load(std::memory_order_relaxed);
@@ -678,8 +679,8 @@ class Runs {
     return begin;
   }
 
-  // claim_fresh: blocks that nobody has ever used. claim_again: blocks that were unmapped. kNone,
-  // or no kDone: nothing changed.
+  // claim_fresh() takes blocks that were never used, claim_again() blocks that were unmapped.
+  // kNone, or anything but kDone: nothing has changed.
   BlockIndex claim_fresh(BlockCount n) {
     const BlockIndex at = region_.take_fresh(n);
     if (at != kNone) claimed(n), ask_for_huge_pages(at, n);
@@ -690,8 +691,9 @@ class Runs {
     if (claim == Claim::kDone) claimed(n), ask_for_huge_pages(at, n);
     return claim;
   }
-  // These blocks were just claimed. Asks for the whole huge pages that end in them: the first may
-  // begin before them, and what lies behind the last is asked for by whoever claims its end.
+  // These blocks were just claimed. Asks for the whole huge pages that end in them. The first may
+  // begin before them. Blocks behind the last wait for the thread that claims the end of their huge
+  // page: it asks for that.
   void ask_for_huge_pages(BlockIndex at, BlockCount n) {
     const HugePages how = huge_pages_;
     if (LIKELY(how == HugePages::kOff || (how == HugePages::kAuto && !grows_beyond_much(n))))
@@ -700,9 +702,9 @@ class Runs {
     const Address to = round_down(region_.address_of(at + n), kHugePage);
     if (from < to) P::prefer_huge(from, to - from);
   }
-  // True if the heap has much, and much for each step of lanes: each lane has slabs that it has not
-  // carved yet, and in a huge page those are resident. False for a run that is large beside the
-  // heap: it may never be filled.
+  // True if the heap has much, in all and for each step of lanes. Each lane has slabs that it has
+  // not carved yet, and in a huge page those are resident. False for a run that is large compared
+  // with the heap: it may never be filled.
   bool grows_beyond_much(BlockCount n) const {
     const uint64_t has = claimed_blocks_.load(std::memory_order_relaxed);
     return has >= kMuchClaimed && has >= kMuchClaimed * region_.lane_steps() && n <= has / 4;
@@ -720,9 +722,9 @@ class Runs {
     lock_.release(visit);
   }
 
-  // So many blocks without memory were taken, and get some now. What is dirty beyond a limit would
-  // not do for the request: as much of that goes back, so that memory does not grow by the pieces
-  // that do not fit.
+  // n blocks without memory were taken, and get memory now. The dirty memory beyond a limit did not
+  // fit the request. Up to n blocks of it go back, so that memory does not grow by the pieces that
+  // do not fit.
   NOINLINE void make_up_for(BlockCount n, Visit& visit) {
     if (decay_ms_ < 0 || !lock_.acquire(visit)) return;
     look_at_clock();
@@ -735,8 +737,8 @@ class Runs {
     if (n != 0) purge(kAll, visit, n);
   }
 
-  // Where no scavenger runs, time passes when memory is freed or more is taken, and what has
-  // decayed goes back then: within a share of the time, and not much at once.
+  // If no scavenger runs, time passes when memory is freed or more is taken. What has decayed goes
+  // back then, within a share of the time, and not much at once.
   void look_at_clock() {
     const int64_t decay = decay_ms_;
     if (decay <= 0) return;
@@ -763,7 +765,8 @@ class Runs {
       if (given == 0) return;
     }
   }
-  // Under the lock: at most so many blocks, or a few more. 0 if the system does not take them.
+  // Under the lock: gives back at most `most` blocks, or a few more. Returns 0 if the system does
+  // not take them.
   BlockCount purge_oldest(uint64_t most) {
     const BlockIndex at = oldest_;
     const BlockCount n = cut_for_purge(at, most);
@@ -772,7 +775,7 @@ class Runs {
     put(at, n, kind);
     return LIKELY(kind != BlockKind::kDirty) ? n : 0;
   }
-  // The beginning of a dirty run, out of the lists: at most `most` blocks, or a few more.
+  // Takes the beginning of a dirty run out of the lists: at most `most` blocks, or a few more.
   BlockCount cut_for_purge(BlockIndex at, uint64_t most) {
     const BlockCount length = region_.state(at).length;
     remove(at);
@@ -786,7 +789,7 @@ class Runs {
   }
 
   // Inserts a run and merges it with its neighbours. A merged dirty run counts as old as its oldest
-  // part, so that a run that is always in use at one end still decays.
+  // part. So a run that is always in use at one end still decays.
   void put(BlockIndex at, BlockCount n, BlockKind kind) {
     uint32_t freed_at = epoch();
     if (at > 0) {
@@ -820,8 +823,8 @@ class Runs {
     return kPurgePiece - into;
   }
 
-  // In which condition the run is afterwards. Needs no lock: the run is in nobody's list. What the
-  // program has locked in memory cannot be emptied, but unmapped.
+  // Returns the condition of the run afterwards. Needs no lock, since the run is in no list. Memory
+  // that the program has locked cannot be emptied, but it can be unmapped.
   BlockKind give_to_system(BlockIndex at, BlockCount n) {
     const Address address = region_.address_of(at);
     BlockKind kind = BlockKind::kClean;
@@ -841,7 +844,7 @@ class Runs {
            clean_blocks_.load(std::memory_order_relaxed);
   }
 
-  // Where no scavenger runs, as in a process with one thread, frees give memory back, past a limit.
+  // If no scavenger runs, as in a process with one thread, frees give memory back beyond a limit.
   void keep_limit() {
     if (decay_ms_ < 0 || (decay_ms_ > 0 && scavenged_)) return;
     const uint64_t limit = decay_ms_ == 0 ? 0 : keep_.at_rest(live());
@@ -855,9 +858,9 @@ class Runs {
     unmap_needless();
   }
 
-  // Clean memory costs nothing, but where what is mapped counts. What is longer than a step of
-  // growth counts for all: the kernel refuses a fork of a process in which one mapping is larger
-  // than the machine's memory, and neighbours are one.
+  // Clean memory costs nothing, unless mapped memory counts. A run longer than a step of growth
+  // counts in every process: the kernel refuses to fork a process in which one mapping is larger
+  // than the machine's memory, and neighbours are one mapping.
   void unmap_needless() {
     if (LIKELY(clean_blocks_.load(std::memory_order_relaxed) <= kDoublingStep)) return;
     if (unmap_.load(std::memory_order_relaxed)) {
@@ -879,8 +882,8 @@ class Runs {
     }
   }
 
-  // Out of memory: unmaps every free run, so that what limits count is given back too. True if
-  // there was any.
+  // Out of memory: unmaps every free run, so that limits do not count it any more. True if there
+  // was any.
   bool give_back_everything() {
     const bool dirty = give_back_all(BlockKind::kDirty);
     return give_back_all(BlockKind::kClean) || dirty;
@@ -909,9 +912,10 @@ class Runs {
     return any;
   }
 
-  // Freed runs whose freer could not have the lock: a stack that is pushed one by one and taken as
-  // a whole, so a run can never be popped and pushed again between another's look and exchange (no
-  // ABA). Head: block index + 1. Its condition waits where its age will be.
+  // A stack of freed runs whose threads could not get the lock. Runs are pushed one by one, and the
+  // stack is taken as a whole. So no run can be popped and pushed again between another thread's
+  // look and its exchange (no ABA). The head is a block index + 1. A run's condition waits where
+  // its age will be.
   NOINLINE void defer(BlockIndex at, BlockCount n, BlockKind kind) {
     run(at).freed_at = static_cast<uint32_t>(kind);
     set_ends(at, n, BlockKind::kWaiting);
@@ -925,8 +929,9 @@ class Runs {
         return deferred_tries_.done();
     }
   }
-  // Without the lock: the beginning of one of the runs that lie there. Who takes has the whole
-  // stack for a moment; a child that is forked then finds it as the lists (salvage).
+  // Without the lock: takes the beginning of one of the deferred runs. The thread has the whole
+  // stack for a moment. A child that is forked then finds these runs as it finds the lists
+  // (salvage).
   NOINLINE Run take_deferred(BlockCount n, BlockCount align_blocks) {
     Run taken = {kNone, false};
     if (deferred_.load(std::memory_order_relaxed) == 0) return taken;
@@ -945,7 +950,7 @@ class Runs {
       if (length > n) defer(at + n, length - n, kind);
       break;
     }
-    // Back, behind those that have come meanwhile: they are few.
+    // Put the rest back, behind runs that have come meanwhile: those are few.
     while (head != 0) {
       BlockIndex newer = 0;
       // release: as in defer().
@@ -959,7 +964,7 @@ class Runs {
       run(last - 1).next = head;
       head = newer;
     }
-    // release: who reads that nobody takes finds the stack whole.
+    // release: a thread that reads that there are no takers finds the stack whole.
     takers_.fetch_sub(1, std::memory_order_release);
     return taken;
   }
@@ -980,7 +985,7 @@ class Runs {
 
   Region<P>& region_;
   std::atomic<bool> unmap_{false};
-  // The last purge gave nothing back, though there was something
+  // The last purge gave nothing back, although there was something
   std::atomic<bool> is_refused_{false};
   Relaxed<int64_t> decay_ms_ = 0;
   Relaxed<HugePages> huge_pages_ = HugePages::kOff;
@@ -990,18 +995,18 @@ class Runs {
   Bins sets_[kSets];
   BlockIndex oldest_ = kNone;
   BlockIndex newest_ = kNone;
-  // Of deferred_, as it was taken; not 0 only while that goes on, or if it was never ended.
+  // What was taken from deferred_. Not 0 only while it is taken in, or if that was never finished.
   BlockIndex taken_back_ = 0;
   Keep keep_;
   uint64_t looked_at_ms_ = 0;   // at the clock
-  uint64_t since_pass_ms_ = 0;  // since the epoch became another, where no scavenger runs
+  uint64_t since_pass_ms_ = 0;  // since the epoch last changed, if no scavenger runs
   BlockCount by_age_ = 0;       // blocks that may be given back by age now
   std::atomic<uint64_t> dirty_blocks_{0};
   std::atomic<uint64_t> clean_blocks_{0};
-  std::atomic<uint64_t> claimed_blocks_{0};  // also counted by those who could not have the lock
+  std::atomic<uint64_t> claimed_blocks_{0};  // also counted by threads that could not get the lock
   alignas(kNoSharing) std::atomic<BlockIndex> deferred_{0};
-  std::atomic<uint32_t> takers_{0};        // threads that have all of that in their hands
-  std::atomic<uint64_t> taken_beside_{0};  // blocks, since the lists could last be had
+  std::atomic<uint32_t> takers_{0};        // threads that have all of that stack now
+  std::atomic<uint64_t> taken_beside_{0};  // blocks, since a thread last got the lock
   std::atomic<BlockIndex> used_end_{0};
   std::atomic<uint32_t> epoch_{1};
   std::atomic<uint32_t> moved_alive_{0};

@@ -1,18 +1,18 @@
-// Scavenger: what returns memory while the program is idle. One thread of the C library's runs it
-// (abi/threads.cpp), while the process has other threads; a pass is the engine's (purge what has
-// decayed, clean lanes at rest), one each quarter of the decay time.
+// Scavenger: returns memory while the program is idle. One thread of the C library's runs it
+// (abi/threads.cpp), while the process has other threads. The engine does the passes, one each
+// quarter of the decay time. A pass purges what has decayed and cleans lanes at rest.
 // Called by: lanes, at slow paths (poke); engine. Locking: none of its own.
 //
 //   kWanted   there may be work. Also while no thread runs it: then a poke costs one load.
-//   kIdle     the thread sleeps until somebody pokes it.
-//   kChanged  as kWanted; the decay time is another now.
-//   kStopped  the thread is to end.
+//   kIdle     the thread sleeps until it is poked.
+//   kChanged  as kWanted, and the decay time has changed.
+//   kStopped  the thread must end.
 //
-// No wake-up is lost: poke() changes the very word that the thread sleeps on, so either the kernel
-// finds it changed and does not let the thread sleep, or the thread is woken. The thread sets kIdle
-// before its pass, so a poke during the pass is kept. A poke that finds kWanted is cheaper and
-// weaker: a pass that begins at this instant may miss that caller's last few stores; the next poke
-// makes up for it.
+// No wake-up is lost. poke() changes the very word that the thread sleeps on. So either the kernel
+// finds the word changed and does not let the thread sleep, or the thread is woken. The thread sets
+// kIdle before its pass, so a poke during the pass is kept. A poke that finds kWanted is cheaper
+// and weaker: a pass that begins at this instant may miss that caller's last few stores. The next
+// poke makes up for it.
 #pragma once
 
 #include "base/lock.h"
@@ -33,7 +33,7 @@ class Scavenger {
     context_ = context;
     set_decay(decay_ms);
   }
-  // < 0: never. Also while it runs.
+  // < 0: never. May also be called while it runs.
   void set_decay(int64_t decay_ms) {
     const uint64_t period = static_cast<uint64_t>(decay_ms) / kPassesToDecay;
     period_ms_ = decay_ms < 0 ? 0 : period < kShortestPeriod ? kShortestPeriod : period;
@@ -46,18 +46,18 @@ class Scavenger {
   // Milliseconds; 0: never.
   uint64_t period_ms() const { return period_ms_; }
 
-  // There may be work. Cheap when it is known already; never waits. Async-signal-safe, and harmless
-  // in a child by vfork, which wakes its parent's thread.
+  // There may be work. Cheap if that is known already; never waits. Async-signal-safe, and harmless
+  // in a child by vfork, where it wakes the parent's thread.
   void poke() {
     if (LIKELY(word_.load(std::memory_order_relaxed) != kIdle)) return;
     uint32_t idle = kIdle;
-    // release: what is to be done is seen by the pass [poke.release]. Pairs with [pass.acquire].
+    // release: the pass sees the work [poke.release]. Pairs with [pass.acquire].
     if (word_.compare_exchange_strong(idle, kWanted, std::memory_order_release,
                                       std::memory_order_relaxed))
       P::wake(word_, 1);
   }
 
-  // A thread is about to run it, or has ended. One caller at a time.
+  // A thread is about to run it (begin), or has ended (end). One caller at a time.
   void begin() {
     word_.store(kWanted, std::memory_order_relaxed);
     running_ = true;
@@ -69,27 +69,27 @@ class Scavenger {
     word_.store(kWanted, std::memory_order_relaxed);
   }
   bool is_running() const { return running_; }
-  // Memory is to be given back, and nobody does it while the program is idle.
+  // There is memory to give back, and no thread does it while the program is idle.
   bool is_missed() const { return !running_ && period_ms_ != 0; }
 
-  // Its thread moves objects from bins to slabs, from here to end_move().
+  // The scavenger's thread moves objects from bins to slabs, from here to end_move().
   void begin_move() { moves_.fetch_add(1, std::memory_order_acq_rel); }
   void end_move() { moves_.fetch_add(1, std::memory_order_acq_rel); }
-  // Odd meanwhile. acquire: a reader that finds the same even number before and after has read
+  // Odd during a move. acquire: a reader that finds the same even number before and after has read
   // nothing of a move in between.
   uint32_t moves() const { return moves_.load(std::memory_order_acquire); }
 
-  // Has run() return soon.
+  // Makes run() return soon.
   void stop() {
     word_.store(kStopped, std::memory_order_relaxed);
     P::wake(word_, 1);
   }
   // There may be work, and no poke is needed.
   bool is_wanted() const { return word_.load(std::memory_order_relaxed) != kIdle; }
-  // A pass that lasts looks at this.
+  // A long pass looks at this.
   bool must_stop() const { return word_.load(std::memory_order_relaxed) == kStopped; }
 
-  // The thread, until stop().
+  // What the thread does until stop().
   void run() {
     for (;;) {
       uint32_t word = word_.load(std::memory_order_relaxed);
@@ -113,7 +113,7 @@ class Scavenger {
   static constexpr uint32_t kStopped = 3;
   static constexpr uint64_t kShortestPeriod = 10;
 
-  // False: the word changed meanwhile.
+  // False: the word has changed meanwhile.
   bool sleep(uint64_t period) {
     const uint64_t since = P::now_ms();
     for (uint64_t slept = 0; slept < period; slept = P::now_ms() - since) {

@@ -1,14 +1,14 @@
-// Size classes: what sizes slabs are cut into. Called by: slab, lane, engine. Holds no state; all
-// of it is constant.
+// Size classes: the sizes that slabs are cut into. Called by: slab, lane, engine. Holds no state;
+// all of it is constant.
 //
 //   class   1 .. 16    sizes 16, 32, 48 .. 256
-//   class  17 .. 104   eight steps a doubling up to 512 KiB: at most 12.5 % of a request is added
+//   class  17 .. 104   eight steps per doubling up to 512 KiB: at most 12.5 % of a request is added
 //   larger             runs of whole blocks, which adds at most 12.5 % too
 //
-// Up to 1 KiB a class is found by a table of (size + 15) / 16, beyond by the size's highest bits.
+// Up to 1 KiB the class is found by a table of (size + 15) / 16, beyond by the size's highest bits.
 //
-// Class 0 is nobody's: its bin is always empty, so a request of 0 bytes (and one so large that the
-// sum wraps) misses.
+// No size has class 0. Its bin is always empty, so a request of 0 bytes misses, and so does one
+// that is so large that the sum wraps.
 #pragma once
 
 #include <array>
@@ -26,15 +26,15 @@ inline constexpr unsigned kSmallIndexes = kSmallMax / kGranule;  // 1 .. 64
 inline constexpr Bytes kExactMax = 256;
 inline constexpr unsigned kExactClasses = kExactMax / kGranule;  // 1 .. 16
 inline constexpr unsigned kExactShift = 8;                       // 2^8 = kExactMax
-inline constexpr unsigned kStepShift = 3;                        // 2^3 steps a doubling
+inline constexpr unsigned kStepShift = 3;                        // 2^3 steps per doubling
 inline constexpr Bytes kSlabMax = Bytes{512} << 10;
 // 105, with class 0
 inline constexpr unsigned kClassCount = kExactClasses + 1 + (11u << kStepShift);
 
 constexpr unsigned index_of(SizeClass c) { return static_cast<unsigned>(c); }
 
-// Where a small request's class stands in kSmallTable; beyond kSmallIndexes: not small. 0 for 0
-// bytes and for a sum that wraps.
+// The place of a small request's class in kSmallTable. If it is beyond kSmallIndexes, the request
+// is not small. It is 0 for 0 bytes and for a sum that wraps.
 constexpr Bytes small_index(Bytes size) { return (size + kGranule - 1) / kGranule; }
 
 namespace size_class_tables {
@@ -75,7 +75,7 @@ constexpr Bytes size_of(unsigned index) {
 }
 
 // A slab is the shortest run of blocks that holds at least four objects and wastes at most a
-// sixteenth at its end; of big ones: one object, and an eighth.
+// sixteenth at its end. For big objects it holds at least one, and wastes at most an eighth.
 constexpr BlockCount slab_blocks(Bytes size) {
   const bool is_big = size >= kBlockSize;
   for (BlockCount n = 1;; ++n) {
@@ -87,7 +87,8 @@ constexpr BlockCount slab_blocks(Bytes size) {
 struct Row {
   uint32_t size;      // bytes of an object
   uint32_t capacity;  // objects in a slab
-  // Objects that are carved at a time: two pages; one where pages were not touched before
+  // Objects that are carved at a time: two pages of them, or one page of memory that was never
+  // touched
   uint32_t chunk;
   uint32_t blocks;  // blocks of a slab
 };
@@ -117,8 +118,8 @@ constexpr BlockCount slab_blocks_of(SizeClass c) {
   return size_class_tables::kRows[index_of(c)].blocks;
 }
 
-// Big: of a block or more. Their slabs hold a few, most of them one. None waits in a bin, and an
-// empty slab is soon a free run.
+// Big objects have the size of a block or more. Their slabs hold a few of them, most slabs one. No
+// big object waits in a bin, and an empty slab is soon a free run.
 inline constexpr SizeClass kFirstBig = class_of(kBlockSize);
 constexpr bool is_big(SizeClass c) { return c >= kFirstBig; }
 

@@ -1,7 +1,7 @@
 // Batch: freed objects on their way to the lane that owns them. The objects themselves are the
-// list: some of them, the holders, name the others, as many as fit into one cache line. A name is
-// that of a row: objects of one slab that were freed one after the other.
-// Called by: lane (send, receive), depot. Locking: none; a batch has one thread at a time.
+// list: some of them, the holders, name the others. A holder names as many as fit into one cache
+// line. Each name stands for a row: objects of one slab that were freed one after the other.
+// Called by: lane (send, receive), depot. Locking: none; one thread at a time has a batch.
 //
 //   first -> holder: [ next, and how many it names | earlier (lane/inbox.h) | name | name | .. ]
 //                       |                                                     |
@@ -10,11 +10,11 @@
 //                    holder -> .. -> null       last -> first -> second -> .. -> last
 //                                               a ring, in the order in which they were freed
 //
-// The taker waits for cache lines that other cores have written: for that of a row's last object,
-// and for a holder's. Objects that are rows of their own were neither read nor written on the way;
-// the taker writes to them, but a store waits for nobody. The order stays: objects that were
-// allocated one after the other lie beside each other the next time as well. Objects of 16 bytes
-// are holders all.
+// The taker waits for cache lines that other cores have written: the line of each row's last
+// object, and the line of each holder. An object that is a row of its own was neither read nor
+// written on the way. The taker writes to it, but a store does not wait. The order stays: objects
+// that were allocated one after the other lie beside each other the next time as well. Objects of
+// 16 bytes are all holders.
 #pragma once
 
 #include "slab/slab.h"
@@ -25,15 +25,16 @@ class Batch {
  public:
   static constexpr Bytes kHolderBytes = 64;
 
-  // The bytes of an object that it can hold names in.
+  // How many bytes of an object can hold names.
   static constexpr unsigned places_in(Bytes size) {
     return static_cast<unsigned>((size < kHolderBytes ? size : kHolderBytes) - sizeof(Object));
   }
 
   bool is_empty() const { return first_ == nullptr; }
 
-  // Adds an object; slab: what the page map says of it; `places` says what places_in() its size is,
-  // if it has to be a holder. False: it is the one that was added last, and nothing has changed.
+  // Adds an object. slab: its entry in the page map. places() returns places_in() of its size; it
+  // is called if the object has to be a holder. False: the object is the one that was added last,
+  // and nothing has changed.
   template <class Places>
   FAST bool add(Object* object, MapEntry slab, Places places) {
     if (slab.bits() == slab_.bits()) return lengthen(object);
@@ -54,7 +55,7 @@ class Batch {
     return true;
   }
 
-  // The batch's first object, for the way; this one is empty then.
+  // Returns the batch's first object, to be sent. Then this batch is empty.
   Object* take() {
     close();
     place_ = end_ = nullptr;
@@ -63,9 +64,9 @@ class Batch {
     first_ = nullptr;
     return first;
   }
-  // Whoever was adding an object, or taking the batch, was torn off: what had not been written down
-  // yet is left out. places(first): what places_in() the size of the first holder is. If it is not
-  // this one that place_ is in, nothing is named by it yet, or it is closed.
+  // A thread was torn off while it added an object or took the batch. Leaves out what had not been
+  // written down yet. places(first): places_in() of the first holder's size. If place_ does not lie
+  // in the first holder, that holder names nothing yet, or it is closed.
   template <class Places>
   void mend(Places places) {
     if (first_ != nullptr) {
@@ -82,7 +83,7 @@ class Batch {
     end_ = place_;
     slab_ = MapEntry();
   }
-  // What take() returned.
+  // Puts back what take() returned.
   void put_back(Object* first) {
     first_ = first;
     place_ = end_ = names_of(first);
@@ -90,8 +91,8 @@ class Batch {
   }
 
   // Calls visit(first, last, n) for each row of a batch from take(): n objects of one slab, linked
-  // from the first to the last; what the last one's link says is of no use. Rows come in the
-  // opposite order. visit() may do with them whatever it likes.
+  // from the first to the last. The last one's link is of no use. Rows come in the opposite order.
+  // visit() may do anything with the objects.
   template <class Visit>
   static void for_each_row(Object* holder, Visit visit) {
     while (holder != nullptr) {
@@ -123,8 +124,8 @@ class Batch {
   }
 
  private:
-  // Of a name: how many come before the last object of the row. Above them is the address of that
-  // one.
+  // The lower bits of a name: how many objects come before the last one of the row. Above them is
+  // the address of the last one.
   static constexpr unsigned kRowBits = 16;
   static constexpr uintptr_t kCountMask = 7;  // objects are aligned to eight at least
   static_assert((kHolderBytes - sizeof(Object)) / sizeof(uintptr_t) <= kCountMask);
@@ -148,8 +149,8 @@ class Batch {
     *place = (bits(object) << kRowBits) + before + 1;
     return true;
   }
-  // The last object of the ring may link to one that the name does not know yet, and that to the
-  // first. Then it is one more.
+  // The last object of the ring may link to one that the name does not count yet, and that one to
+  // the first. Then the row has one object more.
   static void mend_row(uintptr_t& name) {
     Object* last = last_of(name);
     const uint16_t before = before_last(name);
@@ -169,9 +170,9 @@ class Batch {
   }
 
   Object* first_ = nullptr;
-  uintptr_t* place_ = nullptr;  // in the first holder, for the next object; end_: none
+  uintptr_t* place_ = nullptr;  // in the first holder, for the next object; at end_: no place
   uintptr_t* end_ = nullptr;
-  MapEntry slab_;  // of the row that was named last; none: no object can join one
+  MapEntry slab_;  // of the row that was named last; empty: no object can join a row
 };
 
 }  // namespace lanemalloc

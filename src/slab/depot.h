@@ -1,5 +1,4 @@
-// Depot: the slabs that lie between two lanes: lanes that rest give them, lanes that need one take
-// them.
+// Depot: the slabs that no lane owns. Lanes at rest give them, and lanes that need one take them.
 // Called by: lane (miss, flush of frees), scavenger (cleaning). Locking: rank kDepot for everything
 // but the hints. Invariant: every slab in it has free objects and some in use, and its page-map
 // owner is kDepot.
@@ -15,12 +14,13 @@ class Depot {
  public:
   explicit constexpr Depot(Slabs<P> slabs) : slabs_(slabs) {}
 
-  // Takes a slab of the class for `owner`; null if there is none, or the lock cannot be had.
+  // Takes a slab of the class for `owner`. Returns null if there is none, or if the thread cannot
+  // get the lock.
   Slab* take(SizeClass c, Owner owner, Visit& visit) {
     return take({lists_[index_of(c)], counts_[index_of(c)]}, owner, nullptr, visit,
                 [](SlabList& slabs) { return slabs.pop(); });
   }
-  // The same of a kind, for a lane's bin. At a limit only one with free objects will do.
+  // The same for a kind, for a lane's bin. At a limit only a slab with free objects will do.
   Slab* take(Kind& kind, Owner owner, Bin* bin, Visit& visit) {
     return take({kind.depot, kind.depot_count}, owner, bin, visit, [&](SlabList& slabs) {
       Slab* slab = slabs.first_with_free();
@@ -30,7 +30,8 @@ class Depot {
     });
   }
 
-  // Gives a slab that is in no list. False if the lock cannot be had; then nothing changed.
+  // Gives the depot a slab that is in no list. False if the thread cannot get the lock; then
+  // nothing has changed.
   bool give(Slab* slab, Visit& visit) {
     if (!lock_.acquire(visit)) return false;
     slab->settle(Slab::Place::kPartial);
@@ -45,8 +46,9 @@ class Depot {
     return true;
   }
 
-  // Takes a kind's slabs out, to be given back: all, or empty ones while the others have at least
-  // so many free objects. They are nobody's then, in `into`. False if the lock cannot be had.
+  // Takes a kind's slabs out, to be given back: all of them, or empty ones while the others have at
+  // least `least_free` free objects. Then they are in `into` and belong to nobody. False if the
+  // thread cannot get the lock.
   bool take_out(Kind& kind, bool all, uint64_t least_free, SlabList& into, Visit& visit) {
     if (!lock_.acquire(visit)) return false;
     uint64_t free = 0;
@@ -62,9 +64,9 @@ class Depot {
     return true;
   }
 
-  // Frees a batch of objects whose slabs are here, or were when they were freed: those whose slabs
-  // have moved on since are handed to `moved_on(object)`. After a double free `damaged(object)` is
-  // told. False if the lock cannot be had; then nothing changed.
+  // Frees a batch of objects whose slabs are here, or were here when the objects were freed. Hands
+  // objects whose slabs have moved on since to `moved_on(object)`. Calls `damaged(object)` after a
+  // double free. False if the thread cannot get the lock; then nothing has changed.
   template <class MovedOn, class Damaged>
   bool free(Object* batch, Visit& visit, MovedOn moved_on, Damaged damaged) {
     if (!lock_.acquire(visit)) return false;
@@ -106,15 +108,16 @@ class Depot {
 
   Lock<P>& lock() { return lock_; }
   const Lock<P>& lock() const { return lock_; }
-  // In a fork child where a thread that is not here was at work: what lies here is left alone for
-  // good.
+  // In a fork child, if a thread that does not exist there was at work here: leaves all slabs here
+  // alone for good.
   void abandon() {
     for (SlabList& list : lists_) list = SlabList();
     for (auto& count : counts_) count.store(0, std::memory_order_relaxed);
     ++life_;  // slabs of the life before are in no list: what is freed into them stays there
   }
 
-  // The lock is held, by a thread that was torn off: puts together what the page map says is here.
+  // A thread that was torn off holds the lock. Puts the depot together again from what the page map
+  // says is here.
   NOINLINE void salvage(KindTable& kinds) {
     for (SlabList& list : lists_) list = SlabList();
     for (auto& count : counts_) count.store(0, std::memory_order_relaxed);
@@ -125,7 +128,7 @@ class Depot {
       if (public_of(entry.owner()) != Owner::kDepot || entry.state() != &region.state(b)) continue;
       Slab* slab = slabs_.at(entry);
       if (slab->depot_life != life_) continue;  // lost before
-      slabs_.give_to(slab, Owner::kDepot);      // of several blocks: perhaps only some were written
+      slabs_.give_to(slab, Owner::kDepot);      // perhaps only some of its blocks were written
       slab->bin = nullptr;
       salvage_objects(slab, slabs_.begin(slab), nullptr);
       if (!slab->has_room()) {
@@ -137,7 +140,7 @@ class Depot {
       bump(shelf.count);
     }
   }
-  // Of an owner whose slabs here are found anew, or are gone.
+  // The owner's slabs here are found anew, or are gone.
   static void forget_slabs_of(KindOwner& owner) {
     for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next) {
       kind->depot = SlabList();
@@ -162,7 +165,7 @@ class Depot {
   }
 
  private:
-  // As after abandon(): in no list, and never looked at.
+  // As after abandon(): the slab is in no list, and is never looked at.
   void lose(Slab* slab) { slab->depot_life = static_cast<uint8_t>(life_ - 1); }
 
   struct Shelf {
@@ -195,7 +198,7 @@ class Depot {
   uint8_t life_ = 0;
   std::atomic<uint64_t> freed_[kClassCount]{};
   std::atomic<uint64_t> moved_{0};
-  // Read by every lane at a miss: apart from what the holder of the lock writes.
+  // Every lane reads these at a miss. So they lie apart from what the holder of the lock writes.
   alignas(kNoSharing) std::atomic<uint32_t> counts_[kClassCount]{};
 };
 

@@ -1,29 +1,29 @@
-// Handle: what a program holds for a heap or a pool. It is a number that no address can be, so that
-// the hits in programs (include/lanemalloc/hit.h) can tell whether it is one without looking where
-// it points.
-// Labels: where each lane says which handles its bins are for.
+// Handle: what a program holds for a heap or a pool. It is a number that no address can be. So the
+// hits in programs (include/lanemalloc/hit.h) can tell whether a value is a handle without looking
+// where it points.
+// Labels: in these each lane says which handles its bins are for.
 // Called by: kind, lane, engine, heap, pool, abi. No state.
 //
 //   handle   byte 7   6        5      4      3      2        1   0
 //            F8       10000    .. generation, number >> 13 ..  (number & 8191) * 8
 //            bits 2..0 of bytes 7 to 2 are zero
 //
-//   area --> [ labels of pools | labels of heaps | bins and tables, 64 bytes a number ]
+//   area --> [ labels of pools | labels of heaps | bins and tables, 64 bytes per number ]
 //             ^ + lower half-word of a handle     ^ + lower half-word * 8
 //
-// A hit reads the eight bytes at the labels' start + the lower half-word of what it is given, and
-// compares them with the whole. All 65,536 places lie in the area, so no value faults. Equal they
-// are for a live handle only:
+// A hit reads the eight bytes at the labels' start + the lower half-word of the value that it is
+// given, and compares them with the whole value. All 65,536 places lie in the area, so no value
+// faults. The two are equal only for a live handle:
 // - At a multiple of 8 lies a label, or 0. A label is the handle itself, or has its kMissed bit,
 //   which is zero in what is compared.
 // - At 8k + d, 0 < d < 8, the value would have to be 8k + d in its lower half-word, so byte d of
 //   the label there must end in the bits of d. In bytes 2 to 7 these bits are zero. In byte 1 they
-//   can be 001; then byte 1 of the value is byte 2 of the label, which ends in zeros, and would
-//   have to be byte 1 of 8k + 1: the label's own byte 1. Where no label is, the value would be 0 in
-//   its lower bytes.
-// - 0 finds 0, and then an empty bin or no table: number 0 is nobody's.
+//   can be 001. Then byte 1 of the value is byte 2 of the label, which ends in zeros, and would
+//   have to be byte 1 of 8k + 1, which is the label's own byte 1. If there is no label, the value
+//   would be 0 in its lower bytes.
+// - 0 finds 0, and then an empty bin or no table: no heap or pool has number 0.
 //
-// A number beyond kHits has no label in any lane: these heaps and pools go out of line.
+// A number beyond kHits has no label in any lane: calls for these heaps and pools go out of line.
 #pragma once
 
 #include <cstddef>
@@ -41,13 +41,13 @@ struct Labels {
   static constexpr Bytes kBinBytes = 64;
   static constexpr uint32_t kHits = 65536 / sizeof(Handle);  // numbers with a label
 
-  // In a label: hits in programs shall miss, the library's may hit. Not in any handle.
+  // In a label: hits in programs must miss, the library's own may hit. No handle has this bit.
   static constexpr Handle kMissed = 1;
 
   static constexpr Bytes place(Handle handle) { return static_cast<uint16_t>(handle); }
 };
 
-// number: in lanes' areas, below 2 * kHits. generation: of its lower bits 23 are kept.
+// number: the place in lanes' areas, below 2 * kHits. generation: its lower 23 bits are kept.
 constexpr Handle make_handle(uint32_t number, uint64_t generation) {
   uint64_t left = generation * 2 + number / Labels::kHits;
   Handle handle = (Handle{0xF880} << 48) | (number % Labels::kHits * sizeof(Handle));
@@ -59,7 +59,7 @@ static_assert(make_handle(5, 0) == 0xF880000000000028 &&
               make_handle(8192 + 5, 1) == 0xF880000000180028);
 static_assert((make_handle(16383, ~uint64_t{0}) & 0x0707070707070007) == 0);
 
-// Any value's number, if it is a handle.
+// The number of any value, if it is a handle.
 constexpr uint32_t number_of(Handle handle) {
   return static_cast<uint32_t>(Labels::place(handle) / sizeof(Handle) +
                                (handle >> 19 & 1) * Labels::kHits);

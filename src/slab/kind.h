@@ -1,15 +1,16 @@
-// Kind: a size class of the program's own: the objects of a pool, or those of one size of a heap.
-// Its slabs are cut, owned, sent and kept as malloc's are, and lie apart from them.
-// Budget: what kinds may cut from their slabs, and have cut. Bin: what a lane has of a kind.
-// Called by: slab, lane, engine, heap, pool. Locking: what is not atomic is set before use, or the
-// depot's lock is held.
+// Kind: a size class of the program's own, for the objects of a pool, or for those of one size of a
+// heap. Its slabs are cut, owned, sent and kept as malloc's are, and lie apart from them.
+// Budget: how many bytes kinds may cut from their slabs, and have cut. Bin: what a lane has of a
+// kind.
+// Called by: slab, lane, engine, heap, pool. Locking: what is not atomic is set before use, or
+// under the depot's lock.
 //
 //   pool --> kind --> slot in every lane's area:  [bin]
 //   heap --> kinds -> slot in every lane's area:  [table] --> [bin of class 1 | of class 2 | ..]
 //   beside it the owner's label, if it has a bin or table there (slab/handle.h)
 //
-// Where a free object's contents must stay as they are (init and fini), its links lie behind them:
-// an Object is then the place `link` bytes into the memory that the program knows.
+// If a free object's contents must stay as they are (init and fini), its links lie behind them.
+// Then an Object is the place `link` bytes into the memory that the program knows.
 #pragma once
 
 #include "base/contention.h"
@@ -23,7 +24,7 @@ struct Slab;
 struct Kind;
 
 // Bytes cut from slabs, here and by the children. Every step is one compare-exchange that looks at
-// the limit, so it holds at any time.
+// the limit, so the limit holds at any time.
 class Budget {
  public:
   static constexpr Bytes kNone = ~Bytes{0};
@@ -37,13 +38,13 @@ class Budget {
     soft_.store(soft, std::memory_order_relaxed);
   }
 
-  // Takes n <= most pieces of `size` bytes, as many as all limits allow; returns n. Peaks and soft
-  // limits see what was taken only.
+  // Takes n <= most pieces of `size` bytes, as many as all limits allow, and returns n. Peaks and
+  // soft limits count only what was taken.
   uint32_t take(Bytes size, uint32_t most) {
     for (uint32_t n = most; n > 0;) {
       const Bytes bytes = n * size;
-      // A look first: what a parent refuses should not take room here from other threads, be it for
-      // a moment.
+      // Look first: what a parent refuses should not take room here from other threads, not even
+      // for a moment.
       const Budget* refused = parent_ != nullptr ? refuser(bytes) : nullptr;
       if (refused == nullptr && (refused = charge(bytes)) == nullptr) return n;
       const Bytes used = refused->used(), limit = refused->limit();
@@ -74,20 +75,21 @@ class Budget {
   static bool has_room(Bytes bytes, Bytes used, Bytes limit) {
     return bytes <= limit && used <= limit - bytes;
   }
-  // The budget, of this one and its parents, that has no room; null: all have.
+  // The first budget without room among this one and its parents. Null: all have room.
   const Budget* refuser(Bytes bytes) const {
     for (const Budget* b = this; b != nullptr; b = b->parent_)
       if (!has_room(bytes, b->used(), b->limit())) return b;
     return nullptr;
   }
-  // Adds the bytes here and to the parents, or nowhere: then returns who has refused.
+  // Adds the bytes here and to the parents, or nowhere: then returns the budget that has refused.
   const Budget* charge(Bytes bytes) {
     Bytes before;
     if (!add(bytes, before)) return this;
     if (const Budget* refused = parent_ != nullptr ? parent_->charge(bytes) : nullptr;
         refused != nullptr) {
       const Bytes now = used_.fetch_sub(bytes, std::memory_order_relaxed) - bytes;
-      // Another thread has passed the soft limit meanwhile, and took it for passed already.
+      // Another thread has passed the soft limit meanwhile, but with these bytes counted it seemed
+      // passed already.
       if (before <= soft() && now > soft()) passed_.store(true, std::memory_order_relaxed);
       return refused;
     }
@@ -118,18 +120,18 @@ class Budget {
   Tries<> tries_;
 };
 
-// A lane's, of a kind. The first two words are what a hit asks for (include/lanemalloc/pool.h).
+// What a lane has of a kind. A hit reads the first two words (include/lanemalloc/pool.h).
 struct Bin {
-  Object* head;  // free objects, of the current slab
-  // Of that slab's first kHitBytes; 0 while there is none: so null lies outside
+  Object* head;  // free objects of the current slab
+  // The end of that slab's first kHitBytes. 0 while there is no slab, so that null lies outside
   std::atomic<Address> end;
   Slab* current;
   SlabList partial;
-  SlabList full;  // so that everything can be found
+  SlabList full;  // listed so that every slab can be found
   std::atomic<Kind*> kind;
-  Bin* next;  // of those that the lane has
+  Bin* next;  // in the list of the lane's bins
   std::atomic<int64_t>
-      in_flight;  // objects sent from here, less those received; without slabs: how many are here
+      in_flight;  // objects sent from here, minus those received; without slabs: how many are here
 
   static constexpr Bytes kHitBytes = kBlockSize;
 
@@ -138,7 +140,7 @@ struct Bin {
     if (object != nullptr) head = object->next;
     return object;
   }
-  // Frees the object if it lies where a hit may.
+  // Frees the object if it lies where a hit may free it.
   FAST bool push(Object* object) {
     if (UNLIKELY(reinterpret_cast<Address>(object) - end.load(std::memory_order_relaxed) <
                  Bytes{0} - kHitBytes))
@@ -156,22 +158,22 @@ struct Bin {
 };
 static_assert(sizeof(Bin) == Labels::kBinBytes);
 
-// Who kinds belong to: a heap or a pool.
+// What kinds belong to: a heap or a pool.
 struct KindOwner {
   enum class Type : uint8_t { kHeap, kPool };
 
   Type type;
   char name[32];
   void* front = nullptr;                   // the heap or pool
-  uint32_t slot = 0;                       // of its bins in lanes' areas
+  uint32_t slot = 0;                       // place of its bins in lanes' areas
   Handle handle = 0;                       // what the program holds
-  std::atomic<Handle> handles[2]{};        // by type: that, while it is one; else 0
+  std::atomic<Handle> handles[2]{};        // by type: the same while the owner is live; else 0
   std::atomic<Handle> label{0};            // what lanes have among their labels; 0: no hits
-  std::atomic<Kind*> kinds{nullptr};       // by Kind::next; they only come
-  KindOwner* next = nullptr;               // of all
+  std::atomic<Kind*> kinds{nullptr};       // linked by Kind::next; they are only added
+  KindOwner* next = nullptr;               // in the list of all owners
   const Contention* contention = nullptr;  // of a pool's lock
-  // In a fork child: other threads' doings with the owner are over. who: the slot of the thread
-  // that has forked.
+  // In a fork child: what other threads were doing with the owner is over. who: the slot of the
+  // thread that has forked.
   void (*forget_threads)(KindOwner& owner, const void* who) = nullptr;
 
   bool is_heap(Handle its) const {
@@ -185,12 +187,12 @@ struct KindOwner {
 };
 
 // A heap's table has a bin for each 16 bytes up to 1 KiB, so that a hit finds it without a table of
-// classes, and then one for each of malloc's classes. Bin 0 is always empty: requests of 0 bytes
-// miss.
+// classes. Then it has one for each of malloc's classes. Bin 0 is always empty, so requests of 0
+// bytes miss.
 inline constexpr unsigned kFirstClassBeyond = index_of(class_of(kSmallMax)) + 1;
 inline constexpr unsigned kTableBins = kSmallIndexes + 1 + kClassCount - kFirstClassBeyond;
 
-// Of 0 < size <= kSlabMax.
+// For 0 < size <= kSlabMax.
 constexpr unsigned table_index(Bytes size) {
   if (size <= kSmallMax) return static_cast<unsigned>(small_index(size));
   return kSmallIndexes + 1 + index_of(class_of(size)) - kFirstClassBeyond;
@@ -202,8 +204,8 @@ constexpr Bytes table_size(unsigned index) {
 static_assert(table_size(table_index(kSmallMax + 1)) == size_of(class_of(kSmallMax + 1)));
 static_assert(table_index(kSlabMax) == kTableBins - 1);
 
-// What a program asks for by handle: the bin of its pool, or of a size of its heap. Neither need be
-// a handle.
+// What a program asks for by handle: the bin of its pool, or of a size of its heap. The value may
+// be no handle at all.
 struct PoolHit {
   Handle handle;
 };
@@ -212,7 +214,7 @@ struct HeapHit {
   uint32_t index;  // in the table
 };
 
-// Of a kind's bin, in every lane's area.
+// The place of a kind's bin in every lane's area.
 struct BinPlace {
   static constexpr uint32_t kNoIndex = ~0u;
 
@@ -225,36 +227,37 @@ struct Kind : BinPlace {
   static constexpr uint32_t kMostBatch = 256;
 
   uint32_t size = 0;  // from one object to the next
-  // Objects in a slab; 0: there are none, the objects lie elsewhere
+  // Objects in a slab. 0: the kind has no slabs, and its objects lie elsewhere
   uint32_t capacity = 0;
-  uint32_t chunk = 0;   // carved at a time
+  uint32_t chunk = 0;   // objects carved at a time
   uint32_t blocks = 0;  // of a slab
-  uint32_t link = 0;    // where the links lie
+  uint32_t link = 0;    // where in an object the links lie
   // A word behind the links tells whether the object has been initialized
   bool is_tagged = false;
-  std::atomic<bool> keeps{false};  // empty slabs are not given back but by reclaim
+  std::atomic<bool> keeps{false};  // only reclaim gives empty slabs back
   Budget* budget = nullptr;
   KindOwner* owner = nullptr;
-  Kind* next = nullptr;  // of the owner's
+  Kind* next = nullptr;  // in the owner's list
 
-  // Objects of other lanes that one collects before it sends them: more as senders meet.
+  // How many objects of another lane a lane collects before it sends them. The number grows as
+  // senders meet.
   std::atomic<uint32_t> batch{kFirstBatch};
-  std::atomic<bool> strays{false};  // some may lie in lanes that have no bin of it
+  std::atomic<bool> strays{false};  // some objects may lie in lanes that have no bin of this kind
 
-  // What lanes write: apart from the above, which every operation reads.
+  // What lanes write. It lies apart from the above, which every operation reads.
   alignas(kNoSharing) std::atomic<uint64_t> contended{0};
   std::atomic<uint64_t> refills{0};
-  // Objects sent by lanes without memory for a bin, less those that the depot took in.
+  // Objects sent by lanes that had no memory for a bin, minus those that the depot took in.
   std::atomic<int64_t> in_flight{0};
 
-  std::atomic<uint32_t> slabs{0};  // that there are
+  std::atomic<uint32_t> slabs{0};  // how many there are
 
-  // Slabs between two lanes.
+  // Slabs that no lane owns.
   SlabList depot;
   std::atomic<uint32_t> depot_count{0};
 
-  // align: of every object, a power of two up to a block; bytes: of an object with its links, at
-  // most kSlabMax.
+  // align: the alignment of every object, a power of two up to a block. bytes: the size of an
+  // object with its links, at most kSlabMax.
   void set_size(Bytes bytes, Bytes align) {
     size = static_cast<uint32_t>(round_up(bytes, align));
     blocks = size_class_tables::slab_blocks(size);
@@ -262,7 +265,7 @@ struct Kind : BinPlace {
     chunk = size >= 4096 ? 1 : 8192 / size;
   }
 
-  // Of objects with tags: says whether one has been initialized.
+  // For objects with tags: the word that says whether the object has been initialized.
   uint64_t& tag_of(Object* object) const { return *reinterpret_cast<uint64_t*>(object + 1); }
 
   void met_contention() {
@@ -272,8 +275,9 @@ struct Kind : BinPlace {
   }
 };
 
-// The heaps and pools there are, and their places in lanes' areas. Locking: the depot's lock;
-// for_each() also in a fork child, where nobody holds it: each step is one store.
+// All heaps and pools, and their places in lanes' areas. Locking: the depot's lock. for_each() may
+// also run in a fork child, where no thread holds that lock, since each step of a change is one
+// store.
 class KindTable {
  public:
   static constexpr uint32_t kSlotBytes = sizeof(Bin);
@@ -292,7 +296,7 @@ class KindTable {
       owner.its_handle().store(owner.handle, std::memory_order_relaxed);
       owner.next = first_;
       first_ = &owner;
-      // release: who finds the owner finds its handle. Pairs with [find].
+      // release: a thread that finds the owner finds its handle. Pairs with [find].
       by_number_[i].store(&owner, std::memory_order_release);
       return true;
     }
@@ -312,12 +316,13 @@ class KindTable {
     for (KindOwner* owner = first_; owner != nullptr; owner = owner->next) visit(*owner);
   }
 
-  // Whose handle this is, whatever it may be; null: nobody's of that type. No lock.
+  // Whose handle this is. The handle may be any value. Null: no owner of that type has it. Takes no
+  // lock.
   KindOwner* find(Handle handle, KindOwner::Type type) const {
     KindOwner* owner = find_quickly(handle, type);
     return LIKELY(owner != nullptr) ? owner : at(number_of(handle) * sizeof(Handle), handle, type);
   }
-  // The same, of numbers with labels.
+  // The same for numbers with labels.
   FAST KindOwner* find_quickly(Handle handle, KindOwner::Type type) const {
     return at(Labels::place(handle) & ~(sizeof(Handle) - 1), handle, type);
   }
@@ -329,7 +334,8 @@ class KindTable {
 
   static constexpr uint32_t kMost = 2 * Labels::kHits;
 
-  // distance: of the number, in by_number_. A multiplication less.
+  // distance: from the start of by_number_ to the number's word, in bytes. This saves a
+  // multiplication.
   FAST KindOwner* at(Bytes distance, Handle handle, KindOwner::Type type) const {
     using Word = std::atomic<KindOwner*>;
     const auto* word =

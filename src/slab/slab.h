@@ -1,5 +1,5 @@
 // Slab: a run of blocks cut into objects of one size class. Its state lies in the state of its
-// first block, outside the memory that programs write to, and belongs to whoever owns the slab: one
+// first block, outside the memory that programs write to, and belongs to the slab's owner: one
 // lane, or the depot under its lock.
 // Called by: lane, depot. Locking: none.
 //
@@ -20,29 +20,29 @@ struct Slab {
   enum class Place : uint8_t {
     kCurrent,  // its lane's bin takes objects from it
     kPartial,  // in a list: has free objects
-    kEmpty,    // in that list, and in its lane's list of empty slabs: nothing of it is in use
-    kFull,     // in no list, or a kind's list of such: few or none of its objects are free
+    kEmpty,    // in that list, and in its lane's list of empty slabs: no object of it is in use
+    kFull,     // in no list, or in a kind's list of full slabs: few or none of its objects are free
   };
 
   Slab* next;  // in a list
   Slab* previous;
   uint32_t carved;       // objects handed out at least once: the first ones
   uint32_t beyond;       // objects in use that the countdown leaves out; may wrap below 0
-  SizeClass size_class;  // kOfKind: see there
+  SizeClass size_class;  // kOfKind: `kind` tells
   Place place;
-  uint8_t depot_life;  // of the depot, when it was given there
-  bool untouched;      // its memory: the first touch of a page costs a fault
-  // What a hit writes: a CountedList. At 32 bytes from the start of a cache line, where no gate has
-  // its words: a store and a later load that agree in the lowest 12 bits of their addresses hold
-  // each other up.
+  uint8_t depot_life;  // the depot's life_ when the slab was given there
+  bool untouched;      // its memory is untouched: the first touch of a page costs a fault
+  // What a hit writes: a CountedList. It lies 32 bytes from the start of a cache line, where no
+  // gate has its words. For a store and a later load hold each other up if their addresses agree in
+  // the lowest 12 bits.
   Object* free_list;
-  // Frees until somebody must look at the slab; below 0: more frees than objects
+  // Frees until a thread must look at the slab; below 0: more frees than objects
   int32_t countdown;
-  // Of an empty one.
+  // Only for an empty slab.
   uint32_t emptied_at;  // epoch
   Slab* newer;
   Slab* older;
-  // In a line of their own: who frees into it from elsewhere reads them.
+  // In a line of their own, since threads that free into the slab from elsewhere read them.
   std::atomic<Kind*> kind;  // null: malloc's
   Bin* bin;                 // of the lane that owns it; null in the depot
 
@@ -69,7 +69,7 @@ struct Slab {
   BlockCount blocks() const {
     return LIKELY(!is_of_kind()) ? slab_blocks_of(size_class) : its_kind().blocks;
   }
-  // It may not be given back by whoever finds it empty.
+  // A thread that finds it empty may not give it back.
   bool is_kept() const { return is_of_kind() && its_kind().keeps.load(std::memory_order_relaxed); }
 
   uint32_t used() const { return static_cast<uint32_t>(countdown) + beyond; }
@@ -77,14 +77,14 @@ struct Slab {
   uint32_t free_objects() const { return carved - used(); }
   bool has_room() const { return free_list != nullptr || carved < capacity(); }
 
-  // Frees an object. True when the slab must be looked at.
+  // Frees an object. True if the slab must be looked at.
   FAST bool push(Object* object) {
     object->next = free_list;
     free_list = object;
     return arch::take_and_test(countdown, 1);
   }
 
-  // The same of n objects, linked from the first to the last.
+  // The same for n objects, linked from the first to the last.
   FAST bool push(Object* first, Object* last, uint32_t n) {
     last->next = free_list;
     compiler_fence();  // put_back() relies on it
@@ -92,10 +92,10 @@ struct Slab {
     return arch::take_and_test(countdown, static_cast<int32_t>(n));
   }
 
-  // Frees the objects that wait in a bin, all at once. Returns how many; `head` is null then. A
-  // thread that is torn off here, or that a fork leaves behind, leaves each object in the bin, on
-  // the list, or in both (salvage_objects). The bin stays as it is, and 0 comes back, if it leads
-  // to more objects than are in use: it makes a circle, or one of its objects was freed again.
+  // Frees all objects that wait in a bin at once. Returns how many; `head` is null then. A thread
+  // that is torn off here, or that a fork leaves behind, leaves each object in the bin, on the
+  // list, or in both (salvage_objects). If the bin leads to more objects than are in use, it makes
+  // a circle, or one of its objects was freed again. Then it stays as it is, and 0 is returned.
   uint32_t put_back(Object*& head) {
     if (head == nullptr) return 0;
     const uint32_t most = used();
@@ -109,8 +109,8 @@ struct Slab {
     return n;
   }
 
-  // Takes the whole free list, for a bin. Sets `taken` to its length. Nobody need look when all
-  // objects are free again, for the bin will ask; one free more must be looked at.
+  // Takes the whole free list, for a bin. Sets `taken` to its length. No thread need look when all
+  // objects are free again, for the bin will ask. One more free must be looked at.
   Object* take_free_list(uint64_t& taken) {
     Object* list = free_list;
     free_list = nullptr;
@@ -120,7 +120,7 @@ struct Slab {
     return list;
   }
 
-  // Takes one object of the free list, which is not empty, and counts on.
+  // Takes one object off the free list, which is not empty, and counts it as used.
   Object* take_one() {
     Object* object = free_list;
     free_list = object->next;
@@ -128,14 +128,15 @@ struct Slab {
     return object;
   }
 
-  // How many objects to carve: a page or two of them, `usual` of so many that there are in all.
+  // How many objects to carve: a page or two of them. usual: how many at a time on touched memory;
+  // all: how many objects the slab has.
   uint32_t next_chunk(uint32_t usual, uint32_t all) const {
     const uint32_t left = all - carved;
     const uint32_t chunk = usual >> (untouched && usual > 1);
     return chunk < left ? chunk : left;
   }
-  // Hands out the next n > 0 objects for the first time, linked in address order. at: of the slab's
-  // first object; step: from one to the next.
+  // Hands out the next n > 0 objects for the first time, linked in address order. at: the address
+  // of the slab's first object; step: the distance from one to the next.
   Object* carve(Address at, Bytes step, uint32_t n) {
     const Address first = at + carved * step;
     Object* object = reinterpret_cast<Object*>(first);
@@ -150,8 +151,8 @@ struct Slab {
     return reinterpret_cast<Object*>(first);
   }
 
-  // Whether the list's first objects are neighbours, in either order: as where objects were freed
-  // in the order in which they were allocated.
+  // Whether the list's first objects are neighbours, in either order. They are if objects were
+  // freed in the order in which they were allocated.
   bool free_list_is_in_order() const {
     constexpr int kLinks = 3;
     const Bytes step = size();
@@ -165,8 +166,9 @@ struct Slab {
     }
     return true;
   }
-  // None of its objects is in use: they are carved anew, in the order of their addresses. Whoever
-  // is torn off here leaves a slab of which nothing was ever handed out, or the one that it was.
+  // None of its objects is in use. They will be carved anew, in the order of their addresses. A
+  // thread that is torn off here leaves a slab of which nothing was ever handed out, or the slab as
+  // it was.
   void start_over() {
     carved = 0;
     compiler_fence();
@@ -175,7 +177,7 @@ struct Slab {
     beyond = 0;
   }
 
-  // No object is left to hand out: wait for some frees before offering the slab again, so that a
+  // No object is left to hand out. Waits for some frees before the slab is offered again, so that a
   // thread at the edge does not take it up and put it down at every step.
   void wait_for_frees(uint32_t all) {
     const uint32_t in_use = used();
@@ -192,12 +194,13 @@ struct Slab {
     place = where;
   }
 
-  // Whether the first links make no circle, as a double free of an object on the list does. Costs a
-  // miss little; what it does not reach may be found when the slab is empty
-  // (free_list_looks_whole), and with checked=1 is at once.
+  // Whether the first links make no circle. A double free of an object on the list makes one. This
+  // costs a miss little. What it does not reach may be found when the slab is empty
+  // (free_list_looks_whole), and is found at once with checked=1.
   bool free_list_looks_sound() const {
-    // A circle of at most five that begins at the first comes back to it, one of at most four to
-    // the second; one object comes to itself.
+    // A circle of at most five objects that begins at the first comes back to the first, and one of
+    // at most four that begins at the second comes back to the second. A circle of one object comes
+    // back to itself.
     const Object* second = free_list->next;
     if (UNLIKELY(second == free_list)) return false;
     const Object* object = second;
@@ -208,10 +211,10 @@ struct Slab {
     return true;
   }
 
-  // Whether the free list of a slab without objects in use looks like every object that was handed
-  // out, each once: its first links lead to objects of the slab, and it ends after as many as there
-  // are, or not yet. Not all of a long list is walked, since that is a cache miss an object: a
-  // quarter of the time of a program that frees what it has made.
+  // For a slab without objects in use: whether its free list looks like every object that was
+  // handed out, each once. Its first links must lead to objects of the slab, and it must end after
+  // as many as there are. A list that is longer than `walked` is not walked to its end, since each
+  // object is a cache miss: a quarter of the time of a program that frees what it has made.
   bool free_list_looks_whole(Address begin, uint32_t walked = 64) const {
     const Bytes bytes = carved * size();
     const uint32_t n = carved < walked ? carved : walked;
@@ -225,8 +228,8 @@ struct Slab {
     return carved > walked || object == nullptr;
   }
 
-  // The list cannot be trusted: what was handed out counts as in use from now on, lost, but never
-  // handed out twice.
+  // The list cannot be trusted. All objects that were handed out count as in use from now on: they
+  // are lost, but never handed out twice.
   void give_up_free_list() {
     free_list = nullptr;
     countdown = static_cast<int32_t>(carved);
@@ -298,7 +301,7 @@ struct Slabs {
   Slab* at(MapEntry entry) const { return static_cast<Slab*>(entry.state()); }
   Address begin(const Slab* slab) const { return region.address_of(region.block_of_state(slab)); }
 
-  // A slab without objects, on blocks in use that nobody owns.
+  // Makes a slab without objects, on blocks in use that have no owner.
   Slab* make(BlockIndex first, SizeClass c, Owner owner, bool untouched = false,
              Kind* kind = nullptr) const {
     Slab* slab = reinterpret_cast<Slab*>(region.state(first).owner_part);
@@ -308,7 +311,7 @@ struct Slabs {
     return slab;
   }
 
-  // owner: a lane, the depot or nobody; what the page map says tells kinds' slabs from malloc's.
+  // owner: a lane, the depot or nobody. The page map's entry tells a kind's slab from malloc's.
   void give_to(Slab* slab, Owner owner) const {
     const BlockIndex first = region.block_of_state(slab);
     if (slab->is_of_kind()) owner = private_of(owner);
@@ -324,7 +327,7 @@ struct Slabs {
     uncharge(slab);
     runs.free(region.block_of_state(slab), blocks, visit);
   }
-  // A slab of a kind is one no more.
+  // Takes a slab out of the budget and the count of its kind.
   static void uncharge(Slab* slab) {
     if (!slab->is_of_kind()) return;
     Kind& kind = slab->its_kind();

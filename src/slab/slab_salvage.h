@@ -1,5 +1,4 @@
-// What can be told of a slab whose owner was torn off while it worked there: which of its objects
-// are free.
+// Finds out which objects of a slab are free, if its owner was torn off while it worked there.
 // Called by: depot, lane. Locking: the caller has the slab to itself.
 #pragma once
 
@@ -12,11 +11,11 @@ class FreeObjects {
  public:
   static constexpr uint32_t kMost = 8192;
 
-  // begin: of the slab's first object, as links lead there; step: from one to the next; n: that
-  // there are.
+  // begin: the address of the slab's first object, as links lead there; step: the distance from one
+  // to the next; n: how many there are.
   FreeObjects(Address begin, Bytes step, uint32_t n) : begin_(begin), step_(step), n_(n) {}
 
-  // Once each: true the first time.
+  // Takes each object once. True the first time.
   bool add(const Object* object) {
     const Bytes into = reinterpret_cast<Address>(object) - begin_;
     if (into >= n_ * step_ || into % step_ != 0) return false;
@@ -36,9 +35,9 @@ class FreeObjects {
   uint64_t found_[kMost / 64]{};
 };
 
-// Counts the slab anew: what its free list leads to, each object once, is free, and so is what
-// `chain` leads to, which may lie in another slab; the rest is in use. begin: of its first object.
-// Returns how many objects of the chain it has kept.
+// Counts the slab anew. What its free list leads to is free, each object once. So is what `chain`
+// leads to, which may lie in another slab. The rest is in use. begin: the address of the slab's
+// first object. Returns how many objects of the chain it has kept.
 inline uint32_t salvage_objects(Slab* slab, Address begin, Object* chain) {
   const uint32_t link = slab->is_of_kind() ? slab->its_kind().link : 0;
   Object* const list = slab->free_list;

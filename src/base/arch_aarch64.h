@@ -8,10 +8,10 @@
 
 #include "base/compiler.h"
 
-// A function `name` that does what vfork(2) does: begins() returns a word before, and ends(word,
-// result of the system call) returns in the parent. The child uses the parent's stack, so what is
-// needed afterwards stays in registers, which the kernel keeps. The system call is clone(CLONE_VM |
-// CLONE_VFORK | SIGCHLD).
+// Defines a function `name` that does what vfork(2) does. Before the system call begins() returns a
+// word. In the parent the function ends in ends(word, result of the system call). The child uses
+// the parent's stack, so what is needed afterwards stays in registers, which the kernel keeps. The
+// system call is clone(CLONE_VM | CLONE_VFORK | SIGCHLD).
 #define LANEMALLOC_VFORK(name, begins, ends) \
   __asm__(                                   \
       ".pushsection .text\n"                 \
@@ -70,7 +70,7 @@ inline long system_call(long number, long a = 0, long b = 0, long c = 0, long d 
   return x0;
 }
 
-// The same value, which the compiler is to keep rather than compute again.
+// Returns the value unchanged. The compiler keeps it, and does not compute it again.
 template <class T>
 FAST T kept(T value) {
   __asm__("" : "+r"(value));
@@ -83,7 +83,7 @@ inline void add_unlocked(std::atomic<T>& counter, T by) {
   counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
 }
 
-// Takes some off and tells whether nothing is left.
+// count -= some. True if nothing is left.
 inline bool take_and_test(int& count, int some) { return (count -= some) <= 0; }
 
 inline void pause() { __asm__ volatile("yield"); }

@@ -1,5 +1,5 @@
-// Restartable sequences for aarch64; see arch_x86_64_rseq.h, which says what they are. The area
-// lies at an offset from TPIDR_EL0. The word is read with acquire, since who stored it last may
+// Restartable sequences for aarch64; arch_x86_64_rseq.h says what they are. The area lies at an
+// offset from TPIDR_EL0. The word is read with acquire, since the thread that stored it last may
 // have run on another CPU.
 #pragma once
 
@@ -25,8 +25,8 @@ namespace lanemalloc::arch {
   "1:\n\t"                                      \
   "ldr %w[scratch], [%[area], %[at]]\n\t"       \
   "ldar %w[seen], [%[word]]\n\t"
-// The kernel jumps to 4 only if the signature stands before it. Each time is counted; two at the
-// same moment perhaps as one.
+// The kernel jumps to 4 only if the signature stands before it. Each jump is counted; two at the
+// same moment may count as one.
 #define LANE_RSEQ_END                                        \
   "2:\n\t"                                                   \
   ".pushsection .text.rseq_aborted, \"ax?\"\n\t"             \
@@ -39,8 +39,8 @@ namespace lanemalloc::arch {
   "b %l[aborted]\n\t"                                        \
   ".popsection"
 
-// The number lies in the word's upper half, in a word whose lower half the caller knows. If that is
-// the number of this CPU: word = mark, and `before` is what it was.
+// If the word has the number of this CPU in its upper half, and `lower` in its lower half: word =
+// mark, and `before` is its old value.
 template <int kNumberAt>
 FAST Restartable rseq_take(ptrdiff_t area, std::atomic<uint32_t>& word, uint16_t lower,
                            uint32_t mark, uint32_t& before) {
@@ -64,8 +64,8 @@ aborted:
   return Restartable::kInterrupted;
 }
 
-// The same, where the lower half is that of *who, which is read in the sequence too: `value` is
-// what it was when the word was marked.
+// The same, but the lower half is that of *who, which the sequence reads too. `value` is what *who
+// was when the word was marked.
 template <int kNumberAt>
 FAST Restartable rseq_take_for(ptrdiff_t area, std::atomic<uint32_t>& word,
                                const std::atomic<uint64_t>& who, uint32_t mark, uint32_t& before,
@@ -121,8 +121,8 @@ aborted:
   return Restartable::kInterrupted;
 }
 
-// One instruction stores two registers, but another CPU may see one of them without the other. So a
-// free enters (PerCpu::enter_for).
+// One instruction stores two registers, but another CPU may see one of the two without the other.
+// So a free enters the lane (PerCpu::enter_for).
 inline constexpr bool kPushesHere = false;
 template <int kNumberAt, int kListAt>
 FAST Restartable rseq_push(ptrdiff_t, const std::atomic<uint32_t>&, const std::atomic<uint64_t>&,

@@ -1,7 +1,7 @@
-// An ELF note by which a reader outside the process finds a symbol: name "lanemalloc", type 1, and
-// how far behind those eight bytes the symbol lies. It is loaded, so that it can be found in memory
-// alone, and needs no relocation at run time. The same for all architectures. Format:
-// docs/stats-root.md.
+// An ELF note by which a reader outside the process finds a symbol. It has the name "lanemalloc",
+// type 1, and eight bytes that say how far behind them the symbol lies. The note is loaded, so that
+// it can be found in memory alone, and needs no relocation at run time. It is the same for all
+// architectures. Format: docs/stats-root.md.
 #pragma once
 
 #define LANEMALLOC_NOTE(symbol)                     \

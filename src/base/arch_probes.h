@@ -1,7 +1,8 @@
-// Probes: places off the hit paths that tracers (bpftrace, perf, gdb) can stop at, as SystemTap's
-// USDT describes them: one nop each, and a note that is not loaded: where it is, and in which
-// registers its arguments lie. Names and arguments: docs/probes.md. The same for all architectures,
-// whose compilers write registers as the notes want them. Arguments: integers and pointers.
+// Probes: places off the hit paths where tracers (bpftrace, perf, gdb) can stop, as SystemTap's
+// USDT describes them. Each is one nop, and a note that is not loaded. The note says where the nop
+// is, and in which registers its arguments lie. Names and arguments: docs/probes.md. Probes are the
+// same for all architectures, whose compilers write registers as the notes want them. Arguments:
+// integers and pointers.
 #pragma once
 
 #define LANEMALLOC_PROBE(name, arguments, ...)                                \

@@ -8,10 +8,10 @@
 
 #include "base/compiler.h"
 
-// A function `name` that does what vfork(2) does: begins() returns a word before, and ends(word,
-// result of the system call) returns in the parent. The child uses the parent's stack, so what is
-// needed afterwards stays in registers, which the kernel keeps. The child goes back by a jump: a
-// shadow stack keeps the entry for the parent's return.
+// Defines a function `name` that does what vfork(2) does. Before the system call begins() returns a
+// word. In the parent the function ends in ends(word, result of the system call). The child uses
+// the parent's stack, so what is needed afterwards stays in registers, which the kernel keeps. The
+// child goes back by a jump: a shadow stack keeps the entry for the parent's return.
 #define LANEMALLOC_VFORK(name, begins, ends) \
   __asm__(                                   \
       ".pushsection .text\n"                 \
@@ -65,7 +65,7 @@ inline long system_call(long number, long a = 0, long b = 0, long c = 0, long d 
   return result;
 }
 
-// The same value, which the compiler is to keep rather than compute again.
+// Returns the value unchanged. The compiler keeps it, and does not compute it again.
 template <class T>
 FAST T kept(T value) {
   __asm__("" : "+r"(value));
@@ -83,8 +83,8 @@ inline void add_unlocked(std::atomic<T>& counter, T by) {
   }
 }
 
-// Takes some off and tells whether nothing is left, in one instruction that the compiler does not
-// find by itself.
+// count -= some. True if nothing is left. This is one instruction, which the compiler does not find
+// by itself.
 inline bool take_and_test(int& count, int some) {
   bool none_left;
   __asm__("subl %[some], %[count]" : [count] "+m"(count), "=@ccle"(none_left) : [some] "ri"(some));

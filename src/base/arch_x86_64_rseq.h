@@ -1,13 +1,13 @@
-// Restartable sequences for x86-64: a few instructions that the kernel runs again from `aborted`
-// when the thread was preempted, moved to another CPU or interrupted by a signal before the last of
-// them, a single store. So what they do is one step for all threads of that CPU. Called by:
-// platform/linux.h. Source: rseq(2), Documentation of AT_RSEQ_FEATURE_SIZE.
+// Restartable sequences for x86-64: a few instructions, the last of them a single store. If the
+// thread is preempted, moved to another CPU or interrupted by a signal before that store, the
+// kernel continues it at `aborted`. So what a sequence does is one step for all threads of that
+// CPU. Called by: platform/linux.h. Source: rseq(2), Documentation of AT_RSEQ_FEATURE_SIZE.
 //
 //   %fs:area+0  cpu_id_start  +4  cpu_id  +8  rseq_cs: the sequence under way  +20 node_id  +24
 //               mm_cid
 //
-// kNumberAt says which of them numbers the CPU. Both functions store the descriptor's address
-// first: the kernel clears it whenever it finds the thread outside the sequence.
+// kNumberAt says which field numbers the CPU. Each function stores the descriptor's address first:
+// the kernel clears it whenever it finds the thread outside the sequence.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ namespace lanemalloc::arch {
   "leaq 3b(%%rip), %[scratch]\n\t"              \
   "movq %[scratch], %%fs:8(%[area])\n"          \
   "1:\n\t"
-// The kernel jumps to 4 only if the signature stands before it. Each time is counted.
+// The kernel jumps to 4 only if the signature stands before it. Each jump is counted.
 #define LANE_RSEQ_END                            \
   "2:\n\t"                                       \
   ".pushsection .text.rseq_aborted, \"ax?\"\n\t" \
@@ -40,14 +40,14 @@ namespace lanemalloc::arch {
   "jmp %l[aborted]\n\t"                          \
   ".popsection"
 
-// The number lies in the word's upper half, in a word whose lower half the caller knows. If that is
-// the number of this CPU: word = mark, and `before` is what it was.
+// If the word has the number of this CPU in its upper half, and `lower` in its lower half: word =
+// mark, and `before` is its old value.
 template <int kNumberAt>
 FAST Restartable rseq_take(ptrdiff_t area, std::atomic<uint32_t>& word, uint16_t lower,
                            uint32_t mark, uint32_t& before) {
   uint64_t scratch;
-  // The two bytes before a number are the upper half of the field before it, a small number:
-  // overwritten anyway.
+  // The load begins two bytes before the number. They are the upper half of the field before it, a
+  // small number, and `lower` overwrites them.
   __asm__ goto volatile(
       LANE_RSEQ_DESCRIPTOR
       "movl %%fs:%c[at](%[area]), %k[scratch]\n\t"
@@ -67,9 +67,10 @@ aborted:
   return Restartable::kInterrupted;
 }
 
-// The same, where the lower half is that of *who, which is read in the sequence too: `seen` is what
-// it was when the word was marked. It is read after the word. Read before, it could be older than a
-// revocation that has come and gone: the word says "free" again, and the slab is another lane's.
+// The same, but the lower half is that of *who, which the sequence reads too. `seen` is what *who
+// was when the word was marked. *who is read after the word. Read before the word, it could be
+// older than a revocation that has come and gone: the word says "free" again, and the slab is
+// another lane's.
 template <int kNumberAt>
 FAST Restartable rseq_take_for(ptrdiff_t area, std::atomic<uint32_t>& word,
                                const std::atomic<uint64_t>& who, uint32_t mark, uint32_t& before,
@@ -128,17 +129,16 @@ aborted:
   return Restartable::kInterrupted;
 }
 
-// Pushes are steps too: one store writes a list and its count.
+// A push is one step too: one store writes a list and its count.
 inline constexpr bool kPushesHere = true;
 
-// What a push adds to the second half of a CountedList, behind the new head: one less in the
-// countdown.
+// What a push adds to a CountedList behind its new head: -1 to the countdown.
 alignas(16) inline constexpr int32_t kOneLess[4] = {0, 0, -1, 0};
 
 // If the word names this CPU and the lower half of *who, as in rseq_take_for(): puts the object
-// first in the list that lies kListAt bytes into what the rest of *who is the address of, and takes
-// one off its countdown; kLast, and nothing happened, if that would leave none. The object's first
-// word is written before, so it must be the caller's.
+// first in a list, and takes one off the list's countdown. The rest of *who is an address; the list
+// lies kListAt bytes behind it. kLast: the countdown would have come to its end, and nothing
+// happened. The object's first word is written before the last store, so it must be the caller's.
 template <int kNumberAt, int kListAt>
 FAST Restartable rseq_push(ptrdiff_t area, const std::atomic<uint32_t>& word,
                            const std::atomic<uint64_t>& who, void* object) {

@@ -1,5 +1,5 @@
-// The atomics policy: lock-free algorithms take it as a template argument, so that the code that
-// ships is the code that a model checker runs. Hardware is what ships.
+// The atomics policy. Lock-free algorithms take it as a template argument, so that the code that
+// ships is the code that a model checker runs. Hardware is the policy that ships.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ struct Hardware {
   using atomic = std::atomic<T>;
 };
 
-// A setting that may change while others read it: nothing else depends on when they see it.
+// A setting that may change while other threads read it. Nothing else depends on when they see it.
 template <class T>
 class Relaxed {
  public:
@@ -40,8 +40,8 @@ class Relaxed {
   T value_;
 };
 
-// Adds to a counter that only one thread writes; others may read it at any time. No locked
-// instruction.
+// Adds to a counter that only one thread writes, without a locked instruction. Other threads may
+// read the counter at any time.
 template <class T>
 FAST void bump(std::atomic<T>& counter, T by = 1) {
   arch::add_unlocked(counter, by);
@@ -59,7 +59,7 @@ FAST void count(std::atomic<T>& counter, T by = 1) {
 }
 
 // A relaxed load that the compiler may fold into the instruction that uses it, which it does not do
-// with atomics. Where a checker wants to see atomics it is one.
+// with atomics. For a checker that wants to see atomics it is one.
 template <class T>
 FAST T hit_load(const std::atomic<T>& word) {
 #if defined(__SANITIZE_THREAD__)
@@ -70,8 +70,8 @@ FAST T hit_load(const std::atomic<T>& word) {
 #endif
 }
 
-// Moves a pointer that only one thread writes on by one, in one instruction, where no checker wants
-// to see it.
+// Moves a pointer on by one, in one instruction unless a checker wants to see it. Only one thread
+// writes the pointer.
 template <class T>
 FAST void move_on(std::atomic<T*>& pointer) {
 #if defined(__SANITIZE_THREAD__)

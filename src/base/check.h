@@ -1,5 +1,5 @@
-// CHECK stops the process with one line when an invariant is broken; DCHECK does so in development
-// builds only. Both are async-signal-safe: they format into the stack and write(2).
+// CHECK stops the process with one line of text if an invariant is broken; DCHECK does so in
+// development builds only. Both are async-signal-safe: they format on the stack and call write(2).
 #pragma once
 
 #include "base/compiler.h"

@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// FAST: on the hit path, always inlined. SLOW: off it, never inlined, kept away from the hot code.
+// FAST: on the hit path, always inlined. SLOW: off the hit path, never inlined, kept away from the
+// hot code.
 #define FAST [[gnu::always_inline]] inline
 #define SLOW [[gnu::noinline, gnu::cold]]
 #define NOINLINE [[gnu::noinline]]
@@ -21,13 +22,13 @@
 
 namespace lanemalloc {
 
-// Words that different threads write lie at least this far apart: two lines, since CPUs fetch lines
-// in pairs.
+// Words that different threads write lie at least this far apart. It is two cache lines, since CPUs
+// fetch lines in pairs.
 inline constexpr size_t kNoSharing = 128;
 
-// Keeps the compiler from moving memory accesses across it; costs no instruction. It orders a
-// thread with its own signal handlers, and, together with membarrier on the other side, with a
-// revoker.
+// Keeps the compiler from moving memory accesses across this place, and costs no instruction. It
+// orders a thread with its own signal handlers and, together with membarrier on the other side,
+// with a revoker.
 FAST void compiler_fence() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
 }  // namespace lanemalloc

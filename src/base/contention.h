@@ -1,16 +1,16 @@
-// Tries, Contention: what a loop around a compare-exchange, or a lock, has cost so far. One for
-// each; readers inside and outside the process find them by name (engine/layout.h). Called by:
-// locks and lock-free loops. Locking: none.
+// Tries and Contention: what a loop around a compare-exchange, or a lock, has cost so far. Each
+// loop and each lock has one. Readers inside and outside the process find them by name
+// (engine/layout.h). Called by: locks and lock-free loops. Locking: none.
 //
-// An entry costs the holder of a lock one unlocked addition, to a line that it has anyway. The rest
-// is counted by those who fail.
+// An entry costs the holder of a lock one unlocked addition, to a line that it has anyway. Threads
+// that fail count the rest.
 #pragma once
 
 #include <bit>
 
 #include "base/atomics.h"
 
-// In a class whose private words readers outside the process may see by their names
+// For a class whose private words readers outside the process may see by their names
 // (engine/layout.h).
 #define SHOWN_BY_LAYOUT \
   template <class>      \
@@ -18,14 +18,14 @@
 
 namespace lanemalloc {
 
-// Of a loop.
+// For a loop.
 template <class Atomics = Hardware>
 struct Tries {
-  // Loops that were done, or entries of a lock
+  // Loops that were finished, or entries of a lock.
   typename Atomics::template atomic<uint64_t> count{0};
   typename Atomics::template atomic<uint64_t> failures{0};  // tries that failed
 
-  // True: try again.
+  // Returns true, so that the caller tries again.
   bool failed() {
     failures.fetch_add(1, std::memory_order_relaxed);
     return true;
@@ -33,19 +33,19 @@ struct Tries {
   void done() { count.fetch_add(1, std::memory_order_relaxed); }
 };
 
-// Of a lock.
+// For a lock.
 struct Contention : Tries<> {
-  // Of waits: bucket i counts those shorter than 2^i microseconds, the last one all others.
+  // Bucket i counts the waits shorter than 2^i microseconds, the last one all other waits.
   static constexpr unsigned kBuckets = 16;
   static constexpr unsigned kSites = 2;
 
-  std::atomic<uint64_t> waits{0};  // that have begun
+  std::atomic<uint64_t> waits{0};  // waits that have begun
   std::atomic<uint64_t> waited_ns{0};
   std::atomic<uint32_t> histogram[kBuckets]{};
-  std::atomic<const void*>
-      sites[kSites]{};  // stacks of the latest waits, newest first, while they are sampled
+  // Stacks of the latest waits, newest first, while waits are sampled.
+  std::atomic<const void*> sites[kSites]{};
 
-  // By the holder, who has waited for it. site: null: not known.
+  // The holder calls it after it has waited for the lock. site: null: not known.
   void waited(uint64_t ns, const void* site) {
     bump(waited_ns, ns);
     bump(histogram[bucket_of(ns)]);
@@ -60,8 +60,9 @@ struct Contention : Tries<> {
   }
 };
 
-// Told of every wait for a lock, by who has it now (`who`: as Visit has it); returns the stack that
-// the thread came by, or null. Null while nobody asks.
+// Called after every wait for a lock by the thread that holds it now (`who`: as in Visit). Returns
+// the stack of that thread, or null. contention_witness is null while nobody
+// asks.
 using ContentionWitness = const void* (*)(const void* who, uint64_t waited_ns);
 inline constinit std::atomic<ContentionWitness> contention_witness{nullptr};
 

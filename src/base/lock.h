@@ -1,50 +1,52 @@
 // A lock that knows its holder and its place in the lock order, sleeps on a futex, and counts its
-// waits.
-// While the process has one thread it is taken and given back by plain stores.
+// waits. While the process has one thread, the lock is taken and given back by plain stores.
 //
 //   the lock's word:  [ the holder's slot | forks | awaited | held ]
 //                           48 bits         14        1        1
-//   A thread that sleeps, sleeps on the lower half.
+//   A thread that waits sleeps on the lower half.
 //
-// The word names the holder, so there is no instant at which a lock is taken and nobody knows by
-// whom. A handler may leave by a long jump what it has interrupted, and what that holds stays held.
-// When the thread ends, it finds each lock that names it, and gives it back (Engine::thread_exits).
-// Until then nobody waits for one stay of a holder longer than kLateMs: acquire() fails, as when a
-// fork has closed the lock, and fails at once for those who come later. What is given back without
-// a wake-up, for the same reason, is found after as long.
+// The word names the holder, so there is no instant at which a lock is taken and its holder is
+// unknown. A handler may leave by a long jump. Then what it has interrupted never goes on, and the
+// locks held there stay held. When the thread ends, it finds each lock that names it, and gives it
+// back (Engine::thread_exits). Until then no thread waits for one stay of a holder longer than
+// kLateMs. After that acquire() fails, as when a fork has closed the lock, and for later callers it
+// fails at once. A lock may also be given back without a wake-up, for the same reason. Its sleepers
+// find that after the same time.
 //
-// A lane's lock is given back by a plain store always, so that a shared lane costs one locked
-// instruction an entry:
+// A lane's lock is always given back by a plain store, so that a shared lane costs one locked
+// instruction per entry:
 //
 //   holder                                    waiter
 //   state = free, a plain store  [give]       sleepers + 1                    [announce]
 //   sleepers?                    [look]       membarrier: a full barrier on every thread
-//     some: wake one                          while the lock is not to be had:
+//     some: wake one                          while the lock cannot be taken:
 //                                               sleep while state is held       [sleep]
 //
-// No sleeper is forgotten (Dekker's argument, as in lane/entry/owned.h): if the barrier falls
-// before the holder's [look], that sees [announce]. If it falls after, [give] came before it, and
-// the waiter sees the lock free. Later holders all look after the barrier. Where there is no
-// barrier, waiters look again every millisecond.
+// No sleeper is forgotten (Dekker's argument, as in lane/entry/owned.h). If the barrier falls
+// before the holder's [look], the look sees [announce]. If the barrier falls after the [look],
+// [give] came before it, and the waiter sees the lock free. All later holders look after the
+// barrier. If there is no barrier, waiters look again every millisecond.
 //
-// A lock is only ever taken by code that has marked its thread's lane slot busy, so a signal
-// handler that interrupts a holder knows that it is nested and only tries (Visit::may_block is
-// false): it can never wait for its own thread. Nor can a thread wait for what it holds itself: it
-// waits for a lock only while it holds none of that rank or a later one.
+// Only code that has marked its thread's slot busy takes a lock. So a signal handler that
+// interrupts a holder knows that it is nested and only tries (Visit::may_block is false): it can
+// never wait for its own thread. Nor can a thread wait for a lock that it holds itself: it waits
+// for a lock only while it holds none of that rank or a later one.
 //
-// Nobody waits for a fork. A fork does not hold a lock, it closes it: it adds itself to the forks
-// that the lock counts, and waits for the holder, so that the child finds what the lock guards
-// whole. While a lock is closed, acquire() fails at once, also for those who slept in it, and the
-// caller goes the way of a handler. So a fork waits for holders only, a holder never waits for a
-// fork, and forks do not wait for each other: whatever locks of others a thread holds, and whatever
-// handlers of others run between the two ends of a fork, no circle of waiting goes through here.
-//   Who finds no memory otherwise insists: it gives the fork some milliseconds, and then takes the
-//   closed lock if that is free. The
-// child may find it held by a thread that is not there: it makes the lists of runs anew
-// (Runs::salvage), and gives up the depot's slabs. A fork may itself be waiting for the thread that
-// insists. So these milliseconds are waited once a fork, by whichever thread insists first, and
-// later ones take the lock at once. So does a thread that would take fresh memory while the lists
-// have some (Runs::take_beside).
+// No thread waits for a fork. A fork does not hold a lock, it closes the lock: it adds itself to
+// the forks that the lock counts, and waits for the holder, so that the child finds whole what the
+// lock guards. While a lock is closed, acquire() fails at once, also for threads that slept in it,
+// and the caller goes the way of a handler. So a fork waits for holders only, a holder never waits
+// for a fork, and forks do not wait for each other. Whatever locks of other code a thread holds,
+// and whatever handlers of other code run between the two ends of a fork, no circle of waiting goes
+// through here.
+//
+// A thread that finds no memory otherwise insists: it gives the fork some milliseconds, and then
+// takes the closed lock if that is free. The child may find the lock held by a thread that does not
+// exist there. Then the child makes the lists of runs anew (Runs::salvage), and gives up the
+// depot's slabs. A fork may itself be waiting for the thread that insists. So these milliseconds
+// are waited once per fork, by whichever thread insists first, and later threads take the lock at
+// once. So does a thread that would take fresh memory while the lists have some
+// (Runs::take_beside).
 #pragma once
 
 #include <limits.h>
@@ -60,17 +62,16 @@
 
 namespace lanemalloc {
 
-// One stay of a thread inside the allocator: who it is, whether it may wait, and which locks it
-// holds.
+// One stay of a thread inside the allocator: which thread it is, whether it may wait, and which
+// locks it holds.
 struct Visit {
   const void* who;  // address of the thread's slot; never null
   bool may_block;
-  bool may_drain = true;  // other lanes' inboxes; not while draining one
-  bool in_bulk =
-      // Many objects are being freed: their slabs are kept, for each would take a lock to give back
-      false;
-  // Takes also locks that a fork has closed: 0: not; else 1 + the milliseconds that it may sleep
-  // before, in all.
+  bool may_drain = true;  // may drain other lanes' inboxes; false while it drains one
+  // Many objects are being freed. Their slabs are kept, since each would take a lock to give back.
+  bool in_bulk = false;
+  // Whether it also takes locks that a fork has closed. 0: no; else 1 + the milliseconds that it
+  // may sleep before that, in all.
   uint8_t insists = 0;
   static constexpr uint8_t kPatience = 1 + 50;  // most forks last less
   uint32_t locks_held = 0;                      // how many of each rank, kBitsOfRank bits each
@@ -82,13 +83,14 @@ struct Visit {
     return 1u << (kBitsOfRank * static_cast<unsigned>(rank));
   }
   static_assert(kBitsOfRank * (static_cast<unsigned>(Rank::kLast) + 1) <= 32);
-  // Holds a lock of this rank or a later one.
+  // True if it holds a lock of this rank or a later one.
   bool holds_from(Rank rank) const { return locks_held >= one_of(rank); }
 };
 
-inline constexpr uint64_t kLateMs = 1000;  // nobody who goes on stays as long where others wait
+// A holder whose thread goes on never stays this long while others wait.
+inline constexpr uint64_t kLateMs = 1000;
 
-// Where a futex finds the bits of a word that change when it is taken or given back.
+// The half on which threads sleep: its bits change when the lock is taken or given back.
 inline std::atomic<uint32_t>& lower_half_of(std::atomic<uint64_t>& word) {
   static_assert(std::endian::native == std::endian::little);
   return *reinterpret_cast<std::atomic<uint32_t>*>(&word);
@@ -101,8 +103,8 @@ class Lock {
 
   bool try_acquire(Visit& visit) {
     if (P::single_threaded()) {
-      // Plain: a handler that interrupts between the load and the store has given the lock back
-      // before it returns.
+      // Plain: a handler that interrupts between the load and the store gives the lock back before
+      // it returns.
       if (state_.load(std::memory_order_relaxed) != kFree) return false;
       state_.store(held_by(visit.who), std::memory_order_relaxed);
     } else {
@@ -118,8 +120,8 @@ class Lock {
     return true;
   }
 
-  // Waits only where the visit may, and only for a holder that is not late, not for a fork; else
-  // like try_acquire.
+  // Waits only if the visit may, and only for a holder that is not late, never for a fork; else it
+  // is like try_acquire.
   bool acquire(Visit& visit) { return LIKELY(try_acquire(visit)) || acquire_slowly(visit); }
 
   void release(Visit& visit) {
@@ -140,8 +142,8 @@ class Lock {
     }
   }
 
-  // What the visit's thread has held since it was torn off, by a long jump or at its end, the visit
-  // holds from now on. False: it holds nothing here.
+  // If the visit's thread has held this lock since it was torn off, by a long jump or at its end,
+  // the visit holds it from now on. False: the thread does not hold it.
   bool take_over(Visit& visit) {
     if (holder() != visit.who) return false;
     visit.locks_held += one_;
@@ -149,14 +151,14 @@ class Lock {
   }
 
   // --- Fork. In a process with one thread there is nothing to do.
-  // Closes the lock, and waits for its holder if the visit may.
+  // Closes the lock, and waits for its holder if the visit may wait.
   void close(Visit& visit) {
     if (P::single_threaded()) return;
     // acquire, both: the child finds what the last holder wrote. Pairs with [unlock.release].
     uint64_t seen = state_.fetch_add(kFork, std::memory_order_acquire) + kFork;
     if ((seen & kForks) == kFork) late_.store(0, std::memory_order_relaxed);
-    // Also those who slept in it, and one who has just been woken, and leaves without waking the
-    // next.
+    // Wakes all sleepers: one that was woken just now finds the lock closed, and leaves without
+    // waking the next.
     P::wake(lower_half(), kEverybody);
     if (!visit.may_block || !is_held(seen)) return;
     for (Patience patience(*this); is_held(seen) && !patience.is_over();) {
@@ -164,34 +166,35 @@ class Lock {
       seen = state_.load(std::memory_order_acquire);
     }
   }
-  // In the parent. One that nobody has closed stays as it is: a child that was made by a handler of
-  // the fork has opened it.
+  // Called in the parent. A lock that is not closed stays as it is: a child that was made by a
+  // handler of the fork has opened it.
   void open() {
     uint64_t seen = state_.load(std::memory_order_relaxed);
     while (is_closed(seen) &&
            !state_.compare_exchange_weak(seen, seen - kFork, std::memory_order_relaxed)) {
     }
   }
-  // In the child, where nobody is but `me`. False: another thread was inside, and what the lock
-  // guards may be half done.
+  // Called in the child, whose only thread is `me`. False: another thread was inside, and what the
+  // lock guards may be half done.
   bool open_in_child(const void* me) {
-    // acquire: sees what one who insisted has left. Pairs with [unlock.release].
+    // acquire: sees what a thread that insisted has left. Pairs with [unlock.release].
     const bool held = is_held(state_.load(std::memory_order_acquire));
     if (held && holder() == me) {
-      state_.store(held_by(me), std::memory_order_relaxed);  // it goes on, further down its stack
+      // The visit that holds it goes on, further down the stack.
+      state_.store(held_by(me), std::memory_order_relaxed);
       return true;
     }
     forget_holder();
     return !held;
   }
 
-  // Null: nobody.
+  // Null if no thread holds the lock.
   const void* holder() const { return holder_in(state_.load(std::memory_order_relaxed)); }
   bool is_held() const { return is_held(state_.load(std::memory_order_relaxed)); }
   bool is_closed() const { return is_closed(state_.load(std::memory_order_relaxed)); }
 
-  // In a fork child: the holder does not exist here. release: who takes it sees what was done to
-  // what it guards.
+  // Called in a fork child, where the holder does not exist. release: the next holder sees what was
+  // done to what the lock guards.
   void forget_holder() { state_.store(kFree, std::memory_order_release); }
 
   const Contention& contention() const { return contention_; }
@@ -199,8 +202,8 @@ class Lock {
  private:
   static constexpr uint64_t kFree = 0;
   static constexpr uint64_t kHeld = 1;
-  static constexpr uint64_t kAwaited = 2;  // beside kHeld: somebody sleeps
-  static constexpr uint64_t kFork = 4;     // for each fork that has closed the lock
+  static constexpr uint64_t kAwaited = 2;  // beside kHeld: a thread sleeps
+  static constexpr uint64_t kFork = 4;     // one for each fork that has closed the lock
   static constexpr unsigned kHolderShift = 16;
   static constexpr uint64_t kForks = (uint64_t{1} << kHolderShift) - kFork;
   static constexpr uint64_t kTheFork = ~uint64_t{0};
@@ -219,10 +222,10 @@ class Lock {
   }
   static bool is_held(uint64_t state) { return (state & kHeld) != 0; }
   static bool is_closed(uint64_t state) { return (state & kForks) != 0; }
-  // What sleepers sleep on: never 0 while the lock is held.
+  // What sleepers sleep on. It is never 0 while the lock is held.
   auto& lower_half() { return lower_half_of(state_); }
 
-  // Of who waits, for one and the same stay of a holder.
+  // How long a thread waits for one and the same stay of a holder.
   class Patience {
    public:
     explicit Patience(const Lock& lock) : lock_(lock), stay_(lock.stay()), since_(P::now_ns()) {}
@@ -240,7 +243,7 @@ class Lock {
     uint64_t stay_;
     uint64_t since_;
   };
-  // Somebody has waited for this stay of its holder in vain.
+  // True if a thread has waited in vain for this stay of the holder.
   bool is_late() const { return late() == stay() + 1; }
   uint64_t late() const { return late_.load(std::memory_order_relaxed); }
   uint64_t stay() const { return contention_.count.load(std::memory_order_relaxed); }
@@ -250,11 +253,11 @@ class Lock {
     bump(contention_.count);
   }
 
-  // Somebody sleeps, or a fork has closed the lock.
+  // Called if a thread sleeps, or if a fork has closed the lock.
   NOINLINE void release_slowly() {
     // release: as in release().
     const uint64_t held = state_.fetch_and(kForks, std::memory_order_release);
-    P::wake(lower_half(), is_closed(held) ? kEverybody : 1);  // a closed one: forks wait for it too
+    P::wake(lower_half(), is_closed(held) ? kEverybody : 1);  // forks wait for a closed lock too
   }
 
   NOINLINE bool acquire_slowly(Visit& visit) {
@@ -278,7 +281,7 @@ class Lock {
     return true;
   }
 
-  // Of a visit that insists.
+  // For a visit that insists.
   bool try_closed(Visit& visit) {
     uint64_t seen = state_.load(std::memory_order_relaxed);
     // acquire: as in try_acquire().
@@ -290,7 +293,7 @@ class Lock {
     return true;
   }
 
-  // False: a fork has closed the lock, or its holder is late.
+  // False if a fork has closed the lock, or if its holder is late.
   bool take_turn(Visit& visit) {
     for (int spin = 0; spin < kSpins; ++spin) {
       P::pause();
@@ -302,8 +305,8 @@ class Lock {
     for (;;) {
       if (is_closed(seen) && visit.insists == 0) return false;
       if (!is_held(seen)) {
-        // acquire: as in try_acquire. Whoever slept takes the lock as awaited, since others may
-        // still sleep.
+        // acquire: as in try_acquire. A thread that slept takes the lock as awaited, since others
+        // may still sleep.
         if (state_.compare_exchange_weak(seen, seen | held_by(visit.who) | kAwaited,
                                          std::memory_order_acquire, std::memory_order_relaxed))
           return entered(visit), true;
@@ -348,10 +351,11 @@ class Lock {
 
   std::atomic<uint64_t> state_{kFree};
   std::atomic<uint32_t> sleepers_{0};
-  const uint32_t one_;  // what a visit that holds this lock has more (Visit::locks_held)
-  // What nobody waits for any longer: the stay of a holder, + 1, or kTheFork
+  const uint32_t one_;  // what a holder's visit adds to its locks_held
+  // What no thread waits for any longer: the stay of a holder, + 1, or kTheFork.
   std::atomic<uint64_t> late_{0};
-  Contention contention_;  // what every holder writes lies in the same line as the above
+  // The words of it that every holder writes lie in the same line as the above.
+  Contention contention_;
 };
 
 }  // namespace lanemalloc

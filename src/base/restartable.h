@@ -1,4 +1,4 @@
-// What came of a restartable sequence: a few instructions, the last of them a single store, that
+// The outcome of a restartable sequence: a few instructions, the last of them a single store, that
 // are one step for all threads of a CPU. Called by: base/arch_*_rseq.h, platform, slab.
 #pragma once
 
@@ -11,13 +11,13 @@ namespace lanemalloc {
 enum class Restartable : uint8_t {
   kDone,
   kElsewhere,    // the word was not the number of this CPU
-  kEmpty,        // the list was
-  kInterrupted,  // before the store: nothing happened
-  kLast,         // the count would have come to its end
+  kEmpty,        // the list was empty
+  kInterrupted,  // it was interrupted before the store: nothing happened
+  kLast,         // the countdown would have come to its end
 };
 
-// A list linked through its objects' first words, and a count that goes down. A step may write
-// both: they are one aligned unit that one instruction stores.
+// A list that is linked through its objects' first words, and a count that goes down. A step may
+// write both: they are one aligned unit that one instruction stores.
 struct alignas(16) CountedList {
   void* head;
   int32_t countdown;
@@ -26,5 +26,5 @@ struct alignas(16) CountedList {
 
 }  // namespace lanemalloc
 
-// How often the kernel has interrupted one: the assembly adds to it.
+// How often the kernel has interrupted a sequence. The assembly adds to it.
 extern "C" std::atomic<uint64_t> lanemalloc_restarts;

@@ -1,5 +1,5 @@
-// A line of text in a fixed buffer, made without malloc, locale or errno; too long a line is cut.
-// Async-signal-safe.
+// A line of text in a fixed buffer, made without malloc, locale or errno. A line that is too long
+// is cut. Async-signal-safe.
 // Called by: messages to the user, statistics.
 #pragma once
 
@@ -29,12 +29,12 @@ class Text {
     *this << "0x";
     return number(reinterpret_cast<uintptr_t>(pointer), 16);
   }
-  // At most n characters of s.
+  // Adds at most n characters of s.
   Text& add(const char* s, size_t n) {
     for (size_t i = 0; i < n && s[i] != '\0'; ++i) put(s[i]);
     return *this;
   }
-  // Ends the line; what was cut still ends with a newline.
+  // Ends the line. A line that was cut still ends with a newline.
   Text& end() {
     if (used_ == kRoom) --used_;
     put('\n');

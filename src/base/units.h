@@ -24,17 +24,16 @@ constexpr Bytes round_up(Bytes n, Bytes to) { return (n + to - 1) & ~(to - 1); }
 constexpr Bytes round_down(Bytes n, Bytes to) { return n & ~(to - 1); }
 constexpr bool is_power_of_two(Bytes n) { return n != 0 && (n & (n - 1)) == 0; }
 
-// Who owns a block: what the page map's owner field holds.
+// The owner of a block: what the page map's owner field holds.
 enum class Owner : uint16_t {
   kNobody = 0,     // free, or never committed
   kLarge = 1,      // a large allocation starts here
   kDepot = 2,      // a slab between two lanes
   kFirstLane = 3,  // lanes: 3 .. 0x7FFF
-  kPrivate =
-      // Beside any of these: memory of a program's own kind (slab/kind.h), which malloc's free does
-  // not know
-  0x8000,
-  kClosed = 0xFFFF  // a gate's id while nobody may hit; owns nothing
+  // Beside any of these: memory of a program's own kind (slab/kind.h), which malloc's free does not
+  // know.
+  kPrivate = 0x8000,
+  kClosed = 0xFFFF  // a gate's id while it is closed; owns nothing
 };
 
 constexpr bool is_of_malloc(Owner owner) {
@@ -46,7 +45,7 @@ constexpr bool is_private(Owner owner) {
 constexpr Owner private_of(Owner owner) {
   return static_cast<Owner>(static_cast<uint16_t>(owner) | static_cast<uint16_t>(Owner::kPrivate));
 }
-// The same owner's, of memory of malloc.
+// The same owner, for memory of malloc.
 constexpr Owner public_of(Owner owner) {
   return static_cast<Owner>(static_cast<uint16_t>(owner) & ~static_cast<uint16_t>(Owner::kPrivate));
 }

@@ -1,9 +1,10 @@
-// Fake: a platform for tests (platform.h says what each function promises). Its clock, page size,
-// limits and failures are set by the test, and it keeps books: every address range is claimed only
-// when unclaimed, opened only when reserved, emptied, moved and released only when claimed. Real
-// memory lies underneath, inaccessible while not claimed, so that a wild access crashes.
+// Fake: a platform for tests (platform.h says what each function promises). A test sets its clock,
+// page size, limits and failures. The fake keeps books: an address range is claimed only when it is
+// unclaimed, opened only when it is reserved, and emptied, moved and released only when it is
+// claimed. Real memory lies underneath. It is inaccessible while it is not claimed, so that a wild
+// access crashes.
 // Called by: tests/unit. Never part of a library. State belongs to the type; FakeTest resets it.
-// What several threads may touch is a relaxed atomic, so that the fake orders no thread with
+// Words that several threads may touch are relaxed atomics, so that the fake orders no thread with
 // another where the system would not.
 #pragma once
 
@@ -25,7 +26,7 @@ struct Fake {
   // --- What a test sets.
   enum Call { kGround, kExtend, kClaim, kReserve, kOpen, kEmpty, kMove, kAnyMemory, kRelease };
 
-  // Calls number `from` up to, but not including, `until` fail; the first call after arm() is
+  // Calls number `from` up to, but not including, `until` fail. The first call after arm() is
   // number 1.
   struct Fault {
     std::atomic<uint64_t> calls = 0;
@@ -51,7 +52,7 @@ struct Fake {
   static inline bool has_barrier = true;
   static inline std::atomic<bool> single{false};
   static inline std::atomic<uint64_t> clock{1};
-  static inline std::atomic<uint64_t> ns{0};       // 0: the machine's
+  static inline std::atomic<uint64_t> ns{0};       // 0: the machine's clock
   static inline std::function<void()> on_release;  // after the next release, once
   static inline std::function<void()> on_extend;   // after each extension
   static inline std::function<void()> on_claim;    // before the next claim, once
@@ -59,30 +60,30 @@ struct Fake {
   static inline std::function<void()> on_yield;    // once: when a thread gives up its CPU
   static inline std::atomic<int> sleepers{0};      // threads in wait()
   static inline void (*on_sleep)() = nullptr;
-  // In place of this thread's waits: false has it wait.
+  // Called in place of this thread's waits. If it returns false, the thread waits.
   static inline thread_local bool (*on_wait)(const void* word, uint64_t most_ms) = nullptr;
-  // Of the thread with the system; 0: the machine's
+  // What thread_id() returns in this thread; 0: the system's number.
   static inline thread_local uint32_t id = 0;
   static inline std::vector<uint32_t> gone;         // threads with these ids have ended
   static inline std::vector<const void*> unmapped;  // reads_as() finds no memory there
   static inline std::function<void()> on_barrier;   // runs in the middle of a revocation
-  // The same, of a lane that is entered by its CPU
+  // The same, for a lane that is entered by its CPU.
   static inline std::function<void()> on_restart;
-  static inline thread_local std::function<void()> on_wake;  // before this thread's next, once
+  // Runs before this thread's next wake(), once.
+  static inline thread_local std::function<void()> on_wake;
   static inline thread_local bool signals_are_blocked = false;
   static inline uint32_t cpu_count = 2;
-  static inline thread_local uint32_t number =
-      0;  // of the CPU that the thread runs on; kNoNumber: none to be had
-  static inline thread_local uint32_t interrupt_next =
-      // So many of the next restartable sequences are interrupted
-      0;
-  static inline std::function<void()> on_step;  // runs before the next of them, once
+  // The number of the CPU that the thread runs on; kNoNumber: there is none.
+  static inline thread_local uint32_t number = 0;
+  // That many of the next restartable sequences are interrupted.
+  static inline thread_local uint32_t interrupt_next = 0;
+  static inline std::function<void()> on_step;  // runs before the next sequence, once
   static inline std::atomic<uint64_t> interrupted{0};
   static inline bool number_hits = true;
   static inline bool pushes = true;
-  static inline Fault taken;                       // claims that find somebody else's mapping
-  static inline Fault ground_taken;                // the same of metadata
-  static inline bool is_child = false;             // of a fork: it releases what may not be there
+  static inline Fault taken;            // claims that find a foreign mapping
+  static inline Fault ground_taken;     // the same for metadata
+  static inline bool is_child = false;  // a child of fork: it releases what may not be there
   static inline bool moves_leave_nothing = false;  // a failed move has unmapped its target
 
   static void fail(Call call, uint64_t from, uint64_t until = ~uint64_t{0}) {
@@ -94,7 +95,7 @@ struct Fake {
     taken.disarm();
     ground_taken.disarm();
   }
-  // Somebody else maps something at blocks of the body that are not claimed.
+  // Maps something that is not the allocator's at blocks of the body that are not claimed.
   static void take_away(Address a, Bytes n) {
     each_page(a, n,
               [](std::atomic<State>& s) { s.store(State::kForeign, std::memory_order_relaxed); });
@@ -106,11 +107,11 @@ struct Fake {
   }
   static uint64_t claimed_blocks() { return claimed_.load(std::memory_order_relaxed); }
   static uint64_t most_claimed_blocks() { return most_claimed_.load(std::memory_order_relaxed); }
-  // The first breach of the contract by the core; empty if there was none.
+  // The first breach of the contract by the core; empty if there is none.
   static std::string misuse() { return misused_.load() ? misuse_ : std::string(); }
-  static inline std::string said;  // by say(); one thread only
+  static inline std::string said;  // what say() wrote; one thread only
 
-  // Gives the region back, as the end of a process does; settings and counters stay, the books are
+  // Gives the region back, as the end of a process does. Settings and counters stay; the books are
   // empty again.
   static void release_all() {
     unmap();
@@ -159,7 +160,7 @@ struct Fake {
   static Bytes address_limit() noexcept { return limit; }
   static bool charges_by_mapping() noexcept { return maps_are_charged; }
 
-  // Room for a body of twice the limit and its metadata; every attempt gets the same.
+  // Has room for a body of twice the limit and its metadata. Every attempt gets the same.
   static constexpr unsigned kAttempts = 4;
   static Ground ground(unsigned attempt) noexcept {
     if (attempt >= kAttempts) return {};
@@ -201,9 +202,8 @@ struct Fake {
   static bool release(Address a, Bytes n) noexcept {
     if (fails(Call::kRelease)) return false;
     if (is_aside(a)) {
-      std::erase_if(asides_,
-                    // What comes there next is another's
-                    [a](const auto& r) { return r.first == a; });
+      // The next mapping at this place is not the fake's.
+      std::erase_if(asides_, [a](const auto& r) { return r.first == a; });
       return Linux::release(a, n);
     }
     const State was = page_at(a).load(std::memory_order_relaxed);
@@ -247,7 +247,7 @@ struct Fake {
     return call_system(SYS_madvise, a, n, MADV_DONTNEED) == 0;
   }
 
-  // What was asked for last, and how much so far.
+  // What prefer_huge() was asked for last, and how many bytes so far.
   static inline std::atomic<Address> huge_from, huge_to;
   static inline std::atomic<Bytes> huge_bytes;
   static void prefer_huge(Address a, Bytes n) noexcept {
@@ -291,8 +291,8 @@ struct Fake {
   static inline uint64_t waited = 0;
   static uint64_t waits() noexcept { return waited; }
   static uint32_t lane_number() noexcept { return number; }
-  // A compare-exchange: the steps of all threads come one after the other, also of those with other
-  // numbers.
+  // A compare-exchange: the steps of all threads come one after the other, also those of threads
+  // with other numbers.
   static Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
                                uint32_t& before) noexcept {
     if (on_step) std::exchange(on_step, nullptr)();
@@ -307,7 +307,7 @@ struct Fake {
                                    uint32_t& before) noexcept {
     return take_here(word, lower, mark, before);
   }
-  // Real steps start again if a revoker comes in between; this one finds out afterwards.
+  // A real step starts again if a revoker comes in between. This one finds out afterwards.
   static Restartable hit_take_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
                                    uint32_t mark, uint32_t& before, uint64_t& seen) noexcept {
     const OneStep step;
@@ -400,7 +400,7 @@ struct Fake {
   static void say(const char* text, Bytes n) noexcept { said.append(text, n); }
 
  private:
-  // Nobody is torn off in the middle of what is one step elsewhere.
+  // No thread is torn off in the middle of what is one step on a real platform.
   struct OneStep {
     const uint64_t mask = block_signals();
     ~OneStep() { restore_signals(mask); }
@@ -446,15 +446,15 @@ struct Fake {
       if (s.exchange(after, std::memory_order_relaxed) != before) misuse(what);
     });
   }
-  // Directly: what the sanitizers would do about gigabytes of addresses takes most of a test's
-  // time.
+  // Calls the system directly: what the sanitizers would do about gigabytes of addresses takes most
+  // of a test's time.
   static long call_system(long number, Address a, Bytes n, int c = 0, int d = 0, int e = 0) {
     return arch::system_call(number, static_cast<long>(a), static_cast<long>(n), c, d, e);
   }
   static bool protect(Address a, Bytes n, int protection) {
     return call_system(SYS_mprotect, a, n, protection) == 0;
   }
-  // Metadata apart from the region; there may be several.
+  // Metadata that lies apart from the region. There may be several pieces of it.
   static bool is_aside(Address a) {
     return std::any_of(asides_.begin(), asides_.end(),
                        [a](const auto& r) { return a - r.first < r.second; });
@@ -472,7 +472,7 @@ struct Fake {
   static inline std::atomic<uint64_t> most_claimed_{0};
   static inline std::atomic<bool> misused_{false};
   static inline std::string misuse_;
-  static inline Address mapping_ = 0;  // whole, with what alignment wastes
+  static inline Address mapping_ = 0;  // the whole mapping, with what alignment wastes
   static inline Bytes length_ = 0;
   static inline Address ground_ = 0;
   static inline std::vector<std::pair<Address, Bytes>> asides_;

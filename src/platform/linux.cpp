@@ -20,7 +20,7 @@
 #include "base/check.h"
 #include "base/text.h"
 
-// Of the C library, from 2.35 on; its size is 0 if the kernel refused, or the user
+// From the C library, since 2.35. The size is 0 if the kernel refused, or the user
 // (glibc.pthread.rseq=0).
 extern "C" {
 extern const ptrdiff_t __rseq_offset __attribute__((weak));
@@ -41,7 +41,7 @@ namespace {
 
 using arch::system_call;
 
-// The kernel's signal set, whatever the C library makes of it.
+// Bytes of the kernel's signal set. The C library's own may differ.
 constexpr long kSignalSetSize = 8;
 
 long as_long(Address a) { return static_cast<long>(a); }
@@ -56,7 +56,7 @@ Address map(Address hint, Bytes n, int protection, int flags) {
 
 bool unmap(Address a, Bytes n) { return system_call(SYS_munmap, as_long(a), as_long(n)) == 0; }
 
-// Maps n bytes at exactly `a` if nothing is there; a plain hint does that on every kernel.
+// Maps n bytes at exactly `a` if nothing is there. A plain hint does that on every kernel.
 Claim map_at(Address a, Bytes n) {
   const Address got = map(a, n, PROT_READ | PROT_WRITE, 0);
   if (got == a) return Claim::kDone;
@@ -90,7 +90,7 @@ uint64_t number_at(const char*& text) {
   return n;
 }
 
-// What one control group pays for, rounded up; 0 for no limit.
+// The CPUs that one control group pays for, rounded up; 0 for no limit.
 template <size_t kSize>
 uint32_t quota_of(char (&directory)[kSize], size_t length, bool version_2) {
   auto read = [&](const char* name, char(&text)[64]) {
@@ -110,8 +110,8 @@ uint32_t quota_of(char (&directory)[kSize], size_t length, bool version_2) {
   return quota != 0 && period != 0 ? static_cast<uint32_t>((quota + period - 1) / period) : 0;
 }
 
-// How many CPUs the quotas of the process' control group and of those above it pay for; 0 for no
-// limit. Both versions.
+// The CPUs that the quotas of the process' control group, and of those above it, pay for; 0 for no
+// limit. It knows both versions of control groups.
 uint32_t cgroup_cpus() {
   char groups[2048];
   if (!read_file("/proc/self/cgroup", groups)) return 0;
@@ -150,10 +150,10 @@ uint32_t cgroup_cpus() {
   return least;
 }
 
-// Where neither the kernel nor programs put anything by themselves, far from stacks, libraries and
-// the heap. The first one ends below a third of 47 bits: there the kernel begins to map where
-// stacks are unlimited. The others serve small address spaces (42 and 39 bits; emulators and
-// checkers).
+// Places where neither the kernel nor programs put anything by themselves, far from stacks,
+// libraries and the heap. The first window ends below a third of 47 bits: there the kernel begins
+// to map if stacks are unlimited. The others serve small address spaces (42 and 39 bits; emulators
+// and checkers).
 struct Window {
   Address from, to;
   Bytes ground;
@@ -163,28 +163,29 @@ constexpr Window kWindows[] = {
     {Address{128} << 30, Address{1} << 40, Bytes{544} << 30},
     {Address{64} << 30, Address{250} << 30, Bytes{136} << 30},
 };
-constexpr unsigned kAttempts = 8;  // in each
+constexpr unsigned kAttempts = 8;  // in each window
 
-// Whether all of it is mapped: advice to treat memory as usual changes nothing, and tells. (mincore
-// would do, but filters that know what the C library's malloc calls forbid it.) What the kernel
-// does not tell counts as `unknown`.
+// True if all of the range is mapped. The advice to treat memory as usual changes nothing, but the
+// kernel's answer tells whether it is. (mincore would do, but filters that know only the calls of
+// the C library's malloc forbid it.) If the kernel does not tell, the result is `unknown`.
 bool is_mapped(Address a, Bytes n, bool unknown) {
   const long result = system_call(SYS_madvise, as_long(a), as_long(n), MADV_NORMAL);
   return result == 0 || (result != -ENOMEM && unknown);
 }
 
-// Of a move that has failed when some of its pages had moved: the rest is copied.
+// For a move that failed after some of its pages had moved: copies the rest.
 void copy_rest(Address from, Address to, Bytes n) {
   for (Bytes at = 0; at < n; at += kBlockSize) {
     if (!is_mapped(from + at, kBlockSize, true)) continue;
-    // What has moved has left as many addresses as are wanted here.
+    // The part that has moved has left as many addresses as are wanted here.
     CHECK(is_mapped(to + at, kBlockSize, true) || map_at(to + at, kBlockSize) == Claim::kDone);
     memcpy(reinterpret_cast<void*>(to + at), reinterpret_cast<const void*>(from + at), kBlockSize);
   }
   unmap(from, n);
 }
 
-// Where no window will do (an emulator with few addresses): what the kernel offers, less and less.
+// For a system where no window will do (an emulator with few addresses): what the kernel offers,
+// less with each attempt.
 Ground offered(unsigned attempt) {
   constexpr Bytes kMost = Bytes{64} << 30;
   constexpr Bytes kLeast = Bytes{64} << 20;
@@ -220,9 +221,9 @@ Ground Linux::ground(unsigned attempt) noexcept {
   const Window& window = kWindows[attempt / kAttempts];
   const Address slack = (window.to - window.from - window.ground) / kHugePage;
   const Address at = window.from + random_bits() % (slack + 1) * kHugePage;
-  // The end is tried: it may lie beyond all addresses. The beginning is tried by whoever uses it.
-  // Where unmapping is refused the last block stays mapped, for nobody; the heap does not come to
-  // there.
+  // The end is tried here, since it may lie beyond all addresses. The user of the ground tries the
+  // beginning. If unmapping is refused, the last block stays mapped, for no use; the heap does not
+  // reach it.
   const Address end = at + window.ground - kBlockSize;
   const bool is_good = map_at(end, kBlockSize) == Claim::kDone;
   if (is_good) unmap(end, kBlockSize);
@@ -245,13 +246,14 @@ bool Linux::empty(Address a, Bytes n) noexcept {
   return system_call(SYS_madvise, as_long(a), as_long(n), MADV_DONTNEED) == 0;
 }
 
-// Where a part is not mapped the rest has it all the same. A kernel without huge pages refuses.
+// If a part is not mapped, the advice still applies to the rest. A kernel without huge pages
+// refuses.
 void Linux::prefer_huge(Address a, Bytes n) noexcept {
   system_call(SYS_madvise, as_long(a), as_long(n), MADV_HUGEPAGE);
 }
 
 // A filter refuses before anything has changed. Kernels before 6.17 unmap the target first, and may
-// then find that they cannot move; later ones move one mapping after the other, and may stop
+// then find that they cannot move. Later kernels move one mapping after the other, and may stop
 // between two.
 Move Linux::move(Address from, Address to, Bytes n) noexcept {
   if (system_call(SYS_mremap, as_long(from), as_long(n), as_long(n), MREMAP_MAYMOVE | MREMAP_FIXED,
@@ -307,10 +309,10 @@ uint32_t word_of_area(int at) {
 
 enum class Numbers : uint8_t { kUnknown, kNone, kCpu, kCid };
 
-// What the C library has registered; found once.
+// What the C library has registered. It is found once.
 Numbers numbers() {
   static std::atomic<Numbers> known{Numbers::kUnknown};
-  // acquire: who knows sees where the area is. Pairs with [known.release].
+  // acquire: a thread that finds it known sees where the area is. Pairs with [known.release].
   Numbers now = known.load(std::memory_order_acquire);
   if (now != Numbers::kUnknown) return now;
   now = Numbers::kNone;
@@ -327,8 +329,8 @@ Numbers numbers() {
 
 uint32_t Linux::lane_number() noexcept {
   const Numbers known = numbers();
-  // A thread that the C library did not register, or could not, has a negative cpu_id, and an
-  // mm_cid that means nothing.
+  // If the C library did not register a thread, or could not, the thread has a negative cpu_id, and
+  // an mm_cid that means nothing.
   if (known == Numbers::kNone || static_cast<int32_t>(word_of_area(kCpuAt)) < 0) return kNoNumber;
   return word_of_area(known == Numbers::kCid ? kCidAt : kCpuAt);
 }
@@ -348,7 +350,7 @@ bool Linux::restart_here() noexcept {
          system_call(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED_RSEQ, 0, 0) == 0;
 }
 
-// The C library says that there are threads.
+// Called when the C library says that there are threads.
 bool Linux::still_single_threaded() noexcept {
   had_threads.store(true, std::memory_order_relaxed);
   return false;
@@ -384,13 +386,13 @@ void Linux::wake(std::atomic<uint32_t>& word, int count) noexcept {
   system_call(SYS_futex, as_long(&word), FUTEX_WAKE_PRIVATE, count);
 }
 
-// Not nanosleep(): a filter may know only what the C library calls for itself.
+// Does not call nanosleep(): a filter may know only what the C library calls for itself.
 void Linux::sleep_ms(uint64_t ms) noexcept {
   std::atomic<uint32_t> nobody_wakes{0};
   wait(nobody_wakes, 0, ms);
 }
 
-// Not sched_yield(), for the same reason.
+// Does not call sched_yield(), for the same reason.
 void Linux::yield() noexcept {
   std::atomic<uint32_t> nobody_wakes{0};
   const struct timespec moment = {0, 50'000};
@@ -398,14 +400,14 @@ void Linux::yield() noexcept {
 }
 
 // The kernel reads on our behalf, so that memory which is gone is an answer and no fault. It
-// compares four bytes a call; the halves are read one after the other, which the caller must allow
-// for.
+// compares four bytes per call. The halves are read one after the other, which the caller must
+// allow for.
 bool Linux::reads_as(const void* at, uint64_t value) noexcept {
   static std::atomic<uint32_t> nobody_waits{0};
   for (int half = 0; half < 2; ++half) {
     const long word = as_long(at) + half * 4;
     const auto wanted = static_cast<uint32_t>(value >> half * 32);
-    // Wakes none and moves none: what is left is the comparison.
+    // This wakes no thread and moves none: what is left is the comparison.
     long result = system_call(SYS_futex, word, FUTEX_CMP_REQUEUE_PRIVATE, 0, 0,
                               as_long(&nobody_waits), wanted);
     if (failed(result) && result != -EAGAIN && result != -EFAULT) {  // a filter, or an emulator
@@ -417,7 +419,7 @@ bool Linux::reads_as(const void* at, uint64_t value) noexcept {
   }
   std::atomic_thread_fence(std::memory_order_acquire);
 #if defined(__SANITIZE_THREAD__)
-  __tsan_acquire(const_cast<void*>(at));  // it does not see what the kernel reads
+  __tsan_acquire(const_cast<void*>(at));  // the checker does not see what the kernel reads
 #endif
   return true;
 }
@@ -430,7 +432,7 @@ void Linux::say(const char* text, Bytes n) noexcept {
   while (n > 0) {
     const long written = system_call(SYS_write, STDERR_FILENO, as_long(text), as_long(n));
     if (written == -EINTR) continue;
-    if (written <= 0) return;  // nobody listens
+    if (written <= 0) return;  // there is no reader
     text += written;
     n -= static_cast<Bytes>(written);
   }

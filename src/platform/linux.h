@@ -72,14 +72,14 @@ struct Linux {
   static void restore_signals(uint64_t mask) noexcept;
   static void say(const char* text, Bytes n) noexcept;
 
-  // The C library's registration of restartable sequences: where it lies, from the thread pointer.
-  // Its fields that number a CPU: mm_cid, where the kernel has it, and cpu_id.
+  // Where the C library's registration of restartable sequences lies, from the thread pointer. Two
+  // of its fields number a CPU: mm_cid, if the kernel has it, and cpu_id.
   static constexpr int kCidAt = 24;
   static constexpr int kCpuAt = 4;
   static constinit ptrdiff_t rseq_area __attribute__((visibility("hidden")));
 
-  // One way: the C library may turn its flag back when all other threads are gone, but what was
-  // begun with locks ends with them.
+  // It never goes back: the C library may reset its flag when all other threads are gone, but what
+  // was begun with locks ends with them.
   static inline std::atomic<bool> had_threads{false};
   static bool still_single_threaded() noexcept;
 

@@ -1,27 +1,27 @@
 // Both ways to walk a stack. See unwind.h for what is promised.
 //
-// By tables: a walk that keeps the rules of them, about 40 instructions a frame (unwind_rules.h);
-// where it does not know how to go on, all of it again by backtrace() of the C library, which has
-// libgcc_s walk, about 900 a frame. These two only read, and write to the stack, once
-// prepare_unwinding() has had the library loaded and its tables of registers made. A table is found
-// by _dl_find_object, which takes no lock: so a handler that samples may interrupt a capture, and a
-// capture may interrupt dlopen. That is glibc 2.35 with gcc 12, or later.
-// Before that it is dl_iterate_phdr, under a lock of the dynamic linker: of the thread's own, if it
-// is inside dlopen already, but a child of fork that was made meanwhile would wait for good. The
-// same, with libgcc_s' own lock, of code that a program registers by __register_frame (just-in-time
-// compilers).
+// By tables: a walk that keeps the tables' rules takes about 40 instructions per frame
+// (unwind_rules.h). If this walk does not know how to go on, backtrace() of the C library does all
+// of it again, by libgcc_s, with about 900 per frame. Once prepare_unwinding() has loaded the
+// library and had its tables of registers made, both only read, and write to the stack. A table is
+// found by _dl_find_object, which takes no lock. So a handler that samples may interrupt a capture,
+// and a capture may interrupt dlopen. That needs glibc 2.35 with gcc 12, or later.
+// Before that, dl_iterate_phdr finds tables, under a lock of the dynamic linker. If the thread is
+// inside dlopen already, the lock is its own. But a child of fork that was made meanwhile would
+// wait for ever. The same is true, with libgcc_s' own lock, of code that a program registers by
+// __register_frame (just-in-time compilers).
 //
 // A program that is linked with -static has no header of its tables: a constructor enters them,
-// after those of the lowest priorities. libgcc aborts where it finds none for its own caller, so
-// that is asked first.
+// after the constructors of the lowest priorities. libgcc aborts if it finds no table for its own
+// caller, so has_tables() asks first.
 //
 // By frame pointers: each frame is two words, the caller's frame and the return address. A function
-// that keeps no frame pointer may have left anything there, so nothing is read that was not found
-// to be readable, and the walk ends with the first frame that does not lie above the one before it.
-// That also ends it where a handler runs on a stack of its own, unless this lies below the
-// thread's. The innermost functions are the allocator's own: unless they keep frame pointers too,
-// the first of them may hold anything, and nothing would tell. So this way is there only where they
-// do (kHasFrames).
+// that keeps no frame pointer may have left anything there. So the walk reads only what it has
+// found to be readable, and ends with the first frame that does not lie above the one before it.
+// That also ends the walk if a handler runs on a stack of its own, unless this stack lies below the
+// thread's. The innermost functions are the allocator's own. Unless they keep frame pointers too,
+// the first frame pointer may be anything, and the walk would not notice. So this way exists only
+// if they do (kHasFrames).
 #include "platform/unwind.h"
 
 #include <errno.h>
@@ -33,18 +33,18 @@
 #include "platform/linux.h"
 #include "platform/unwind_rules.h"
 
-// The linker's: where this library or program begins in memory, and where its code ends. All of it
-// is the allocator's if the link defines the third, which that of the shared libraries does
+// From the linker: where this library or program begins in memory, and where its code ends. All of
+// it is the allocator's if the link defines the third symbol, as that of the shared libraries does
 // (CMakeLists.txt).
 extern "C" {
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern const char etext[] __attribute__((visibility("hidden")));
 extern const char lanemalloc_is_library[] __attribute__((weak, visibility("hidden")));
-extern const char _DYNAMIC[]
-    __attribute__((weak, visibility("hidden")));  // null: a static program at a fixed address
+// Null in a static program at a fixed address.
+extern const char _DYNAMIC[] __attribute__((weak, visibility("hidden")));
 }
 
-// libgcc's, if it is linked in: the table's entry for a place in code, or null.
+// From libgcc, if it is linked in: the table's entry for a place in code, or null.
 extern "C" const void* _Unwind_Find_FDE(const void* code, void* bases) __attribute__((weak));
 
 namespace lanemalloc {
@@ -54,7 +54,7 @@ namespace {
 enum class Way : uint8_t { kNone, kTables, kFrames };
 constinit std::atomic<Way> way{Way::kNone};
 
-// Whether the allocator is compiled with frame pointers: LANEMALLOC_FRAME_POINTERS of the build. On
+// True if the allocator is compiled with frame pointers: LANEMALLOC_FRAME_POINTERS of the build. On
 // aarch64 compilers keep them unless they are told otherwise.
 #if defined(LANEMALLOC_FRAME_POINTERS) || defined(__aarch64__)
 constexpr bool kHasFrames = true;
@@ -63,8 +63,9 @@ constexpr bool kHasFrames = false;
 #endif
 
 constexpr unsigned kMostFrames = 64;
-// Of the allocator's, before the first of the program's. It has 4 to 6; where there are more, the
-// outermost of a deep stack are lost. Stacks deeper than kMostFrames are walked so much further.
+// Frames of the allocator's, before the first of the program's. There are 4 to 6. If there are
+// more, the outermost frames of a deep stack are lost. A walk of a deeper stack goes this far
+// beyond kMostFrames.
 constexpr unsigned kMostOwn = 8;
 
 NOINLINE bool has_tables() {
@@ -82,9 +83,9 @@ bool is_own(Address code) {
          code - address_of(__ehdr_start) < address_of(etext) - address_of(__ehdr_start);
 }
 
-// Whether the 8-byte word at an aligned address may be read: the kernel reads the signals to be
-// blocked before it finds that this is no way to block them. Of all the calls that look at memory
-// the one that no sandbox forbids; where one does, nothing is readable. (Source: Abseil.)
+// True if the 8-byte word at an aligned address may be read. The kernel reads the signals to be
+// blocked before it finds that this is no way to block them. Of all calls that look at memory, this
+// is the one that no sandbox forbids; if one does, nothing is readable. (Source: Abseil.)
 bool is_readable(Address word) {
   constexpr long kNoWay = ~0L;
   constexpr long kSignalSetSize = 8;
@@ -105,13 +106,13 @@ struct Frame {
   Address returns_to;
 };
 
-// By frame pointers, from the frame at `at`.
+// Walks by frame pointers, from the frame at `at`.
 __attribute__((no_sanitize("address", "thread"))) unsigned walk_frames(Address at, Address* found,
                                                                        unsigned most) {
   constexpr Address kPage = 4096;  // or larger
   constexpr Address kLargestFrame = Address{1} << 20;
   constexpr Address kLowestCode = 4096;
-  Address readable = at / kPage;  // the page that is known to be
+  Address readable = at / kPage;  // the page that is known to be readable
   unsigned n = 0;
   while (n < most && at % sizeof(Address) == 0) {
     for (Address word : {at, at + sizeof(Address)}) {
@@ -128,12 +129,13 @@ __attribute__((no_sanitize("address", "thread"))) unsigned walk_frames(Address a
   return n;
 }
 
-// The number of the process, and in the lower half how many of its threads are inside backtrace().
-// In a program that is linked statically that takes a lock of the compiler's library. A thread that
-// held this lock at a fork is not in the child, which would wait for ever.
+// The number of the process, and in the lower half the number of its threads that are inside
+// backtrace(). In a program that is linked statically, backtrace() takes a lock of the compiler's
+// library. A thread that held this lock at a fork is not in the child, and the child would wait for
+// ever.
 constinit std::atomic<uint64_t> inside_tables{0};
 
-// False: somebody was inside when the process forked. relaxed, both: only the numbers count.
+// False: a thread was inside when the process forked. relaxed, both: only the numbers count.
 bool enter_tables() {
   const uint64_t process = uint64_t{Linux::process_id()} << 32;
   uint64_t seen = inside_tables.load(std::memory_order_relaxed);
@@ -158,7 +160,8 @@ Unwinding prepare_unwinding(Unwinding how) {
     next = has_tables() ? Way::kTables : Way::kNone;
     if (next == Way::kTables) backtrace(frames, 4);
   }
-  // release: who sees it finds the library loaded. Pairs with the acquire in capture_stack().
+  // release: a thread that sees it finds the library loaded. Pairs with the acquire in
+  // capture_stack().
   way.store(next, std::memory_order_release);
   errno = saved;
   return how;
@@ -186,7 +189,7 @@ NOINLINE unsigned capture_stack(Address* frames, unsigned most) {
         backtrace(reinterpret_cast<void**>(found), static_cast<int>(most + kMostOwn)));
     errno = saved;
     leave_tables();
-    // It begins with this function, and whatever stands between.
+    // The result begins with this function, and with whatever stands before its caller.
     const Address caller = without_signature(address_of(__builtin_return_address(0)));
     while (first < n && found[first] != caller) ++first;
   }

@@ -1,16 +1,17 @@
-// The tables are .eh_frame's (DWARF's call frame information), found by the C library's
-// _dl_find_object (glibc 2.35), which takes no lock. From a table's program for a place in code
-// follows one rule, if it is a usual one: the caller's frame lies so far above the stack or the
-// frame pointer, the return address at its end, the caller's frame pointer in it or still in the
-// register. Others are left to the C library's walk, which knows all registers and expressions.
-// (Source: DWARF 5, 6.4; Linux Standard Base, 10.6: .eh_frame, .eh_frame_hdr.)
+// The tables are those of .eh_frame (DWARF's call frame information). The C library's
+// _dl_find_object (glibc 2.35) finds them, and takes no lock. A table has a program for each place
+// in code. If it is a usual program, one rule follows from it: the frame ends at a fixed distance
+// above the stack or the frame pointer, the return address lies at its end, and the caller's frame
+// pointer lies in it or is still in the register. Other programs are left to the C library's walk,
+// which knows all registers and expressions. (Source: DWARF 5, 6.4; Linux Standard Base, 10.6:
+// .eh_frame, .eh_frame_hdr.)
 //
 // Rules are kept in a table, one word each, by a hash of the return address and of the build that
-// its code is of: nobody tells when a library is unloaded, and another one may lie in its place.
-// Nothing is kept of a library that has no build id.
-// A word is all there is to a rule, so threads and handlers that write and read the same place need
-// no order: a reader finds a word that somebody has stored, whole, and it is of this hash or not.
-// 54 bits of the hash must agree, 14 by its place.
+// its code belongs to: nothing tells when a library is unloaded, and another one may lie in its
+// place. No rule is kept for a library that has no build id. A rule is one word and nothing else,
+// so threads and handlers that write and read the same place need no order: a reader finds a whole
+// word that some thread has stored, and the word has this hash or not. 54 bits of the hash must
+// agree, 14 of them by the place.
 //
 //   rule word:   63 .. 24 hash | 23 .. 10 frame's size / 8
 //                | 9 .. 2 saved frame pointer, see there, / 8 | 1 .. 0 kind
@@ -41,9 +42,9 @@ enum class Kind : uint64_t { kUnknown, kOutermost, kFromStackPointer, kFromFrame
 
 struct Rule {
   Kind kind;
-  Address size;  // of what lies between that register and the end of the frame
-  // The caller's frame pointer lies so far below that end; 0: it is still in the register. On
-  // aarch64: so far above that register, always, and the return address behind it.
+  Address size;  // from that register to the end of the frame
+  // How far below that end the caller's frame pointer lies; 0: it is still in the register. On
+  // aarch64: how far above that register it lies, always, with the return address behind it.
   Address saved;
 };
 
@@ -54,7 +55,7 @@ struct Object {
   Address index = 0;   // of its tables
   uint64_t build = 0;  // differs from that of any other at this place; 0: not known
 
-  // The one that has this code. False: none, or it has no tables.
+  // Finds the object that has this code. False if there is none, or if it has no tables.
   bool find(Address code) {
     if (code - begins < ends - begins) return true;
     dl_find_object at;
@@ -134,10 +135,11 @@ class Reader {
   const uint8_t* at_;
 };
 
-// Where the frame ends: so far above a register; and at which distance from there two registers
-// were saved.
+// Where the frame ends: its distance above a register; and at which distance from that end two
+// registers were saved.
 struct Row {
-  static constexpr int64_t kSame = 0, kUndefined = 1, kElsewhere = 2;  // distances that are none
+  // Values that are no distances.
+  static constexpr int64_t kSame = 0, kUndefined = 1, kElsewhere = 2;
   static constexpr uint64_t kNoRegister = ~uint64_t{0};
   uint64_t from = kNoRegister;
   uint64_t size = 0;
@@ -155,7 +157,7 @@ struct Entry {
   uint64_t code_unit;
   int64_t data_unit;
 
-  // Runs the program up to `code`, from where the function begins. False: this is none of the usual
+  // Runs the program from where the function begins up to `code`. False: it is none of the usual
   // ones.
   bool run(Reader program, const uint8_t* end, Address begins, Address code, Row& row) const {
     constexpr unsigned kMostRemembered = 4;
@@ -237,7 +239,7 @@ struct Entry {
   }
 
  private:
-  // DW_CFA_*, of which the first three have an operand in their lower bits.
+  // DW_CFA_*. The first three have an operand in their lower bits.
   enum Operation : uint8_t {
     kAdvance = 0x40,
     kOffset = 0x80,
@@ -274,7 +276,7 @@ Rule rule_of(const Row& row) {
   if (row.from != kStackPointer && row.from != kFramePointer) return kNone;
   const bool is_saved = row.frame_pointer < 0;
   if (row.frame_pointer > Row::kUndefined) return kNone;
-  // The CPU or the usual prologue puts it there.
+  // The CPU or the usual prologue puts the return address there.
 #if defined(__aarch64__)
   const bool is_usual =
       is_saved && row.return_address == row.frame_pointer + static_cast<int64_t>(kWord);
@@ -290,7 +292,7 @@ Rule rule_of(const Row& row) {
           saved};
 }
 
-// Pointers in tables: distances of 4 bytes, from where they stand or from the index.
+// Pointers in tables are distances of 4 bytes, from where they stand or from the index.
 constexpr uint8_t kSigned4 = 0x0B, kUnsigned4 = 0x03, kFromHere = 0x10, kFromIndex = 0x30;
 
 // The entry of the last function that begins at `code` or below; 0 if there is none. The index has
@@ -315,14 +317,15 @@ Address entry_for(Address index, Address code) {
   return count != 0 && at(pairs[first].begins) <= code ? at(pairs[first].entry) : 0;
 }
 
-// What the tables say of an address in code, not of a return address: that may be the next
+// What the tables say of an address in code. A return address will not do: it may be the next
 // function's already.
 NOINLINE Rule look_up(Address index, Address code) {
   constexpr Rule kNone{Kind::kUnknown, 0, 0};
   const Address at = entry_for(index, code);
   if (at == 0) return kNone;
   Reader entry(reinterpret_cast<const void*>(at));
-  // Its length, the way back to what it shares with others, the function, the program.
+  // An entry has its length, the way back to the part that it shares with others, the function, and
+  // the program.
   const auto length = entry.take<uint32_t>();
   const uint8_t* const end = entry.at() + length;
   if (length >= 0xFFFFFFF0) return kNone;
@@ -351,7 +354,7 @@ NOINLINE Rule look_up(Address index, Address code) {
       if ((shared.take<uint8_t>() & 0x0F & ~8) != kUnsigned4) return kNone;
       shared.skip(sizeof(uint32_t));
     } else {
-      return kNone;  // S: a signal handler's frame; B, and those to come
+      return kNone;  // S: a signal handler's frame; B; and letters to come
     }
   }
   if (!is_usual) return kNone;
@@ -385,7 +388,7 @@ Rule rule_at(Address returns_to, Object& object) {
   return rule;
 }
 
-// Of the stack: any word of it.
+// Reads any word of the stack.
 __attribute__((no_sanitize("address", "thread"))) Address word_at(Address address) {
   return *reinterpret_cast<const Address*>(address);
 }
@@ -402,7 +405,7 @@ unsigned walk_by_rules(Caller at, Address* found, unsigned most) {
     if (rule.kind == Kind::kUnknown) return 0;
     const Address from = rule.kind == Kind::kFromStackPointer ? at.stack_pointer : at.frame_pointer;
     const Address end = from + rule.size;
-    // A frame that does not lie above the one before it is none of a sound stack.
+    // In a sound stack every frame lies above the one before it.
     if (end <= at.stack_pointer || end % kWord != 0) return 0;
 #if defined(__aarch64__)
     at.frame_pointer = word_at(from + rule.saved);

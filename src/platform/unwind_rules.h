@@ -7,16 +7,16 @@
 
 namespace lanemalloc {
 
-// A return address, and what the registers are once that call has returned.
+// A return address, and the values of the registers once that call has returned.
 struct Caller {
   Address code;
   Address stack_pointer;
   Address frame_pointer;
 };
 
-// Writes at most `most` return addresses, `caller`'s first, and returns how many. 0 if there is a
-// frame, before so many, that only a full interpreter of the tables could leave: a signal
-// handler's, one of code without tables, one of unusual code.
+// Writes at most `most` return addresses, `caller`'s first, and returns how many. 0 if one of these
+// frames needs a full interpreter of the tables: a signal handler's frame, one of code without
+// tables, or one of unusual code.
 unsigned walk_by_rules(Caller caller, Address* found, unsigned most);
 
 }  // namespace lanemalloc

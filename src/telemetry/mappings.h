@@ -1,7 +1,7 @@
-// Mappings: what files are mapped where, line by line from /proc/self/maps, and which builds they
+// Mappings: which files are mapped where, line by line from /proc/self/maps, and which builds they
 // are.
-// Called by: writers of profiles. Locking: none. No malloc, no errno; what changes meanwhile is
-// there or not.
+// Called by: writers of profiles. Locking: none. No malloc, no errno. A mapping that changes
+// meanwhile is seen or not.
 #pragma once
 
 #include <elf.h>
@@ -17,11 +17,11 @@ struct Mapping {
   Address begin, end;
   uint64_t offset;      // in the file
   Address file_begins;  // where the file's first byte is mapped
-  Address head_ends;    // and up to where, from there
+  Address head_ends;    // where the mapping of that byte ends
   bool is_code;
   char path[512];  // cut if longer; empty: no file
 
-  // For addr2line -e path: of libraries and position-independent programs.
+  // The place for addr2line -e path, in libraries and position-independent programs.
   uint64_t place_of(Address code) const { return code - file_begins; }
 };
 
@@ -38,7 +38,7 @@ class Mappings {
   Mappings(const Mappings&) = delete;
   Mappings& operator=(const Mappings&) = delete;
 
-  // The next line; false at the end: "55d0a000-55d0b000 r-xp 00001000 fe:00 1234   /path"
+  // Reads the next line; false at the end: "55d0a000-55d0b000 r-xp 00001000 fe:00 1234   /path"
   bool next(Mapping& mapping) {
     mapping.begin = number();
     mapping.end = number();
@@ -58,7 +58,7 @@ class Mappings {
       if (length + 1 < sizeof mapping.path) mapping.path[length++] = static_cast<char>(last_);
     }
     mapping.path[length] = '\0';
-    // The first of its file, whose head may not be mapped
+    // The first mapping of its file, whose head may not be mapped.
     if (mapping.offset == 0 || hash != file_hash_) {
       file_hash_ = hash;
       file_begins_ = mapping.begin - mapping.offset;
@@ -82,7 +82,7 @@ class Mappings {
     }
     return last_ = static_cast<unsigned char>(buffer_[at_++]);
   }
-  // In hexadecimal, with the character behind it.
+  // Reads a hexadecimal number, and the character behind it.
   uint64_t number() {
     uint64_t n = 0;
     for (;;) {
@@ -105,8 +105,8 @@ class Mappings {
   char buffer_[1024];
 };
 
-// Writes the build's id in hexadecimal and a zero; nothing but the zero if the linker gave it none.
-// Reads the part of the file that is mapped from its first byte on, if that is an ELF file's.
+// Writes the build's id in hexadecimal and a zero, or only the zero if the linker gave it no id. If
+// the file is an ELF file, reads the part of it that is mapped from its first byte on.
 inline void write_build_id(const Mapping& mapping, char (&text)[65]) {
   text[0] = '\0';
   const Address begin = mapping.file_begins, size = mapping.head_ends - begin;

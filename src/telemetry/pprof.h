@@ -1,17 +1,17 @@
-// Writers of profiles: pprof's format, and a report of what was never freed as text. Called by: the
-// abi layer, when a program asks or ends. Locking: none; stacks go on changing meanwhile, and each
-// is read once. No malloc: a few KiB of stack, and addresses of their own for what has to be
-// remembered, given back at the end.
+// Writers of profiles: pprof's format, and a report, as text, of what was never freed. Called by:
+// the abi layer, when a program asks or ends. Locking: none; stacks go on changing meanwhile, and
+// each is read once. No malloc: writers use a few KiB of stack, and take addresses of their own for
+// what they must remember, which they give back at the end.
 //
 // The format is https://github.com/google/pprof/blob/main/proto/profile.proto, a message of
-// protocol buffers: a sequence of fields, each a key (number of the field and type, in one varint)
-// with a varint or with a length and bytes. Order is free, so one pass over the stacks suffices:
-// strings, places and samples are written as they are met. A place's id is its address, which the
-// format allows. What is not compressed is read as well.
+// protocol buffers. That is a sequence of fields. Each is a key (number of the field and type, in
+// one varint) with a varint, or with a length and bytes. The order is free, so one pass over the
+// stacks suffices: strings, places and samples are written as they are met. A place's id is its
+// address, which the format allows. Readers also accept what is not compressed.
 //
-// Frames are return addresses; a place is the byte before it, which belongs to the call. Readers
-// drop the allocator's own functions by their names (drop_frames), where the unwinder could not
-// tell them from the program's.
+// Frames are return addresses; a frame's place is the byte before it, which belongs to the call. If
+// the unwinder could not tell the allocator's own functions from the program's, readers drop them
+// by their names (drop_frames).
 #pragma once
 
 #include "base/text.h"
@@ -24,7 +24,7 @@ namespace lanemalloc {
 struct ProfileFacts {
   StackKind kind = StackKind::kAllocation;
   uint64_t period = 0;       // mean distance of samples, bytes or nanoseconds
-  uint64_t time_ns = 0;      // of day, when it is written
+  uint64_t time_ns = 0;      // time of day when it is written
   uint64_t duration_ns = 0;  // since sampling began
 };
 
@@ -32,12 +32,12 @@ struct ProfileFacts {
 class Message {
  public:
   Message& number(unsigned field, uint64_t value) {
-    if (value == 0) return *this;  // as if it were not there
+    if (value == 0) return *this;  // the same as no field
     varint(field << 3);
     varint(value);
     return *this;
   }
-  // A message in it.
+  // A message within this one.
   Message& message(unsigned field, const Message& inner) {
     varint(field << 3 | 2);
     varint(inner.size_);
@@ -57,7 +57,7 @@ class Message {
   size_t size_ = 0;
 };
 
-// Collects small pieces. Write: write(const void*, size_t).
+// Collects small pieces for write(const void*, size_t).
 template <class Write>
 class Buffered {
  public:
@@ -97,7 +97,7 @@ class ProfileWriter {
   ProfileWriter(const ProfileWriter&) = delete;
   ProfileWriter& operator=(const ProfileWriter&) = delete;
 
-  // False, and nothing written, without memory.
+  // False if there is no memory; then nothing is written.
   bool write(const Stacks<P>& stacks) {
     if (memory_ == 0) return false;
     write_head();
@@ -131,9 +131,9 @@ class ProfileWriter {
   };
   static constexpr uint32_t kMostRanges = kHugePage / sizeof(Range);  // the second half
   static constexpr uint32_t kMostProbes = 64;
-  // Place and function of a stack without frames
+  // Place and function of a stack without frames.
   static constexpr uint64_t kUnknown = 1;
-  // Ids of places that the table has no room for
+  // Ids of places for which the table has no room.
   static constexpr uint64_t kExtra = uint64_t{1} << 63;
   static constexpr char kOurs[] =
       "lanemalloc::.*|(lane_)?(malloc|calloc|realloc|reallocarray|memalign|aligned_alloc|posix_"
@@ -154,7 +154,7 @@ class ProfileWriter {
     number.number(field, value);
     out_.put(number.data(), number.size());
   }
-  // Its number; the first is "".
+  // Writes a string and returns its number. The first string is "".
   uint64_t string(const char* text) {
     put(kString, text, __builtin_strlen(text));
     return strings_++;
@@ -206,7 +206,7 @@ class ProfileWriter {
   }
 
   void write_stack(const Stack& stack) {
-    // What was freed first: it was allocated before.
+    // What was freed is read first, since it was allocated before.
     const uint64_t freed_objects = stack.count_of(kFreedObjects),
                    freed_bytes = stack.count_of(kFreedBytes);
     const uint64_t first = stack.count_of(kAllocatedObjects),
@@ -224,14 +224,14 @@ class ProfileWriter {
     }
     put(kSample, sample);
   }
-  // Of a list, so that 0 counts as well. Nothing is below 0, but that the counters of a stack are
-  // not read at once.
+  // One of a list, so 0 is written as well. It seems to be below 0 only if the counters of a stack
+  // changed between two reads.
   static void value(Message& sample, uint64_t n) {
     sample.varint(2 << 3);
     sample.varint(static_cast<int64_t>(n) < 0 ? 0 : n);
   }
 
-  // The id of a frame's place, which is written when it is met first.
+  // The id of a frame's place. The place is written when it is met first.
   uint64_t place_of(Address frame) {
     const Address address = frame - 1;
     const uint64_t hash = (address * 0x9E3779B97F4A7C15) >> 32;
@@ -261,15 +261,15 @@ class ProfileWriter {
 };
 
 // Writes a profile of one kind. write(const void*, size_t) may write anywhere; it must not fail.
-// False, and nothing written, without memory.
+// False if there is no memory; then nothing is written.
 template <class P, class Write>
 bool write_profile(const Stacks<P>& stacks, const ProfileFacts& facts, Write write) {
   return ProfileWriter<P, Write>(facts, write).write(stacks);
 }
 
 // Writes lines of text: how much is alive, and the `most` stacks (at most 32) with the most live
-// bytes, those first; of each frame address, file and place in the file. Returns the live bytes,
-// all of them estimated from samples.
+// bytes, the largest first. Each frame has its address, file and place in the file. Returns the
+// live bytes. All numbers are estimated from samples.
 template <class P, class Write>
 uint64_t write_leaks(const Stacks<P>& stacks, unsigned most, Write write) {
   constexpr unsigned kMost = 32;

@@ -1,5 +1,5 @@
-// Root: where a reader outside the process begins: what there is to read, by name. Its format is
-// promised: docs/stats-root.md.
+// Root: where a reader outside the process begins. It says by name what there is to read. Its
+// format is promised: docs/stats-root.md.
 // Called by: abi (fills it in), engine/layout.h (names the fields). Locking: none; it does not
 // change once the allocator has started.
 //
@@ -27,7 +27,7 @@ static_assert(sizeof(Field) == 48);
 
 struct CellPlace {
   enum class Where : uint32_t { kWorld, kLane };
-  static constexpr uint32_t kNeverWaits = 0x100;  // beside it: a loop; only its tries are there
+  static constexpr uint32_t kNeverWaits = 0x100;  // beside it: a loop, which has only its tries
 
   char name[24]{};
   uint32_t where = 0;
@@ -61,7 +61,7 @@ struct Root {
 static_assert(sizeof(Root) == 120 && offsetof(Root, started_at_ns) == 32 &&
               offsetof(Root, options) == 112);
 
-// A name that fits, with zeros behind it.
+// Writes a name that fits, with zeros behind it.
 template <size_t kRoom, size_t kLength>
 constexpr void name_into(char (&room)[kRoom], const char (&name)[kLength]) {
   static_assert(kLength <= kRoom);

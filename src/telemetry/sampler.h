@@ -1,30 +1,30 @@
-// Sampler: which allocations and lock waits are looked at, what each of them stands for, and where
-// it came from.
-// Called by: lanes' slow paths, whoever has waited for a lock; the table of stacks is read by the
-// writers of profiles.
+// Sampler: which allocations and lock waits are sampled, what each of them stands for, and where it
+// came from.
+// Called by: lanes' slow paths, and threads that have waited for a lock. The writers of profiles
+// read the table of stacks.
 // Locking: none. Async-signal-safe; a fork child goes on with a copy.
 //
 // Samples are the points of a Poisson process over the bytes that are allocated, one in `interval`
-// bytes on average. (Source: tcmalloc's and jemalloc's sampling.) From one point to the next the
-// distance is exponential, so it has no memory: whoever has come to a point draws a new distance
-// from the end of that allocation, and nothing has to be carried over. Whole bytes do: the
-// allocation is sampled that brings the rest of the distance to 0 or below, and the distance is
-// rounded up, so
+// bytes on average. (Source: tcmalloc's and jemalloc's sampling.) The distance from one point to
+// the next is exponential, so it has no memory: a thread that has come to a point draws a new
+// distance from the end of that allocation, and nothing has to be carried over. Whole bytes
+// suffice: the allocation that brings the rest of the distance to 0 or below is sampled, and the
+// distance is rounded up, so
 //   P(sampled) = P(distance <= size) = 1 - exp(-size / interval)   exactly, for each size.
-// A sampled object therefore stands for weight(size) = 1 / P objects of its size: about interval /
-// size of small ones, one of those far above the interval. All sums of weights are unbiased,
-// whatever the mix of sizes.
+// A sampled object therefore stands for weight(size) = 1 / P objects of its size. That is about
+// interval / size for small objects, and 1 for objects far above the interval. All sums of weights
+// are unbiased, whatever the mix of sizes.
 //
-// A weight is not whole, and counters are: it is rounded up or down by chance, up as often as its
-// fraction says. That keeps the sums unbiased, costs less variance than sampling itself has, and
-// lets every reader add up whole objects. The bytes are the rounded objects times the size, so a
-// stack's bytes and objects always fit together. What an object has added to its stack it keeps,
-// and its free adds the same to the other side: allocated - freed is then exactly what is alive, 0
-// if nothing.
+// A weight is not whole, but counters are. So it is rounded up or down by chance, up as often as
+// its fraction says. That keeps the sums unbiased, costs less variance than sampling itself has,
+// and lets every reader add up whole objects. The bytes are the rounded objects times the size, so
+// a stack's bytes and objects always fit together. An object keeps what it has added to its stack,
+// and its free adds the same to the other side. So allocated - freed is exactly what is alive, and
+// 0 if nothing is.
 //
-// Lock waits are the same with nanoseconds for bytes. They are rare, so each draws its own distance
-// and counts if that is no longer than the wait: for a distribution without memory that is the same
-// as drawing on from the last point.
+// Lock waits are sampled in the same way, with nanoseconds for bytes. They are rare, so each wait
+// draws its own distance and counts if the distance is no longer than the wait. For a distribution
+// without memory that is the same as drawing on from the last point.
 //
 // Logarithm and exponential are our own: the mathematical library is not the C library, and may set
 // errno.
@@ -42,13 +42,14 @@ inline uint64_t next_random(uint64_t& state) {
   return z ^ (z >> 31);
 }
 
-// In [0, 1).
+// Returns a number in [0, 1).
 inline double random_fraction(uint64_t& state) {
   return static_cast<double>(next_random(state) >> 11) * 0x1p-53;
 }
 
 // -ln(bits / 2^64), for bits > 0. With m = bits / 2^n in [1/sqrt(2), sqrt(2)) and s = (m - 1) / (m
-// + 1): ln m = 2 (s + s^3/3 + s^5/5 + s^7/7 + ...). |s| < 0.172, so what is left out is below 3e-8.
+// + 1): ln m = 2 (s + s^3/3 + s^5/5 + s^7/7 + ...). |s| < 0.172, so the terms that are left out are
+// below 3e-8.
 inline double negative_logarithm(uint64_t bits) {
   const int zeros = __builtin_clzll(bits);
   double m = static_cast<double>(bits << zeros) * 0x1p-64;  // [1/2, 1]
@@ -62,8 +63,8 @@ inline double negative_logarithm(uint64_t bits) {
   return power * 0.69314718055994531 - series;
 }
 
-// 1 / (1 - exp(-x)), for x > 0. Up to 1: 1/x + 1/2 + x/12 - x^3/720 + x^5/30240, wrong by less than
-// 1e-6. Above: x is halved until it is there, and exp(-x) squared as often.
+// 1 / (1 - exp(-x)), for x > 0. Up to 1 it is 1/x + 1/2 + x/12 - x^3/720 + x^5/30240, wrong by less
+// than 1e-6. Above 1, x is halved until it is there, and exp(-x) is squared as often.
 inline double inverse_chance(double x) {
   if (x > 64) return 1;
   int halvings = 0;
@@ -77,7 +78,7 @@ inline double inverse_chance(double x) {
   return 1 / (1 - exponential);
 }
 
-// What a sampled object has added to its stack. Who keeps the object keeps this, for its free.
+// What a sampled object has added to its stack. It is kept with the object, for its free.
 struct Sample {
   Stack* stack = nullptr;  // null: nothing was added
   uint64_t objects = 0;
@@ -95,15 +96,15 @@ class Sampler {
   static constexpr Bytes kMostInterval = Bytes{1} << 40;
   static constexpr int64_t kNever = INT64_MAX;
 
-  // Takes the memory for stacks. One caller at a time; once it has succeeded, again is nothing.
-  // False without memory.
+  // Takes the memory for stacks. One caller at a time. Once it has succeeded, further calls do
+  // nothing. False if there is no memory.
   bool start(Unwind unwind) {
     unwind_.store(unwind, std::memory_order_relaxed);
     return stacks_.start();
   }
 
-  // Mean distances between samples; 0: off. After start(), at any time. A caller that counts down
-  // an older distance, also that of "off", follows at its next.
+  // Mean distances between samples; 0: off. May be called at any time after start(). A caller that
+  // counts down an older distance, also that of "off", follows with its next one.
   void set_interval(Bytes bytes) {
     interval_.store(within_bounds(bytes), std::memory_order_relaxed);
   }
@@ -116,14 +117,14 @@ class Sampler {
   }
   bool on() const { return interval() != 0; }
 
-  // Bytes up to the next sample, at least 1: the allocation is to be sampled that brings what is
-  // left to 0 or below. kNever if off.
+  // Bytes up to the next sample, at least 1. The allocation that brings what is left to 0 or below
+  // is to be sampled. kNever if off.
   int64_t next_interval(uint64_t& random) const { return distance(interval(), random); }
 
-  // How many objects of this size one that was sampled stands for.
+  // How many objects of this size a sampled one stands for.
   double weight(Bytes size) const { return weight(size, interval()); }
 
-  // The caller is to be counted as the allocator of an object of that size.
+  // Counts the caller as the allocator of an object of that size.
   NOINLINE Sample sample_allocation(Bytes size, uint64_t& random) {
     const Bytes interval_now = interval();
     if (interval_now == 0) return {};
@@ -142,8 +143,8 @@ class Sampler {
     add(*sample.stack, kFreedBytes, sample.bytes);
   }
 
-  // The caller has waited that long for a lock. The stack that it was counted to; null if it was
-  // not sampled.
+  // The caller has waited that long for a lock. Returns the stack for which the wait was counted,
+  // or null if it was not sampled.
   NOINLINE Stack* contended(uint64_t ns, uint64_t& random) {
     const uint64_t interval_now = contention_interval();
     if (ns == 0 || interval_now == 0) return nullptr;
@@ -166,10 +167,10 @@ class Sampler {
     return interval < kMostInterval ? interval : uint64_t{kMostInterval};
   }
 
-  // Rounded up, so that a distance of at most n is one whose exact value is at most n.
+  // Rounded up, so that the distance is at most n if its exact value is at most n, and only then.
   static int64_t distance(uint64_t mean, uint64_t& random) {
     if (mean == 0) return kNever;
-    // Odd: never 0.
+    // The number is odd, so never 0.
     return static_cast<int64_t>(static_cast<double>(mean) *
                                 negative_logarithm(next_random(random) | 1)) +
            1;
@@ -184,7 +185,7 @@ class Sampler {
     count<P>(stack.counters[which], n);
   }
 
-  // No frame of its own, since each costs to be walked.
+  // Has no frame of its own, since each frame costs time in the walk.
   FAST Stack* find_stack(StackKind kind) {
     Address frames[Stacks<P>::kMostFrames];
     const Unwind unwind = unwind_.load(std::memory_order_relaxed);

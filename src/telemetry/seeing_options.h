@@ -1,5 +1,5 @@
-// SeeingOptions: what a process writes of itself, and what it samples. Called by: engine/options.h.
-// Locking: none.
+// SeeingOptions: what a process writes about itself, and what it samples. Called by:
+// engine/options.h. Locking: none.
 #pragma once
 
 #include <signal.h>
@@ -14,7 +14,7 @@ struct StatsOption {
   Relaxed<bool> at_exit = false;
   Relaxed<uint32_t> signal = 0;  // 0: none
 
-  // False: that is no value, and nothing has changed.
+  // False: the text is no value, and nothing has changed.
   bool read(const char* text, size_t length) {
     StatsOption wanted;
     const bool is_none = is(text, length, "none");
@@ -41,7 +41,7 @@ struct StatsOption {
   }
 
  private:
-  // Those that programs use least. uint32_t, as 0 is none.
+  // The signals that programs use least. Numbers are uint32_t, since 0 is none.
   struct Signal {
     const char* name;
     uint32_t number;
@@ -56,7 +56,7 @@ struct StatsOption {
     return i == length && word[i] == '\0';
   }
   bool read_signal(const char* text, size_t length) {
-    constexpr size_t kPrefix = 7;  // of "signal:"
+    constexpr size_t kPrefix = 7;  // length of "signal:"
     if (length <= kPrefix || !is(text, kPrefix, "signal:")) return false;
     for (const Signal& s : kSignals)
       if (is(text + kPrefix, length - kPrefix, s.name)) signal = s.number;
@@ -109,7 +109,7 @@ struct SeeingOptions {
                                           "sample",  "sample_wait_ns", "unwind",
                                           "profile", "profile_file",   "leaks"};
 
-  // As OptionReader::visit().
+  // The same as OptionReader::visit().
   template <class Word, class Action>
   static bool visit(SeeingOptions& o, Word key, Action action) {
     constexpr bool kBoth[] = {false, true};

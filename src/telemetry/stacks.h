@@ -1,32 +1,32 @@
-// Stacks: a table of call stacks with counters that only grows, in memory of its own. Each stack
+// Stacks: a table of call stacks with counters, which only grows, in memory of its own. Each stack
 // stands in it once.
-// Called by: Sampler, writers of profiles; read from outside the process (docs/stats-root.md).
+// Called by: Sampler, writers of profiles; readers outside the process (docs/stats-root.md).
 // Locking: none.
 //
-//   area  | table: a word a slot, tag and offset | lost | lost | stack | stack | .. | reserved, |
+//   area  | table: word per slot, tag and offset | lost | lost | stack | stack | .. | reserved, |
 //                                                                               opened in pieces
 //                                                records_                   records_ + used_
 //   stack | bytes, kind | depth, hash | four counters | frames, innermost first |
 //
-// A stack is made in three steps, and a thread may be stopped between any two of them, for good in
-// a fork child:
+// A stack is made in three steps. A thread may be stopped between any two of them, in a fork child
+// for good:
 //   1. [claim]    a compare-exchange of its first word, from 0 to its size and kind, at the place
-//                 that used_ names. Then used_ is moved past it, by whoever comes first: the maker,
-//                 or the next one, who finds the place taken.
+//                 that used_ names. Then used_ is moved past it by the first thread that comes: the
+//                 maker, or the next maker, which finds the place taken.
 //   2. [publish]  frames, then the depth.
 //   3. [insert]   a compare-exchange of its slot in the table, from 0.
 // Why it is right. used_ only grows, and only from a place whose first word is not 0 to the end of
-// what that word says. So it is always the end of a stack, and a first word that was once claimed
-// is never 0 again: a late claim fails. A reader who has used_ therefore finds a size in every
-// first word below it and steps from stack to stack. A claimed one that is not published has depth
-// 0 and counters of 0: it adds nothing to whatever is added up. One whose frames are not whole has
-// depth 0 too, since the depth is written last. Two makers of the same stack meet in step 3: they
-// look through the same slots in the same order, and slots never become empty, so the second finds
-// the first one's and leaves its own unused, with counters of
-// 0. A maker who is stopped leaves at most such a stack behind; nobody ever waits for him.
+// what that word says. So it is always the end of a stack. A first word that was once claimed is
+// never 0 again, so a late claim fails. A reader that has used_ therefore finds a size in every
+// first word below it, and steps from stack to stack. A stack that is claimed but not published has
+// depth 0 and counters of 0: it adds nothing to any sum. A stack whose frames are not whole has
+// depth 0 too, since the depth is written last. Two makers of the same stack meet in step 3. They
+// look through the same slots in the same order, and slots never become empty. So the second maker
+// finds the first one's stack and leaves its own unused, with counters of 0. A maker that is
+// stopped leaves at most such a stack behind; no thread ever waits for it.
 //
-// Where memory or table are full, and where no frames are known, all goes to the lost stack of its
-// kind: depth 0, the first two.
+// If memory or table are full, or if no frames are known, everything goes to the lost stack of its
+// kind: one of the first two, with depth 0.
 #pragma once
 
 #include "base/atomics.h"
@@ -46,11 +46,11 @@ enum StackCounter : unsigned {
   kFreedObjects,
   kFreedBytes,
   kStackCounters,
-  kContentions = kAllocatedObjects,  // of the other kind
+  kContentions = kAllocatedObjects,  // in stacks of the other kind
   kDelay = kAllocatedBytes,          // nanoseconds
 };
 
-// All its words are atomics: it is read while it is being made.
+// All its words are atomics, since it is read while it is being made.
 template <class Atomics = Hardware>
 struct BasicStack {
   using Word = typename Atomics::template atomic<uint64_t>;
@@ -65,7 +65,7 @@ struct BasicStack {
   StackKind kind() const {
     return static_cast<StackKind>(bytes_and_kind.load(std::memory_order_relaxed) >> 32);
   }
-  // acquire: whoever sees the depth sees the frames. Pairs with [publish.release].
+  // acquire: a thread that sees the depth sees the frames. Pairs with [publish.release].
   unsigned depth() const {
     return static_cast<uint32_t>(depth_and_hash.load(std::memory_order_acquire));
   }
@@ -96,8 +96,8 @@ class Stacks {
   using Record = BasicStack<Atomics>;
   static constexpr unsigned kMostFrames = 64;
 
-  // Takes the memory. One caller at a time; once it has succeeded, again is nothing. False without
-  // memory.
+  // Takes the memory. One caller at a time. Once it has succeeded, further calls do nothing. False
+  // if there is no memory.
   bool start() {
     if (records_.load(std::memory_order_relaxed) != 0) return true;
     // A 64th of what the process may have.
@@ -113,8 +113,8 @@ class Stacks {
     return false;
   }
 
-  // The stack of these frames, which is made if need be; at most kMostFrames count. Null before
-  // start().
+  // The stack of these frames. If there is none, it is made. At most kMostFrames frames count. Null
+  // before start().
   Record* find_or_make(StackKind kind, const Address* frames, unsigned depth) {
     // acquire: sees what start() wrote. Pairs with [start.release].
     if (records_.load(std::memory_order_acquire) == 0) return nullptr;
@@ -129,8 +129,8 @@ class Stacks {
       if (value == 0) {
         if (made == nullptr) made = make(kind, hash, frames, depth);
         if (made == nullptr) break;
-        // release: publishes the stack to those who look for it [insert.release]. acquire: sees
-        // that of whoever came first.
+        // release: publishes the stack to threads that look for it [insert.release]. acquire: sees
+        // the stack of the thread that came first.
         if (slot.compare_exchange_strong(value, value_of(*made, hash), std::memory_order_acq_rel,
                                          std::memory_order_acquire))
           return made;
@@ -141,22 +141,22 @@ class Stacks {
     return &lost(kind);
   }
 
-  // Calls visit(stack) for each, unused ones and the two lost ones included.
+  // Calls visit(stack) for each stack, also for unused ones and for the two lost ones.
   template <class Visit>
   void for_each(Visit visit) const {
     if (records_.load(std::memory_order_acquire) == 0) return;  // pairs with [start.release]
-    // acquire: sees the first words of all below. Pairs with [claim.release].
+    // acquire: sees the first words of all stacks below. Pairs with [claim.release].
     const Bytes used = used_.load(std::memory_order_acquire);
     for (Bytes at = 0; at < used; at += record(at).bytes())
       visit(const_cast<const Record&>(record(at)));
   }
 
-  // How often a stack was not kept, for lack of room.
+  // How often a stack was not kept because there was no room.
   uint64_t losses() const { return losses_.load(std::memory_order_relaxed); }
   Address at() const { return records_.load(std::memory_order_relaxed); }
   Bytes bytes() const { return used_.load(std::memory_order_relaxed); }
 
-  // At rest.
+  // May be called only at rest.
   void check_invariants() const {
     if (records_.load(std::memory_order_acquire) == 0) return;
     const Bytes used = used_.load(std::memory_order_acquire);
@@ -225,15 +225,15 @@ class Stacks {
       reinterpret_cast<Record*>(records)[kind].bytes_and_kind.store(sizeof(Record) | kind << 32,
                                                                     std::memory_order_relaxed);
     used_.store(2 * sizeof(Record), std::memory_order_relaxed);
-    // release: publishes all this [start.release].
+    // release: publishes all of this [start.release].
     records_.store(records, std::memory_order_release);
     return true;
   }
 
-  // Makes memory of the records up to there. Two may open the same piece.
+  // Makes memory of the records up to that end. Two threads may open the same piece.
   bool open_up_to(Bytes end) {
     end += table_bytes();
-    // acquire: who sees it opened may write there. Pairs with the release below.
+    // acquire: a thread that sees it opened may write there. Pairs with the release below.
     Bytes opened = opened_.load(std::memory_order_acquire);
     while (opened < end) {
       if (end > bytes_) return false;

@@ -81,7 +81,7 @@ bool ends_with(const char* text, const char* end) {
   return e == end;
 }
 
-// A metric's head. unit: null: none.
+// Writes a metric's head. unit: null: none.
 void head(const Sink& out, const char* name, const char* type, const char* text,
           const char* unit = nullptr) {
   Text line;
@@ -98,7 +98,7 @@ Text& seconds(Text& text, uint64_t ns) {
   return text;
 }
 
-// The name of OpenMetrics: with its unit behind it.
+// The name in OpenMetrics, with its unit behind it.
 struct Metric {
   const char* name;
   const char* unit;

@@ -1,7 +1,7 @@
 // Writers: the figures of one moment (include/lanemalloc/stats.h) as lines for people, as JSON, and
-// as OpenMetrics; and each by its name.
-// Called by: abi, engine (print). Locking: none; async-signal-safe. Texts go out in pieces, so none
-// is ever too long.
+// as OpenMetrics; and each figure by its name.
+// Called by: abi, engine (print). Locking: none; async-signal-safe. Texts go out in pieces, so no
+// piece is ever too long.
 #pragma once
 
 #include "base/text.h"
@@ -30,7 +30,7 @@ struct Figure {
   size_t offset;
   Type type;
 
-  // of: a lane_statistics; of a cell's figure: a lane_contention_statistics.
+  // of: a lane_statistics, or a lane_contention_statistics if the figure is a cell's.
   uint64_t of(const void* of) const {
     return *reinterpret_cast<const uint64_t*>(static_cast<const char*>(of) + offset);
   }
@@ -44,7 +44,7 @@ void write_lines(const lane_statistics& s, const Sink& out);  // "lanemalloc: na
 void write_json(const lane_statistics& s, const Sink& out);
 void write_openmetrics(const lane_statistics& s, const Sink& out);
 
-// How many lanes a search of this row tried at most.
+// The most lanes that a search of this row tried.
 constexpr uint64_t most_probes_of(unsigned row) {
   return row <= 4 ? row : uint64_t{1} << (row - 2);
 }

@@ -1,12 +1,12 @@
-// IdStack: a lock-free stack of small numbers, here of idle lanes. Links lie with the caller, one a
-// number.
+// IdStack: a lock-free stack of small numbers, here of idle lanes. The caller keeps the links, one
+// for each number.
 // Called by: lane table. Locking: none.
 //
 // Why it is right. The head is a number and a tag in one 64-bit word; every successful push and pop
 // raises the tag. A pop reads the head and then the link of its number. If between that and its
 // compare-exchange the number was popped and pushed again (ABA), the tag has changed and the
-// exchange fails. A tag would have to wrap, 2^32 operations within one pop, to be fooled. Links are
-// never unmapped, so reading a stale one is harmless.
+// exchange fails. A pop is fooled only if the tag wraps: by 2^32 operations within that one pop.
+// Links are never unmapped, so reading a stale one is harmless.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ class IdStack {
     }
   }
 
-  // A member, or kNone.
+  // Returns a member, or kNone.
   template <class LinkOf>
   uint32_t pop(LinkOf link) {
     // acquire: sees the link of the member at the head. Pairs with the release in push()

@@ -1,6 +1,6 @@
 // Inbox: batches of objects that other threads have freed, waiting for the lane that owns them.
-// Called by: any lane (give), the owning lane or who holds it (take). Locking: none; give is one
-// atomic exchange.
+// Called by: any lane (give); the owning lane, or a thread that holds it (take). Locking: none;
+// give is one atomic exchange.
 //
 //   head -> newest batch's first object --earlier--> the batch before it --earlier--> .. -> null
 //                |next                                     |next
@@ -10,11 +10,11 @@
 // Why it is right. give() swaps its batch in as the new head and only then writes the old head into
 // the batch's `earlier` link. Until that write, `earlier` says kUnlinked. Batches are swapped in
 // one after the other (exchange is atomic), so every batch but the oldest has exactly one
-// predecessor, the one its exchange returned: no batch is lost or linked twice. take() swaps the
-// whole chain out, so a giver never sees a batch that is being read (no ABA: nothing compares). A
-// giver that stops between its two steps leaves kUnlinked behind: the taker then keeps the chain
+// predecessor, the one that its exchange returned: no batch is lost or linked twice. take() swaps
+// the whole chain out, so a giver never sees a batch that is being read (no ABA: no step compares).
+// A giver that stops between its two steps leaves kUnlinked behind. The taker then keeps the chain
 // from there on in `rest_` and goes on the next time; it never waits. Until the rest is whole,
-// nothing further is swapped out, so there is one rest at most.
+// nothing further is swapped out, so there is at most one rest.
 #pragma once
 
 #include "slab/slab.h"
@@ -26,8 +26,8 @@ class Inbox {
  public:
   using Batch = BasicObject<Atomics>;
 
-  // Gives a batch (slab/batch.h), by its first object. Returns the one given before it, if that had
-  // not been taken yet: for its address only.
+  // Gives a batch (slab/batch.h), by its first object. Returns the batch that was given before it,
+  // if that one has not been taken yet. Only its address may be used.
   const Batch* give(Batch* batch) {
     batch->earlier.store(unlinked(), std::memory_order_relaxed);
     // release: publishes the batch's links and kUnlinked to [inbox.take]. acquire is not needed:
@@ -39,13 +39,13 @@ class Inbox {
     return earlier;
   }
 
-  // Anybody may ask: something was given and not taken yet.
+  // True if something was given and has not been taken yet. Any thread may call it.
   bool has_mail() const { return head_.load(std::memory_order_relaxed) != nullptr; }
-  // Only the owner, or who holds its lane.
+  // Only for the owner, or a thread that holds its lane.
   bool is_empty() const { return rest() == nullptr && !has_mail(); }
 
-  // Calls visit(batch) for every batch that can be reached now, or so many; the others stay. Only
-  // the owner, or who holds its lane.
+  // Calls visit(batch) for every batch that can be reached now, or for `most` of them; the others
+  // stay. Only for the owner, or a thread that holds its lane.
   template <class Visit>
   void take(Visit visit, unsigned most = ~0u) {
     Batch* batch = rest();
@@ -62,7 +62,7 @@ class Inbox {
     keep(batch);
   }
 
-  // In a fork child, where no giver is left: what lies behind an unlinked batch cannot be reached
+  // In a fork child, where no giver is left. What lies behind an unlinked batch cannot be reached
   // any more; the batch itself can.
   void forget_givers() {
     cut(rest());
@@ -82,8 +82,8 @@ class Inbox {
         batch->earlier.store(nullptr, std::memory_order_relaxed);
   }
 
-  // The taker's, at every batch; so not beside what the givers write. Atomic only for a child of a
-  // fork, whose taker is gone.
+  // The taker writes it at every batch, so it does not lie beside what the givers write. It is
+  // atomic only for a child of a fork, whose taker is gone.
   typename Atomics::template atomic<Batch*> rest_{nullptr};
   alignas(kNoSharing) typename Atomics::template atomic<Batch*> head_{nullptr};
 };

@@ -1,12 +1,12 @@
-// What a lane does for kinds (slab/kind.h): pools' and heaps' objects, by the same slabs, batches
-// and depot as malloc's.
+// What a lane does for kinds (slab/kind.h). The objects of pools and heaps use slabs, batches and a
+// depot in the same way as malloc's.
 // Included by lane_work.h only. Locking: the caller is inside the lane, or holds it from outside.
 //
 //   area --> [ labels | 0 | bin | bin | table of a heap --> [bin | bin | ..] | .. ]
-//             a slot of 64 bytes each; slot 0 is always empty
+//             each slot has 64 bytes; slot 0 is always empty
 //
-// Page map and remote batches name the owner with its private bit, so no hit of malloc's takes such
-// an object for its own.
+// The page map and the remote batches name the owner with its private bit, so no hit of malloc's
+// takes such an object for its own.
 #pragma once
 
 #include <cstring>
@@ -27,7 +27,7 @@ struct Lane<P>::KindBin {
     bin.end.store(end, std::memory_order_relaxed);
   }
   SlabList& partial() const { return bin.partial; }
-  // At a limit a slab may have nothing free, and nothing that may be carved: then it is no better
+  // At a limit, a slab may have nothing free and nothing that may be carved. Then it is no better
   // than the current one.
   Slab* pop_partial(bool current_is_uncarved) const {
     Slab* slab = bin.partial.first_with_free();
@@ -45,7 +45,7 @@ struct Lane<P>::KindBin {
   Object* carve(Slab* slab, uint32_t n) const {
     Object* list = slab->carve(lane.slabs().begin(slab) + kind.link, kind.size, n);
     if (!kind.is_tagged) return list;
-    // Not initialized yet, whatever the memory held before.
+    // The objects are not initialized yet, whatever the memory held before.
     for (Object* object = list; object != nullptr; object = object->next) kind.tag_of(object) = 0;
     return list;
   }
@@ -110,23 +110,24 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
     void* table = allocate(class_of(kTableBins * sizeof(Bin)), visit);
     if (table == nullptr) return nullptr;
     memset(table, 0, kTableBins * sizeof(Bin));
-    // release: who looks at this lane from elsewhere finds a table of empty bins. Pairs with
-    // [table.acquire].
+    // release: a thread that looks at this lane from elsewhere finds a table of empty bins. Pairs
+    // with [table.acquire].
     table_in(at, kind.slot).store(static_cast<Bin*>(table), std::memory_order_release);
     give_label(*kind.owner, at);
   }
   Bin* bin = bin_in(at, kind);
   bin->next = bins_;
   bins_ = bin;
-  compiler_fence();  // a bin of a kind is always found here
+  compiler_fence();  // a bin that has a kind is always found here
   bin->kind.store(&kind, std::memory_order_relaxed);
   if (kind.index == Kind::kNoIndex) give_label(*kind.owner, at);
   return bin;
 }
 
-// The label may change meanwhile (Engine::relabel): that stores it, has every thread pass a
+// The label may change meanwhile. Engine::relabel stores the new label, makes every thread pass a
 // barrier, and then looks into each lane. If the barrier falls before the second look here, that
-// sees the change; if after, the store came before it, and relabel() finds a label here.
+// look sees the change. If it falls after the look, the store here came before the barrier, and
+// relabel() finds a label here.
 template <class P>
 void Lane<P>::give_label(const KindOwner& owner, Address area) {
   std::atomic<Handle>* const place = label_of(owner, area);
@@ -146,8 +147,8 @@ void Lane<P>::relabel(const KindOwner& owner) {
   if (place != nullptr && place->load(std::memory_order_relaxed) != 0) give_label(owner, begin);
 }
 
-// Fresh addresses while there are any: they read as zeros, and pages without a bin cost nothing. 0
-// without memory.
+// Takes fresh addresses while there are any: they read as zeros, and pages without a bin cost
+// nothing. Returns 0 if there is no memory.
 template <class P>
 Address Lane<P>::open_area(Visit& visit) {
   BlockIndex at = world_.runs.allocate_fresh(kAreaBlocks);
@@ -159,8 +160,8 @@ Address Lane<P>::open_area(Visit& visit) {
   }
   const Address begin = world_.region.address_of(at);
   bins_at_.store(begin, std::memory_order_release);
-  // release: a hit by CPU that goes where this leads finds zeros; it has no fence but that the
-  // address depends on it (PerCpu::area).
+  // release: a hit by CPU that follows this address finds zeros. The hit has no fence; it relies on
+  // the load's dependency on the address (PerCpu::area).
   if (here_bins != 0)
     area_here.store(begin | static_cast<uint64_t>(id_), std::memory_order_release);
   if (open_bins.load(std::memory_order_relaxed) != 0) open_area_to_hits();  // as open_gate() does
@@ -199,7 +200,7 @@ void Lane<P>::free_of_kind(Object* object, MapEntry entry, Visit& visit) {
   }
 }
 
-// False: as of send().
+// Returns false in the same case as send().
 template <class P>
 bool Lane<P>::send_of_kind(Object* object, MapEntry entry, Visit& visit) {
   Remote& remote = remote_of_kinds_to(entry.owner());
@@ -220,8 +221,8 @@ FAST bool Lane<P>::send_quickly(Object* object, MapEntry entry, const Kind& kind
   return false;
 }
 
-// It takes its size, and at least its share of the count, out of the batch's room, as malloc's do
-// (Charge).
+// The object takes its size, and at least its share of the count, out of the batch's room, as
+// malloc's objects do (Charge).
 template <class P>
 FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, const Kind& kind) {
   if (UNLIKELY(!remote.add(object, entry,
@@ -232,8 +233,8 @@ FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, const Kin
   return true;
 }
 
-// An object from the inbox that is not malloc's here: a kind's, or one whose slab has moved on
-// since.
+// Takes an object from the inbox that is not one of malloc's in this lane: a kind's, or one whose
+// slab has moved on since.
 template <class P>
 void Lane<P>::receive_other(Object* object, MapEntry entry, Visit& visit) {
   if (entry.owner() != private_of(id_)) return send_after(object, entry, visit);
@@ -267,7 +268,7 @@ void Lane<P>::forget_kind(Bin& bin, SlabList& slabs, Visit&) {
     slab->settle(Slab::Place::kPartial);
     slabs.push(slab);
   }
-  bin.kind.store(nullptr, std::memory_order_relaxed);  // first: salvage() takes it out then
+  bin.kind.store(nullptr, std::memory_order_relaxed);  // first: salvage() takes the bin out then
   compiler_fence();
   Bin** link = &bins_;
   while (*link != &bin) link = &(*link)->next;
@@ -275,7 +276,7 @@ void Lane<P>::forget_kind(Bin& bin, SlabList& slabs, Visit&) {
   bin.in_flight.store(0, std::memory_order_relaxed);
 }
 
-// After forget_kind() of all of a heap's.
+// Called after forget_kind() for all kinds of a heap.
 template <class P>
 void Lane<P>::forget_table(const KindOwner& owner, Visit& visit) {
   const Address at = bins_at_.load(std::memory_order_relaxed);

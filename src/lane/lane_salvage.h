@@ -1,13 +1,14 @@
-// What comes back of a lane whose thread was torn off inside it: by a long jump out of a signal
-// handler, or by an end without a word. It may have stopped at any instruction, so no list of the
-// lane is trusted, and what a register held is lost: at most what that one call was about. Included
-// by lane_work.h only. Locking: the caller has the lane to itself.
+// What is saved from a lane whose thread was torn off inside it: by a long jump out of a signal
+// handler, or by an end without a word. The thread may have stopped at any instruction, so no list
+// of the lane is trusted. What a register held is lost: at most what that one call was about.
+// Included by lane_work.h only. Locking: the caller has the lane to itself.
 //
 //   the page map          says which slabs are the lane's
 //   a slab's free list    is kept as far as it leads through objects of the slab, each once; so is
 //                         what its bin holds
 //   the rest of the slab  counts as in use
-//   batches, inbox        objects of other lanes, and those that others have sent, go on their way
+//   batches, inbox        objects of other lanes, and those that other lanes have sent, go on
+//                         their way
 #pragma once
 
 namespace lanemalloc {
@@ -25,10 +26,10 @@ bool Lane<P>::take_again() {
   return P::barrier() && is_named_by(slot) && is_closed();  // as in take_from_owner()
 }
 
-// chain: what the bin of the slab's class or kind held, which may lie in another slab.
+// chain: what the bin of the slab's class or kind held. It may lie in another slab.
 template <class P>
 void Lane<P>::salvage_slab(Slab* slab, SlabList& partial, SlabList* full, Object* chain) {
-  slabs().give_to(slab, id_);  // of several blocks: perhaps only some were written
+  slabs().give_to(slab, id_);  // if it has several blocks, perhaps only some were written
   const uint32_t of_chain = salvage_objects(slab, slabs().begin(slab), chain);
   if (!slab->is_of_kind()) ClassBin{*this, slab->size_class}.count_returned(of_chain);
   if (slab->has_room()) return partial.push(slab);
@@ -47,7 +48,8 @@ void Lane<P>::salvage(Visit& visit) {
   }
   for (Bin** link = &bins_; *link != nullptr;) {
     Bin& bin = **link;
-    if (bin.kind.load(std::memory_order_relaxed) == nullptr) {  // just being entered, or taken out
+    if (bin.kind.load(std::memory_order_relaxed) ==
+        nullptr) {  // the bin was just being entered, or taken out
       *link = bin.next;
       continue;
     }

@@ -1,15 +1,16 @@
-// LaneTable: all lanes, by number; those at rest, to be adopted with their contents; and those for
-// everybody.
+// LaneTable: all lanes, by number. Idle lanes are adopted with their contents; some other lanes are
+// for every thread.
 // Called by: engine, scavenger, lanes that send. Locking: none.
 //
-//   owned     belongs to a thread: the thread's slot holds its gate
+//   owned     belongs to a thread: the thread's slot holds the lane's gate
 //   idle      on the stack: its thread has exited; the next new thread adopts it
-//   shared    one of N, entered by try-lock by whoever comes (entry/shared.h); made when it is
-//             first asked for
-//   here      some a CPU, entered by who runs there (entry/percpu.h); the same
-//   overflow  in a list that only grows: entered by try-lock, by whoever finds his own lane busy (a
-//             signal handler), revoked, or given back (late thread exit). One more is made whenever
-//             all are taken: a rescue lane.
+//   shared    one of N, entered by try-lock by any thread (entry/shared.h); made when it is first
+//             asked for
+//   here      some for each CPU, entered by a thread that runs there (entry/percpu.h); made in the
+//             same way
+//   overflow  in a list that only grows: entered by try-lock, by a thread that finds its own lane
+//             busy (in a signal handler), revoked, or given back (late thread exit). If all are
+//             taken, one more is made: a rescue lane.
 #pragma once
 
 #include <new>
@@ -27,8 +28,8 @@ class LaneTable {
   static_assert(is_lane(static_cast<Owner>(static_cast<uint32_t>(Owner::kFirstLane) + kMostLanes -
                                            1)));
   static constexpr uint32_t kMostShared = ProbeOrders::kMostLanes;
-  // So many lanes a CPU: a thread that is stopped inside one leaves the others to the CPU's other
-  // threads.
+  // The number of lanes for each CPU. A thread that is stopped inside one leaves the others to the
+  // CPU's other threads.
   static constexpr uint32_t kLanesHere = 8;
 
   explicit constexpr LaneTable(World<P>& world) : world_(world) {}
@@ -38,25 +39,26 @@ class LaneTable {
     most_ = static_cast<uint32_t>(world_.region.lane_bytes() / kStride);
   }
 
-  // Of a lane that has been made: whoever knows its number sees that. acquire: for a checker that
-  // does not follow fences.
+  // For a lane that has been made; a thread that knows its number sees that it is made. acquire:
+  // for a checker that does not follow fences.
   Lane<P>& at(Owner id) {
     DCHECK(made(number(id)).load(std::memory_order_acquire));
     return *reinterpret_cast<Lane<P>*>(lanes_ + number(id) * kStride);
   }
 
-  // Calls visit(lane) for every lane there is.
+  // Calls visit(lane) for every lane that exists.
   template <class Visitor>
   void for_each(Visitor visit) {
     const uint32_t n = count_.load(std::memory_order_acquire);
     for (uint32_t i = 0; i < n && i < most_; ++i) {
-      // acquire: sees the lane whole. One that is just being made is not ready to be visited.
+      // acquire: sees the lane whole. A lane that is just being made is not ready to be visited.
       if (made(i).load(std::memory_order_acquire))
         visit(at(static_cast<Owner>(i + static_cast<uint32_t>(Owner::kFirstLane))));
     }
   }
 
-  // An idle lane, or a new one; null without memory or numbers. Belongs to nobody else.
+  // Returns an idle lane, or a new one; no other thread has it. Null if there is no memory, or no
+  // number.
   Lane<P>* pop_idle_or_make() {
     const uint32_t link =
         idle_.pop([this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
@@ -67,47 +69,47 @@ class LaneTable {
                [this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
   }
 
-  // How threads enter lanes from now on. One caller at a time; a thread follows at its next miss.
-  // shared_lanes: how many lanes threads share; 0: as many as before.
+  // Sets how threads enter lanes from now on. One caller at a time; a thread follows at its next
+  // miss. shared_lanes: how many lanes threads share; 0: the same number as before.
   void set_entry(Entry entry, uint32_t shared_lanes) {
     if (entry_.load(std::memory_order_relaxed) != entry)
       has_changed_.store(true, std::memory_order_relaxed);
     set_orders(shared_lanes);
     entry_.store(entry, std::memory_order_relaxed);
   }
-  // The same, unless it is another than `from` by now: beside a caller of set_entry().
+  // The same, unless the entry is no longer `from`. It may run beside a caller of set_entry().
   bool change_entry(Entry from, Entry to, uint32_t shared_lanes) {
     has_changed_.store(true, std::memory_order_relaxed);
     set_orders(shared_lanes);
     return entry_.compare_exchange_strong(from, to, std::memory_order_relaxed);
   }
   Entry entry() const { return entry_.load(std::memory_order_relaxed); }
-  // It was another once: a thread may have a lane that its slot does not name.
+  // True if the entry was another one once: a thread may have a lane that its slot does not name.
   bool has_changed() const { return has_changed_.load(std::memory_order_relaxed); }
   const ProbeOrders& orders() const { return orders_; }
 
-  // Null: no memory, or another thread is just making it.
+  // Null if there is no memory, or if another thread is just making the lane.
   Lane<P>* shared(uint32_t i) {
     return i < orders_.lanes() ? numbered(shared_[i], Entry::kShared, i) : nullptr;
   }
-  // which: of the CPU's lanes.
+  // which: the number among the CPU's lanes.
   Lane<P>* here(uint32_t i, uint32_t which = 0) {
     if (UNLIKELY(i >= kMostNumbers)) return nullptr;
     std::atomic<uint16_t>& entry = here_[i][which];
     if (UNLIKELY(entry.load(std::memory_order_relaxed) == 0)) see_number(i);
     return numbered(entry, Entry::kPerCpu, i, which == 0);
   }
-  // Whoever comes next.
+  // The number of the lane for the next thread that comes.
   uint32_t next_shared() { return orders_.start(turn_.fetch_add(1, std::memory_order_relaxed)); }
 
-  // In a fork child: the lane keeps what it has; its number goes to a new one.
+  // In a fork child: the lane keeps what it has; its number goes to a new lane.
   void forget_number(const Lane<P>& lane) {
     if (std::atomic<uint16_t>* entry = entry_of(lane)) entry->store(0, std::memory_order_relaxed);
   }
   bool is_forgotten(const Lane<P>& lane) {
     return lane.how == Entry::kPerCpu && entry_of(lane) == nullptr;
   }
-  // In a fork child: who was making a lane is not here.
+  // In a fork child: a thread that was making a lane is not here.
   void forget_makers() {
     auto forget = [](std::atomic<uint16_t>& entry) {
       if (entry.load(std::memory_order_relaxed) == kBeingMade)
@@ -118,10 +120,11 @@ class LaneTable {
       for (auto& entry : here_[i]) forget(entry);
   }
 
-  // Threads that have a lane of their own.
+  // The number of threads that have a lane of their own.
   std::atomic<uint32_t>& owners() { return owners_; }
 
-  // Enters an overflow lane without waiting; its lock is held on return. Null only without memory.
+  // Enters an overflow lane without waiting; its lock is held on return. Null only if there is no
+  // memory.
   Lane<P>* enter_overflow(Visit& visit) {
     for (uint32_t n = overflow_.load(std::memory_order_acquire); n != 0;) {
       Lane<P>& lane = at(owner(n));
@@ -157,14 +160,15 @@ class LaneTable {
     return static_cast<uint32_t>(id) - static_cast<uint32_t>(Owner::kFirstLane);
   }
 
-  // Whether lane i has been made. Behind the lane, so that its making does not write it: anybody
-  // may be looking. Where no lane has been made it reads as false.
+  // Whether lane i has been made. This flag lies behind the lane, so that making the lane does not
+  // write the flag: any thread may be looking at it. If no lane has been made there, it reads as
+  // false.
   std::atomic<bool>& made(uint32_t i) {
     return *reinterpret_cast<std::atomic<bool>*>(lanes_ + i * kStride + sizeof(Lane<P>));
   }
   static_assert(sizeof(Lane<P>) + sizeof(std::atomic<bool>) <= kStride);
 
-  // Where the lane's number leads to it; null: nowhere.
+  // The entry through which the lane's number leads to the lane; null if there is none.
   std::atomic<uint16_t>* entry_of(const Lane<P>& lane) {
     if (lane.number() == kNoNumber) return nullptr;
     const auto is_its = [&](const std::atomic<uint16_t>& entry) {
@@ -187,7 +191,7 @@ class LaneTable {
     // acquire: sees the lane made. Pairs with the release below.
     uint16_t id = entry.load(std::memory_order_acquire);
     if (LIKELY(id != 0)) return id != kBeingMade ? &at(owner(id)) : nullptr;
-    // Nobody is torn off who leaves it half made.
+    // With signals blocked, no thread is torn off that would leave the lane half made.
     const uint64_t mask = P::block_signals();
     Lane<P>* lane = nullptr;
     if (entry.compare_exchange_strong(id, kBeingMade, std::memory_order_relaxed)) {
@@ -200,7 +204,7 @@ class LaneTable {
     return lane;
   }
 
-  // With a visit: its lock is held from before anybody else can see it.
+  // With a visit: the visit holds the lane's lock before any other thread can see the lane.
   Lane<P>* make(Visit* visit, Entry how, uint32_t lane_number) {
     uint32_t i = count_.load(std::memory_order_relaxed);
     Address place;
@@ -215,7 +219,8 @@ class LaneTable {
     Lane<P>* lane = new (reinterpret_cast<void*>(place))
         Lane<P>(owner(i + static_cast<uint32_t>(Owner::kFirstLane)), world_, how, lane_number);
     if (visit != nullptr) lane->try_lock(*visit);
-    // release: whoever sees the lane ready sees it whole. Pairs with the acquire in for_each().
+    // release: a thread that sees the lane ready sees it whole. Pairs with the acquire in
+    // for_each().
     made(i).store(true, std::memory_order_release);
     return lane;
   }
@@ -230,7 +235,7 @@ class LaneTable {
   ProbeOrders orders_;
   std::atomic<uint16_t> shared_[kMostShared]{};
   std::atomic<uint16_t> here_[kMostNumbers][kLanesHere]{};
-  std::atomic<uint32_t> numbers_end_{0};  // of those that here() was asked for
+  std::atomic<uint32_t> numbers_end_{0};  // above all numbers that here() was asked for
   alignas(kNoSharing) std::atomic<uint32_t> count_{0};
   std::atomic<uint32_t> owners_{0};
   std::atomic<uint32_t> turn_{0};

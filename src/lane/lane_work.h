@@ -1,5 +1,5 @@
-// What a lane does off the hit path: refill a bin, look at a slab, send, receive, clean. See lane.h
-// for the picture.
+// What a lane does off the hit path: refill a bin, look at a slab, send, receive, clean. lane.h has
+// the picture.
 // Called by: lane, engine, scavenger. Locking: the caller is inside the lane, or holds it from
 // outside.
 #pragma once
@@ -40,8 +40,8 @@ void Lane<P>::let_go(Visit& visit) {
   unlock(visit);
 }
 
-// Nobody gets the lock from now on, and who waits for it stops waiting; a thread that still has the
-// lane in its slot finds it revoked, or taken, for good.
+// No thread gets the lock from now on, and a thread that waits for it stops waiting. A thread that
+// still has the lane in its slot finds the lane revoked, or taken, for good.
 template <class P>
 void Lane<P>::set_aside() {
   set_aside_ = true;
@@ -87,7 +87,7 @@ FAST Object* Lane<P>::refill_quickly(Bytes index) {
   return list;
 }
 
-// What a bin of malloc's is to the functions below. A kind's: lane_kinds.h.
+// A bin of malloc's, as the functions below use it. lane_kinds.h has the same for a kind.
 template <class P>
 struct Lane<P>::ClassBin {
   Lane& lane;
@@ -108,7 +108,7 @@ struct Lane<P>::ClassBin {
     lane.sample_left_ += static_cast<int64_t>(n * size_of(c));
   }
   uint64_t cut(Object*, uint64_t n) const { return n; }
-  // How many objects may be carved now; and those.
+  // How many objects may be carved now; carve() carves them.
   uint32_t grant(const Slab* slab) const { return slab->next_chunk(chunk_of(c), capacity_of(c)); }
   Object* carve(Slab* slab, uint32_t n) const {
     return slab->carve(lane.slabs().begin(slab), size_of(c), n);
@@ -134,16 +134,17 @@ void* Lane<P>::refill_plain(SizeClass c, Visit& visit) {
   return refill_from(ClassBin{*this, c}, visit);
 }
 
-// The bin is empty: its slab's own free list, another slab of the lane, what others have sent back,
-// fresh objects, a slab from the depot, a fresh slab; in this order: memory that was touched
-// already comes first. Null without memory.
+// The bin is empty. Tries, in this order: its slab's own free list, another slab of the lane, what
+// other lanes have sent back, fresh objects, a slab from the depot, a fresh slab. So memory that
+// was touched already comes first. Null if there is no memory.
 template <class P>
 template <class AnyBin>
 FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
   world_.scavenger.poke();
   bump(counters_.misses);
   if (UNLIKELY(empty_blocks() != 0 && epoch_ != world_.runs.epoch())) age(visit);
-  // Not only when it is short of this class: what others send must not pile up.
+  // The lane does this not only when it is short of this class: what other lanes send must not pile
+  // up.
   if (UNLIKELY(mail_waits_.load(std::memory_order_relaxed))) drain_inbox(visit, kSomeBatches);
   for (;;) {
     Slab* slab = bin.current();
@@ -157,9 +158,9 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
     }
     const bool uncarved = slab != nullptr && slab->carved < bin.capacity();
     Slab* other = bin.pop_partial(uncarved);
-    // Some batches at a time, so that no request pays for all that others have freed. And where few
-    // were there the last time, some more objects are handed out first: each look is two transfers
-    // of the inbox's line, and then more batches come a look.
+    // Some batches at a time, so that no request pays for all that other threads have freed. If
+    // there were few the last time, some more objects are handed out first: each look costs two
+    // transfers of the inbox's line, and then there are more batches per look.
     while (other == nullptr && !(uncarved && few_came_) && drain_inbox(visit, kSomeBatches)) {
       if (slab != nullptr && slab->free_list != nullptr) break;
       other = bin.pop_partial(uncarved);
@@ -172,7 +173,7 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
           Object* list = bin.carve(slab, n);
           return serve(bin, list, n);
         }
-        other = bin.from_depot(visit);  // at a limit: what has been cut already may be had
+        other = bin.from_depot(visit);  // at a limit: objects that are cut already may be available
         if (other == nullptr) return nullptr;
       }
       bin.set_current(nullptr);
@@ -188,7 +189,8 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
     if (other == nullptr) return nullptr;
     other->place = Slab::Place::kCurrent;
     bin.set_current(other);
-    // At once: in the next turn it would give way to another slab, if it has no list then.
+    // This is done at once: in the next turn the slab would give way to another one, if it has no
+    // list then.
     if (other->used() == 0 && !other->is_of_kind()) sort(other);
     if (other->free_list != nullptr) continue;
     if (const uint32_t n = bin.grant(other); LIKELY(n > 0)) {
@@ -198,8 +200,8 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
   }
 }
 
-// The same of a big object. No bin holds a slab of these, so each is looked at as soon as it is
-// empty.
+// The same for a big object. No bin holds a slab of big objects, so each of these slabs is looked
+// at as soon as it is empty.
 template <class P>
 Object* Lane<P>::take_big(SizeClass c, Visit& visit) {
   world_.scavenger.poke();
@@ -238,19 +240,19 @@ void Lane<P>::wait_for_frees(Slab* slab) {
   if (UNLIKELY(slab->is_of_kind())) slab->bin->full.push(slab);
 }
 
-// Memory that was used before comes first: the lane's own empty slabs of other classes, free runs,
-// other lanes' empty slabs.
+// Memory that was used before comes first: the lane's own empty slabs of other classes, then free
+// runs, then other lanes' empty slabs.
 template <class P>
 Run Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
   if (n > 1) give_back_big(visit);
   if (Slab* slab = empties_.oldest(); slab != nullptr && slab->blocks() == n && take_away(slab)) {
     if (slab->is_of_kind())
-      slabs().give_to(slab, Owner::kNobody);  // before: salvage() must not find it again
+      slabs().give_to(slab, Owner::kNobody);  // first: salvage() must not find it again
     slabs().uncharge(slab);
     return {world_.region.block_of_state(slab), false};
   }
   BlockIndex at = world_.runs.reuse(n, 1, visit);
-  // A few at a time: those that became empty one after the other are often neighbours.
+  // A few at a time: slabs that became empty one after the other are often neighbours.
   while (at == Runs<P>::kNone && give_back_empties(n, visit)) at = world_.runs.reuse(n, 1, visit);
   if (at == Runs<P>::kNone && fresh_blocks_ >= kMuch) {
     fresh_blocks_ = 0;
@@ -263,7 +265,7 @@ Run Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
   return world_.runs.allocate(n, 1, visit);
 }
 
-// After a double free: tells, and goes on without the list.
+// After a double free: reports it, and goes on without the list.
 template <class P>
 void Lane<P>::drop_damaged_list(Slab* slab, Verdict why) {
   const void* object = slab->free_list;
@@ -300,10 +302,10 @@ void Lane<P>::look_at(Slab* slab, Visit& visit) {
   if (slab->place == Slab::Place::kPartial && !slab->is_kept()) keep(slab, visit);
 }
 
-// --- Empty slabs. A lane keeps them, cut as they are, since it is likely to need them again: a
-// program that frees and allocates in turns would else make and destroy them at every turn. They go
-// back when the lane wants blocks for another class, when another lane would have to take fresh
-// memory, when they have not been used for a while, and when the lane rests.
+// --- Empty slabs. A lane keeps them, cut as they are, since it is likely to need them again.
+// Otherwise a program that frees and allocates in turns would make and destroy them at every turn.
+// They go back when the lane wants blocks for another class, when another lane would have to take
+// fresh memory, when they have not been used for a while, and when the lane rests.
 
 template <class P>
 void Lane<P>::keep(Slab* slab, Visit& visit) {
@@ -319,7 +321,7 @@ void Lane<P>::keep(Slab* slab, Visit& visit) {
     empty_big_ = slab;
     return;
   }
-  // Of several blocks: no other class could use it. One is enough, and that only if the bin's own
+  // No other class could use a slab of several blocks. One is enough, and only if the bin's own
   // slab has no room.
   const Slab* current = current_of(slab);
   const bool only_one = slab->next == nullptr && slab->previous == nullptr;
@@ -329,7 +331,7 @@ void Lane<P>::keep(Slab* slab, Visit& visit) {
   if (P::single_threaded() || world_.scavenger.is_missed()) keep_limit(visit);
 }
 
-// Nobody looks after the lane while it rests.
+// No other thread looks after the lane while it rests.
 template <class P>
 void Lane<P>::keep_limit(Visit& visit) {
   const uint64_t most = world_.settings.decay_ms > 0 ? world_.runs.most_at_rest() : kMostAlone;
@@ -345,10 +347,10 @@ void Lane<P>::forget_empty(Slab* slab) {
   slab->place = Slab::Place::kPartial;
 }
 
-// An empty slab of many objects, which were freed in any order: whoever gets them in the order of
-// their addresses finds most of them in the CPU's caches before it comes to them. A list that is in
-// order stays, for its first objects were used last. One that was freed into twice may only seem to
-// be empty.
+// For an empty slab of many objects that were freed in any order. A thread that gets them in the
+// order of their addresses finds most of them in the CPU's caches before it comes to them. A list
+// that is in order stays, since its first objects were used last. A slab in which an object was
+// freed twice may only seem to be empty.
 template <class P>
 void Lane<P>::sort(Slab* empty) {
   constexpr uint32_t kMany = 64, kWalked = 16;
@@ -371,8 +373,8 @@ FAST void Lane<P>::take_partial(SlabList& partial, Slab* slab) {
   if (slab->place == Slab::Place::kEmpty) forget_empty(slab);
 }
 
-// Out of both lists, an empty slab is nothing but blocks. False: its list is damaged, and it stays
-// as one in use.
+// Takes an empty slab out of both lists; then it is nothing but blocks. False: its free list is
+// damaged, and the slab stays as one in use.
 template <class P>
 bool Lane<P>::take_away(Slab* slab) {
   forget_empty(slab);
@@ -419,8 +421,8 @@ void Lane<P>::free(Object* object, MapEntry entry, Visit& visit) {
   if (UNLIKELY(!send(object, entry, visit))) bump(sent, ~uint64_t{0});
 }
 
-// Adds an object of the class to the batch, and counts it as sent. False: it is the one that was
-// added last, and nothing has changed.
+// Adds an object of the class to the batch, and counts it as sent. False: the object is the one
+// that was added last, and nothing has changed.
 template <class P>
 FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, size_t c) {
   bump(counters_.sent[c]);
@@ -429,8 +431,8 @@ FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, size_t c)
   return false;
 }
 
-// An object of nobody has no batch: so this one is a lane's or the depot's when its class is asked
-// for.
+// An object that has no owner has no batch. So when the class is asked for, the object's owner is a
+// lane or the depot.
 template <class P>
 template <class ClassOf>
 FAST typename Lane<P>::Sent Lane<P>::send_quickly(Object* object, MapEntry entry,
@@ -444,7 +446,7 @@ FAST typename Lane<P>::Sent Lane<P>::send_quickly(Object* object, MapEntry entry
   return LIKELY(!is_full) ? Sent::kDone : Sent::kFull;
 }
 
-// False: it was freed twice, and that is told.
+// False: the object was freed twice, and that has been reported.
 template <class P>
 bool Lane<P>::send(Object* object, MapEntry entry, Visit& visit) {
   Remote& remote = remote_to(entry.owner());
@@ -458,11 +460,12 @@ bool Lane<P>::send(Object* object, MapEntry entry, Visit& visit) {
   return true;
 }
 
-// Makes the batch the owner's, empty.
+// Makes the batch an empty one for the owner.
 template <class P>
 void Lane<P>::claim(Remote& remote, Owner owner, Visit& visit) {
   if (!remote.is_empty()) flush(remote, visit);
-  // A depot that could not be entered keeps its batch; what is added is sorted out there.
+  // If the depot could not be entered, its batch stays; what is added to the batch is sorted out
+  // there.
   if (!remote.is_empty()) return;
   if (remote.owner != owner) remote.unanswered = 0;
   remote.owner = owner;
@@ -471,8 +474,8 @@ void Lane<P>::claim(Remote& remote, Owner owner, Visit& visit) {
   stir();
 }
 
-// Owners whose batches have one place take turns: each has its turn once, and all of its objects in
-// it, however many. What is not much waits for more, as any freed object does.
+// Owners whose batches have the same place take turns. Each owner has one turn, with all of its
+// objects, however many. A batch that is not full waits for more, as any freed object does.
 template <class P>
 void Lane<P>::free_chain(Object* first, Visit& visit) {
   visit.in_bulk = true;
@@ -533,13 +536,14 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
     }
     return;
   }
-  // acquire: whoever read the owner's number from the page map sees its lane made. Pairs with
-  // [entries.release].
+  // acquire: a thread that has read the owner's number from the page map sees the owner's lane
+  // made. Pairs with [entries.release].
   std::atomic_thread_fence(std::memory_order_acquire);
   Lane& owner = world_.lanes.at(public_of(remote.owner));
   const Object* earlier = owner.inbox_.give(batch);
   if (kind != nullptr) {
-    // Another lane has sent something since: with more objects a batch they would meet less often.
+    // Another lane has sent something since. With more objects per batch the two would meet less
+    // often.
     const Object*& last = last_given_[&remote - remotes_ - kRemotes];
     if (earlier != nullptr && earlier != last) kind->met_contention();
     last = batch;
@@ -549,8 +553,8 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
     return;
   }
   if (++remote.unanswered < kIdleAfter || !visit.may_drain) return;
-  // The owner has not looked for a while. If it refills its bins, tell it. Else, if it is not
-  // inside, take in for it what lies there.
+  // The owner has not looked for a while. If it refills its bins, tell it. Otherwise, if it is not
+  // inside, drain its inbox on its behalf.
   remote.unanswered = 0;
   const auto misses = static_cast<uint8_t>(owner.counters_.misses.load(std::memory_order_relaxed));
   if (remote.seen != misses) {
@@ -566,7 +570,7 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
   visit.may_drain = true;
 }
 
-// Objects of one slab that were sent here. The slab may have moved on since: then they are sent
+// Takes in objects of one slab that were sent here. If the slab has moved on since, they are sent
 // after it.
 template <class P>
 FAST void Lane<P>::receive(Object* first, Object* last, uint32_t n, Visit& visit) {
@@ -615,8 +619,8 @@ bool Lane<P>::drain_inbox(Visit& visit, unsigned most) {
   return came > 0;
 }
 
-// Some rounds, since what the depot no longer has is sent on, into a batch that may have been
-// flushed already.
+// Some rounds, since objects that the depot no longer has are sent on, into a batch that may have
+// been flushed already.
 template <class P>
 bool Lane<P>::flush_all(Visit& visit) {
   bool any = false, more = true;
@@ -646,7 +650,7 @@ bool Lane<P>::clean(Visit& visit) {
   return any;
 }
 
-// What waits in the bin goes back to its slab, and that to the others.
+// What waits in the bin goes back to its slab, and the slab goes to the others.
 template <class P>
 template <class AnyBin>
 FAST void Lane<P>::clear_bin(AnyBin bin) {
@@ -654,7 +658,7 @@ FAST void Lane<P>::clear_bin(AnyBin bin) {
   if (slab == nullptr) return;
   bin.count_returned(slab->put_back(bin.head()));
   if (UNLIKELY(bin.head() != nullptr)) {
-    slab->free_list = std::exchange(bin.head(), nullptr);  // which is told
+    slab->free_list = std::exchange(bin.head(), nullptr);  // which is reported
     drop_damaged_list(slab, Verdict::kListDamaged);
   }
   bin.set_current(nullptr);

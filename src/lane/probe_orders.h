@@ -1,11 +1,11 @@
 // ProbeOrders: the orders in which the lanes of a pool may be tried, without a division
 // (entry/shared.h says what for).
 // Called by: lane table (set), shared entry. Locking: one caller of set() at a time; readers may
-// see it half done.
+// see the tables half done.
 //
 // start, start + step, start + 2 * step, .. modulo n visits every number below n once before it
 // comes back, if n and step share no divisor: i * step == j * step modulo n means that n divides (i
-// - j) * step, so i - j.
+// - j) * step, and so n divides i - j.
 #pragma once
 
 #include <atomic>
@@ -32,14 +32,14 @@ class Modulus {
  private:
   SHOWN_BY_LAYOUT;
 
-  // Of a 64 by 32 bit product of 96 bits: the part above 64.
+  // The part above the lowest 64 bits of a 64 by 32 bit product, which has 96.
   static uint32_t high_half(uint64_t a, uint32_t b) {
     const uint64_t low = (a & 0xFFFFFFFF) * b;
     return static_cast<uint32_t>(((a >> 32) * b + (low >> 32)) >> 32);
   }
 
   std::atomic<uint32_t> n_{1};
-  std::atomic<uint64_t> reciprocal_{0};  // 2^64 / n, rounded up; of 1: 0
+  std::atomic<uint64_t> reciprocal_{0};  // 2^64 / n, rounded up; 0 for n = 1
 };
 
 // The orders in which the lanes of a pool may be tried.

@@ -16,54 +16,54 @@ namespace lanemalloc {
 // How threads share lanes (entry/shared.h).
 struct SharedSettings {
   Relaxed<uint32_t> probes = 4;  // lanes tried before a thread waits; at most all
-  // In order, from the first lane, rather than in orders of their own
+  // Threads try lanes in order, from the first lane, rather than each in an order of its own
   Relaxed<bool> scan_from_first = false;
   Relaxed<bool> use_precedence = true;  // wait at the lane that has been contended longest
-  Relaxed<bool> wait_on_random =
-      false;  // where none has: at the one tried last, rather than at the thread's own
+  // If no lane has been contended: wait at the lane tried last, rather than at the thread's own
+  Relaxed<bool> wait_on_random = false;
 };
 
 struct Settings {
   Relaxed<Entry> entry = Entry::kOwned;
-  // From what is seen while the process runs (engine/engine_slow.h)
+  // The entry is chosen from what is seen while the process runs (engine/engine_slow.h)
   Relaxed<bool> choose_entry = false;
-  Relaxed<uint32_t> shared_lanes = 0;  // 0: as many as there are CPUs
+  Relaxed<uint32_t> shared_lanes = 0;  // 0: the number of CPUs
   SharedSettings shared;
-  bool checked = false;              // a bit an object tells whether it is in use; nothing hits
-  Relaxed<int64_t> decay_ms = 1000;  // how long freed memory is kept; < 0: for good
-  HugePages huge_pages = HugePages::kOff;  // at the start; later changes go to Runs alone
-  uint32_t deferred = 4096;  // frees that may wait in a lane for a safepoint, and as many calls
+  bool checked = false;                    // a bit for each object: is it in use; nothing hits
+  Relaxed<int64_t> decay_ms = 1000;        // how long freed memory is kept; < 0: for good
+  HugePages huge_pages = HugePages::kOff;  // at the start; only Runs learns of later changes
+  uint32_t deferred = 4096;  // frees that may wait in a lane for a safepoint; the same for calls
 };
 
-// How many lanes were tried until one could be entered, or none: up to 4 each by itself, then by
-// doublings.
+// Rows by how many lanes were tried until one could be entered, or until none was left: one row for
+// each number up to 4, then one for each doubling.
 inline constexpr unsigned kProbesRows = 15;
 inline unsigned probes_row(uint32_t probes) {
   return probes <= 4 ? probes : static_cast<unsigned>(std::bit_width(probes - 1)) + 2;
 }
 
-// What happened outside any lane, or to a lane from outside. Anybody adds.
+// What happened outside any lane, or to a lane from outside. Any thread adds.
 struct SharedCounters {
   std::atomic<uint64_t> overflow_entries{0};
-  std::atomic<uint64_t> nested_entries{0};  // those of signal handlers and other re-entrance
+  std::atomic<uint64_t> nested_entries{0};  // by signal handlers and other re-entrance
   std::atomic<uint64_t> revocations{0};     // lanes taken from their owner
   std::atomic<uint64_t> refused_revocations{0};
   std::atomic<uint64_t> large_allocations{0};
   std::atomic<uint64_t> large_frees{0};
   std::atomic<uint64_t> large_bytes{0};  // live
-  // Objects sent straight to their owner, for want of a lane.
+  // Objects sent straight to their owner, because the thread had no lane.
   std::atomic<uint64_t> direct_frees[kClassCount]{};
-  // Of sampled objects, which have runs of their own (engine/engine_samples.h).
+  // For sampled objects, which have runs of their own (engine/engine_samples.h).
   std::atomic<uint64_t> sampled_allocations[kClassCount]{};
   std::atomic<uint64_t> sampled_frees[kClassCount]{};
-  std::atomic<uint64_t> sampled_large{0};  // and large objects; these are among large_allocations
+  std::atomic<uint64_t> sampled_large{0};  // sampled large objects, also among large_allocations
   std::atomic<uint64_t> sample_seed{0};
   std::atomic<uint64_t> bad_pointers{0};
   std::atomic<uint64_t> probes[kProbesRows]{};
-  std::atomic<uint64_t> rebinds{0};  // threads that went over to another lane
+  std::atomic<uint64_t> rebinds{0};  // times that a thread went over to another lane
 };
 
-enum class Need : uint8_t { kSome, kAll };  // of what lanes keep
+enum class Need : uint8_t { kSome, kAll };  // how much of what lanes keep
 
 template <class P>
 struct World {
@@ -72,21 +72,21 @@ struct World {
   Depot<P> depot{Slabs<P>{region, runs}};
   LaneTable<P> lanes{*this};
   KindTable kinds{bytes_of(Lane<P>::kAreaBlocks)};
-  // A thread was torn off, perhaps while it made a slab of a kind or gave one back: that may be
-  // counted, and charged, for good.
+  // A thread was torn off, perhaps while it made a slab of a kind or gave one back. That slab may
+  // be counted, and charged, for good.
   std::atomic<bool> was_torn{false};
-  // Else kinds' objects are handed out by lanes with a lock only
+  // If false, only lanes with a lock hand out objects of kinds
   std::atomic<bool> can_revoke{true};
   Scavenger<P> scavenger;
   Sampler<P> sampler;
   Settings settings{};
   alignas(kNoSharing) SharedCounters counters;
-  // Tells the user of a bad pointer that was found late; may abort, or return.
+  // Reports a bad pointer that was found late; may abort, or return.
   void (*report)(Verdict why, const void* pointer) = nullptr;
 
   Slabs<P> slabs() { return {region, runs}; }
 
-  // Takes the lane from its owner, works in it and gives it back. False if it is busy.
+  // Takes the lane from its owner, works in it and gives it back. False if the lane is busy.
   template <class Work>
   bool with_idle_lane(Lane<P>& lane, Visit& visit, Work work) {
     const bool held = lane.try_hold(visit);
@@ -102,10 +102,11 @@ struct World {
     return true;
   }
 
-  // Has lanes give empty slabs back, but `except`; and lanes whose threads have exited, everything
-  // that is not in use. Before fresh memory is taken: where it is much, and of one exited thread,
-  // so that nobody pays for many. When there is no memory: all. True if any did. Cheap where none
-  // does. Never waits for a lane: the caller may be in one.
+  // Makes all lanes but `except` give empty slabs back, and lanes whose threads have exited also
+  // everything else that is not in use. kSome, before fresh memory is taken: only from lanes that
+  // have many empty blocks, and from one lane of an exited thread, so that no caller pays for many.
+  // kAll, when there is no memory: from all. True if any lane gave something back; cheap if none
+  // does. Never waits for a lane, since the caller may be in one.
   bool collect_empties(Need need, const Lane<P>* except, Visit& visit) {
     if (!visit.may_drain) return false;
     const BlockCount least = need == Need::kSome ? Lane<P>::kMuch : 1;

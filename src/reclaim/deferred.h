@@ -1,20 +1,20 @@
 // Deferred: what a lane has deferred: objects of malloc in one ring, and calls in another. It lies
 // in blocks of its own, which the lane takes at its first deferred free and keeps.
-// Called by: engine, inside the lane (engine_safepoint.h). Locking: none, but for `caller` and
+// Called by: engine, inside the lane (engine_safepoint.h). Locking: none, except for `caller` and
 // `called`.
 //
-// Objects are freed inside the lane, so that who does it enters once for many. Calls are made
-// outside any lane, of each lane by one thread at a time, so that they end in their order;
-// neighbours that are alike are one call. They stay in the ring until they have returned: what a
-// fork child finds there is still to be called, but for those that had begun.
+// Objects are freed inside the lane, so that a thread enters once for many of them. Calls are made
+// outside any lane. One thread at a time makes the calls of a lane, so that they end in their
+// order; neighbours that are alike are one call. A call stays in the ring until it has returned. A
+// fork child still has to make the calls that it finds there, except those that had begun.
 #pragma once
 
 #include "reclaim/ring.h"
 
 namespace lanemalloc {
 
-// free(context, objects, n) is called, with this object and those of the next calls that are alike.
-// What a deferred call is made of; frees of heaps' and pools' objects are calls.
+// What a deferred call is made of; frees of heaps' and pools' objects are calls. free(context,
+// objects, n) is called with this object and those of the next calls that are alike.
 struct Call {
   static constexpr uint32_t kMostAtOnce = 32;
 
@@ -30,16 +30,17 @@ struct Deferred {
   Ring<void*> objects;
   std::atomic<Call*> next_call{nullptr};
   Ring<Call> calls{next_call};
-  Call* call_limit = nullptr;  // below it calls are added, and nothing else is done
-  // The thread that is making calls of this lane, by its slot; null: nobody. Set inside the lane.
+  Call* call_limit = nullptr;  // below it a call is added, and nothing else is done
+  // The thread that is making calls of this lane, by its slot; null if there is none. Set inside
+  // the lane.
   std::atomic<const void*> caller{nullptr};
-  std::atomic<uint64_t> begun{0};   // calls
+  std::atomic<uint64_t> begun{0};   // calls that have begun
   std::atomic<uint64_t> called{0};  // calls that have returned
 
   bool has_calls() const { return calls.added() != called.load(std::memory_order_relaxed); }
   bool is_empty() const { return objects.is_empty() && !has_calls(); }
   uint64_t added() const { return objects.added() + calls.added(); }
-  // With the calls that take_out() has taken from those that wait.
+  // Includes the calls that take_out() has taken from those that wait.
   uint64_t freed() const {
     const uint64_t returned = called.load(std::memory_order_relaxed);
     uint64_t at = calls.taken(), taken_out = 0;
@@ -54,14 +55,14 @@ struct Deferred {
     calls.push(call);
     return true;
   }
-  // The places of calls that have returned are free.
+  // Frees the places of calls that have returned.
   void drop_called() {
-    // acquire: who has made a call has read it before. Pairs with [returned].
+    // acquire: the thread that has made a call has read it before. Pairs with [returned].
     const uint64_t n = called.load(std::memory_order_acquire) - calls.taken();
     if (n != 0) calls.drop(static_cast<uint32_t>(n));
   }
-  // Takes out some calls with this context; what is in their places does nothing. True if there may
-  // be more: too many, or another thread is just making some.
+  // Takes out some calls with this context, and leaves calls that do nothing in their places. True
+  // if there may be more: there are too many, or another thread is just making some.
   bool take_out(const void* context, const void* who, Call* out, uint32_t& n) {
     const void* making = caller.load(std::memory_order_acquire);
     if (making != nullptr && making != who) return true;
@@ -74,10 +75,10 @@ struct Deferred {
     return n == Call::kMostAtOnce;
   }
 
-  // In the place of a call that was taken out.
+  // Stands in the place of a call that was taken out.
   static void nothing(void*, void**, size_t) {}
 
-  // In a fork child: what another thread was just calling is lost.
+  // In a fork child: the calls that another thread was just making are lost.
   void forget_callers_but(const void* who) {
     if (caller.load(std::memory_order_relaxed) == who) return;
     called.store(begun.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -98,8 +99,8 @@ class Calls {
   Calls() = default;
   Calls(const Calls&) = delete;
 
-  // Inside the lane: those of its oldest batch, if they may be made, at most until so many have
-  // ever been made. None while somebody makes others.
+  // Inside the lane: takes the calls of its oldest batch, if they may be made, but none beyond the
+  // first `until` calls that the lane ever had. Takes none while a thread makes others.
   void take(Deferred& deferred, Epoch upto, uint64_t until, const void* who) {
     Ring<Call>& ring = deferred.calls;
     // acquire: the calls before have returned. Pairs with [done].
@@ -114,8 +115,8 @@ class Calls {
   }
   bool is_empty() const { return count_ == 0; }
 
-  // Outside. Returns how many there were. freed: those that were not taken out before are added to
-  // it.
+  // Outside any lane. Returns how many calls there were. Adds to `freed` those that had not been
+  // taken out before.
   uint32_t make(size_t& freed) {
     if (count_ == 0) return 0;
     uint64_t begun = from_->begun.load(std::memory_order_relaxed);
@@ -129,7 +130,8 @@ class Calls {
       from_->begun.store(begun += n, std::memory_order_relaxed);
       call.free(call.context, objects, n);
       if (call.free != Deferred::nothing) freed += n;
-      // release: who uses the places again, or waits for the calls, comes after them [returned].
+      // release: a thread that uses the places again, or waits for the calls, comes after them
+      // [returned].
       from_->called.store(begun, std::memory_order_release);
     }
     from_->caller.store(nullptr, std::memory_order_release);  // [done]

@@ -1,11 +1,11 @@
-// Epochs: tells when no reader can be reading what was unlinked before. Readers announce the epoch
-// in which a section of theirs begins; whoever frees begins a new epoch after unlinking (its tag),
-// and frees once every reader is in that one or later.
+// Epochs: tells when no reader can be reading what was unlinked before. A reader announces the
+// epoch in which its section begins. A thread that frees begins a new epoch after unlinking (its
+// tag), and frees once every reader is in that epoch or a later one.
 // Called by: engine (defer, poll, wait, fork), abi (readers). Locking: rank kReaders for the list
-// of readers; what readers do themselves takes none (include/lanemalloc/safepoint.h).
+// of readers; what readers do themselves takes no lock (include/lanemalloc/safepoint.h).
 //
-//   reader                                        who frees
-//   ------                                        ---------
+//   reader                                        a thread that frees
+//   ------                                        -------------------
 //   now -> e, acquire       [announce]            unlink the object
 //   epoch = e               [enter]               tag = now + 1, a release                [advance]
 //   (compiler fence)                              ... any time later, any thread ...
@@ -15,30 +15,35 @@
 //                                                   the smallest that is not 0, or oldest
 //                                                 tag <= that: free the object
 //
-// Why nobody reads what is freed. Take a reader's section, and an object with tag <= safe, where
+// Why no reader reads what is freed. Take a reader's section, and an object with tag <= safe, where
 // safe is what one look found.
 //   - [peek] saw the section's epoch e >= safe >= tag. Then [announce] read what [advance] wrote or
 //     later, so it sees the unlinking: [read] does not find the object.
-//   - [peek] did not see it since it came later. The barrier falls somewhere in the reader's order.
-//     Had it fallen after [enter], the store would have been visible to [peek]. So it fell before
-//     [enter], thus before [read]; the unlinking came before [advance], that before [before] (safe
-//     <= oldest, so it read what [advance] wrote), and that before the barrier: [read] sees it.
-//   - [peek] did not see it since it was over: it read the 0, or the later epoch of an online
-//     reader, that came after it. That store is a release, so the reads come before the free.
-// An epoch may be older than its section: a reader was stopped between [announce] and [enter]. That
-// only delays. And safe may be above the epoch of such a reader: the second case says why that is
-// right. So safe only rises, and one look does for all tags up to it, in every lane.
+//   - [peek] did not see the section, since the section came later. The barrier falls somewhere in
+//     the reader's order. Had it fallen after [enter], the store would have been visible to [peek].
+//     So it fell before [enter], thus before [read]. The unlinking came before [advance], [advance]
+//     before [before] (safe <= oldest, so [before] read what [advance] wrote), and [before] before
+//     the barrier: [read] sees the unlinking.
+//   - [peek] did not see the section, since the section was over: [peek] read the 0, or the later
+//     epoch of an online reader, that came after the section. That store is a release, so the reads
+//     come before the free.
+// An epoch may be older than its section, if the reader was stopped between [announce] and [enter].
+// That only delays frees. And safe may be above the epoch of such a reader: the second case says
+// why that is right. So safe only rises, and one look is enough for all tags up to it, in every
+// lane.
 //
 // A thread may end in a section. It cannot say so itself, since destructors that run later may
-// still read. So when it ends it marks the epoch of each section that it is in (kEnding), which
-// ends with the section or the next one; and whoever looks asks the system whether the thread is
-// there. One that is not reads nothing, and its sections are over. The number of a thread may be
-// another's by then: that one seems to be in the section, and readers go on waiting. Without the
-// mark it would not do to ask, be the thread's number ever so well known: the reader may have been
-// given to another thread, whose thread pointer is that of the one that is gone.
+// still read. So when a thread ends, it marks the epoch of each section that it is in (kEnding);
+// the mark ends with that section or the next one. A thread that looks asks the system whether the
+// thread of a marked epoch is still there. If it is not, it reads nothing, and its sections are
+// over. Another thread may have its number by then: that one seems to be in the section, and frees
+// go on waiting. Without the mark it would not be right to ask, however well the thread's number is
+// known: the reader may have been given to another thread, whose thread pointer is that of the
+// thread that is gone.
 //
-// Where the system has no barrier (lane_epoch.fences, set while there is no reader), readers have a
-// fence of their own between [enter] and [read], and who looks has one instead of the membarrier.
+// If the system has no barrier (lane_epoch.fences, set while there is no reader), readers have a
+// fence of their own between [enter] and [read], and a thread that looks has one instead of the
+// membarrier.
 //
 // Source: FreeBSD's SMR (sys/kern/subr_smr.c); P1202 for the asymmetric fences.
 #pragma once
@@ -50,7 +55,7 @@
 
 namespace lanemalloc {
 
-// Of what was unlinked before: its tag.
+// The tag of what was unlinked before the epoch.
 using Epoch = uint64_t;
 
 template <class P>
@@ -58,8 +63,8 @@ class Epochs {
  public:
   // Begins an epoch, whose readers see what the caller did before.
   Epoch advance() {
-    // release: publishes the unlinking to readers, and to who looks. Pairs with [announce] and
-    // [before].
+    // release: publishes the unlinking to readers, and to a thread that looks. Pairs with
+    // [announce] and [before].
     return word(shared_.now).fetch_add(1, std::memory_order_release) + 1;  // [advance]
   }
   // What has this tag or a smaller one may be freed.
@@ -68,12 +73,12 @@ class Epochs {
     return safe_.load(std::memory_order_acquire);
   }
   Epoch now() { return word(shared_.now).load(std::memory_order_relaxed); }
-  // Whether readers tell what may be freed: there was one, and the barrier that they rely on is
-  // still to be had.
+  // True if readers tell what may be freed: there was a reader, and the barrier that readers rely
+  // on is still available.
   bool can_tell() const { return can_tell_.load(std::memory_order_relaxed); }
 
-  // Looks at all readers. True if safe() has risen. must: waits for others who hold the list, if
-  // the visit may.
+  // Looks at all readers. True if safe() has risen. must: waits for another thread that holds the
+  // list, if the visit may wait.
   bool look(Visit& visit, bool must) {
     if (!can_tell() || !(must ? lock_.acquire(visit) : lock_.try_acquire(visit))) return false;
     const Epoch before = safe_.load(std::memory_order_relaxed);
@@ -84,8 +89,8 @@ class Epochs {
     return oldest > before;
   }
 
-  // Names the reader that has held up tags from `tag` on for longest, if that is a second; once a
-  // second.
+  // Names the reader that has held up tags from `tag` on for longest, if it has done so for a
+  // second; at most once a second.
   void name_stuck(Epoch tag, Visit& visit) {
     const uint64_t now_ns = P::now_ns();
     if (!lock_.try_acquire(visit)) return;
@@ -144,7 +149,7 @@ class Epochs {
     lock_.release(visit);
     return result;
   }
-  // Whether the thread is in a section of a reader. Also if that cannot be found out now.
+  // True if the thread is in a section of a reader, and also if that cannot be found out now.
   bool is_in_section(const void* thread, Visit& visit) {
     if (!lock_.acquire(visit)) return true;
     const lane_reader* r = first_;
@@ -154,8 +159,8 @@ class Epochs {
     lock_.release(visit);
     return r != nullptr;
   }
-  // The calling thread ends. It may leave its sections yet, or begin others. False: it was the last
-  // in no registered reader.
+  // The calling thread ends. It may still leave its sections, or begin others. False: it was not
+  // the last thread in any registered reader.
   bool thread_ends(const void* thread, Visit& visit) {
     if (!lock_.acquire(visit)) return true;
     bool has_any = false;
@@ -163,7 +168,7 @@ class Epochs {
       if (word(r->thread).load(std::memory_order_relaxed) != thread) continue;
       has_any = true;
       r->thread_id = P::thread_id();
-      // Nobody else writes it while the section lasts. release: as in lane_reader_announce().
+      // No other thread writes it while the section lasts. release: as in lane_reader_announce().
       const Epoch epoch = word(r->epoch).load(std::memory_order_relaxed);
       if (epoch != 0) word(r->epoch).store(epoch | kEnding, std::memory_order_release);
     }
@@ -180,11 +185,11 @@ class Epochs {
 
   Lock<P>& lock() { return lock_; }
   // In a fork child: the readers of other threads are not there. The list is whole at every
-  // instant: it is changed by one store.
+  // instant, since one store changes it.
   void keep_readers_of(const void* thread) {
     for (lane_reader** place = &first_; *place != nullptr;) {
       if (word((*place)->thread).load(std::memory_order_relaxed) == thread) {
-        // It has another number here.
+        // The thread has another number here.
         (*place)->thread_id = P::thread_id();
         place = &(*place)->next;
       } else {
@@ -206,7 +211,7 @@ class Epochs {
     const Epoch epoch = word(reader.epoch).load(std::memory_order_relaxed);
     return epoch != 0 && !((epoch & kEnding) != 0 && P::thread_is_gone(reader.thread_id));
   }
-  // Its thread is gone: the section is over.
+  // The reader's thread is gone, so the section is over.
   static void end_section(lane_reader& reader) {
     Text line;
     line << "lanemalloc: reader '" << reader.name << "' at " << static_cast<const void*>(&reader)
@@ -228,7 +233,7 @@ class Epochs {
     return reinterpret_cast<const std::atomic<T>&>(field);
   }
 
-  // The smallest epoch that a reader is in; 0 where that cannot be told.
+  // The smallest epoch that a reader is in; 0 if that cannot be told.
   Epoch oldest_epoch() {
     // acquire: what was unlinked before those epochs was unlinked before the barrier. Pairs with
     // [advance].
@@ -257,7 +262,7 @@ class Epochs {
     return oldest;
   }
 
-  // Where the list names the reader; where it ends, if it does not.
+  // The place in the list that names the reader; the list's end, if it does not name the reader.
   lane_reader** place_of(const lane_reader& reader) {
     lane_reader** place = &first_;
     while (*place != nullptr && *place != &reader) place = &(*place)->next;

@@ -1,16 +1,16 @@
 // Ring: what one lane has deferred, oldest first, cut into batches that carry the epoch in which
 // they were complete.
-// Called by: engine, inside the lane (engine_safepoint.h). Locking: none, but for what is_empty()
-// and the counters read.
+// Called by: engine, inside the lane (engine_safepoint.h). Locking: none, except for what
+// is_empty() and the counters read.
 //
 //   begin_                                                           end_
 //     | free |  batch, tag 7  |  batch, tag 9  |  open batch  |  free | 1 |
 //            ^ head_                           ^ open_        ^ next_
 //
 // A batch does not wrap around; an open one that reaches the end is cut there. A deferred free
-// stores its object at next_ while that is below limit(), and asks nothing else: the open batch is
-// complete there, the ring is full, or it is time to free some. One entry behind the end is for who
-// frees: it marks the end of what it frees (Lane::free_deferred).
+// stores its object at next_ while next_ is below limit(), and asks nothing else. At limit() the
+// open batch is complete, the ring is full, or it is time to free some. One entry behind the end is
+// for the thread that frees: it marks the end of what that thread frees (Lane::free_deferred).
 #pragma once
 
 #include "base/atomics.h"
@@ -22,8 +22,8 @@ namespace lanemalloc {
 template <class Entry>
 class Ring {
  public:
-  static constexpr uint32_t kBatchesARing = 16;  // complete ones
-  // Entries that are added in a row, and nothing else is done
+  static constexpr uint32_t kBatchesARing = 16;  // complete batches
+  // Entries that are added in a row while nothing else is done
   static constexpr uint32_t kStep = 256;
 
   // next: the word that holds the next free place.
@@ -53,15 +53,15 @@ class Ring {
   }
 
   // --- Cutting. begin_epoch() gives the tag, after what is cut was added.
-  // What is open, if it is complete. True if it was.
+  // Cuts the open batch, if it is complete. True if it was.
   template <class BeginEpoch>
   bool cut_complete(BeginEpoch begin_epoch) {
     if (open_entries() < batch_ && next() != end_) return false;
     add_batch(begin_epoch());
     return true;
   }
-  // What is open, whatever there is. Joins the batch before, which then waits as long, where there
-  // are too many.
+  // Cuts the open batch, however long it is. If there are too many batches, it joins the batch
+  // before, which then waits as long.
   template <class BeginEpoch>
   void cut(BeginEpoch begin_epoch) {
     if (open_entries() == 0) return;
@@ -74,7 +74,7 @@ class Ring {
   }
 
   // --- Taking out.
-  // So many entries from head() on may be freed: what is left of the oldest batch, if its tag is
+  // How many entries from head() on may be freed: what is left of the oldest batch, if its tag is
   // not above `upto`.
   uint32_t ready(Epoch upto) const {
     if (count_ == 0 || batches_[first_].tag > upto) return 0;
@@ -88,7 +88,7 @@ class Ring {
     first_ = (first_ + 1) % kMostBatches;
     --count_;
     if (head_ == end_) head_ = begin_;
-    // Empty: back to where the memory has been touched.
+    // The ring is empty: back to where the memory has been touched.
     if (count_ == 0 && open_entries() == 0) go_to(head_ = begin_);
   }
 
@@ -124,7 +124,8 @@ class Ring {
   }
 
  private:
-  // Complete ones, those that were cut before they were, and one that ends at the end of the ring.
+  // Complete batches, those that were cut before they were complete, and one that ends at the end
+  // of the ring.
   static constexpr uint32_t kMostBatches = 32;
 
   struct Batch {
@@ -162,7 +163,7 @@ class Ring {
   Entry* end_ = nullptr;
   Entry* head_ = nullptr;
   std::atomic<Entry*> open_{nullptr};
-  uint32_t batch_ = 0;  // entries of a complete one
+  uint32_t batch_ = 0;  // entries of a complete batch
   uint32_t first_ = 0;
   uint32_t count_ = 0;
   std::atomic<uint64_t> cut_{0};    // entries

@@ -1,17 +1,17 @@
 // PerCpu: the entry of lanes that belong to a CPU, or to a concurrency id, which no two running
-// threads share. Whoever runs there enters; a thread that was stopped inside is met as a lane that
-// is taken, and the next goes elsewhere.
-// Called by: engine (whoever runs there), lane and scavenger (other side). Locking: the other side
-// holds the lane's lock.
+// threads share. A thread that runs there enters. If a thread was stopped inside, the next thread
+// finds the lane taken and goes elsewhere.
+// Called by: engine (a thread that runs there), lane and scavenger (other side). Locking: the other
+// side holds the lane's lock.
 //
-//   here == number     free; who runs on the CPU with this number may enter (beside it, in the
-//                      lower half: the lane's id, so that one look tells a hit of free() that the
-//                      object is the lane's too)
+//   here == number     free; a thread that runs on the CPU with this number may enter (the lower
+//                      half beside the number is the lane's id, so that one look also tells a hit
+//                      of free() that the object is the lane's)
 //   kTakenHere         a thread is inside, running or stopped, on this CPU or moved to another
-//   kRevokedHere       somebody holds the lane from outside
+//   kRevokedHere       a thread holds the lane from outside
 //
-//   who runs there                                  revoker, anywhere
-//   --------------                                  -----------------
+//   a thread that runs there                        revoker, anywhere
+//   ------------------------                        -----------------
 //   one step {                                      lock the lane
 //     here == number of this CPU?      [check]      here: number -> kRevokedHere           [revoke]
 //     here = kTakenHere                [take]         by compare-exchange; else give up
@@ -25,48 +25,49 @@
 //     one step { [check]; first = head; next = first->next; head = next  [pop] }
 //     one step { [check]; owner and slab by the page map: the lane is the owner; countdown > 1;
 //                object->next = head; head, countdown = object, countdown - 1  [push] }
-//   [push] is one store of 16 bytes. Who must look at the slab afterwards enters. A thread that
-//   works in another of the CPU's lanes pushes in the same way. Where an architecture has no such
-//   store (P::pushes_here()), and for kinds, a free takes the lane and leaves.
+//   [push] is one store of 16 bytes. A thread that must look at the slab afterwards enters. A
+//   thread that works in another of the CPU's lanes pushes in the same way. If an architecture has
+//   no such store (P::pushes_here()), and for kinds, a free takes the lane and leaves.
 //
 // A step is a restartable sequence: the kernel starts it again if the thread is stopped, moved or
-// interrupted before its last instruction, the only store. So of the threads with one number, at
-// most one is in a step, and its [check] holds until its store: nobody else with that number has
-// run. No locked instruction, no fence.
+// interrupted before its last instruction, the only store. So at most one of the threads with the
+// same number is in a step, and its [check] holds until its store, since no other thread with that
+// number has run. There is no locked instruction and no fence.
 //
 // Two threads inside: both must have stored kTakenHere after a [check]. They had the same number,
 // so the steps came one after the other, and the second [check] saw the first one's kTakenHere
-// unless it had left.
+// unless the first thread had left.
 //
-// A revoker and a thread inside: [revoke] is a compare-exchange, so it fails when somebody is
-// inside already. A step that had its [check] before [revoke] and its store after it is possible,
-// since both run at once on two CPUs. After the restart no such step is under way: if it was
-// [take], the word is kTakenHere, or the number once the thread has left, or was taken again, and
-// the revoker's [look] sees that it has lost: nothing puts kRevokedHere back. If it was [pop] or
-// [push], it is done, and the restart, which is a barrier too, shows it to the revoker. Steps that
-// begin later see kRevokedHere.
+// A revoker and a thread inside: [revoke] is a compare-exchange, so it fails if a thread is inside
+// already. A step that had its [check] before [revoke] and its store after it is possible, since
+// both run at once on two CPUs. After the restart no such step is under way. If the step was
+// [take], the word is kTakenHere; or it is the number, once the thread has left; or the lane was
+// taken again. The revoker's [look] then sees that the revoker has lost, since nothing puts
+// kRevokedHere back. If the step was [pop] or [push], it is done, and the restart, which is a
+// barrier too, shows it to the revoker. Steps that begin later see kRevokedHere.
 //
-// Who has lost must leave the word alone: it belongs to the thread that came in between.
+// A revoker that has lost must leave the word alone: it belongs to the thread that came in between.
 //
-// [check] reads the lane's word before the step reads the page map. If it says free, then whoever
-// takes the lane from now on restarts the step before the slab can go to another lane. In the other
-// order the step could read the map while a thread has the lane, and the word when that thread has
-// left.
+// [check] reads the lane's word before the step reads the page map. If the word says free, then any
+// thread that takes the lane from now on restarts the step before the slab can go to another lane.
+// In the other order, the step could read the map while a thread has the lane, and the word after
+// that thread has left.
 //
-// A thread that was stopped inside keeps the lane until it runs again. So a CPU has some lanes
-// (LaneTable::kLanesHere), and who misses takes the first one that is free (Engine::take_here);
-// hits and pushes do so in the lane that the slot names while that is free.
+// A thread that was stopped inside keeps the lane until it runs again. So each CPU has several
+// lanes (LaneTable::kLanesHere), and a thread that misses takes the first free one
+// (Engine::take_here). Hits and pushes use the lane that the slot names, while it is free.
 //
 // [push] writes to the object before its last instruction. If the step starts again, or never ends,
-// that is of no consequence: until then the object is the caller's.
+// that does no harm: until then the object is the caller's.
 //
-// Re-entrance. As with the other entries the slot says busy from before the step until the thread
-// has left: a handler works in an overflow lane.
+// Re-entrance. As with the other entries, the slot says busy from before the step until the thread
+// has left. So a handler works in an overflow lane.
 //
-// Fork. In the child a lane that is taken stays so; if it was the forking thread itself that was
-// inside, further down its stack, it goes on there and leaves, and the lane serves on, unnumbered.
+// Fork. In the child, a lane that is taken stays taken. If the forking thread itself was inside it,
+// further down its stack, the thread goes on there and leaves, and the lane serves on, without a
+// number.
 //
-// Source: UMA's caches a CPU (docs/seeds.md); rseq(2).
+// Source: UMA's per-CPU caches (docs/seeds.md); rseq(2).
 #pragma once
 
 #include "lane/world.h"
@@ -77,52 +78,53 @@ struct PerCpu {
   FAST static bool may_allocate(Gate* gate, Bytes index) {
     return index < *word<size_t, offsetof(Gate, here_bins)>(gate);
   }
-  // Takes the first object of a bin; false where that does not do, for whatever reason.
+  // Takes the first object of a bin; false if that does not work, for whatever reason.
   template <class P>
   FAST static bool pop(Gate* gate, Bytes index, void*& object) {
     if (!may_allocate(gate, index)) return false;
     const SmallTable& classes = *word<const SmallTable, offsetof(Gate, classes)>(gate);
     return pop_bin<P>(gate, classes[index], object);
   }
-  // The same of a gate that allows it, by the bin's place.
+  // The same for a gate that allows it, by the bin's place.
   template <class P>
   FAST static bool pop_bin(Gate* gate, Bytes bin, void*& object) {
     void** head = word<void*, offsetof(Gate, heads)>(gate) + bin;
     return P::hit_pop_here(here(gate), head, object) == Restartable::kDone;
   }
-  // Where the bins of kinds lie; 0 where nobody may touch them.
+  // Where the bins of kinds lie; 0 while no hit may touch them.
   FAST static Address area(Gate* gate) { return round_down(area_here(gate), kBlockSize); }
   FAST static const std::atomic<uint64_t>& area_here(Gate* gate) {
     return *word<const std::atomic<uint64_t>, offsetof(Gate, area_here)>(gate);
   }
-  // The same as pop() of a bin there.
+  // The same as pop(), for a bin there.
   template <class P>
   FAST static bool pop_off(Gate* gate, Object*& head, void*& object) {
     return P::hit_pop_here(here(gate), reinterpret_cast<void**>(&head), object) ==
            Restartable::kDone;
   }
   FAST static bool may_free(Gate* gate, Bytes distance) {
-    // relaxed: what is missed beyond it is freed another way.
+    // relaxed: an object beyond an old bound is freed another way.
     return distance < hit_load(*word<const std::atomic<Bytes>, offsetof(Gate, here_bytes)>(gate));
   }
-  // Frees an object by one step, where P::pushes_here(); false where that does not do: then nothing
-  // happened. `word` is the object's in the page map. It is read in the same step: read before, it
-  // could be older than a revocation, and the slab another lane's.
+  // Frees an object by one step, if P::pushes_here(). False if that does not work; then nothing
+  // happened. `word` is the object's word in the page map. The step itself reads it: read before,
+  // the word could be older than a revocation, and the slab could be another lane's.
   template <class P>
   FAST static bool push(Gate* gate, const std::atomic<uint64_t>& word, void* object) {
     return P::template hit_push_here<offsetof(Slab, free_list)>(here(gate), word, object) ==
            Restartable::kDone;
   }
-  // Inside on return, if the lane that the word names is that of this CPU and nobody is there;
-  // `free` is for leave(). The word, of the page map or area_here(), is read in the same step: read
-  // before, it could be older than a revocation, and the slab another lane's.
+  // The thread is inside on return, if the word names the lane of this CPU and no thread is in that
+  // lane. `free` is for leave(). The word is one of the page map, or area_here(). The step itself
+  // reads it: read before, the word could be older than a revocation, and the slab could be another
+  // lane's.
   template <class P>
   FAST static bool enter_for(Gate* gate, const std::atomic<uint64_t>& word, uint64_t& seen,
                              uint32_t& free) {
     return P::hit_take_here(here(gate), word, kTakenHere, free, seen) == Restartable::kDone;
   }
-  // Inside on return, if it is a lane of this CPU and nobody is there; the gate is not busy, and
-  // its lane for hits.
+  // The thread is inside on return, if the lane is one of this CPU and no thread is in it. The gate
+  // is not busy, and its lane is one for hits.
   template <class P>
   FAST static bool enter(Lane<P>* lane) {
     uint32_t before;
@@ -135,7 +137,8 @@ struct PerCpu {
   }
 
  private:
-  // A gate's word, by its distance: a busy gate is no whole Gate, its address is eight bytes off.
+  // The word of a gate at this distance. A busy gate is not a whole Gate: its address is eight
+  // bytes off.
   template <class T, size_t kDistance>
   FAST static T* word(Gate* gate) {
     return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(gate) + kDistance);
@@ -149,12 +152,12 @@ struct PerCpu {
 template <class P>
 bool Lane<P>::take_from_cpu() {
   uint32_t free = free_here();
-  // acquire [take.here]: sees what the last one inside did. Pairs with Lane::leave_here().
+  // acquire [take.here]: sees what the last thread inside did. Pairs with Lane::leave_here().
   if (!here.compare_exchange_strong(free, kRevokedHere, std::memory_order_acquire,
                                     std::memory_order_relaxed))
     return false;
   if (!P::restart_here()) {
-    // A filter may have forbidden it since the entry was chosen. Give up without a look.
+    // A filter may have forbidden the restart since the entry was chosen. Give up without a look.
     free = kRevokedHere;
     here.compare_exchange_strong(free, free_here(), std::memory_order_relaxed);
     return false;

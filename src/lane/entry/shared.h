@@ -1,23 +1,22 @@
-// Shared: the entry of a lane that many threads use in turn, from a pool of N. A thread tries the
-// lock of the lane in its slot; if it is taken, up to so many others in an order that differs from
-// thread to thread; then it waits.
+// Shared: the entry of lanes that many threads use in turn, from a pool of N. A thread tries the
+// lock of the lane in its slot. If that lock is taken, the thread tries a number of other lanes, in
+// an order that differs from thread to thread. Then it waits.
 // Called by: engine. Locking: entering is taking the lane's lock (rank kLane). A refused try never
 // waits.
 //
-//   probes     start = R mod N, step = one of the numbers that share no divisor with N, at R mod
-//              how many there are: start, start + step, start + 2 * step, .. visits every lane once
+//   probes     start = R mod N. step = one of the numbers that share no divisor with N: the one at
+//              R mod their count. start, start + step, start + 2 * step, .. visits every lane once
 //              before it comes back (N steps of a generator of Z/N). R is the lane's precedence, or
 //              the time: different for each thread.
-//   precedence when a lane's entry first failed since it was last entered; 0 after every success. A
-//   thread that must wait
-//              waits at the lane with the lowest of those it has seen: contended longest, so free
-//              soonest.
+//   precedence when a lane's entry first failed since the lane was last entered; 0 after every
+//              success. A thread that must wait waits at the lane with the lowest precedence of
+//              those it has seen: that lane is contended longest, so it is free soonest.
 //
 // No division: r mod n is two multiplications by a number made when N was set
 // (lane/probe_orders.h).
-// N may change at any time. Whoever reads the tables meanwhile may see numbers of the old N beside
-// those of the new: then a step may visit a lane twice, or name one that is not there, which is
-// passed over.
+// N may change at any time. A thread that reads the tables meanwhile may see numbers of the old N
+// beside those of the new one. Then a step may visit a lane twice, or name one that does not exist,
+// which is passed over.
 //
 // Source: scudo's shared pool of caches (docs/seeds.md), with its variants as options.
 #pragma once
@@ -31,8 +30,8 @@ class Shared {
  public:
   Shared(World<P>& world, Visit& visit) : world_(world), visit_(visit) {}
 
-  // Enters a lane of the pool, `current` if it can be; waits as the last resort. Null if what it
-  // waited for is no more, in a fork child. Not for signal handlers.
+  // Enters a lane of the pool, `current` if possible; waits as the last resort. Null in a fork
+  // child, if the lane that it waited for is no more. Not for signal handlers.
   Lane<P>* enter(Lane<P>& current) {
     if (LIKELY(try_enter(current))) return &current;
     last_ = longest_ = &current;
@@ -106,8 +105,9 @@ class Shared {
 
   World<P>& world_;
   Visit& visit_;
-  Lane<P>* last_ = nullptr;     // that was tried
-  Lane<P>* longest_ = nullptr;  // contended of those; the thread's own if none was
+  Lane<P>* last_ = nullptr;  // the lane that was tried last
+  Lane<P>* longest_ =
+      nullptr;  // of the lanes tried, contended longest; the thread's own if none was
 };
 
 }  // namespace lanemalloc

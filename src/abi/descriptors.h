@@ -44,7 +44,7 @@ class Descriptors {
 // Returns the heap or pool that has this handle, which may be any value. If none of that type has
 // the handle, reports that and returns null.
 template <class Front, KindOwner::Type kType>
-NOINLINE Front* live_slowly(const void* handle, const char* function) {
+NOINLINE Front* find_or_report(const void* handle, const char* function) {
   const KindOwner* owner = process_engine.find_owner(handle, kType);
   if (owner != nullptr) return static_cast<Front*>(owner->front);
   report_dead_owner(function, handle, kType);
@@ -52,8 +52,8 @@ NOINLINE Front* live_slowly(const void* handle, const char* function) {
 }
 template <class Front, KindOwner::Type kType>
 FAST Front* live_front(const void* handle, const char* function) {
-  const KindOwner* owner = process_engine.find_owner_quickly(handle, kType);
-  if (UNLIKELY(owner == nullptr)) return live_slowly<Front, kType>(handle, function);
+  const KindOwner* owner = process_engine.find_owner_by_number(handle, kType);
+  if (UNLIKELY(owner == nullptr)) return find_or_report<Front, kType>(handle, function);
   auto* found = static_cast<Front*>(owner->front);
   if (found == nullptr) __builtin_unreachable();
   return found;

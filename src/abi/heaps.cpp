@@ -50,7 +50,7 @@ void report(const char* function, const void* object, Bytes size, const HeapFree
   }
 }
 
-NOINLINE void* alloc_missed(lane_heap* heap, Bytes size) {
+NOINLINE void* alloc_after_miss(lane_heap* heap, Bytes size) {
   ProcessHeap* h = live(heap, "lane_heap_alloc");
   return or_no_memory(h != nullptr ? h->allocate(size, kGranule, thread_slot) : nullptr);
 }
@@ -125,10 +125,10 @@ EXPORT size_t lane_heap_destroy(lane_heap* heap) {
 EXPORT void* lane_heap_alloc_out_of_line(lane_heap* heap, size_t size) {
   if (LIKELY(size <= kSmallMax)) {
     void* object =
-        ProcessHeap::allocate_quickly(process_engine, handle_of(heap), size, thread_slot);
+        ProcessHeap::allocate_from_bin(process_engine, handle_of(heap), size, thread_slot);
     if (LIKELY(object != nullptr)) return object;
   }
-  return alloc_missed(heap, size);
+  return alloc_after_miss(heap, size);
 }
 
 EXPORT void* lane_heap_alloc_zeroed(lane_heap* heap, size_t count, size_t size) {
@@ -163,14 +163,14 @@ EXPORT void* lane_heap_realloc(lane_heap* heap, void* object, size_t size) {
 }
 
 EXPORT void lane_heap_free(lane_heap* heap, void* object) {
-  if (LIKELY(ProcessHeap::free_quickly(process_engine, handle_of(heap), object, thread_slot)))
+  if (LIKELY(ProcessHeap::free_to_batch(process_engine, handle_of(heap), object, thread_slot)))
     return;
   free_in(heap, object, ProcessHeap::kUnknown, "lane_heap_free");
 }
 
 EXPORT void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size_t size) {
-  if (UNLIKELY(size > kSmallMax || !ProcessHeap::free_quickly(process_engine, handle_of(heap),
-                                                              object, size, thread_slot)))
+  if (UNLIKELY(size > kSmallMax || !ProcessHeap::free_to_batch(process_engine, handle_of(heap),
+                                                               object, size, thread_slot)))
     free_in(heap, object, size, "lane_heap_free_sized");
 }
 

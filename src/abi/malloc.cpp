@@ -30,57 +30,57 @@ void* checked_allocation(Bytes size, Allocate allocate) {
   return LIKELY(p != nullptr) ? p : no_memory();
 }
 
-NOINLINE void* malloc_slow(Bytes size, Gate* gate) {
+NOINLINE void* malloc_in_stay(Bytes size, Gate* gate) {
   if (UNLIKELY(size > kMostBytes || !start_process())) {
     Owned::leave_as_found(thread_slot, gate);
     return no_memory();
   }
-  void* p = process_engine.allocate_slow(size, thread_slot, gate);
+  void* p = process_engine.allocate_in_stay(size, thread_slot, gate);
   return LIKELY(p != nullptr) ? p : no_memory();
 }
 
 // A miss: the usual cases first.
-NOINLINE void* malloc_refilled(Bytes size, Gate* gate) {
+NOINLINE void* malloc_by_refill(Bytes size, Gate* gate) {
   void* p = process_engine.allocate_by_refill(size, thread_slot, gate);
-  return LIKELY(p != nullptr) ? p : malloc_slow(size, gate);
+  return LIKELY(p != nullptr) ? p : malloc_in_stay(size, gate);
 }
-NOINLINE void* malloc_missed(Bytes size, Gate* gate) {
-  void* p = process_engine.allocate_quickly(size, thread_slot, gate);
-  return LIKELY(p != nullptr) ? p : malloc_refilled(size, gate);
+NOINLINE void* malloc_from_bin(Bytes size, Gate* gate) {
+  void* p = process_engine.allocate_from_bin(size, thread_slot, gate);
+  return LIKELY(p != nullptr) ? p : malloc_by_refill(size, gate);
 }
 
-NOINLINE void free_slow(void* p, Gate* gate) {
-  if (process_engine.free_here_quickly(p, thread_slot, gate)) return;
-  const Verdict verdict = process_engine.free_slow(p, thread_slot, gate);
+NOINLINE void free_in_stay(void* p, Gate* gate) {
+  if (process_engine.free_by_cpu(p, thread_slot, gate)) return;
+  const Verdict verdict = process_engine.free_in_stay(p, thread_slot, gate);
   if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("free", p, verdict);
 }
 
-// The arguments lie where free() and free_missed() have them, so what one passes to the other stays
-// in its registers.
+// The arguments lie where free() and free_after_miss() have them, so what one passes to the other
+// stays in its registers.
 AS_DECLARED void free_full(void*, Gate* gate, ProcessEngine::Remote* batch) {
-  process_engine.flush_slow(batch, thread_slot, gate);
+  process_engine.flush_in_stay(batch, thread_slot, gate);
 }
 
-NOINLINE void free_missed(void* p, Gate* gate, MapEntry entry) {
-  if (LIKELY(process_engine.free_quickly(p, thread_slot, gate, entry,
-                                         [=](Gate* g, auto* batch) { free_full(p, g, batch); })))
+NOINLINE void free_after_miss(void* p, Gate* gate, MapEntry entry) {
+  if (LIKELY(process_engine.free_to_batch(p, thread_slot, gate, entry,
+                                          [=](Gate* g, auto* batch) { free_full(p, g, batch); })))
     return;
   if (p == nullptr) return Owned::leave_as_found(thread_slot, gate);
-  free_slow(p, gate);
+  free_in_stay(p, gate);
 }
 
 AS_DECLARED void free_look(void*, Gate* gate, Slab* slab) {
-  process_engine.look_slow(slab, thread_slot, gate);
+  process_engine.look_in_stay(slab, thread_slot, gate);
 }
 
 FAST void* allocate(Bytes size) {
   return process_engine.allocate(size, thread_slot,
-                                 [=](Gate* gate) { return malloc_missed(size, gate); });
+                                 [=](Gate* gate) { return malloc_from_bin(size, gate); });
 }
 
 FAST void deallocate(void* p) {
   process_engine.free(
-      p, thread_slot, [=](Gate* gate, MapEntry entry) { free_missed(p, gate, entry); },
+      p, thread_slot, [=](Gate* gate, MapEntry entry) { free_after_miss(p, gate, entry); },
       [=](Gate* gate, Slab* slab) { free_look(p, gate, slab); });
 }
 

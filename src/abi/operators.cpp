@@ -70,8 +70,8 @@ void* allocate_once(Bytes size, std::align_val_t alignment) {
              : nullptr;
 }
 
-NOINLINE void* new_slow(Bytes size, Gate* gate) {
-  if (void* p = process_engine.allocate_quickly(size, thread_slot, gate); LIKELY(p != nullptr))
+NOINLINE void* new_after_miss(Bytes size, Gate* gate) {
+  if (void* p = process_engine.allocate_from_bin(size, thread_slot, gate); LIKELY(p != nullptr))
     return p;
   Owned::leave_as_found(thread_slot, gate);
   return until_handler_gives_up([=] { return allocate_once(size); });
@@ -79,7 +79,7 @@ NOINLINE void* new_slow(Bytes size, Gate* gate) {
 
 FAST void* new_object(Bytes size) {
   return process_engine.allocate(size, thread_slot,
-                                 [=](Gate* gate) { return new_slow(size, gate); });
+                                 [=](Gate* gate) { return new_after_miss(size, gate); });
 }
 
 NOINLINE void* new_aligned(Bytes size, std::align_val_t alignment) {

@@ -77,20 +77,20 @@ int failed(int error) {
   return error;
 }
 
-NOINLINE void* alloc_slowly(ProcessPool* p) {
+NOINLINE void* alloc_in_full(ProcessPool* p) {
   void* object = p != nullptr ? p->allocate(0, thread_slot) : nullptr;
   if (UNLIKELY(object == nullptr)) errno = ENOMEM;
   return object;
 }
 
-NOINLINE void* alloc_missed(lane_pool* pool) {
+NOINLINE void* alloc_after_miss(lane_pool* pool) {
   ProcessPool* p = live(pool, "lane_pool_alloc");
-  if (UNLIKELY(p == nullptr) || p->is_elaborate()) return alloc_slowly(p);
-  void* object = p->allocate_in_turn(thread_slot);
-  return LIKELY(object != nullptr) ? object : alloc_slowly(p);
+  if (UNLIKELY(p == nullptr) || p->is_elaborate()) return alloc_in_full(p);
+  void* object = p->allocate_in_short_stay(thread_slot);
+  return LIKELY(object != nullptr) ? object : alloc_in_full(p);
 }
 
-NOINLINE void free_slowly(ProcessPool* p, void* object) {
+NOINLINE void free_in_full(ProcessPool* p, void* object) {
   const int saved = errno;
   const Verdict verdict = p->free(object, thread_slot);
   if (UNLIKELY(verdict != Verdict::kGood))
@@ -98,10 +98,11 @@ NOINLINE void free_slowly(ProcessPool* p, void* object) {
   errno = saved;
 }
 
-NOINLINE void free_missed(lane_pool* pool, void* object) {
+NOINLINE void free_after_miss(lane_pool* pool, void* object) {
   ProcessPool* p = object != nullptr ? live(pool, "lane_pool_free") : nullptr;
   if (p == nullptr) return;
-  if (p->is_elaborate() || UNLIKELY(!p->free_in_turn(object, thread_slot))) free_slowly(p, object);
+  if (p->is_elaborate() || UNLIKELY(!p->free_in_short_stay(object, thread_slot)))
+    free_in_full(p, object);
 }
 
 }  // namespace
@@ -134,8 +135,8 @@ EXPORT size_t lane_pool_destroy(lane_pool* pool) {
 }
 
 EXPORT void* lane_pool_alloc_out_of_line(lane_pool* pool) {
-  void* object = ProcessPool::allocate_quickly(process_engine, handle_of(pool), thread_slot);
-  return LIKELY(object != nullptr) ? object : alloc_missed(pool);
+  void* object = ProcessPool::allocate_from_bin(process_engine, handle_of(pool), thread_slot);
+  return LIKELY(object != nullptr) ? object : alloc_after_miss(pool);
 }
 
 EXPORT void* lane_pool_alloc_with(lane_pool* pool, int flags) {
@@ -147,8 +148,8 @@ EXPORT void* lane_pool_alloc_with(lane_pool* pool, int flags) {
 }
 
 EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
-  if (UNLIKELY(!ProcessPool::free_quickly(process_engine, handle_of(pool), object, thread_slot)))
-    free_missed(pool, object);
+  if (UNLIKELY(!ProcessPool::free_to_batch(process_engine, handle_of(pool), object, thread_slot)))
+    free_after_miss(pool, object);
 }
 
 EXPORT int lane_safepoint_pool_free(lane_pool* pool, void* object) {

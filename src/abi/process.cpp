@@ -173,7 +173,7 @@ bool sort_out_child_early() {
   return is_sorted_out = true;
 }
 
-bool start_process_slowly() {
+bool start_process_once() {
   Stage now = stage.load(std::memory_order_acquire);
   const uint64_t mask = Linux::block_signals();
   while (now != Stage::kStarted) {

@@ -18,11 +18,11 @@ extern constinit ProcessEngine process_engine;
 extern thread_local constinit Slot thread_slot;
 
 // Called before the first use; cheap afterwards. False: there is no address space; try again later.
-bool start_process_slowly();
+bool start_process_once();
 extern constinit std::atomic<bool> process_started;
 FAST bool start_process() {
   // acquire: sees the engine started. Pairs with [started.release].
-  return LIKELY(process_started.load(std::memory_order_acquire)) || start_process_slowly();
+  return LIKELY(process_started.load(std::memory_order_acquire)) || start_process_once();
 }
 
 // For a fork child in which a handler of another library runs before ours and starts a thread: does

@@ -13,7 +13,7 @@
 namespace lanemalloc {
 namespace {
 
-NOINLINE int defer_missed(void* object, Gate* gate) {
+NOINLINE int defer_after_miss(void* object, Gate* gate) {
   if (UNLIKELY(object == nullptr || !start_process())) {
     Owned::leave_as_found(thread_slot, gate);
     return object == nullptr ? 0 : EBUSY;
@@ -26,7 +26,7 @@ NOINLINE int defer_missed(void* object, Gate* gate) {
       return 0;
     }
   }
-  return process_engine.defer_slow(object, thread_slot, gate);
+  return process_engine.defer_in_stay(object, thread_slot, gate);
 }
 
 void call(void* function, void** objects, size_t n) {
@@ -72,7 +72,7 @@ extern "C" {
 
 EXPORT int lane_safepoint_free(void* object) {
   return process_engine.defer(object, thread_slot,
-                              [=](Gate* gate) { return defer_missed(object, gate); });
+                              [=](Gate* gate) { return defer_after_miss(object, gate); });
 }
 
 EXPORT int lane_safepoint_call(void (*f)(void* object), void* object) {

@@ -122,7 +122,7 @@ class Lock {
 
   // Waits only if the visit may, and only for a holder that is not late, never for a fork; else it
   // is like try_acquire.
-  bool acquire(Visit& visit) { return LIKELY(try_acquire(visit)) || acquire_slowly(visit); }
+  bool acquire(Visit& visit) { return LIKELY(try_acquire(visit)) || acquire_contended(visit); }
 
   void release(Visit& visit) {
     visit.locks_held -= one_;
@@ -138,7 +138,7 @@ class Lock {
       if (UNLIKELY(some)) P::wake(lower_half(), 1);
     } else if (uint64_t held = held_by(visit.who); UNLIKELY(!state_.compare_exchange_strong(
                    held, kFree, std::memory_order_release, std::memory_order_relaxed))) {
-      release_slowly();
+      release_awaited();
     }
   }
 
@@ -254,13 +254,13 @@ class Lock {
   }
 
   // Called if a thread sleeps, or if a fork has closed the lock.
-  NOINLINE void release_slowly() {
+  NOINLINE void release_awaited() {
     // release: as in release().
     const uint64_t held = state_.fetch_and(kForks, std::memory_order_release);
     P::wake(lower_half(), is_closed(held) ? kEverybody : 1);  // forks wait for a closed lock too
   }
 
-  NOINLINE bool acquire_slowly(Visit& visit) {
+  NOINLINE bool acquire_contended(Visit& visit) {
     const bool may_wait = visit.may_block && visit.locks_held < one_;
     if (is_closed()) {
       if (visit.insists == 0) return false;
@@ -273,7 +273,7 @@ class Lock {
     if (!may_wait || is_late()) return false;
     contention_.waits.fetch_add(1, std::memory_order_relaxed);
     const uint64_t since = P::now_ns();
-    if (!take_turn(visit)) return false;
+    if (!spin_or_sleep(visit)) return false;
     const uint64_t ns = P::now_ns() - since;
     const ContentionWitness witness = contention_witness.load(std::memory_order_relaxed);
     PROBE3(wait, rank(), reinterpret_cast<uintptr_t>(this), ns);
@@ -294,7 +294,7 @@ class Lock {
   }
 
   // False if a fork has closed the lock, or if its holder is late.
-  bool take_turn(Visit& visit) {
+  bool spin_or_sleep(Visit& visit) {
     for (int spin = 0; spin < kSpins; ++spin) {
       P::pause();
       if (state_.load(std::memory_order_relaxed) == kFree && try_acquire(visit)) return true;

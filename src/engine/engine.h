@@ -80,50 +80,50 @@ class Engine {
   // --- Misses: the thread is inside already; `gate` is what was in its slot.
   // The usual misses of an owner come first: a bin of a larger class, or the free list of a bin's
   // slab; an object of another lane whose batch has room. Null or false: nothing has changed.
-  FAST void* allocate_quickly(Bytes size, Slot& slot, Gate* gate) {
+  FAST void* allocate_from_bin(Bytes size, Slot& slot, Gate* gate) {
     if (!Owned::may_allocate(gate, 0) || size - 1 >= kSlabMax) return nullptr;
     Lane<P>* lane = static_cast<Lane<P>*>(gate);
     const SizeClass c = class_of(size);
     void* object = lane->pop(index_of(c));
-    if (object == nullptr) object = lane->refill_quickly(index_of(c));
+    if (object == nullptr) object = lane->refill_from_own_list(index_of(c));
     if (object != nullptr) Owned::leave(slot, gate);
     return object;
   }
   using Remote = typename Lane<P>::Remote;
-  // `full(gate, batch)`: the object is freed, and the batch must be sent (flush_slow).
+  // `full(gate, batch)`: the object is freed, and the batch must be sent (flush_in_stay).
   template <class Full>
-  FAST bool free_quickly(void* p, Slot& slot, Gate* gate, MapEntry entry, Full full) {
+  FAST bool free_to_batch(void* p, Slot& slot, Gate* gate, MapEntry entry, Full full) {
     if (!Owned::may_allocate(gate, 0)) return false;
     using Sent = typename Lane<P>::Sent;
     Remote* batch;
     const auto class_of_object = [&] { return world_.region.size_class_of(p); };
-    const Sent sent = static_cast<Lane<P>*>(gate)->send_quickly(static_cast<Object*>(p), entry,
-                                                                class_of_object, batch);
+    const Sent sent = static_cast<Lane<P>*>(gate)->send_to_open_batch(
+        static_cast<Object*>(p), entry, class_of_object, batch);
     if (sent == Sent::kNot) return false;
     if (UNLIKELY(sent == Sent::kFull)) return full(gate, batch), true;
     Owned::leave(slot, gate);
     return true;
   }
   // The next usual ones, by CPU. False: nothing has changed.
-  bool free_here_quickly(void* p, Slot& slot, Gate* gate);
+  bool free_by_cpu(void* p, Slot& slot, Gate* gate);
   // The next usual ones: the owner's bin is refilled from elsewhere, or the thread works in a lane
   // that no thread owns. Null: nothing has changed.
   FAST void* allocate_by_refill(Bytes size, Slot& slot, Gate* gate) {
     return LIKELY(Owned::may_allocate(gate, 0)) ? allocate_by_owner(size, slot, gate)
                                                 : allocate_here(size, slot, gate);
   }
-  void* allocate_slow(Bytes size, Slot& slot, Gate* gate);
+  void* allocate_in_stay(Bytes size, Slot& slot, Gate* gate);
   // If the pointer is bad, returns why; then nothing has changed.
-  Verdict free_slow(void* p, Slot& slot, Gate* gate);
-  FAST void look_slow(Slab* slab, Slot& slot, Gate* gate);
-  void flush_slow(Remote* batch, Slot& slot, Gate* gate);
+  Verdict free_in_stay(void* p, Slot& slot, Gate* gate);
+  FAST void look_in_stay(Slab* slab, Slot& slot, Gate* gate);
+  void flush_in_stay(Remote* batch, Slot& slot, Gate* gate);
 
   // --- Whole operations, for everything but malloc(n) and free(p). Null: no memory.
   void* allocate(Bytes size, Slot& slot) {
     return allocate(size, slot, [&](Gate* gate) {
-      void* p = allocate_quickly(size, slot, gate);
+      void* p = allocate_from_bin(size, slot, gate);
       if (p == nullptr) p = allocate_by_refill(size, slot, gate);
-      return LIKELY(p != nullptr) ? p : allocate_slow(size, slot, gate);
+      return LIKELY(p != nullptr) ? p : allocate_in_stay(size, slot, gate);
     });
   }
   void* allocate_zeroed(Bytes size, Slot& slot);
@@ -134,9 +134,9 @@ class Engine {
     free(
         p, slot,
         [&](Gate* gate, MapEntry) {
-          if (!free_here_quickly(p, slot, gate)) verdict = free_slow(p, slot, gate);
+          if (!free_by_cpu(p, slot, gate)) verdict = free_in_stay(p, slot, gate);
         },
-        [&](Gate* gate, Slab* slab) { look_slow(slab, slot, gate); });
+        [&](Gate* gate, Slab* slab) { look_in_stay(slab, slot, gate); });
     return verdict;
   }
   // Frees objects of slabs in one stay in the lane (Lane::free_chain). They are linked by their
@@ -167,8 +167,8 @@ class Engine {
   KindOwner* find_owner(const void* handle, KindOwner::Type type) const {
     return world_.kinds.find(reinterpret_cast<Handle>(handle), type);
   }
-  FAST KindOwner* find_owner_quickly(const void* handle, KindOwner::Type type) const {
-    return world_.kinds.find_quickly(reinterpret_cast<Handle>(handle), type);
+  FAST KindOwner* find_owner_by_number(const void* handle, KindOwner::Type type) const {
+    return world_.kinds.find_by_number(reinterpret_cast<Handle>(handle), type);
   }
   // From now on lanes have this label for the owner: its handle, its handle with kMissed, or 0.
   void relabel(KindOwner& owner, Handle label);
@@ -179,18 +179,19 @@ class Engine {
   Object* allocate_of(Kind& kind, Slot& slot);
   // Takes an object that waits in the lane's bin. Null if there is none.
   template <class Place>
-  FAST Object* take_quickly_of(const Place& place, Slot& slot);
+  FAST Object* take_from_bin_of(const Place& place, Slot& slot);
   // The object lies in a slab of the kind.
   void free_of(Kind& kind, Object* object, Slot& slot);
-  // Frees an object of a slab that belongs to that bin. False: nothing has changed.
-  // `look(gate, slab)` must call look_slow(), and nothing after it, so that the call can be a jump.
+  // Frees an object of a slab that belongs to that bin. False: nothing has changed. `look(gate,
+  // slab)` must call look_in_stay(), and nothing after it, so that the call can be a jump.
   template <class Place, class Look>
-  FAST bool free_quickly_of(const Place& place, Object* object, Slot& slot, Look look, Bin*& bin);
+  FAST bool free_to_slab_or_batch(const Place& place, Object* object, Slot& slot, Look look,
+                                  Bin*& bin);
   // The usual misses. A thread that owns no lane works in the lane that its slot names, if no
   // thread is inside it. An owner frees into a batch that is there. Null or false: nothing has
   // changed. Also false for an object that is not the kind's.
-  Object* take_in_turn_of(const Kind& kind, Slot& slot);
-  bool free_in_turn_of(const Kind& kind, Object* object, Slot& slot);
+  Object* take_in_short_stay_of(const Kind& kind, Slot& slot);
+  bool free_in_short_stay_of(const Kind& kind, Object* object, Slot& slot);
   // The kind whose slab p lies in; null if there is none.
   FAST Kind* kind_at(const void* p) const;
   // The owner of an object that belongs to some kind.
@@ -221,7 +222,7 @@ class Engine {
   // Calls work() while no other thread looks into all lanes, as gather() does. False if work() was
   // not called: a handler may not wait for that.
   template <class Work>
-  bool in_turn(Slot& slot, Work work);
+  bool one_at_a_time(Slot& slot, Work work);
   // Calls work(lane, visit) inside the thread's lane. False if there is no memory for a lane.
   template <class Work>
   bool in_own_lane(Slot& slot, Work work);
@@ -268,7 +269,7 @@ class Engine {
   bool check_in(const void* p) { return !world_.settings.checked || mark_free(p); }
 
   // --- Frees that wait for a safepoint (engine_safepoint.h; lanemalloc/safepoint.h says what each
-  // function does). `miss(gate)`: the object is still to be deferred (defer_slow).
+  // function does). `miss(gate)`: the object is still to be deferred (defer_in_stay).
   template <class Miss>
   FAST int defer(void* object, Slot& slot, Miss miss) {
     Gate* gate = Owned::enter(slot);
@@ -280,9 +281,9 @@ class Engine {
     return 0;
   }
   int defer(void* object, Slot& slot) {
-    return defer(object, slot, [&](Gate* gate) { return defer_slow(object, slot, gate); });
+    return defer(object, slot, [&](Gate* gate) { return defer_in_stay(object, slot, gate); });
   }
-  int defer_slow(void* object, Slot& slot, Gate* gate);
+  int defer_in_stay(void* object, Slot& slot, Gate* gate);
   FAST int defer_call(const Call& call, Slot& slot);
   void make_calls_of(const void* context, Slot& slot);
   Epochs<P>& epochs() { return epochs_; }
@@ -388,12 +389,12 @@ class Engine {
     PerCpu::leave(gate, free);
     Owned::leave(slot, gate);
   }
-  class Turn;
+  class ShortStay;
   Lane<P>* take_here(const Gate* gate, const Visit& visit);
   void* allocate_by_owner(Bytes size, Slot& slot, Gate* gate);
   void* allocate_here(Bytes size, Slot& slot, Gate* gate);
-  void* allocate_in_turn(Bytes size, Slot& slot, Gate* gate);
-  FAST bool free_in_turn(void* p, Slot& slot, Gate* gate);
+  void* allocate_in_short_stay(Bytes size, Slot& slot, Gate* gate);
+  FAST bool free_in_short_stay(void* p, Slot& slot, Gate* gate);
   void give_up_lane(Lane<P>& lane, Visit& visit);
   void rest_lane(Lane<P>& lane, Visit& visit);
   void step_aside(Slot& slot);
@@ -471,7 +472,7 @@ class Engine {
   void cut_and_look(Slot& slot);
   void help_idle(Slot& slot, bool may_call);
   bool is_calling(const Slot& slot);
-  NOINLINE int defer_call_slow(Call call, Slot& slot, Gate* gate);
+  NOINLINE int defer_call_in_stay(Call call, Slot& slot, Gate* gate);
   bool is_lost(const Lane<P>& lane);
   void forget_callers(const Slot& slot);
 

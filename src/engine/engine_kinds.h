@@ -39,7 +39,7 @@ void Engine<P>::add_kind(KindOwner& owner, Kind& kind) {
 
 template <class P>
 template <class Place>
-FAST Object* Engine<P>::take_quickly_of(const Place& place, Slot& slot) {
+FAST Object* Engine<P>::take_from_bin_of(const Place& place, Slot& slot) {
   Gate* gate = Owned::enter(slot);
   const Address area = Owned::area(gate);
   Bin* bin;
@@ -55,42 +55,43 @@ FAST Object* Engine<P>::take_quickly_of(const Place& place, Slot& slot) {
 }
 
 template <class P>
-Object* Engine<P>::take_in_turn_of(const Kind& kind, Slot& slot) {
+Object* Engine<P>::take_in_short_stay_of(const Kind& kind, Slot& slot) {
   Gate* gate = Owned::enter(slot);
-  Turn turn(*this, slot, gate);
-  if (turn.lane() == nullptr) return Owned::leave_as_found(slot, gate), nullptr;
-  Bin* bin = turn.lane()->bin_of(kind);
+  ShortStay stay(*this, slot, gate);
+  if (stay.lane() == nullptr) return Owned::leave_as_found(slot, gate), nullptr;
+  Bin* bin = stay.lane()->bin_of(kind);
   Object* object = LIKELY(bin != nullptr) ? bin->pop() : nullptr;
-  turn.end(slot, true);
+  stay.end(slot, true);
   return object;
 }
 
 template <class P>
-bool Engine<P>::free_in_turn_of(const Kind& kind, Object* object, Slot& slot) {
+bool Engine<P>::free_in_short_stay_of(const Kind& kind, Object* object, Slot& slot) {
   Gate* gate = Owned::enter(slot);
   bool done = false;
   if (Owned::area(gate) != 0) {
     if (LIKELY(kind_at(object) == &kind))
-      done =
-          static_cast<Lane<P>*>(gate)->send_quickly(object, world_.region.entry_of(object), kind);
+      done = static_cast<Lane<P>*>(gate)->send_to_open_batch(object, world_.region.entry_of(object),
+                                                             kind);
     done ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
     return done;
   }
-  Turn turn(*this, slot, gate);
-  if (turn.lane() == nullptr) return Owned::leave_as_found(slot, gate), false;
-  Bin* bin = turn.lane()->bin_of(kind);
+  ShortStay stay(*this, slot, gate);
+  if (stay.lane() == nullptr) return Owned::leave_as_found(slot, gate), false;
+  Bin* bin = stay.lane()->bin_of(kind);
   done = LIKELY(bin != nullptr) && bin->push(object);
   if (!done && (done = kind_at(object) == &kind))
-    turn.lane()->free_of_kind(object, world_.region.entry_of(object), turn.visit());
-  turn.end(slot, true);
+    stay.lane()->free_of_kind(object, world_.region.entry_of(object), stay.visit());
+  stay.end(slot, true);
   return done;
 }
 
 template <class P>
 Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
-  if (Object* object = take_quickly_of(kind, slot); LIKELY(object != nullptr)) return object;
+  if (Object* object = take_from_bin_of(kind, slot); LIKELY(object != nullptr)) return object;
   if (entry() != Entry::kOwned)
-    if (Object* object = take_in_turn_of(kind, slot); LIKELY(object != nullptr)) return object;
+    if (Object* object = take_in_short_stay_of(kind, slot); LIKELY(object != nullptr))
+      return object;
   for (int attempt = 0;; ++attempt) {
     {
       Stay stay(*this, slot, Owned::enter(slot), true);
@@ -113,8 +114,8 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
 // map tells, as in malloc's free.
 template <class P>
 template <class Place, class Look>
-FAST bool Engine<P>::free_quickly_of(const Place& place, Object* object, Slot& slot, Look look,
-                                     Bin*& bin) {
+FAST bool Engine<P>::free_to_slab_or_batch(const Place& place, Object* object, Slot& slot,
+                                           Look look, Bin*& bin) {
   Gate* gate = Owned::enter(slot);
   const Address area = Owned::area(gate);
   const auto free_and = [&](auto leave) __attribute__((always_inline)) {
@@ -143,7 +144,7 @@ FAST bool Engine<P>::free_quickly_of(const Place& place, Object* object, Slot& s
 
 template <class P>
 void Engine<P>::free_of(Kind& kind, Object* object, Slot& slot) {
-  if (free_in_turn_of(kind, object, slot)) return;
+  if (free_in_short_stay_of(kind, object, slot)) return;
   Stay stay(*this, slot, Owned::enter(slot), true);
   // Read inside: before that, the slab may have gone to the depot or come from it.
   const MapEntry entry = world_.region.entry_of(object);
@@ -321,7 +322,7 @@ class Engine<P>::Search {
 
 template <class P>
 template <class Work>
-bool Engine<P>::in_turn(Slot& slot, Work work) {
+bool Engine<P>::one_at_a_time(Slot& slot, Work work) {
   Search search(*this, slot);
   if (search.is_alone()) work();
   return search.is_alone();

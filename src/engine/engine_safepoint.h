@@ -35,10 +35,10 @@ class Patience {
 
 // The miss of a deferred free. `gate` is what was in the slot.
 template <class P>
-int Engine<P>::defer_slow(void* object, Slot& slot, Gate* gate) {
+int Engine<P>::defer_in_stay(void* object, Slot& slot, Gate* gate) {
   {
-    Turn turn(*this, slot, gate);
-    if (turn.lane() != nullptr && turn.end(slot, turn.lane()->defer_quickly(object))) return 0;
+    ShortStay stay(*this, slot, gate);
+    if (stay.lane() != nullptr && stay.end(slot, stay.lane()->defer_to_open_ring(object))) return 0;
   }
   return defer(&Deferred::objects, object, slot, gate);
 }
@@ -50,20 +50,20 @@ int Engine<P>::defer_call(const Call& call, Slot& slot) {
   Gate* gate = Owned::enter(slot);
   if (LIKELY(Owned::may_allocate(gate, 0))) {
     Deferred* deferred = static_cast<Lane<P>*>(gate)->deferred.load(std::memory_order_relaxed);
-    if (LIKELY(deferred != nullptr && deferred->push_quickly(call)))
+    if (LIKELY(deferred != nullptr && deferred->push_if_room(call)))
       return Owned::leave(slot, gate), 0;
   }
-  return defer_call_slow(call, slot, gate);
+  return defer_call_in_stay(call, slot, gate);
 }
 
 template <class P>
-int Engine<P>::defer_call_slow(Call call, Slot& slot, Gate* gate) {
+int Engine<P>::defer_call_in_stay(Call call, Slot& slot, Gate* gate) {
   {
-    Turn turn(*this, slot, gate);
+    ShortStay stay(*this, slot, gate);
     Deferred* deferred =
-        turn.lane() != nullptr ? turn.lane()->deferred.load(std::memory_order_relaxed) : nullptr;
-    if (turn.lane() != nullptr &&
-        turn.end(slot, deferred != nullptr && deferred->push_quickly(call)))
+        stay.lane() != nullptr ? stay.lane()->deferred.load(std::memory_order_relaxed) : nullptr;
+    if (stay.lane() != nullptr &&
+        stay.end(slot, deferred != nullptr && deferred->push_if_room(call)))
       return 0;
   }
   return defer(&Deferred::calls, call, slot, gate);
@@ -221,7 +221,8 @@ NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& 
     Remote* batch;
     const auto class_of_object = [&] { return world_.region.size_class_of(p); };
     using Sent = typename Lane<P>::Sent;
-    const Sent sent = lane.send_quickly(static_cast<Object*>(p), entry, class_of_object, batch);
+    const Sent sent =
+        lane.send_to_open_batch(static_cast<Object*>(p), entry, class_of_object, batch);
     if (UNLIKELY(sent == Sent::kFull)) lane.flush(*batch, visit);
     return sent != Sent::kNot;
   };

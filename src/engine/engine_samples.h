@@ -42,7 +42,7 @@ NOINLINE void* Engine<P>::allocate_sampled(SizeClass c, Slot& slot, Gate* gate) 
     }
   }
   // Not sampled: the next point is further on by now.
-  return allocate_slow(size_of(c), slot, Owned::enter(slot));
+  return allocate_in_stay(size_of(c), slot, Owned::enter(slot));
 }
 
 template <class P>

@@ -198,12 +198,12 @@ NOINLINE Lane<P>* Engine<P>::take_here(const Gate* gate, const Visit& visit) {
   return nullptr;
 }
 
-// Turn: a stay in the shared lane that the slot names, if that lane is free, or in a lane of the
-// CPU by take_here(). It looks for no other lane.
+// ShortStay: a stay in the shared lane that the slot names, if that lane is free, or in a lane of
+// the CPU by take_here(). It looks for no other lane.
 template <class P>
-class Engine<P>::Turn {
+class Engine<P>::ShortStay {
  public:
-  FAST Turn(Engine& engine, Slot& slot, Gate* gate) : visit_(&slot, true) {
+  FAST ShortStay(Engine& engine, Slot& slot, Gate* gate) : visit_(&slot, true) {
     if (is_busy(gate) || gate->how != engine.entry() || engine.world_.settings.checked) return;
     Lane<P>* lane = static_cast<Lane<P>*>(gate);
     if (gate->how == Entry::kShared) {
@@ -223,9 +223,9 @@ class Engine<P>::Turn {
       }
     }
   }
-  Turn(const Turn&) = delete;
+  ShortStay(const ShortStay&) = delete;
 
-  Lane<P>* lane() const { return lane_; }  // null: no turn
+  Lane<P>* lane() const { return lane_; }  // null: no lane was free
   Visit& visit() { return visit_; }
   // Leaves the lane and, if all is done, the allocator.
   bool end(Slot& slot, bool done) {
@@ -249,7 +249,7 @@ template <class P>
 NOINLINE void* Engine<P>::allocate_here(Bytes size, Slot& slot, Gate* gate) {
   if (UNLIKELY(!PerCpu::may_allocate(gate, 0)))
     return is_busy(gate) || gate->how == Entry::kOwned ? nullptr
-                                                       : allocate_in_turn(size, slot, gate);
+                                                       : allocate_in_short_stay(size, slot, gate);
   if (UNLIKELY(size - 1 >= kSlabMax)) return nullptr;
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
   const Bytes bin = index_of(class_of(size));
@@ -261,27 +261,27 @@ NOINLINE void* Engine<P>::allocate_here(Bytes size, Slot& slot, Gate* gate) {
   }
   if (UNLIKELY(!lane->is_first_here || entry() != Entry::kPerCpu || world_.sampler.on() ||
                !PerCpu::enter<P>(lane)))
-    return allocate_in_turn(size, slot, gate);
+    return allocate_in_short_stay(size, slot, gate);
   lane->taken_by(&slot);
   object = lane->pop(bin);
-  if (object == nullptr) object = lane->refill_quickly(bin);
+  if (object == nullptr) object = lane->refill_from_own_list(bin);
   lane->leave_here();
-  if (UNLIKELY(object == nullptr)) return allocate_in_turn(size, slot, gate);
+  if (UNLIKELY(object == nullptr)) return allocate_in_short_stay(size, slot, gate);
   Owned::leave(slot, gate);
   return object;
 }
 
 template <class P>
-NOINLINE void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
+NOINLINE void* Engine<P>::allocate_in_short_stay(Bytes size, Slot& slot, Gate* gate) {
   if (UNLIKELY(size - 1 >= kSlabMax)) return nullptr;
-  Turn turn(*this, slot, gate);
-  if (turn.lane() == nullptr) return nullptr;
+  ShortStay stay(*this, slot, gate);
+  if (stay.lane() == nullptr) return nullptr;
   const SizeClass c = class_of(size);
-  void* p = turn.lane()->pop(index_of(c));
-  if (p == nullptr) p = turn.lane()->refill_quickly(index_of(c));
-  if (UNLIKELY(p == nullptr)) p = turn.lane()->refill(c, turn.visit());
-  const SizeClass due = UNLIKELY(p == nullptr) ? turn.lane()->take_sample_due() : SizeClass{0};
-  turn.end(slot, p != nullptr);
+  void* p = stay.lane()->pop(index_of(c));
+  if (p == nullptr) p = stay.lane()->refill_from_own_list(index_of(c));
+  if (UNLIKELY(p == nullptr)) p = stay.lane()->refill(c, stay.visit());
+  const SizeClass due = UNLIKELY(p == nullptr) ? stay.lane()->take_sample_due() : SizeClass{0};
+  stay.end(slot, p != nullptr);
   return UNLIKELY(due != SizeClass{0}) ? allocate_sampled(due, slot, gate) : p;
 }
 
@@ -289,7 +289,7 @@ NOINLINE void* Engine<P>::allocate_in_turn(Bytes size, Slot& slot, Gate* gate) {
 // that lane is not entered. An object of another CPU's lane joins the batch for that lane, if the
 // first lane of this CPU is free and has a batch with room. False: nothing has changed.
 template <class P>
-NOINLINE bool Engine<P>::free_here_quickly(void* p, Slot& slot, Gate* gate) {
+NOINLINE bool Engine<P>::free_by_cpu(void* p, Slot& slot, Gate* gate) {
   const Bytes distance = world_.region.distance(p);
   if (UNLIKELY(!PerCpu::may_free(gate, distance))) return false;
   const std::atomic<uint64_t>& word = world_.region.map_word(distance);
@@ -313,7 +313,7 @@ NOINLINE bool Engine<P>::free_here_quickly(void* p, Slot& slot, Gate* gate) {
   Remote* batch;
   Sent sent = Sent::kNot;
   if (LIKELY(is_slab(now.owner()) && now.owner() != lane.id()))
-    sent = lane.send_quickly(
+    sent = lane.send_to_open_batch(
         static_cast<Object*>(p), now, [&] { return world_.region.size_class_at(distance); }, batch);
   if (UNLIKELY(sent == Sent::kFull)) {
     Visit visit(&slot, true);
@@ -325,15 +325,15 @@ NOINLINE bool Engine<P>::free_here_quickly(void* p, Slot& slot, Gate* gate) {
 }
 
 template <class P>
-FAST bool Engine<P>::free_in_turn(void* p, Slot& slot, Gate* gate) {
+FAST bool Engine<P>::free_in_short_stay(void* p, Slot& slot, Gate* gate) {
   if (!is_slab(world_.region.entry_for(p).owner())) return false;
-  Turn turn(*this, slot, gate);
-  if (turn.lane() == nullptr) return false;
+  ShortStay stay(*this, slot, gate);
+  if (stay.lane() == nullptr) return false;
   // Read again inside: before that, the slab may have gone to the depot or come from it.
   const MapEntry entry = world_.region.entry_of(p);
   if (LIKELY(is_slab(entry.owner())))
-    turn.lane()->free(static_cast<Object*>(p), entry, turn.visit());
-  return turn.end(slot, is_slab(entry.owner()));
+    stay.lane()->free(static_cast<Object*>(p), entry, stay.visit());
+  return stay.end(slot, is_slab(entry.owner()));
 }
 
 template <class P>
@@ -433,7 +433,7 @@ void* Engine<P>::allocate_by_owner(Bytes size, Slot& slot, Gate* gate) {
 }
 
 template <class P>
-void* Engine<P>::allocate_slow(Bytes size, Slot& slot, Gate* gate) {
+void* Engine<P>::allocate_in_stay(Bytes size, Slot& slot, Gate* gate) {
   if (size > kSlabMax) {
     bool zeroed;
     return allocate_large(size, kGranule, slot, gate, zeroed);
@@ -504,7 +504,7 @@ void* Engine<P>::allocate_aligned(Bytes size, Bytes alignment, Slot& slot) {
     bool zeroed;
     return allocate_large(size == 0 ? 1 : size, alignment, slot, gate, zeroed);
   }
-  return allocate_slow(size_of(c), slot, gate);
+  return allocate_in_stay(size_of(c), slot, gate);
 }
 
 template <class P>
@@ -579,12 +579,12 @@ void Engine<P>::publish_large(BlockIndex at, bool moved) {
 // --- Freeing.
 
 template <class P>
-Verdict Engine<P>::free_slow(void* p, Slot& slot, Gate* gate) {
+Verdict Engine<P>::free_in_stay(void* p, Slot& slot, Gate* gate) {
   if (p == nullptr) {
     Owned::leave_as_found(slot, gate);
     return Verdict::kGood;
   }
-  if (free_in_turn(p, slot, gate)) return Verdict::kGood;
+  if (free_in_short_stay(p, slot, gate)) return Verdict::kGood;
   const MapEntry entry = world_.region.entry_for(p);
   Verdict verdict = Verdict::kGood;
   if (UNLIKELY(!is_of_malloc(entry.owner()))) {
@@ -665,7 +665,7 @@ Verdict Engine<P>::free_chain(Object* first, size_t n, Slot& slot, const void*& 
 }
 
 template <class P>
-FAST void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
+FAST void Engine<P>::look_in_stay(Slab* slab, Slot& slot, Gate* gate) {
   Inside inside(slot, gate);
   Lane<P>* lane = static_cast<Lane<P>*>(gate);
   if (LIKELY(lane->how != Entry::kPerCpu)) return lane->look_at(slab, inside.visit());
@@ -675,7 +675,7 @@ FAST void Engine<P>::look_slow(Slab* slab, Slot& slot, Gate* gate) {
 }
 
 template <class P>
-void Engine<P>::flush_slow(Remote* batch, Slot& slot, Gate* gate) {
+void Engine<P>::flush_in_stay(Remote* batch, Slot& slot, Gate* gate) {
   Inside inside(slot, gate);
   static_cast<Lane<P>*>(gate)->flush(*batch, inside.visit());
 }

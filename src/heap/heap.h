@@ -64,17 +64,19 @@ class Heap {
   HeapFree free(void* p, Bytes size, Slot& slot);
   // For the owner of a lane, or by CPU; at most kSmallMax bytes. `handle` may be any value. Null or
   // false: nothing has changed.
-  FAST static void* allocate_quickly(Engine<P>& engine, Handle handle, Bytes size, Slot& slot) {
-    return engine.take_quickly_of(HeapHit{handle, static_cast<uint32_t>(small_index(size))}, slot);
+  FAST static void* allocate_from_bin(Engine<P>& engine, Handle handle, Bytes size, Slot& slot) {
+    return engine.take_from_bin_of(HeapHit{handle, static_cast<uint32_t>(small_index(size))}, slot);
   }
-  FAST static bool free_quickly(Engine<P>& engine, Handle handle, void* p, Bytes size, Slot& slot) {
-    return free_quickly(engine, p, HeapHit{handle, static_cast<uint32_t>(small_index(size))}, slot);
+  FAST static bool free_to_batch(Engine<P>& engine, Handle handle, void* p, Bytes size,
+                                 Slot& slot) {
+    return free_to_batch(engine, p, HeapHit{handle, static_cast<uint32_t>(small_index(size))},
+                         slot);
   }
   // The usual case of a free without a size.
-  FAST static bool free_quickly(Engine<P>& engine, Handle handle, void* p, Slot& slot) {
+  FAST static bool free_to_batch(Engine<P>& engine, Handle handle, void* p, Slot& slot) {
     const Kind* kind = engine.kind_at(p);
     return LIKELY(kind != nullptr && kind->owner->is_heap(handle)) &&
-           free_quickly(engine, p, *kind, slot);
+           free_to_batch(engine, p, *kind, slot);
   }
 
   // Frees the first objects, up to one that is not good or not small. Returns how many it freed.
@@ -111,10 +113,10 @@ class Heap {
 
  private:
   template <class Place>
-  FAST static bool free_quickly(Engine<P>& engine, void* p, const Place& place, Slot& slot) {
-    const auto look = [&](Gate* gate, Slab* slab) { engine.look_slow(slab, slot, gate); };
+  FAST static bool free_to_batch(Engine<P>& engine, void* p, const Place& place, Slot& slot) {
+    const auto look = [&](Gate* gate, Slab* slab) { engine.look_in_stay(slab, slot, gate); };
     Bin* bin;
-    return engine.free_quickly_of(place, static_cast<Object*>(p), slot, look, bin);
+    return engine.free_to_slab_or_batch(place, static_cast<Object*>(p), slot, look, bin);
   }
   static constexpr Bytes kTail = sizeof(uint64_t);
   static constexpr unsigned char kPattern = 0xFB;

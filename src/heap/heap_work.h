@@ -28,7 +28,7 @@ bool Heap<P>::start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, 
 
 template <class P>
 bool Heap<P>::join_parent(Slot& slot) {
-  return parent_ == nullptr || engine_.in_turn(slot, [&] {
+  return parent_ == nullptr || engine_.one_at_a_time(slot, [&] {
     sibling_ = parent_->children_;
     parent_->children_ = this;
   });
@@ -37,7 +37,7 @@ bool Heap<P>::join_parent(Slot& slot) {
 template <class P>
 void Heap<P>::leave_parent(Slot& slot) {
   if (parent_ == nullptr) return;
-  engine_.in_turn(slot, [&] {
+  engine_.one_at_a_time(slot, [&] {
     Heap** link = &parent_->children_;
     while (*link != this) link = &(*link)->sibling_;
     *link = sibling_;
@@ -129,7 +129,7 @@ Heap<P>* Heap<P>::refuser(Bytes size) {
 // turn leaves the children out.
 template <class P>
 void Heap<P>::gather_tree(Slot& slot) {
-  const bool done = engine_.in_turn(slot, [&] {
+  const bool done = engine_.one_at_a_time(slot, [&] {
     for_each_in_tree([&](Heap& heap) { engine_.gather(heap.owner_, slot, true); });
   });
   if (!done) engine_.gather(owner_, slot, true);

@@ -105,12 +105,13 @@ class Lane : public Gate {
   FAST void* refill(SizeClass c, Visit& visit);
   // The usual miss: refills the bin from the free list of its slab, and takes one object. Null if
   // that does not work.
-  FAST Object* refill_quickly(Bytes index);
+  FAST Object* refill_from_own_list(Bytes index);
   // Frees an object of another lane into a batch that exists. kNot: there is none. kFull: `full` is
   // to be flushed now.
   enum class Sent : uint8_t { kNot, kDone, kFull };
   template <class ClassOf>
-  FAST Sent send_quickly(Object* object, MapEntry entry, ClassOf class_of_object, Remote*& full);
+  FAST Sent send_to_open_batch(Object* object, MapEntry entry, ClassOf class_of_object,
+                               Remote*& full);
   // Sends the batch.
   NOINLINE void flush(Remote& remote, Visit& visit);
   // Frees an object whose page-map entry is `entry`.
@@ -129,7 +130,7 @@ class Lane : public Gate {
   Object* allocate(Kind& kind, Visit& visit);
   void free_of_kind(Object* object, MapEntry entry, Visit& visit);
   // Frees an object of another lane into a batch that exists and has room. False: nothing changed.
-  FAST bool send_quickly(Object* object, MapEntry entry, const Kind& kind);
+  FAST bool send_to_open_batch(Object* object, MapEntry entry, const Kind& kind);
   // Frees an object of a slab of this lane.
   FAST void free_here(Object* object, Slab* slab, Visit& visit) {
     if (!slab->bin->push(object) && UNLIKELY(slab->push(object))) look_at(slab, visit);
@@ -178,7 +179,7 @@ class Lane : public Gate {
   bool give_back_empties(BlockCount enough, Visit& visit);
 
   // Puts an object where deferred frees wait; false if there is no room.
-  bool defer_quickly(void* object) {
+  bool defer_to_open_ring(void* object) {
     void** next = deferred_next.load(std::memory_order_relaxed);
     if (reinterpret_cast<Address>(next) >= deferred_limit_) return false;
     *next = object;

@@ -211,7 +211,7 @@ bool Lane<P>::send_of_kind(Object* object, MapEntry entry, Visit& visit) {
 }
 
 template <class P>
-FAST bool Lane<P>::send_quickly(Object* object, MapEntry entry, const Kind& kind) {
+FAST bool Lane<P>::send_to_open_batch(Object* object, MapEntry entry, const Kind& kind) {
   Remote& remote = remote_of_kinds_to(entry.owner());
   Bin* bin = bin_of(kind);
   if (UNLIKELY(remote.owner != entry.owner() || remote.room <= 0 || bin == nullptr)) return false;

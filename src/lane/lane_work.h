@@ -74,7 +74,7 @@ void Lane<P>::stir() {
 // --- Allocating.
 
 template <class P>
-FAST Object* Lane<P>::refill_quickly(Bytes index) {
+FAST Object* Lane<P>::refill_from_own_list(Bytes index) {
   Slab* slab = current_[index];
   if (slab == nullptr || slab->free_list == nullptr) return nullptr;
   if (UNLIKELY(!slab->free_list_looks_sound())) return nullptr;
@@ -435,8 +435,8 @@ FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, size_t c)
 // lane or the depot.
 template <class P>
 template <class ClassOf>
-FAST typename Lane<P>::Sent Lane<P>::send_quickly(Object* object, MapEntry entry,
-                                                  ClassOf class_of_object, Remote*& full) {
+FAST typename Lane<P>::Sent Lane<P>::send_to_open_batch(Object* object, MapEntry entry,
+                                                        ClassOf class_of_object, Remote*& full) {
   Remote& remote = remote_to(entry.owner());
   if (UNLIKELY(remote.owner != entry.owner())) return Sent::kNot;
   const size_t c = index_of(class_of_object());

@@ -89,32 +89,33 @@ class Pool : OfOneKind {
   }
   // For a pool without functions, and for the owner of a lane or by CPU. Null or false: nothing has
   // changed.
-  void* allocate_quickly(Slot& slot) { return allocate_quickly(engine_, owner_.handle, slot); }
-  bool free_quickly(void* p, Slot& slot) { return free_quickly(engine_, owner_.handle, p, slot); }
+  void* allocate_from_bin(Slot& slot) { return allocate_from_bin(engine_, owner_.handle, slot); }
+  bool free_to_batch(void* p, Slot& slot) { return free_to_batch(engine_, owner_.handle, p, slot); }
   // The same. `handle` may be any value.
-  FAST static void* allocate_quickly(Engine<P>& engine, Handle handle, Slot& slot) {
-    return engine.take_quickly_of(PoolHit{handle}, slot);
+  FAST static void* allocate_from_bin(Engine<P>& engine, Handle handle, Slot& slot) {
+    return engine.take_from_bin_of(PoolHit{handle}, slot);
   }
-  FAST static bool free_quickly(Engine<P>& engine, Handle handle, void* p, Slot& slot) {
+  FAST static bool free_to_batch(Engine<P>& engine, Handle handle, void* p, Slot& slot) {
     bool is_over = false;
     const auto look = [&](Gate* gate, Slab* slab) {
-      of(slab->its_kind()).look_slow(slab, slot, gate), is_over = true;
+      of(slab->its_kind()).look_in_stay(slab, slot, gate), is_over = true;
     };
     Bin* bin;
-    if (UNLIKELY(
-            !engine.free_quickly_of(PoolHit{handle}, static_cast<Object*>(p), slot, look, bin)))
+    if (UNLIKELY(!engine.free_to_slab_or_batch(PoolHit{handle}, static_cast<Object*>(p), slot, look,
+                                               bin)))
       return false;
     if (LIKELY(!is_over)) of(*hit_load(bin->kind)).look_after_leaving(slot);
     return true;
   }
-  // The usual misses (Engine::take_in_turn_of).
-  FAST void* allocate_in_turn(Slot& slot) {
-    return !is_elaborate_ && engine_.entry() != Entry::kOwned ? engine_.take_in_turn_of(kind_, slot)
-                                                              : nullptr;
+  // The usual misses (Engine::take_in_short_stay_of).
+  FAST void* allocate_in_short_stay(Slot& slot) {
+    return !is_elaborate_ && engine_.entry() != Entry::kOwned
+               ? engine_.take_in_short_stay_of(kind_, slot)
+               : nullptr;
   }
-  FAST bool free_in_turn(void* p, Slot& slot) {
+  FAST bool free_in_short_stay(void* p, Slot& slot) {
     if (is_elaborate_ || was_forked_ ||
-        !engine_.free_in_turn_of(kind_, static_cast<Object*>(p), slot))
+        !engine_.free_in_short_stay_of(kind_, static_cast<Object*>(p), slot))
       return false;
     look_after_leaving(slot);
     return true;
@@ -171,11 +172,11 @@ class Pool : OfOneKind {
     compiler_fence();
     if (UNLIKELY(hit_load(attention_) != 0)) serve(slot);
   }
-  NOINLINE void look_slow(Slab* slab, Slot& slot, Gate* gate) {
-    engine_.look_slow(slab, slot, gate);
+  NOINLINE void look_in_stay(Slab* slab, Slot& slot, Gate* gate) {
+    engine_.look_in_stay(slab, slot, gate);
     look_after_leaving(slot);
   }
-  void* allocate_slowly(uint32_t flags, Slot& slot);
+  void* allocate_in_full(uint32_t flags, Slot& slot);
   bool initialize(Object* object);
   void* hand_out(Object* object, uint32_t flags, Slot& slot);
   bool is_initialized(Object* object) const {

@@ -116,13 +116,13 @@ template <class P>
 void* Pool<P>::allocate(uint32_t flags, Slot& slot) {
   const bool in_turn = (flags & kWait) == 0 || waiters_.load(std::memory_order_relaxed) == 0;
   Object* object = LIKELY(in_turn) ? obtain(slot) : nullptr;
-  if (UNLIKELY(object == nullptr)) return allocate_slowly(flags, slot);
+  if (UNLIKELY(object == nullptr)) return allocate_in_full(flags, slot);
   look_after_leaving(slot);  // a refill brings more than one object
   return hand_out(object, flags, slot);
 }
 
 template <class P>
-void* Pool<P>::allocate_slowly(uint32_t flags, Slot& slot) {
+void* Pool<P>::allocate_in_full(uint32_t flags, Slot& slot) {
   Object* object = (flags & kUseReserve) != 0 ? take_reserved(slot) : nullptr;
   if (object == nullptr && (flags & kWait) != 0 && !is_busy(slot.load(std::memory_order_relaxed)))
     object = wait(slot);
@@ -211,9 +211,9 @@ void Pool<P>::put_back(Object* object, Slot& slot) {
 template <class P>
 FAST void Pool<P>::put_into_lane(Object* object, Slot& slot) {
   if (UNLIKELY(is_imported())) return keep_imported(object, slot);
-  const auto look = [&](Gate* gate, Slab* slab) { engine_.look_slow(slab, slot, gate); };
+  const auto look = [&](Gate* gate, Slab* slab) { engine_.look_in_stay(slab, slot, gate); };
   Bin* bin;
-  if (LIKELY(engine_.free_quickly_of(kind_, object, slot, look, bin))) return;
+  if (LIKELY(engine_.free_to_slab_or_batch(kind_, object, slot, look, bin))) return;
   if (UNLIKELY(was_forked_) && keep_beside(object, slot)) return;
   engine_.free_of(kind_, object, slot);
 }

@@ -50,7 +50,7 @@ struct Deferred {
   }
 
   // --- Inside the lane.
-  FAST bool push_quickly(const Call& call) {
+  FAST bool push_if_room(const Call& call) {
     if (UNLIKELY(next_call.load(std::memory_order_relaxed) >= call_limit)) return false;
     calls.push(call);
     return true;

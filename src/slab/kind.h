@@ -319,11 +319,11 @@ class KindTable {
   // Whose handle this is. The handle may be any value. Null: no owner of that type has it. Takes no
   // lock.
   KindOwner* find(Handle handle, KindOwner::Type type) const {
-    KindOwner* owner = find_quickly(handle, type);
+    KindOwner* owner = find_by_number(handle, type);
     return LIKELY(owner != nullptr) ? owner : at(number_of(handle) * sizeof(Handle), handle, type);
   }
   // The same for numbers with labels.
-  FAST KindOwner* find_quickly(Handle handle, KindOwner::Type type) const {
+  FAST KindOwner* find_by_number(Handle handle, KindOwner::Type type) const {
     return at(Labels::place(handle) & ~(sizeof(Handle) - 1), handle, type);
   }
 

@@ -38,21 +38,21 @@ class Lanes {
 
   void* allocate(size_t size) {
     return engine_.allocate(size, slot(), [&](Gate* gate) {
-      void* p = engine_.allocate_quickly(size, slot(), gate);
+      void* p = engine_.allocate_from_bin(size, slot(), gate);
       if (p == nullptr) p = engine_.allocate_by_refill(size, slot(), gate);
-      return p != nullptr ? p : engine_.allocate_slow(size, slot(), gate);
+      return p != nullptr ? p : engine_.allocate_in_stay(size, slot(), gate);
     });
   }
   void free(void* p) {
     engine_.free(
         p, slot(),
         [&](Gate* gate, MapEntry entry) {
-          const auto full = [&](Gate* g, auto* batch) { engine_.flush_slow(batch, slot(), g); };
-          if (engine_.free_quickly(p, slot(), gate, entry, full)) return;
-          const Verdict verdict = engine_.free_slow(p, slot(), gate);
+          const auto full = [&](Gate* g, auto* batch) { engine_.flush_in_stay(batch, slot(), g); };
+          if (engine_.free_to_batch(p, slot(), gate, entry, full)) return;
+          const Verdict verdict = engine_.free_in_stay(p, slot(), gate);
           if (verdict != Verdict::kGood) bad_pointer(verdict, p);
         },
-        [&](Gate* gate, Slab* slab) { engine_.look_slow(slab, slot(), gate); });
+        [&](Gate* gate, Slab* slab) { engine_.look_in_stay(slab, slot(), gate); });
   }
   Statistics statistics() {
     engine_.check_invariants();

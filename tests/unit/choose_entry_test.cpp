@@ -61,7 +61,7 @@ TEST_ALL_CONFIGS(ChooseEntryTest, HitsGoOnAfterEveryChange) {
     bool hit = true;
     void* p = engine().allocate(100, t, [&](Gate* gate) {
       hit = false;
-      return engine().allocate_slow(100, t, gate);
+      return engine().allocate_in_stay(100, t, gate);
     });
     EXPECT_EQ(hit, can_hit);
     hit = true;
@@ -69,9 +69,9 @@ TEST_ALL_CONFIGS(ChooseEntryTest, HitsGoOnAfterEveryChange) {
         p, t,
         [&](Gate* gate, MapEntry) {
           hit = false;
-          EXPECT_EQ(engine().free_slow(p, t, gate), Verdict::kGood);
+          EXPECT_EQ(engine().free_in_stay(p, t, gate), Verdict::kGood);
         },
-        [&](Gate* gate, Slab* slab) { engine().look_slow(slab, t, gate); });
+        [&](Gate* gate, Slab* slab) { engine().look_in_stay(slab, t, gate); });
     EXPECT_EQ(hit, can_hit);
     engine().thread_exits(t);
   }

@@ -385,7 +385,7 @@ TEST_ALL_CONFIGS(HeapTest, AHeapThatIsNoMoreHasNoPlaceInLanes) {
   end(heap);
   EXPECT_EQ(heap.owner().label.load(), 0u);
   EXPECT_EQ(engine().find_owner(reinterpret_cast<void*>(handle), KindOwner::Type::kHeap), nullptr);
-  EXPECT_EQ((FakeHeap::allocate_quickly(engine(), handle, 100, t())), nullptr);
+  EXPECT_EQ((FakeHeap::allocate_from_bin(engine(), handle, 100, t())), nullptr);
 }
 
 class CheckedHeapTest : public HeapTest {

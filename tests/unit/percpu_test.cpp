@@ -32,7 +32,7 @@ class PerCpuTest : public EngineTest {
     bool hit = true;
     p = engine().allocate(100, slot, [&](Gate* gate) {
       hit = false;
-      return engine().allocate_slow(100, slot, gate);
+      return engine().allocate_in_stay(100, slot, gate);
     });
     return hit;
   }
@@ -42,11 +42,11 @@ class PerCpuTest : public EngineTest {
         p, slot,
         [&](Gate* gate, MapEntry) {
           hit = false;
-          if (!engine().free_here_quickly(p, slot, gate)) {
-            EXPECT_EQ(engine().free_slow(p, slot, gate), Verdict::kGood);
+          if (!engine().free_by_cpu(p, slot, gate)) {
+            EXPECT_EQ(engine().free_in_stay(p, slot, gate), Verdict::kGood);
           }
         },
-        [&](Gate* gate, Slab* slab) { engine().look_slow(slab, slot, gate); });
+        [&](Gate* gate, Slab* slab) { engine().look_in_stay(slab, slot, gate); });
     return hit;
   }
 };

@@ -178,38 +178,38 @@ TEST_ALL_CONFIGS(PoolLimitTest, TheQuickWaysServeOwnersAndCpus) {
     give(pool, t, p);
     Gate* const gate = t.load();
     if (config().entry == Entry::kShared && !config().single) {
-      EXPECT_EQ(pool.allocate_quickly(t), nullptr);
-      EXPECT_FALSE(pool.free_quickly(take(pool, t), t));
+      EXPECT_EQ(pool.allocate_from_bin(t), nullptr);
+      EXPECT_FALSE(pool.free_to_batch(take(pool, t), t));
       EXPECT_EQ(t.load(), gate);
       continue;
     }
-    EXPECT_EQ(pool.allocate_quickly(t), p);
-    EXPECT_TRUE(pool.free_quickly(p, t));
-    EXPECT_EQ(pool.allocate_quickly(t), p);
+    EXPECT_EQ(pool.allocate_from_bin(t), p);
+    EXPECT_TRUE(pool.free_to_batch(p, t));
+    EXPECT_EQ(pool.allocate_from_bin(t), p);
     int elsewhere;
-    EXPECT_FALSE(pool.free_quickly(&elsewhere, t));
+    EXPECT_FALSE(pool.free_to_batch(&elsewhere, t));
     if (config().entry == Entry::kPerCpu && !config().single) {
       Fake::interrupt_next = 1;
-      EXPECT_FALSE(pool.free_quickly(p, t));
+      EXPECT_FALSE(pool.free_to_batch(p, t));
       Fake::interrupt_next = 1;
-      EXPECT_EQ(pool.allocate_quickly(t), nullptr);
+      EXPECT_EQ(pool.allocate_from_bin(t), nullptr);
       const uint32_t here = Fake::number;
       Fake::number = here + 1;  // it has been moved
-      EXPECT_FALSE(pool.free_quickly(p, t));
-      EXPECT_EQ(pool.allocate_quickly(t), nullptr);
+      EXPECT_FALSE(pool.free_to_batch(p, t));
+      EXPECT_EQ(pool.allocate_from_bin(t), nullptr);
       Fake::number = here;
     }
     EXPECT_EQ(t.load(), gate);
     give(pool, t, p);
     EXPECT_EQ(live(pool, t), 0u);
     EXPECT_EQ(end(pool, t), 0u);
-    EXPECT_EQ(pool.allocate_quickly(t), nullptr);
-    EXPECT_FALSE(pool.free_quickly(p, t));
+    EXPECT_EQ(pool.allocate_from_bin(t), nullptr);
+    EXPECT_FALSE(pool.free_to_batch(p, t));
   }
   PoolCalls calls;
   FakePool& pool = make(t, 32, 0, 0, calls.memory_only());
   give(pool, t, take(pool, t));
-  EXPECT_EQ(pool.allocate_quickly(t), nullptr);
+  EXPECT_EQ(pool.allocate_from_bin(t), nullptr);
 }
 
 // In any slab of the lane; of the same pool only.
@@ -219,17 +219,17 @@ TEST_ALL_CONFIGS(PoolLimitTest, TheQuickFreeServesEverySlabOfTheLaneAndThePool) 
   for (uint64_t limit : {0, 100}) {
     FakePool &pool = make(t, 16384, limit), &other = make(t, 16384, limit);
     std::vector<void*> all = take_many(pool, t, 20), others = take_many(other, t, 20);
-    for (void* p : others) EXPECT_FALSE(pool.free_quickly(p, t)) << "another pool's";
+    for (void* p : others) EXPECT_FALSE(pool.free_to_batch(p, t)) << "another pool's";
     EXPECT_EQ(live(pool, t), 20u);
     if (config().entry == Entry::kOwned && !config().single) {
       take(pool, elsewhere);
-      EXPECT_FALSE(pool.free_quickly(all[0], elsewhere)) << "another lane's";
+      EXPECT_FALSE(pool.free_to_batch(all[0], elsewhere)) << "another lane's";
       EXPECT_EQ(live(pool, t), 21u);
     }
     Fake::number = cpu_of(t);
     const Gate* gate = t.load();
     for (void* p : all) {
-      EXPECT_TRUE(pool.free_quickly(p, t));
+      EXPECT_TRUE(pool.free_to_batch(p, t));
       EXPECT_EQ(t.load(), gate);
     }
     give_all(other, t, others);
@@ -243,21 +243,21 @@ TEST_OWNED(PoolLimitTest, AFreeElsewhereGoesIntoTheBatchThatIsThere) {
   Slot &a = thread(), &b = thread();
   FakePool &pool = make(a, 100), &other = make(a, 100);
   std::vector<void*> all = take_many(pool, a, 40), others = take_many(other, a, 2);
-  EXPECT_FALSE(pool.free_in_turn(all[0], b)) << "no lane";
+  EXPECT_FALSE(pool.free_in_short_stay(all[0], b)) << "no lane";
   take(pool, b);
   const Gate* gate = b.load();
-  EXPECT_FALSE(pool.free_in_turn(all[0], b)) << "no batch";
+  EXPECT_FALSE(pool.free_in_short_stay(all[0], b)) << "no batch";
   EXPECT_EQ(b.load(), gate);
   give(pool, b, all[0]);
-  for (int i = 1; i < 32; ++i) EXPECT_TRUE(pool.free_in_turn(all[static_cast<size_t>(i)], b));
-  EXPECT_FALSE(pool.free_in_turn(all[32], b)) << "it is full";
+  for (int i = 1; i < 32; ++i) EXPECT_TRUE(pool.free_in_short_stay(all[static_cast<size_t>(i)], b));
+  EXPECT_FALSE(pool.free_in_short_stay(all[32], b)) << "it is full";
   give(pool, b, all[32]);
-  EXPECT_TRUE(pool.free_in_turn(all[33], b));
-  EXPECT_FALSE(other.free_in_turn(all[34], b)) << "another pool's";
-  EXPECT_FALSE(other.free_in_turn(others[0], b)) << "a lane that has no bin of it";
+  EXPECT_TRUE(pool.free_in_short_stay(all[33], b));
+  EXPECT_FALSE(other.free_in_short_stay(all[34], b)) << "another pool's";
+  EXPECT_FALSE(other.free_in_short_stay(others[0], b)) << "a lane that has no bin of it";
   int stray;
-  EXPECT_FALSE(pool.free_in_turn(&stray, b));
-  EXPECT_FALSE(pool.free_in_turn(nullptr, b));
+  EXPECT_FALSE(pool.free_in_short_stay(&stray, b));
+  EXPECT_FALSE(pool.free_in_short_stay(nullptr, b));
   EXPECT_EQ(live(pool, a), 7u);
   engine().check_invariants();
 }

@@ -2,7 +2,7 @@
 // for each size that it uses, made when the size is first requested. Its large objects are found in
 // the page map. What a child heap takes is charged to its parent, too.
 // Called by: abi/heaps.cpp. Locking: none but the lanes'. The list of children is changed and read
-// in a turn of the engine's (in_turn).
+// while no other thread does the same (Engine::one_at_a_time).
 //
 // Hits are compiled into the program (include/lanemalloc/heap.h). What a hit does not do begins
 // here.

@@ -69,7 +69,7 @@ class Engine {
     Gate* gate = Owned::enter(slot);
     const Bytes distance = world_.region.distance(p);
     if (UNLIKELY(distance >= world_.region.hit_bytes()))
-      return free_here(p, distance, slot, gate, miss, look);
+      return free_hit_by_cpu(p, distance, slot, gate, miss, look);
     const MapEntry entry = world_.region.entry_at(distance);
     if (UNLIKELY(!Owned::may_free(gate, entry))) return miss(gate, entry);
     Slab* slab = static_cast<Slab*>(entry.state());
@@ -373,7 +373,7 @@ class Engine {
   class Stay;
 
   template <class Miss, class Look>
-  FAST void free_here(void* p, Bytes distance, Slot& slot, Gate* gate, Miss miss, Look look) {
+  FAST void free_hit_by_cpu(void* p, Bytes distance, Slot& slot, Gate* gate, Miss miss, Look look) {
     if (UNLIKELY(!PerCpu::may_free(gate, distance))) return miss(gate, MapEntry());
     if (P::pushes_here()) {
       if (UNLIKELY(!PerCpu::push<P>(gate, world_.region.map_word(distance), p)))

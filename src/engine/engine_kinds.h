@@ -186,7 +186,7 @@ size_t Engine<P>::free_batch_of(const KindOwner& owner, void** objects, size_t n
       const bool is_here = entry.owner() == private_of(lane.id());
       const bool is_of_kind = LIKELY(is_here) || kind_at(object) != nullptr;
       if (UNLIKELY(!is_of_kind || slab->its_kind().owner != &owner)) return freed;
-      is_here ? lane.free_here(object, slab, stay.visit())
+      is_here ? lane.free_own(object, slab, stay.visit())
               : lane.free_of_kind(object, entry, stay.visit());
     }
   }

@@ -132,7 +132,7 @@ class Lane : public Gate {
   // Frees an object of another lane into a batch that exists and has room. False: nothing changed.
   FAST bool send_to_open_batch(Object* object, MapEntry entry, const Kind& kind);
   // Frees an object of a slab of this lane.
-  FAST void free_here(Object* object, Slab* slab, Visit& visit) {
+  FAST void free_own(Object* object, Slab* slab, Visit& visit) {
     if (!slab->bin->push(object) && UNLIKELY(slab->push(object))) look_at(slab, visit);
   }
   // The kind's bin, made if necessary; null if there is no memory.
@@ -213,7 +213,7 @@ class Lane : public Gate {
     taker_.store(nullptr, std::memory_order_relaxed);
     // release: the next thread that takes the lane sees what was done inside. Pairs with
     // [take.here].
-    here.store(free_here(), std::memory_order_release);
+    here.store(word_if_free(), std::memory_order_release);
   }
   // Inside: lets hits free what lies in blocks that are new since the last time.
   void see_growth() {
@@ -221,10 +221,10 @@ class Lane : public Gate {
     if (here_bins != 0 && here_bytes.load(std::memory_order_relaxed) != bytes)
       here_bytes.store(bytes, std::memory_order_relaxed);
   }
-  uint32_t free_here() const { return number_ << 16 | static_cast<uint32_t>(id_); }
+  uint32_t word_if_free() const { return number_ << 16 | static_cast<uint32_t>(id_); }
   // It is the first lane of its CPU.
   bool is_first_here = false;
-  bool is_free_here() const { return here.load(std::memory_order_relaxed) == free_here(); }
+  bool is_free_here() const { return here.load(std::memory_order_relaxed) == word_if_free(); }
   // True if a thread is inside. A thread that holds the lane from outside does not count.
   bool is_taken_here() const { return here.load(std::memory_order_relaxed) == kTakenHere; }
   // Inside, in a miss: a thread that is torn off from now on, before it leaves, knows that it was
@@ -432,7 +432,7 @@ class Lane : public Gate {
   bool take_away(Slab* slab);
   void give_back(Slab* slab, Visit& visit);
   NOINLINE void age(Visit& visit);
-  void free_here(Object* object, MapEntry entry, Visit& visit);
+  void free_own(Object* object, MapEntry entry, Visit& visit);
   FAST Remote& remote_to(Owner owner) {
     return *arch::kept(&remotes_[static_cast<unsigned>(owner) % kRemotes]);
   }

@@ -187,7 +187,7 @@ Kind* Lane<P>::kind_of(const Object* object) const {
 template <class P>
 void Lane<P>::free_of_kind(Object* object, MapEntry entry, Visit& visit) {
   Slab* slab = slabs().at(entry);
-  if (entry.owner() == private_of(id_)) return free_here(object, slab, visit);
+  if (entry.owner() == private_of(id_)) return free_own(object, slab, visit);
   Kind& kind = slab->its_kind();
   if (Bin* bin = bin_for(kind, visit)) {
     bump(bin->in_flight, int64_t{1});

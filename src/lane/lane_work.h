@@ -19,7 +19,7 @@ Lane<P>::Lane(Owner id, World<P>& world, Entry entry, uint32_t number)
     here_bins = kSmallIndexes + 1;
     see_growth();
   }
-  here.store(free_here(), std::memory_order_relaxed);
+  here.store(word_if_free(), std::memory_order_relaxed);
 }
 
 template <class P>
@@ -280,7 +280,7 @@ void Lane<P>::drop_damaged_list(Slab* slab, Verdict why) {
 // --- Freeing.
 
 template <class P>
-void Lane<P>::free_here(Object* object, MapEntry entry, Visit& visit) {
+void Lane<P>::free_own(Object* object, MapEntry entry, Visit& visit) {
   Slab* slab = slabs().at(entry);
   if (UNLIKELY(slab->push(object))) look_at(slab, visit);
 }
@@ -415,7 +415,7 @@ void Lane<P>::age(Visit& visit) {
 
 template <class P>
 void Lane<P>::free(Object* object, MapEntry entry, Visit& visit) {
-  if (entry.owner() == id_) return free_here(object, entry, visit);
+  if (entry.owner() == id_) return free_own(object, entry, visit);
   std::atomic<uint64_t>& sent = counters_.sent[index_at(object)];
   bump(sent);
   if (UNLIKELY(!send(object, entry, visit))) bump(sent, ~uint64_t{0});
@@ -487,7 +487,7 @@ void Lane<P>::free_chain(Object* first, Visit& visit) {
       next = first->next;
       const MapEntry entry = world_.region.entry_of(first);
       if (entry.owner() == id_) {
-        free_here(first, entry, visit);
+        free_own(first, entry, visit);
         continue;
       }
       Remote& remote = remote_to(entry.owner());

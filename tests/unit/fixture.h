@@ -196,7 +196,7 @@ class Stopped {
   explicit Stopped(Slot& slot) : slot_(slot), visit_(&slot, true), gate_(Owned::enter(slot)) {
     if (is_busy(gate_) || gate_ == &no_lane_gate || gate_ == &exited_gate) return;
     Lane<Fake>* lane = static_cast<Lane<Fake>*>(gate_);
-    uint32_t free = lane->free_here();
+    uint32_t free = lane->word_if_free();
     const bool entered = lane->how == Entry::kShared ? lane->try_lock(visit_)
                          : lane->how == Entry::kPerCpu
                              ? lane->here.compare_exchange_strong(free, kTakenHere)

@@ -60,7 +60,7 @@ TEST_PER_CPU(PerCpuTest, WhereAFreeIsNoStepItEnters) {
   void *p = take_on(0, t, 100), *q = take_on(0, t, 100);
   EXPECT_TRUE(hits_free(t, p));
   EXPECT_TRUE(hits_free(t, q));
-  EXPECT_EQ(lane(0).here, lane(0).free_here());
+  EXPECT_EQ(lane(0).here, lane(0).word_if_free());
   EXPECT_FALSE(is_busy(t.load()));
   EXPECT_EQ(statistics().live_objects, 0u);
 }
@@ -71,13 +71,13 @@ TEST_PER_CPU(PerCpuTest, ThreadsOfOneCpuShareItsLaneAndHitInIt) {
   void* second = take_on(0, b, 100);
   EXPECT_EQ(owner_of(first), lane(0).id());
   EXPECT_EQ(owner_of(second), lane(0).id());
-  EXPECT_EQ(lane(0).here, lane(0).free_here()) << "they have left";
+  EXPECT_EQ(lane(0).here, lane(0).word_if_free()) << "they have left";
   for (Slot* t : {&a, &b}) {
     void* p;
     EXPECT_TRUE(hits_allocate(*t, p));
     EXPECT_EQ(owner_of(p), lane(0).id());
     EXPECT_TRUE(hits_free(*t, p));
-    EXPECT_EQ(lane(0).here, lane(0).free_here());
+    EXPECT_EQ(lane(0).here, lane(0).word_if_free());
     EXPECT_FALSE(is_busy(t->load()));
   }
   EXPECT_TRUE(hits_free(b, first)) << "whoever runs there may free";
@@ -113,7 +113,7 @@ TEST_PER_CPU(PerCpuTest, WhoFindsTheLaneTakenGoesToTheNextOfTheCpu) {
   void* p = take_on(0, b, 100);
   Lane<Fake>& second = *world().lanes.here(0, 1);
   EXPECT_EQ(owner_of(p), second.id());
-  EXPECT_EQ(second.here, second.free_here());
+  EXPECT_EQ(second.here, second.word_if_free());
   EXPECT_EQ(lane_of(b), &second);
   void* q;
   EXPECT_TRUE(hits_allocate(b, q));
@@ -189,7 +189,7 @@ TEST_PER_CPU(PerCpuTest, AnObjectOfAnotherLaneOfTheCpuIsFreedWithoutEnteringThat
     void* second = take_on(0, b, 100);
     ASSERT_NE(owner_of(first), owner_of(second));
     inside.leave();
-    const uint32_t free = lane(0).free_here();
+    const uint32_t free = lane(0).word_if_free();
     Fake::number = 0;
     EXPECT_FALSE(hits_free(b, first));
     EXPECT_EQ(statistics().remote_frees, 0u);
@@ -247,7 +247,7 @@ TEST_PER_CPU(PerCpuTest, InterruptedStepsAreCountedAndEndInAnOverflowLaneAfterAF
   EXPECT_NE(owner_of(p), lane(0).id());
   EXPECT_EQ(statistics().overflow_entries, 1u);
   EXPECT_GT(statistics().interruptions, 2u);
-  EXPECT_EQ(lane(0).here, lane(0).free_here());
+  EXPECT_EQ(lane(0).here, lane(0).word_if_free());
   give_on(0, t, p);
   EXPECT_EQ(statistics().overflow_entries, 2u);
   Fake::interrupt_next = 0;
@@ -281,7 +281,7 @@ TEST_PER_CPU(PerCpuTest, AThreadThatIsMovedJustBeforeItsStepTakesTheLaneOfItsNew
     Fake::on_step = [] { Fake::number = 0; };
     give_on(1, *t, p);
     EXPECT_EQ(lane_of(*t), &lane(0));
-    for (uint32_t n : {0u, 1u}) EXPECT_EQ(lane(n).here, lane(n).free_here());
+    for (uint32_t n : {0u, 1u}) EXPECT_EQ(lane(n).here, lane(n).word_if_free());
   }
   EXPECT_EQ(statistics().overflow_entries, 0u);
   EXPECT_EQ(statistics().live_objects, 0u);
@@ -331,7 +331,7 @@ TEST_PER_CPU(PerCpuTest, AFreeLaneCanBeHeldAndNobodyEntersItMeanwhile) {
   EXPECT_FALSE(lane(0).try_hold(third));
   EXPECT_EQ(lane(0).here, kRevokedHere);
   lane(0).let_go(visit);
-  EXPECT_EQ(lane(0).here, lane(0).free_here());
+  EXPECT_EQ(lane(0).here, lane(0).word_if_free());
   EXPECT_TRUE(hits_allocate(t, q));
   EXPECT_TRUE(hits_free(t, q));
   EXPECT_EQ(statistics().live_objects, 0u);
@@ -369,7 +369,7 @@ TEST_PER_CPU(PerCpuTest, WhoTakesTheLaneBetweenTheCompareExchangeAndTheRestartWi
     lane(0).leave_here();
   };
   EXPECT_FALSE(lane(0).try_hold(visit));
-  EXPECT_EQ(lane(0).here, lane(0).free_here());
+  EXPECT_EQ(lane(0).here, lane(0).word_if_free());
   EXPECT_FALSE(lane(0).lock().is_held());
   Fake::on_restart = nullptr;
   EXPECT_TRUE(lane(0).try_hold(visit));
@@ -386,7 +386,7 @@ TEST_PER_CPU(PerCpuTest, WhereTheRestartFailsTheLaneStaysFree) {
   Fake::has_barrier = false;
   Visit visit(&other, true);
   EXPECT_FALSE(lane(0).try_hold(visit));
-  EXPECT_EQ(lane(0).here, lane(0).free_here());
+  EXPECT_EQ(lane(0).here, lane(0).word_if_free());
   EXPECT_FALSE(lane(0).lock().is_held());
 }
 
@@ -413,7 +413,7 @@ TEST_PER_CPU(PerCpuTest, AFreeWhoseSlabMovesToAnotherLaneBeforeItsStepTouchesNoF
     EXPECT_EQ(owner_of(kept), lane(1).id());
     EXPECT_EQ(statistics().remote_frees, 1u)
         << (hits ? "a hit" : "a miss") << " pushes onto a slab of another lane";
-    EXPECT_EQ(lane(0).here, lane(0).free_here());
+    EXPECT_EQ(lane(0).here, lane(0).word_if_free());
     EXPECT_EQ(statistics().live_objects, 2u);
   }
 }
@@ -468,7 +468,7 @@ TEST_PER_CPU(PerCpuTest, TrimAndTheScavengerCleanTheLanesOfOtherCpus) {
     }
     EXPECT_EQ(statistics().slab_bytes, 0u);
     EXPECT_EQ(statistics().in_flight_objects, 0u);
-    for (uint32_t number : {0u, 3u, 77u}) EXPECT_EQ(lane(number).here, lane(number).free_here());
+    for (uint32_t number : {0u, 3u, 77u}) EXPECT_EQ(lane(number).here, lane(number).word_if_free());
   }
 }
 
@@ -560,7 +560,7 @@ TEST_PER_CPU(PerCpuTest, InAForkChildTheForkingThreadGoesOnInTheLaneThatItsHandl
     EXPECT_EQ(interrupted->here, kTakenHere) << "it is still inside";
   });
   EXPECT_FALSE(interrupted->is_set_aside());
-  EXPECT_EQ(interrupted->here, interrupted->free_here());
+  EXPECT_EQ(interrupted->here, interrupted->word_if_free());
   give_on(0, a, before);
   Slot& b = thread();
   std::vector<void*> all;

@@ -151,7 +151,7 @@ struct PerCpu {
 // The lock is held.
 template <class P>
 bool Lane<P>::take_from_cpu() {
-  uint32_t free = free_here();
+  uint32_t free = word_if_free();
   // acquire [take.here]: sees what the last thread inside did. Pairs with Lane::leave_here().
   if (!here.compare_exchange_strong(free, kRevokedHere, std::memory_order_acquire,
                                     std::memory_order_relaxed))
@@ -159,7 +159,7 @@ bool Lane<P>::take_from_cpu() {
   if (!P::restart_here()) {
     // A filter may have forbidden the restart since the entry was chosen. Give up without a look.
     free = kRevokedHere;
-    here.compare_exchange_strong(free, free_here(), std::memory_order_relaxed);
+    here.compare_exchange_strong(free, word_if_free(), std::memory_order_relaxed);
     return false;
   }
   return here.load(std::memory_order_acquire) == kRevokedHere;

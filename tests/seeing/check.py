@@ -508,6 +508,45 @@ def test_what_samples_cost() -> None:
         require(1000 < each < most_each, f"{workload}: a sample takes {each:.0f} instructions")
 
 
+def gdb(*arguments: str) -> str:
+    done = run("gdb", "-nx", "-q", "-batch", "-ex", f"source {ROOT / 'tools' / 'lanemalloc-gdb.py'}", *arguments)
+    if "ptrace: Operation not permitted" in done.stderr:
+        raise Skip("gdb may not attach here")
+    return done.stdout + done.stderr
+
+
+def test_gdb_tells_whose_a_pointer_is() -> None:
+    if shutil.which("gdb") is None:
+        raise Skip("no gdb")
+    with running("stay") as it, tempfile.TemporaryDirectory() as folder:
+        large, thing, freed = it.line[4:7]
+        inside = f"{int(thing, 16) + 5:#x}"
+        asked = [f"lanemalloc {words}" for words in (
+            f"pointer {thing}", f"pointer {inside}", f"pointer {freed}", f"pointer {large}", f"pointer {large}+100000",
+            "pointer &environ", f"slab {thing}", "lanes", "lane 0",
+        )]
+        commands = [part for words in asked for part in ("-ex", words)]
+        said = gdb("-p", str(it.pid), *commands, "-ex", f"generate-core-file {folder}/core")
+        for line in (
+            f"at {thing}, 0 bytes into it: in use",
+            f"at {thing}, 5 bytes into it: in use",
+            f"at {freed}, 0 bytes into it: free, on the slab's list",
+            "a large object of 48 blocks (3145728 bytes) begins here",
+            f"inside the large object at {large}",
+            "not in memory of lanemalloc",
+            "objects of 112 bytes; current",
+            f"lane 0 at 0x",
+            f"thread {it.pid}",
+        ):
+            require(line in said, f"gdb does not say '{line}': {said}")
+        again = gdb(str(programs / "told"), f"{folder}/core", *commands)
+        for line in ("0 bytes into it: in use", f"inside the large object at {large}", f"thread {it.pid}"):
+            require(line in again, f"gdb does not say of the core '{line}': {again}")
+        for words, why in (("pointer", "usage: lanemalloc pointer ADDRESS"), ("lane 77", "there is no lane 77"), (f"slab {large}", "lies in no slab")):
+            require(why in gdb("-p", str(it.pid), "-ex", f"lanemalloc {words}"), f"gdb does not refuse 'lanemalloc {words}'")
+    require("no symbol" in gdb("/bin/true", "-ex", "lanemalloc lanes"), "gdb does not refuse a program without the library")
+
+
 # An operation that reads, changes and writes memory: what a counter in a hit would be.
 CHANGES_MEMORY = re.compile(r"^(?:lock )?(?:add|sub|inc|dec|or|and|xor|xadd)[bwlq]?\s+(?:[^,(]+,)?[^,]*\(.*\)$")
 

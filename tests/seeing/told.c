@@ -137,8 +137,10 @@ static void* lane_fight(void* nothing) {
 CHILD(stay) {
 #if defined(PREFIXED)
 #define ALLOCATE lane_malloc
+#define FREE lane_free
 #else
 #define ALLOCATE malloc
+#define FREE free
 #endif
   for (int i = 0; i < 3000; i++) hide(ALLOCATE((size_t)i + 1));
   if (test_argument && strcmp(test_argument, "fork") == 0 && fork() != 0) {
@@ -148,8 +150,12 @@ CHILD(stay) {
   if (test_argument && strcmp(test_argument, "exec") == 0)
     execl("/proc/self/exe", "seeing", "stay", (char*)NULL);
   void* large = ALLOCATE(3 << 20);
+  void* object = ALLOCATE(100);
+  void* freed = ALLOCATE(100);
+  hide(object), hide(freed), FREE(freed);
   look(&now);
-  say("%d %lu %lu %lu %p\n", getpid(), now.allocations, now.live_objects, now.live_bytes, large);
+  say("%d %lu %lu %lu %p %p %p\n", getpid(), now.allocations, now.live_objects, now.live_bytes, large,
+      object, freed);
   char end;
   while (read(STDIN_FILENO, &end, 1) > 0) {
   }

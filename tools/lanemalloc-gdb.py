@@ -1,0 +1,270 @@
+"""gdb commands that show what lanemalloc knows, in a process or in its core file.
+
+    (gdb) source tools/lanemalloc-gdb.py
+    (gdb) lanemalloc pointer 0x2a5c1e40030   whose it is: block, owner, slab, object, in use or free
+    (gdb) lanemalloc slab 0x2a5c1e40030      the slab that an address lies in
+    (gdb) lanemalloc lanes                   all lanes, one a line
+    (gdb) lanemalloc lane 3                  one of them: its bins and its slabs, by size class
+
+Reads memory only, by docs/stats-root.md: no function runs in the process, so it may be stopped
+anywhere, also inside the allocator. Tested by tests/seeing.
+"""
+
+import struct
+
+import gdb
+
+PRIVATE = 0x8000
+NOBODY, LARGE, DEPOT = 0, 1, 2
+ROOTS = ("lanemalloc_stats_root", "lane_lanemalloc_stats_root")  # the last: of the prefixed library
+PLACES = ("current", "partly free", "empty", "full")
+CONDITIONS = {2: "dirty", 3: "clean", 4: "absent"}
+TYPES = {1: "B", 2: "H", 4: "I", 8: "Q"}
+MOST_OBJECTS = 1 << 20  # of a list; one that is longer makes a circle
+
+
+def read(address, size):
+    return gdb.selected_inferior().read_memory(address, size).tobytes()
+
+
+def words(address, count):
+    return struct.unpack(f"<{count}Q", read(address, 8 * count))
+
+
+class Root:
+    """The allocator of the process. All that is known of its layout comes from its root."""
+
+    def __init__(self, at):
+        head = read(at, 120)
+        if head[:8] != b"lanestat" or struct.unpack_from("<I", head, 8)[0] != 1:
+            raise gdb.GdbError(f"lanemalloc: no stats root of version 1 at {at:#x}")
+        (started, fields, count, step, self.world, sizes, classes, self.shift, self.lane_bytes,
+         self.state_bytes, self.first_lane) = struct.unpack_from("<QQIIQQIIIII", head, 32)
+        if started == 0:
+            raise gdb.GdbError("lanemalloc: the allocator has not started yet")
+        self.fields = {}
+        table = read(fields, count * step)
+        for i in range(count):
+            name, offset, n, width, _ = struct.unpack_from("<36sIIBB", table, i * step)
+            self.fields[name.rstrip(b"\0").decode()] = (offset, n, width)
+        self.sizes = struct.unpack(f"<{classes}I", read(sizes, 4 * classes))
+        self.base = self.one("world.base")
+        self.known = min(self.one("world.frontier"), self.one("world.opened"))
+
+    def get(self, name, base=None):
+        offset, count, width = self.fields[name]
+        data = read((self.world if base is None else base) + offset, count * width)
+        return struct.unpack(f"<{count}{TYPES[width]}", data)
+
+    def one(self, name, base=None):
+        return self.get(name, base)[0]
+
+    # --- Blocks.
+
+    def block_of(self, address):
+        block = (address - self.base) >> self.shift
+        return block if 0 <= block < self.known else None
+
+    def begin(self, block):
+        return self.base + (block << self.shift)
+
+    def entry(self, block):
+        """Its owner, and the address of the state of the first block of its slab."""
+        entry = words(self.one("world.map_at") + 8 * block, 1)[0]
+        return entry & 0xFFFF, entry >> 16
+
+    def state(self, block):
+        return self.one("world.states_at") + block * self.state_bytes
+
+    def block_of_state(self, state):
+        return (state - self.one("world.states_at")) // self.state_bytes
+
+    def slabs(self):
+        """Owner and state of each slab of malloc's."""
+        for block, entry in enumerate(words(self.one("world.map_at"), self.known)):
+            owner, state = entry & 0xFFFF, entry >> 16
+            if owner >= DEPOT and not owner & PRIVATE and state == self.state(block):
+                yield owner, state
+
+    def owner_name(self, owner):
+        kind = " (of a heap or pool)" if owner & PRIVATE else ""
+        number = owner & ~PRIVATE
+        if number == DEPOT:
+            return "the depot" + kind
+        return f"lane {number - self.first_lane}{kind}"
+
+    # --- Lanes.
+
+    def lanes(self):
+        first = self.one("world.lanes_at")
+        for i in range(self.one("world.lane_count")):
+            lane = first + i * self.lane_bytes
+            if self.one("lane.made", lane) != 0:
+                yield i, lane
+
+    def in_use(self, state):
+        return (self.one("state.countdown", state) + self.one("state.beyond", state)) & 0xFFFFFFFF
+
+
+def objects_of(head):
+    """Of a list of free objects: their addresses. Ends early where memory cannot be read."""
+    found = []
+    try:
+        while head != 0 and len(found) < MOST_OBJECTS:
+            found.append(head)
+            head = words(head, 1)[0]
+    except gdb.MemoryError:
+        pass
+    return found
+
+
+def find_root():
+    for name in ROOTS:
+        try:
+            return Root(int(gdb.parse_and_eval(f"(unsigned long)&{name}")))
+        except gdb.GdbError:
+            raise
+        except gdb.error:
+            continue
+    raise gdb.GdbError(f"lanemalloc: no symbol {ROOTS[0]}: the process does not use it, or it is stripped")
+
+
+def address_in(text, usage):
+    if not text.strip():
+        raise gdb.GdbError(f"usage: {usage}")
+    return int(gdb.parse_and_eval(f"(unsigned long)({text})"))
+
+
+def tell_slab(root, owner, state):
+    block = root.block_of_state(state)
+    size_class = root.one("state.size_class", state)
+    place = root.one("state.place", state)
+    print(f"slab at {root.begin(block):#x}, state at {state:#x}, of {root.owner_name(owner)}")
+    what = f"class {size_class}, objects of {root.sizes[size_class]} bytes" if size_class else "a kind's"
+    print(f"  {what}; {PLACES[place] if place < len(PLACES) else place}")
+    print(f"  {root.one('state.carved', state)} objects carved, {root.in_use(state)} in use or in its bin")
+
+
+def tell_nobodys(root, block):
+    for before in range(block - 1, -1, -1):
+        owner, _ = root.entry(before)
+        if owner != NOBODY:
+            if owner & ~PRIVATE == LARGE and before + root.one("state.length", root.state(before)) > block:
+                return print(f"  inside the large object at {root.begin(before):#x}")
+            break
+    condition = CONDITIONS.get(root.one("state.block_kind", root.state(block)), "inside a free run")
+    print(f"  free: {condition}")
+
+
+class Lanemalloc(gdb.Command):
+    """Show what lanemalloc knows: lanemalloc pointer|slab|lanes|lane."""
+
+    def __init__(self):
+        super().__init__("lanemalloc", gdb.COMMAND_DATA, prefix=True)
+
+
+class Pointer(gdb.Command):
+    """Whose an address is: lanemalloc pointer ADDRESS."""
+
+    def __init__(self):
+        super().__init__("lanemalloc pointer", gdb.COMMAND_DATA)
+
+    def invoke(self, argument, from_tty):
+        root = find_root()
+        address = address_in(argument, "lanemalloc pointer ADDRESS")
+        block = root.block_of(address)
+        if block is None:
+            return print(f"{address:#x}: not in memory of lanemalloc")
+        owner, state = root.entry(block)
+        print(f"{address:#x}: block {block}, {root.begin(block):#x}")
+        if owner == NOBODY:
+            return tell_nobodys(root, block)
+        if owner & ~PRIVATE == LARGE:
+            length = root.one("state.length", root.state(block))
+            return print(f"  a large object of {length} blocks ({length << root.shift} bytes) begins here")
+        tell_slab(root, owner, state)
+        size_class = root.one("state.size_class", state)
+        if size_class == 0:
+            return None
+        begin, size = root.begin(root.block_of_state(state)), root.sizes[size_class]
+        number, into = divmod(address - begin, size)
+        start = begin + number * size
+        if number >= root.one("state.carved", state):
+            return print("  no object was ever handed out there")
+        free = "in use"
+        if start in objects_of(root.one("state.free_list", state)):
+            free = "free, on the slab's list"
+        elif owner >= root.first_lane:
+            lane = dict(root.lanes())[owner - root.first_lane]
+            if start in objects_of(root.get("lane.heads", lane)[size_class]):
+                free = "free, in its lane's bin"
+        print(f"  object {number} at {start:#x}, {into} bytes into it: {free}")
+        return None
+
+
+class Slab(gdb.Command):
+    """The slab that an address lies in: lanemalloc slab ADDRESS."""
+
+    def __init__(self):
+        super().__init__("lanemalloc slab", gdb.COMMAND_DATA)
+
+    def invoke(self, argument, from_tty):
+        root = find_root()
+        address = address_in(argument, "lanemalloc slab ADDRESS")
+        block = root.block_of(address)
+        owner, state = (NOBODY, 0) if block is None else root.entry(block)
+        if owner & ~PRIVATE < DEPOT:
+            raise gdb.GdbError(f"lanemalloc: {address:#x} lies in no slab")
+        tell_slab(root, owner, state)
+
+
+class Lanes(gdb.Command):
+    """All lanes: lanemalloc lanes."""
+
+    def __init__(self):
+        super().__init__("lanemalloc lanes", gdb.COMMAND_DATA)
+
+    def invoke(self, argument, from_tty):
+        root = find_root()
+        slabs = {}
+        for owner, _ in root.slabs():
+            slabs[owner] = slabs.get(owner, 0) + 1
+        print(f"{'lane':>6} {'thread':>8} {'slabs':>6} {'in bins':>8} {'misses':>10}")
+        for number, lane in root.lanes():
+            waiting = sum(len(objects_of(head)) for head in root.get("lane.heads", lane)[1:])
+            thread = root.one("lane.thread", lane) or "-"
+            print(f"{number:>6} {thread:>8} {slabs.get(number + root.first_lane, 0):>6} {waiting:>8} "
+                  f"{root.one('lane.misses', lane):>10}")
+        print(f"{'depot':>6} {'':>8} {slabs.get(DEPOT, 0):>6}")
+
+
+class OneLane(gdb.Command):
+    """A lane's bins and slabs: lanemalloc lane NUMBER."""
+
+    def __init__(self):
+        super().__init__("lanemalloc lane", gdb.COMMAND_DATA)
+
+    def invoke(self, argument, from_tty):
+        root = find_root()
+        number = address_in(argument, "lanemalloc lane NUMBER")
+        lanes = dict(root.lanes())
+        if number not in lanes:
+            raise gdb.GdbError(f"lanemalloc: there is no lane {number}")
+        lane = lanes[number]
+        print(f"lane {number} at {lane:#x}, thread {root.one('lane.thread', lane) or '-'}")
+        slabs, in_use = {}, {}
+        for owner, state in root.slabs():
+            if owner == number + root.first_lane:
+                size_class = root.one("state.size_class", state)
+                slabs[size_class] = slabs.get(size_class, 0) + 1
+                in_use[size_class] = in_use.get(size_class, 0) + root.in_use(state)
+        print(f"{'bytes':>8} {'slabs':>6} {'in use':>8} {'in bin':>7}")
+        for size_class, head in enumerate(root.get("lane.heads", lane)):
+            waiting = len(objects_of(head)) if size_class else 0
+            if size_class in slabs or waiting:
+                print(f"{root.sizes[size_class]:>8} {slabs.get(size_class, 0):>6} "
+                      f"{in_use.get(size_class, 0) - waiting:>8} {waiting:>7}")
+
+
+for command in (Lanemalloc, Pointer, Slab, Lanes, OneLane):
+    command()

@@ -154,8 +154,8 @@ CHILD(stay) {
   void* freed = ALLOCATE(100);
   hide(object), hide(freed), FREE(freed);
   look(&now);
-  say("%d %lu %lu %lu %p %p %p\n", getpid(), now.allocations, now.live_objects, now.live_bytes, large,
-      object, freed);
+  say("%d %lu %lu %lu %p %p %p\n", getpid(), now.allocations, now.live_objects, now.live_bytes,
+      large, object, freed);
   char end;
   while (read(STDIN_FILENO, &end, 1) > 0) {
   }

@@ -14,6 +14,7 @@ import dataclasses
 import itertools
 import mmap
 import os
+import re
 import statistics
 import struct
 import tempfile
@@ -177,6 +178,18 @@ def figures_of(started: float, measured: Sequence[Look], steady: bool) -> dict[s
     }
 
 
+def peak_kib(pid: int) -> float:
+    """The greatest resident memory so far. A process that has ended, and is not waited for yet, tells none."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        status = ""
+    peak = re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+    if peak is None:
+        raise Ended("it ended by itself")
+    return float(peak[1])
+
+
 def observe(
     board: Board, started: float, seconds: float, rule: Rule, alive: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
 ) -> dict[str, float]:
@@ -214,11 +227,7 @@ def observe(
                 board.set_phase(MEASURED)
         elif now.time >= until:
             others = busy_seconds() - busy - (now.cpu - looks[from_].cpu)
+            peak = peak_kib(pid)  # before it is told to stop: one that has ended has no peak any more
             board.set_phase(STOP)
-            try:
-                status = Path(f"/proc/{pid}/status").read_text()
-            except OSError:
-                raise Ended("it ended by itself") from None
-            peak = next(float(row.split()[1]) for row in status.splitlines() if row.startswith("VmHWM:"))
             found = figures_of(started, looks[from_:], steady)
             return found | {"peak_kib": peak, "others": max(0.0, others) / (now.time - looks[from_].time)}

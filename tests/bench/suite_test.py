@@ -709,13 +709,12 @@ fn=(3) other
 
 class Processes(unittest.TestCase):
     def test_a_process_that_has_ended_tells_no_peak(self):
-        child = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
-        self.assertGreater(observe.peak_kib(child.pid), 100)
-        child.stdin.close()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not waited for yet
-        with self.assertRaises(observe.Ended):
-            observe.peak_kib(child.pid)
-        child.wait()
+        with subprocess.Popen(["sleep", "60"]) as child:
+            self.assertGreater(observe.peak_kib(child.pid), 0)
+            child.kill()
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, and not waited for yet
+            with self.assertRaises(observe.Ended):
+                observe.peak_kib(child.pid)
         with self.assertRaises(observe.Ended):
             observe.peak_kib(child.pid)
 

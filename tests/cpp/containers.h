@@ -1,6 +1,6 @@
 // Uses every standard container that takes an allocator, and compares it with one that has the
-// standard library's own. use_all_containers(make): make.of<T>() gives an allocator of T. Used by:
-// the programs of tests/cpp.
+// standard library's own allocator. use_all_containers(make): make.of<T>() gives an allocator of T.
+// Used by: the programs of tests/cpp.
 #ifndef TESTS_CPP_CONTAINERS_H_
 #define TESTS_CPP_CONTAINERS_H_
 
@@ -45,8 +45,8 @@ bool same_unordered(const A& a, const B& b) {
   return std::is_permutation(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// What every container can: copies, moves, swaps, assignments, with equal allocators and with the
-// allocator given.
+// Does what every container can do: copies, moves, swaps and assignments, with equal allocators and
+// with the allocator given.
 template <class Container, class Allocator>
 void use_as_value(const Container& original, const Allocator& allocator) {
   Container copy(original, allocator);
@@ -231,7 +231,7 @@ void use_others(const Make& make) {
   shared.reset();
   CHECK(weak.expired());
 
-  // What other threads see of a promise is made by the allocator too.
+  // The allocator also makes the state that a promise shares with other threads.
   std::promise<int> promise(std::allocator_arg, make.template of<int>());
   std::future<int> future = promise.get_future();
   promise.set_value(17);
@@ -245,7 +245,7 @@ void use_others(const Make& make) {
           matches[2].str() == "value");
   }
 
-  // Containers in containers, all by the outermost one's allocator; polymorphic ones pass
+  // Containers in containers all use the outermost one's allocator; polymorphic allocators pass
   // themselves on.
   using String = std::basic_string<char, std::char_traits<char>, AllocatorOf<Make, char>>;
   using Inner = AllocatorOf<Make, String>;

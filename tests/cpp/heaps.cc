@@ -30,7 +30,7 @@ void containers() {
     use_all_containers(OfHeap{heap.get()});
     CHECK(heap.statistics().live_objects == 0);
     lane::HeapResource resource(heap);
-    // Two of one heap are equal, of two heaps they are not; nor is another resource.
+    // Two resources of one heap are equal; those of two heaps are not, nor is any other resource.
     lane::Heap second;
     const lane::HeapResource other(heap), of_second(second);
     CHECK(resource == other && other == resource && !(resource == of_second));
@@ -40,8 +40,8 @@ void containers() {
   });
 }
 
-// Containers that are moved or swapped take their heap along; one that is assigned a copy stays in
-// its own.
+// Containers that are moved or swapped take their heap along; a container that is assigned a copy
+// stays in its own heap.
 void containers_of_two_heaps() {
   using Vector = std::vector<int, lane::HeapAllocator<int>>;
   lane::Heap one("one"), two("two");
@@ -76,7 +76,7 @@ void owned_heaps() {
     CHECK_THROWS(std::bad_alloc, (void)heap.allocate(std::size_t{2} << 20));
     CHECK_THROWS(std::bad_array_new_length,
                  (void)lane::HeapAllocator<int>(heap).allocate(hidden(SIZE_MAX / 2)));
-    // A container that meets the limit is as before.
+    // A container that meets the limit stays as it was.
     std::vector<int, lane::HeapAllocator<int>> vector(1000, 7, heap);
     CHECK_THROWS(std::bad_alloc, vector.resize(1 << 20));
     CHECK(vector.size() == 1000 && vector.back() == 7);
@@ -87,7 +87,7 @@ void owned_heaps() {
     moved = std::move(same);
     CHECK(moved.get() != nullptr && moved.statistics().live_objects == 1);
     moved = lane::Heap();
-    // Its memory has gone with the heap
+    // The vector's memory has gone with the heap
     new (&vector) std::vector<int, lane::HeapAllocator<int>>(moved);
     lane_heap* taken = moved.release();
     lane::Heap adopted(taken);

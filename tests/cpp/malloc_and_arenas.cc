@@ -6,7 +6,7 @@
 #include "containers.h"
 #include "memory.h"
 
-// Linked with --wrap.
+// The program is linked with --wrap, so a registration can fail.
 static bool no_registrations;
 extern "C" int __real_lane_arena_at_reset(lane_arena*, void (*)(void*), void*);
 extern "C" int __wrap_lane_arena_at_reset(lane_arena* arena, void (*end)(void*), void* object) {
@@ -111,7 +111,7 @@ void objects() {
       arena.make<Counted>('c');
     }
     CHECK(ends == "cb" && alive == 1);
-    // What a constructor throws is passed on, and nothing is left.
+    // An exception from a constructor is passed on, and nothing is left.
     char* next = arena.get()->next;
     CHECK_THROWS(int, arena.make<Counted>('!'));
     CHECK(arena.get()->next == next && alive == 1);
@@ -136,7 +136,7 @@ void objects() {
   });
 }
 
-// A registration that finds no memory destroys the object, and gives its memory back.
+// If there is no memory for the registration, the object is destroyed and its memory given back.
 void no_memory_for_the_registration() {
   alive = 0;
   lane::Arena arena;

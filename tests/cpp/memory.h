@@ -1,5 +1,5 @@
-// How many objects of lanemalloc live, and values that the compiler does not see through. Used by:
-// the programs of tests/cpp.
+// Counts the live objects of lanemalloc, and hides values from the compiler. Used by: the programs
+// of tests/cpp.
 #ifndef TESTS_CPP_MEMORY_H_
 #define TESTS_CPP_MEMORY_H_
 

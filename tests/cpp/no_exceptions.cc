@@ -1,5 +1,5 @@
-// Built with -fno-exceptions -fno-rtti: arenas, malloc's allocator and resource work, and what
-// would throw ends the process.
+// Built with -fno-exceptions -fno-rtti: arenas, malloc's allocator and malloc's resource work, and
+// a call that would throw ends the process.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -68,7 +68,7 @@ void objects() {
       CHECK(alive == 2 && b->value == 2 && none == nullptr);
       CHECK(reinterpret_cast<std::uintptr_t>(a) / 64 !=
             reinterpret_cast<std::uintptr_t>(b.get()) / 64);
-      // What a constructor throws is passed on, and the object goes back.
+      // An exception from a constructor is passed on, and the object goes back.
       CHECK_THROWS(int, (void)pool.make(-1));
       CHECK(pool.statistics().live == 2);
       Counted* c = pool.make_with(0, 3);

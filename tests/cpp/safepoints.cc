@@ -21,7 +21,7 @@ struct Node {
   }
 };
 
-// A writer replaces what readers look at; they never see what has been destroyed.
+// A writer replaces the node that readers look at; the readers never see a destroyed one.
 void readers_see_what_lives() {
   std::atomic<Node*> shared{new Node(0)};
   std::atomic<bool> stop{false};
@@ -58,7 +58,8 @@ void everything_is_freed_at_a_stop() {
   });
 }
 
-// In use until they are freed; and what waits goes before its owner does.
+// Objects are in use until they are freed, and waiting frees are made before the heap or pool is
+// gone.
 void heaps_and_pools_free_later() {
   expect_no_leaks([] {
     lane::Heap heap("later"), gone("gone");

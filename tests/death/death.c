@@ -1,6 +1,6 @@
 // Bad pointers given to free, realloc and malloc_usable_size: what the library says and does, by
-// bad_pointer= and checked=. Each bad act runs in a child, which names its pointer and says "went
-// on" if it lives.
+// bad_pointer= and checked=. Each bad act runs in a child, which prints the pointer that it uses,
+// and "went on" if it survives.
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -64,7 +64,7 @@ static void act_misaligned(void) { apply((char*)malloc(64) + 1); }
 static void act_interior_large(void) { apply((char*)malloc(4 << 20) + 4096); }
 static void act_interior_large_block(void) { apply((char*)malloc(4 << 20) + (1 << 20)); }
 static void act_interior_aligned(void) { apply((char*)memalign(4096, 10000) + 4096); }
-// Memory of the region that no object has ever lain in.
+// Memory of the region where no object has ever lain.
 static void act_never_allocated(void) {
   char* object = (char*)malloc(100);
   for (int i = 0; i < 1000; i++) hide(malloc(1000));
@@ -129,8 +129,8 @@ static void act_twice_both_other_threads(void) {
   say("pointer %p\n", (void*)object);
   free_in_thread(object);
 }
-// Release mode may find it late: when the list is next taken. 100,000 objects are enough of every
-// class.
+// Release mode may find the second free late: when the list is next taken. For every class, 100,000
+// objects are enough.
 static void act_twice_then_allocate(void) {
   char* object = (char*)malloc(100);
   char* other = (char*)malloc(100);
@@ -217,8 +217,8 @@ static void run_act(const char* act, const char* function, const char* options) 
 
 static int went_on(void) { return child_succeeded() && strstr(child.out, "went on\n"); }
 
-// The line names function, pointer and one of the reasons (the second may be null); nothing else is
-// on stderr.
+// True if stderr has one line and nothing else: it names the function, the pointer and one of the
+// reasons (the second may be null).
 static int said(const char* function, const char* reason, const char* other_reason) {
   unsigned long pointer = 0;
   const char* named = strstr(child.out, "pointer 0x");
@@ -233,7 +233,7 @@ static int said(const char* function, const char* reason, const char* other_reas
   return 0;
 }
 
-// One act under all three answers, by each function.
+// One act by each function, under all three values of bad_pointer=.
 static void check_act(const char* act, const char* checked, const char* reason,
                       const char* other_reason) {
   const char* const functions[] = {"free", "realloc", "malloc_usable_size"};
@@ -326,8 +326,8 @@ CASE(lanemalloc_checked_twice_both_other_threads) {
   check_checked_free("twice_both_other_threads");
 }
 
-// Without checks an object on a free list is found by the time the list is taken; who names it, and
-// where, is open.
+// Without checks, a second free is found at the latest when the list is taken. Which function
+// reports it, and where, is left open.
 static void check_release(const char* act) {
   run_act(act, "free", NULL);
   CHECK_CHILD(child_aborted() && line_count() == 1 && lines_with("lanemalloc: ", "(0x") == 1);
@@ -344,7 +344,7 @@ CASE(lanemalloc_default_is_abort) {
   CHECK_CHILD(child_aborted() && said("free", kForeign, NULL));
 }
 
-// abort also without a stderr to write to, and nobody else's file gets the line.
+// The process aborts also if it has no stderr to write to, and the line goes into no other file.
 CASE(lanemalloc_abort_without_stderr) {
   memset(&child, 0, offsetof(struct Child, out));
   child.argument = "stack free";
@@ -353,7 +353,7 @@ CASE(lanemalloc_abort_without_stderr) {
   CHECK_CHILD(child_aborted());
 }
 
-// What is reported is lost to nobody: the counts stay exact.
+// A report loses no object: the counts stay exact.
 CHILD(many_reports) {
   for (int i = 0; i < 1000; i++) {
     char bytes[64];
@@ -383,7 +383,7 @@ CASE(lanemalloc_reports_change_no_counts) {
   CHECK_CHILD(child_stat("allocations") == allocations && child_stat("live objects") == live);
 }
 
-// The other names that free: the line has the name that was called, or free.
+// The other functions that free: the line names the function that was called, or free.
 CHILD(bad_delete) {
   char bytes[64];
   const char* name = test_argument;

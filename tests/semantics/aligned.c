@@ -98,7 +98,8 @@ CASE(alignment_up_to_one_gib) {
   }
 }
 
-// glibc 2.36 rounds such an alignment up to a power of two; 0 is as 1. Past 2^63 it is EINVAL.
+// glibc 2.36 rounds such an alignment up to a power of two; 0 counts as 1. An alignment past 2^63
+// gives EINVAL.
 CASE(alignment_that_is_no_power_of_two_is_rounded_up) {
   const size_t pairs[][2] = {{0, 16},    {3, 16},      {24, 32},     {33, 64},    {48, 64},
                              {100, 128}, {1000, 1024}, {3000, 4096}, {5000, 8192}};

@@ -1,5 +1,5 @@
-// calloc gives zeroes, also from memory that was dirty before; other functions' dirt never shows in
-// it.
+// calloc gives zeroes, also from memory that was dirty before: data that other functions left never
+// shows in it.
 #include <pthread.h>
 
 #include "check.h"
@@ -31,7 +31,7 @@ CASE(large_objects_after_dirty_reuse) {
   for (size_t size = 70000; size <= ((size_t)40 << 20); size += size / 2) check_reuse(size, 5, 3);
 }
 
-// A block changes its class: dirt of one size under the zeroes of another.
+// Memory changes its size class: old data of one size lies where another size must be zero.
 CASE(zero_across_sizes) {
   const size_t sizes[] = {16, 48, 1000, 5000, 33000, 65536, 200000, 1 << 20, 5 << 20};
   for (int round = 0; round < 6; round++) {

@@ -1,8 +1,8 @@
-// Cases and checks for the programs of tests/semantics and tests/death. C11 and C++17; one
-// translation unit each. A program lists its cases with --list and runs one by its name. run.sh
-// runs each case in a process of its own, so a crash costs one case. A case prints what failed as
-// file:line, then one line: ok, FAILED or skipped, and its name. A case whose name starts with
-// lanemalloc_ asks for more than glibc gives; other libraries may fail it.
+// Cases and checks for the programs of tests/semantics and tests/death. The programs are C11 and
+// C++17, one translation unit each. A program lists its cases with --list and runs one by its name.
+// run.sh runs each case in a process of its own, so a crash costs one case. A case prints what
+// failed as file:line, and then one line with its name and the word ok, FAILED or skipped. A case
+// whose name starts with lanemalloc_ asks for more than glibc gives; other libraries may fail it.
 #ifndef TESTS_SEMANTICS_CHECK_H_
 #define TESTS_SEMANTICS_CHECK_H_
 
@@ -70,7 +70,7 @@ __attribute__((format(printf, 1, 2))) static void say(const char* format, ...) {
     }                                                                                            \
   } while (0)
 #define CHECK(expression) CHECK_MSG(expression, "in %s", __func__)
-// Ends the case (from the thread that runs it or any other) when it fails.
+// Ends the case if the expression is false, in the thread that runs the case or in any other.
 #define REQUIRE(expression)                                                  \
   do {                                                                       \
     if (!(expression)) {                                                     \
@@ -96,7 +96,8 @@ UNUSED static inline size_t hide_size(size_t size) {
   return size;
 }
 
-// A pattern that depends on seed and place, in whole objects.
+// fill writes a pattern that depends on the seed and the place; filled and all_bytes look at whole
+// objects.
 UNUSED static void fill(void* object, size_t size, unsigned seed) {
   unsigned char* bytes = (unsigned char*)object;
   for (size_t i = 0; i < size; i++) bytes[i] = (unsigned char)(seed + i * 31 + (i >> 8) * 7);
@@ -112,7 +113,7 @@ UNUSED static int all_bytes(const void* object, size_t size, unsigned char value
   return size == 0 || (bytes[0] == value && memcmp(bytes, bytes + 1, size - 1) == 0);
 }
 
-// Whether the code at an address belongs to the library under test (CHECK_LIBRARY, a resolved
+// True if the code at an address belongs to the library under test (CHECK_LIBRARY, a resolved
 // path).
 UNUSED static int in_library(const void* address) {
   const char* library = getenv("CHECK_LIBRARY");

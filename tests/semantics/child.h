@@ -21,11 +21,11 @@ struct Child {
   const char* options;     // value of LANEMALLOC_OPTIONS; null: not set
   const char* argument;    // test_argument in the child
   const char* executable;  // null: this program
-  int resource;            // limited to limit if that is not 0
+  int resource;            // limited to `limit`, unless that is 0
   rlim_t limit;
   int close_stderr;
-  unsigned user;  // user and group, 0: as now
-  // What it gave:
+  unsigned user;  // user and group; 0: those of this process
+  // What the child has given:
   int status;  // as from waitpid; -1: killed after kChildSeconds
   char out[kChildText];
   char err[kChildText];

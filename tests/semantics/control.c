@@ -42,7 +42,7 @@ CASE(malloc_stats_prints_to_stderr) {
   CHECK_CHILD(child_succeeded() && line_count() >= 1 && child.out[0] == 0);
 }
 
-// 64 MiB in small objects, freed, trimmed: most of it goes back to the system.
+// 64 MiB of small objects are freed and trimmed: most of the memory goes back to the system.
 CHILD(trim_gives_back) {
   static void* objects[32768];
   size_t before = status_bytes("VmRSS:");
@@ -65,7 +65,8 @@ CASE(malloc_trim_gives_memory_back) {
   CHECK_CHILD(child_succeeded());
 }
 
-// What programs set: the answer is 1, as from glibc. An unknown one must do no harm.
+// For the parameters that programs set, the answer is 1, as from glibc. An unknown parameter must
+// do no harm.
 CASE(mallopt_answers) {
   CHECK(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1);
   CHECK(mallopt(M_TRIM_THRESHOLD, 1 << 20) == 1);
@@ -105,7 +106,7 @@ CASE(mallinfo2_follows_live_memory) {
             "mallinfo: %d + %d", old.uordblks, old.hblkhd);
 }
 
-// Threads pop what a reader of the figures might be walking, and overwrite it.
+// Threads take and overwrite objects that a reader of the figures might be walking over.
 static atomic_int figures_read, threads_filled, objects_replaced;
 static void* replace_objects(void* seed) {
   void* objects[512];

@@ -1,5 +1,5 @@
-// The library opened by dlopen in a running program (not preloaded): RTLD_LOCAL, beside the
-// program's own malloc.
+// A running program opens the library by dlopen (not preloaded), with RTLD_LOCAL, beside its own
+// malloc.
 #include <pthread.h>
 #include <semaphore.h>
 
@@ -94,7 +94,8 @@ CASE(threads_from_before_use_it) {
   }
 }
 
-// After dlclose the exits of threads that used it, a fork and exit must not run into unmapped code.
+// After dlclose the exits of threads that used the library, a fork and exit must not run into
+// unmapped code.
 CASE(dlclose_does_no_harm) {
   start_early_threads();
   void* library = open_library(getenv("CHECK_LIBRARY"));
@@ -108,7 +109,7 @@ CASE(dlclose_does_no_harm) {
   dlclose(library);
 }
 
-// Opens TLS-hungry plugins, large ones first, until not 8 bytes of static TLS are left.
+// Opens TLS-hungry plugins, large ones first, until fewer than 8 bytes of static TLS are left.
 static int exhaust_static_tls(void) {
   int refused_kinds = 0, count = 0;
   for (const char* kind = "abc"; *kind; kind++) {
@@ -125,7 +126,7 @@ static int exhaust_static_tls(void) {
   return count;
 }
 
-// Refused with a message, or working; never half of it.
+// The library is refused with a message, or it works; nothing in between.
 CASE(without_static_tls_it_works_or_is_refused) {
   start_early_threads();
   exhaust_static_tls();

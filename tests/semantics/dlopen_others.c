@@ -1,4 +1,5 @@
-// Plugins under a preloaded library: a C program opens C++ ones. It has no libstdc++ of its own.
+// Plugins under a preloaded library: a C program, which has no libstdc++ of its own, opens C++
+// plugins.
 #include <pthread.h>
 
 #include "check.h"
@@ -26,7 +27,7 @@ CASE(plugin_memory_may_be_freed_outside) {
   CHECK(dlclose(plugin) == 0);
 }
 
-// operator new of the library must throw though libstdc++ is not in the global scope.
+// The library's operator new must throw although libstdc++ is not in the global scope.
 CASE(plugin_catches_bad_alloc) {
   void* plugin = open_plugin();
   SizeFunction bad_alloc = (SizeFunction)dlsym(plugin, "plugin_bad_alloc");

@@ -1,5 +1,5 @@
 // How threads enter lanes: lanes= at start, lane_entry() and lane_set_entry() while running, and
-// where percpu cannot be had.
+// what happens if percpu is not available.
 #include <dlfcn.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -83,7 +83,8 @@ CASE(lanemalloc_bad_entries_change_nothing) {
   }
 }
 
-// Threads that allocate, hand over to each other, and free, while the entry changes under them.
+// Threads allocate objects, hand them to each other and free them, while the entry changes under
+// them.
 enum { kThreads = 8, kObjects = 512 };
 static _Atomic(unsigned char*) objects[kObjects];
 static atomic_bool done;
@@ -135,7 +136,7 @@ CASE(lanemalloc_entries_change_while_threads_work) {
   CHECK_CHILD(child_succeeded());
 }
 
-// Threads that allocate a little and wait, in turns; and such as only allocate.
+// Some threads allocate a little and wait, in turns; others only allocate.
 static int round_ended;
 static int has_ended(void) { return __atomic_load_n(&round_ended, __ATOMIC_ACQUIRE); }
 static void* waits(void* unused) {
@@ -150,7 +151,8 @@ static void* runs(void* unused) {
     for (int i = 0; i < 1000; i++) free(hide(malloc(100 + i % 8 * 100)));
   return unused;
 }
-// The entry after at most so many seconds: `wanted`, if it comes to that.
+// Waits until the entry is `wanted`, for at most `seconds`. Returns the entry then: "owned" or
+// "other".
 static const char* entry_comes_to_be(const char* wanted, int seconds) {
   for (int i = 0; i < seconds * 100 && strncmp(entry_now(), wanted, strlen(wanted)) != 0; i++)
     usleep(10000);
@@ -166,7 +168,7 @@ CHILD(many_threads) {
   const struct {
     unsigned count;
     void* (*run)(void*);
-    const char* wanted;  // nothing: it is to stay what it is
+    const char* wanted;  // "-": the entry must stay as it is
     int seconds;
   } rounds[] = {{2, waits, "-", 2},
                 {many, runs, "-", 2},
@@ -194,7 +196,7 @@ CASE(lanemalloc_auto_leaves_owned_where_many_threads_wait_and_comes_back) {
   CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned owned owned ") == 0);
 }
 
-// Nobody tells how often threads wait.
+// The system does not tell how often threads wait.
 CHILD(threads_wait_and_it_is_not_told) {
   enum { kMany = 512 };
   static pthread_t threads[kMany];
@@ -220,7 +222,7 @@ CASE(lanemalloc_auto_without_getrusage_stays_owned) {
   CHECK_CHILD(child_succeeded() && strcmp(child.out, "owned") == 0 && child.err[0] == 0);
 }
 
-// A control group whose quota pays for half a CPU: lanes=shared has one lane.
+// In a control group whose quota pays for half a CPU, lanes=shared has one lane.
 static bool write_text(const char* directory, const char* name, const char* text) {
   char path[200];
   snprintf(path, sizeof path, "%s/%s", directory, name);

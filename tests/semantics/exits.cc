@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMib = 1 << 20;
 std::atomic<int> destructor_runs;
 
-// Frees what the thread left, and allocates anew in its own end.
+// The destructor frees what the thread left, and allocates anew.
 struct PerThread {
   std::vector<std::unique_ptr<std::string>> kept;
   ~PerThread() {
@@ -84,8 +84,8 @@ CASE(thread_destructors_allocate_and_free) {
   CHECK_MSG(destructor_runs >= 200 * 5, "%d", destructor_runs.load());
 }
 
-// What threads leave behind is used again: memory does not grow with the number of threads that
-// have been.
+// The memory that threads leave behind is used again: memory does not grow with the number of
+// threads that have ended.
 CASE(memory_of_ended_threads_is_used_again) {
   make_keys();
   size_t before = 0;
@@ -97,14 +97,14 @@ CASE(memory_of_ended_threads_is_used_again) {
     }).join();
   }
   size_t after = status_bytes("VmRSS:");
-  // Some objects stay; of those that are sampled each has a block of its own.
+  // Some objects stay. Each sampled one has a block of its own.
   const char* options = getenv("LANEMALLOC_OPTIONS");
   const size_t most =
       options != nullptr && strstr(options, "sample=") != nullptr ? 160 * kMib : 48 * kMib;
   CHECK_MSG(after < before + most, "%zu to %zu KiB", before / 1024, after / 1024);
 }
 
-// A thread frees in its end what another still uses the allocator for, and the other way round.
+// Objects outlive the thread that made them, and another thread frees them.
 CASE(objects_outlive_their_thread) {
   for (int round = 0; round < 200; round++) {
     std::vector<std::string> made;
@@ -218,7 +218,7 @@ CASE(exit_from_a_thread_while_others_allocate) {
 
 CHILD(main_leaves_first) {
   prepare_exit();
-  // In glibc its end, as that of the last thread, would be a second exit
+  // In glibc a thread of the exit handler would end as the last one, which would be a second exit
   want_thread_at_exit = false;
   std::thread([] {
     for (int i = 0; i < 50; i++) allocate_and_free();

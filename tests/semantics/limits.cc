@@ -1,5 +1,5 @@
-// RLIMIT_AS and RLIMIT_DATA: a program starts, meets null with ENOMEM, frees, and goes on; again
-// and again.
+// Under RLIMIT_AS and RLIMIT_DATA a program starts, gets null with ENOMEM, frees, and goes on,
+// again and again.
 #include <pthread.h>
 
 #include <new>
@@ -16,7 +16,7 @@ struct Link {
   Link* next;
 };
 
-// Allocates objects of one size until there is no more; gives the bytes reached.
+// Allocates objects of one size until no memory is left; returns the bytes reached.
 size_t allocate_all(Link** list, size_t size) {
   size_t reached = 0;
   for (;;) {
@@ -69,7 +69,7 @@ size_t limit_bytes() { return strtoull(test_argument, nullptr, 10); }
 
 }  // namespace
 
-// Every round reaches about what the first did, in small and large objects by turns.
+// Every round reaches about as many bytes as the first did, with small and large objects by turns.
 CHILD(rounds) {
   const size_t sizes[] = {1 * kMib, 100, 5 * kMib, 3000, 40000, 200000, 16};
   for (size_t size : sizes) {
@@ -163,7 +163,7 @@ CASE(data_limit_set_while_running) {
   CHECK_CHILD(child_succeeded());
 }
 
-// Sizes about those at which a reservation of 2^n just fits or just fails.
+// Sizes around those at which a reservation of 2^n just fits or just fails.
 CASE(starts_in_many_address_spaces) {
   for (size_t mib = 24; mib <= 300000; mib += mib / 3) run_limited("just_start", RLIMIT_AS, mib);
 }

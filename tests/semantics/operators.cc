@@ -1,4 +1,4 @@
-// operator new and delete, all forms: the library's, bad_alloc, new handlers, alignment,
+// The library's operator new and delete in all forms: bad_alloc, new handlers, alignment,
 // exceptions, containers.
 #include <deque>
 #include <map>
@@ -191,7 +191,7 @@ CASE(without_a_handler_left_bad_alloc_is_thrown) {
   CHECK(::operator new(hide_size(kHuge), std::nothrow) == nullptr&& handler_calls == 4);
 }
 
-// Once nothing is left, the handler frees its reserve, and the allocation succeeds.
+// Once no memory is left, the handler frees its reserve, and the allocation succeeds.
 static void* reserve;
 static void freeing_handler() {
   handler_calls++;
@@ -248,8 +248,7 @@ CASE(over_aligned_types_get_their_alignment) {
   delete[] array;
 }
 
-// A constructor that throws: the memory is freed by the matching delete, the exception goes
-// through.
+// If a constructor throws, the matching delete frees the memory, and the exception goes through.
 CASE(exceptions_from_constructors_free_memory) {
   for (int round = 0; round < 2000; round++) {
     try {

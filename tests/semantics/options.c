@@ -90,7 +90,7 @@ CASE(empty_string_is_silent) {
   CHECK_CHILD(child_succeeded() && child.err[0] == 0);
 }
 
-// Odd strings: the program runs; at most one line for each entry.
+// With odd strings the program runs, and prints at most one line for each entry.
 CASE(odd_strings_do_no_harm) {
   const char* const odd[] = {",",
                              ",,,,",
@@ -209,9 +209,8 @@ static struct Stats stats_of(const char* name, const char* argument, const char*
 }
 
 // The count of a child is compared with that of the same child with argument 0, so start and end
-// cancel out.
-// Of threads that end: each frees what pthread_create had noted of it. That is a remote free, but
-// where the scavenger was just looking into the creator's lane.
+// cancel out. Each thread that ends frees what pthread_create had noted about it. That is a remote
+// free, unless the scavenger was just looking into the creator's lane.
 static void check_counts_of(int threads, const char* name, long long allocations, long long frees,
                             long long remote, long long least_bytes) {
   const char* const options[] = {"stats=exit", "stats=exit,checked=1", "stats=exit,decay_ms=0"};
@@ -272,8 +271,8 @@ CASE(lanemalloc_realloc_counts_stay_in_balance) {
   CHECK(some.allocations - zero.allocations >= 100);
 }
 
-// The four live at once: pthread_create allocates for a thread only where it has no stack of an
-// ended one.
+// The four threads live at the same time: pthread_create allocates for a thread only if it has no
+// stack of an ended one.
 static pthread_barrier_t all_live;
 static void* thread_counts(void* argument) {
   pthread_barrier_wait(&all_live);
@@ -365,7 +364,7 @@ CASE(lanemalloc_stats_need_no_stderr) {
 
 // --- huge_pages
 
-// Fills so many MiB with small objects; says how much of the process lies in huge pages.
+// Fills `mib` MiB with small objects; prints how many KiB of the process lie in huge pages.
 static void fill_heap(size_t mib) {
   enum { kSize = 1000 };
   for (size_t i = 0; i < (mib << 20) / kSize; i++) memset(hide(malloc(kSize)), 1, kSize);

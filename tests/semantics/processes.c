@@ -123,7 +123,7 @@ CASE(system_and_popen) {
   }
 }
 
-// The daemon tells by the pipe; its end is seen when the pipe closes.
+// The daemon answers by the pipe; the pipe closes when the daemon ends.
 CASE(daemon_goes_on_allocating) {
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);

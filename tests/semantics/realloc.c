@@ -12,8 +12,8 @@ CASE(realloc_of_null_is_malloc) {
   free(object);
 }
 
-// glibc frees and returns null, for every size of object. 4 GiB in all: an object that is not freed
-// shows.
+// glibc frees the object and returns null, whatever its size. The objects make 4 GiB in all, so one
+// that is not freed shows.
 CASE(realloc_to_zero_frees) {
   const size_t sizes[] = {1, 16, 1000, 40000, 100000, 5000000};
   for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -99,8 +99,8 @@ CASE(content_of_calloced_objects_is_kept) {
       check_resized((char*)calloc(1, kSizes[i]), kSizes[i], kSizes[j]);
 }
 
-// As a vector or a string buffer grows; a neighbour allocated between the steps must not be
-// touched.
+// The object grows as a vector or a string buffer does; a neighbour allocated between the steps
+// must not be touched.
 CASE(grows_byte_by_byte_and_back) {
   char* object = NULL;
   for (size_t size = 1; size < 20000; size++) {

@@ -1,6 +1,6 @@
-// Deferred frees and readers: include/lanemalloc/safepoint.h; of heaps' and pools' objects:
-// link/safepoint_fronts.c. An object counts as freed once its block is handed out again, or by the
-// figures of lane_safepoint_get_statistics.
+// Deferred frees and readers, by include/lanemalloc/safepoint.h; link/safepoint_fronts.c has those
+// of heaps' and pools' objects. An object counts as freed once its block is handed out again, or by
+// the figures of lane_safepoint_get_statistics.
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ static uint64_t waiting(void) {
   struct lane_safepoint_statistics s = figures();
   return s.deferred - s.freed;
 }
-// Looked up once: handlers use it.
+// The function is looked up once, because handlers use it.
 static int defer(void* object) {
   static int (*safepoint_free)(void*);
   if (safepoint_free == NULL) safepoint_free = LANE(lane_safepoint_free);
@@ -36,7 +36,7 @@ static int defer(void* object) {
 
 static struct lane_reader main_reader;
 
-// A thread that does as it is told, and tells when it has.
+// A thread that takes a step when it is told to, and tells when it has taken it.
 struct Worker {
   pthread_t thread;
   atomic_int wanted, done;
@@ -107,7 +107,7 @@ CASE(lanemalloc_safepoints_keep_errno) {
   CHECK(errno == 77);
 }
 
-// A section of another thread holds up what is deferred in it, and nothing else.
+// A section of another thread holds up what is deferred during the section, and nothing else.
 static void enter_and_exit(struct Worker* worker, int number) {
   if (number == 1) CHECK(LANE(lane_reader_register)(&worker->reader, "worker") == 0);
   if (number % 2 == 0) lane_reader_enter(&worker->reader);
@@ -147,7 +147,7 @@ CASE(lanemalloc_safepoints_wait_lasts_as_long_as_the_section) {
   CHECK(defer(malloc(100)) == 0);
   const uint64_t before = figures().epoch;
   REQUIRE(pthread_create(&waiter, NULL, wait_for_all, &done) == 0);
-  while (figures().epoch == before) sched_yield();  // it has begun
+  while (figures().epoch == before) sched_yield();  // the wait has begun
   CHECK(atomic_load(&done) == 0 && waiting() == 1);
   tell(&reader, 3);
   pthread_join(waiter, NULL);
@@ -179,8 +179,8 @@ CASE(lanemalloc_safepoints_wait_for_quiescent_states) {
   tell(&reader, 1000);
 }
 
-// A full share: EBUSY for who reads; others wait until the reader is done. What waits never exceeds
-// the bound.
+// If a share is full, a thread that reads gets EBUSY; other threads wait until the reader is done.
+// The number of waiting frees never exceeds the bound.
 CHILD(fill_the_share) {
   const uint64_t bound = 64;
   CHECK(LANE(lane_reader_register)(&main_reader, "main") == 0);
@@ -188,7 +188,7 @@ CHILD(fill_the_share) {
   for (uint64_t i = 0; i < bound; i++) CHECK(defer(malloc(100)) == 0);
   void* object = malloc(100);
   CHECK(defer(object) == EBUSY);
-  CHECK(LANE(lane_safepoint_call)(free, object) == 0);  // counted apart
+  CHECK(LANE(lane_safepoint_call)(free, object) == 0);  // calls are counted apart
   CHECK(LANE(lane_safepoint_wait)() == EDEADLK);
   CHECK(figures().helped == 1 && waiting() == bound + 1);
   lane_reader_exit(&main_reader);
@@ -203,8 +203,8 @@ CHILD(fill_the_share) {
   lane_reader_offline(&main_reader);
   CHECK(LANE(lane_safepoint_wait)() == 0 && waiting() == 0);
 }
-// The figures are taken from held lanes: whoever defers then does it in an overflow lane, which has
-// a share of its own.
+// The figures are taken while lanes are held. A thread that defers meanwhile does it in an overflow
+// lane, which has a share of its own.
 static void* fill_and_wait(void* nothing) {
   for (int i = 0; i < 1000; i++) CHECK(defer(malloc(100)) == 0);
   return nothing;
@@ -239,7 +239,7 @@ CASE(lanemalloc_safepoints_full_share_makes_others_wait) {
   with_deferred_64("wait_in_the_share");
 }
 
-// The section lasts until the warnings have come: the parent's watchdog ends it otherwise.
+// The section lasts until the warnings have come; otherwise the parent's watchdog ends the child.
 static struct lane_reader stuck_reader;
 static atomic_int stuck_stays = 1;
 static void* be_stuck(void* entered) {
@@ -274,7 +274,7 @@ CASE(lanemalloc_safepoints_stuck_reader_is_named_with_how_long) {
   CHECK_CHILD(lines_with("for 1.", " s") == 1);  // and then 2.
 }
 
-// What threads that are gone have deferred.
+// Threads defer frees and end.
 static void* defer_and_exit(void* count) {
   for (size_t i = 0; i < (size_t)count; i++) CHECK(defer(malloc(64)) == 0);
   return NULL;
@@ -292,7 +292,7 @@ CASE(lanemalloc_safepoints_free_for_exited_threads) {
   CHECK(waiting() == 0 && figures().deferred == 50 * 4 * 500);
 }
 
-// Functions: each is called once, in order, outside the allocator.
+// Each function is called once, in order, outside the allocator.
 static int calls;
 static void call(void* number) {
   CHECK((size_t)number == (size_t)calls + 1);
@@ -309,7 +309,7 @@ CASE(lanemalloc_safepoints_call_functions) {
   CHECK(LANE(lane_safepoint)() > 0 || waiting() == 0);
 }
 
-// There a poll frees objects of malloc, and makes no calls.
+// Inside a call, a poll frees objects of malloc and makes no calls.
 static void poll_and_wait(void* object) {
   static int depth;
   CHECK(++depth == 1);
@@ -320,7 +320,7 @@ static void poll_and_wait(void* object) {
   depth--;
 }
 
-// A child forked while one thread is in a section, and another defers.
+// The child is forked while one thread is in a section and another one defers.
 static atomic_bool churn_ends;
 static void* churn(void* nothing) {
   while (!atomic_load(&churn_ends))

@@ -1,4 +1,4 @@
-// Sizes: zero, overflow, alignment, usable size, errno of malloc and its kin. glibc's rules.
+// malloc and its kin follow glibc's rules: size zero, overflow, alignment, usable size, errno.
 #include <pthread.h>
 
 #include "child.h"
@@ -220,7 +220,7 @@ CASE(big_objects) {
   REQUIRE(object);
   object[0] = object[4096 * mib - 1] = 1;
   CHECK(malloc_usable_size(object) >= 4096 * mib);
-  CHECK(status_bytes("VmRSS:") < before + 64 * mib);  // what nobody touches costs nothing
+  CHECK(status_bytes("VmRSS:") < before + 64 * mib);  // untouched memory costs nothing
   free(object);
   object = (char*)calloc(2048, mib);
   REQUIRE(object);
@@ -229,7 +229,7 @@ CASE(big_objects) {
   free(object);
 }
 
-// Freed big objects give their memory back or use it again: rounds do not add up.
+// The memory of freed big objects goes back or is used again: rounds do not add up.
 CASE(big_objects_do_not_pile_up) {
   for (int round = 0; round < 300; round++) {
     size_t size = ((size_t)20 << 20) + (size_t)round * 70000;

@@ -1,5 +1,5 @@
-// Every malloc symbol that a program can reach is the library's own. Black box, by dlsym and
-// dladdr, under preload.
+// Every malloc symbol that a program can reach is the library's own. The test is a black box, by
+// dlsym and dladdr, under preload.
 #include "child.h"
 
 static void check_symbols(const char* const* names) {
@@ -78,7 +78,7 @@ CASE(operator_symbols_are_the_librarys) {
   check_symbols(names);
 }
 
-// The aliases work, and mix with the plain names: one allocator behind all of them.
+// The aliases work, and mix with the plain names: one allocator is behind all of them.
 CASE(libc_aliases_mix_with_plain_names) {
   typedef void* (*One)(size_t);
   typedef void* (*Two)(size_t, size_t);

@@ -1,6 +1,6 @@
 // Bad heaps, objects and sizes given to the functions of lanemalloc/heap.h: what the library says
-// and does, by bad_pointer= and checked=. Each bad act runs in a child, which prints what it does
-// it to, and "went on" if it lives. Linked with liblanemalloc.so, .a and _prefixed.a.
+// and does, by bad_pointer= and checked=. Each bad act runs in a child, which prints the pointer
+// that it uses, and "went on" if it survives. Linked with liblanemalloc.so, .a and _prefixed.a.
 #include <lanemalloc/heap.h>
 #include <lanemalloc/lanemalloc.h>
 #include <lanemalloc/pool.h>
@@ -28,7 +28,8 @@ static const char* function_name;
 
 static int is_function(const char* name) { return strcmp(function_name, name) == 0; }
 
-// Frees the object, or asks for its size, by the function asked for. Nothing comes of it.
+// Frees the object, or asks for its size, by the function that function_name names. The call must
+// change nothing.
 static void apply(void* object, size_t size) {
   errno = 4711;
   say("pointer %p\n", object);
@@ -99,7 +100,8 @@ static void act_twice_other_thread_first(void) {
   pthread_join(thread, NULL);
   apply(object, 100);
 }
-// Large: what it lay in is nobody's now. Small ones lie where others may soon.
+// The object is large: the run that it lay in belongs to no heap now. In the place of a small one,
+// other objects may lie soon.
 static void act_outlived(void) {
   void* object = take(right, 700000);
   lane_heap_destroy(right);
@@ -111,7 +113,7 @@ static int visit(void* object, size_t size, void* argument) {
   (void)object, (void)size, (void)argument;
   return visited = 1;
 }
-// A heap that is no more, given to each function.
+// A destroyed heap is given to each function.
 static void act_destroyed(void) {
   lane_heap* const dead = (lane_heap*)hide(right);
   void* object = take(left, 100);
@@ -238,7 +240,7 @@ static void run_act(const char* act, const char* function, const char* options) 
 
 static int went_on(void) { return child_succeeded() && strstr(child.out, "went on\n"); }
 
-// The lines name function and pointer, and go on with `why`; there are `times` of them, and nothing
+// True if stderr has `times` lines that name function and pointer and go on with `why`, and nothing
 // else.
 static int said(const char* function, const char* why, int times) {
   unsigned long pointer = 0;
@@ -250,7 +252,7 @@ static int said(const char* function, const char* why, int times) {
   return strcmp(child.err, all) == 0;
 }
 
-// An act by one function under all three answers.
+// One act by one function, under all three values of bad_pointer=.
 static void check_act(const char* act, const char* function, const char* checked, const char* why,
                       int times) {
   char options[100];
@@ -266,7 +268,7 @@ static void check_act(const char* act, const char* function, const char* checked
 }
 static const char* const kHeapFunctions[] = {"lane_heap_free", "lane_heap_free_sized",
                                              "lane_heap_realloc", "lane_heap_usable_size"};
-// With checked=1; and without, unless that cannot see it.
+// Runs the act with checked=1, and also without it, unless only checked=1 can see the fault.
 static void check_heap_functions(const char* act, int only_checked, const char* why) {
   for (int i = 0; i < 4; i++) {
     if (!only_checked) check_act(act, kHeapFunctions[i], "", why, 1);

@@ -1,5 +1,5 @@
-// Heaps by their C functions: linked with liblanemalloc.so, .a and _prefixed.a. What a bad pointer
-// gets is in heap_misuse.c.
+// Heaps by their C functions: linked with liblanemalloc.so, .a and _prefixed.a. heap_misuse.c is
+// about bad pointers.
 #include <lanemalloc/heap.h>
 #include <lanemalloc/lanemalloc.h>
 #include <pthread.h>
@@ -25,7 +25,7 @@ static struct lane_heap_statistics figures(lane_heap* heap) {
   lane_heap_get_statistics(heap, &s);
   return s;
 }
-// An object with a pattern.
+// Allocates an object and fills it with a pattern.
 static char* take(lane_heap* heap, size_t size, unsigned seed) {
   char* object = (char*)lane_heap_alloc(heap, size);
   REQUIRE(object);
@@ -230,7 +230,7 @@ CASE(hard_limit_is_null_and_enomem) {
   CHECK(lane_heap_set_limits(heap, 0, 3 * kLimit) == 0);
   void* large = lane_heap_alloc(heap, 2 * kLimit);
   CHECK(large != NULL);
-  // A limit below what is handed out holds for what comes.
+  // A limit below what is handed out already holds for later requests.
   CHECK(lane_heap_set_limits(heap, 0, kLimit) == 0);
   FAILS_WITH(ENOMEM, lane_heap_alloc(heap, 100000));
   lane_heap_free(heap, large);
@@ -266,8 +266,8 @@ static lane_heap* make_soft(size_t limit, lane_heap* parent) {
   return heap;
 }
 
-// What is handed out is at most what is charged: while it lies below the limit nothing is called,
-// and once it is beyond it, it has been.
+// Never more bytes are handed out than are charged. While the charge is below the limit, the
+// function is not called; once more than the limit is handed out, it has been called.
 CASE(soft_limit_calls_once_a_crossing_before_the_allocation_returns) {
   enum { kSoft = 1 << 20, kObjects = 3 * kSoft / 2000 };
   static char* objects[kObjects];
@@ -289,7 +289,7 @@ CASE(soft_limit_calls_once_a_crossing_before_the_allocation_returns) {
     lane_heap_trim(heap);
     CHECK(figures(heap).used_bytes < kSoft);
   }
-  // Nothing is called where it is not passed, and none at another limit.
+  // Nothing is called if the soft limit is not passed, nor at another limit.
   CHECK(lane_heap_set_limits(heap, 0, 0) == 0);
   for (int i = 0; i < kObjects; i++) objects[i] = take(heap, 2000, 1);
   CHECK(soft.calls == 5);
@@ -376,11 +376,11 @@ CASE(children_are_charged_to_their_parents) {
   CHECK(figures(grandchild).live_objects == in_grandchild);
   CHECK((in_narrow + in_grandchild) * 3072 > kLimit - 200000);
   FAILS_WITH(ENOMEM, lane_heap_alloc(parent, 500000));
-  // What goes with a child is the parent's again.
+  // The bytes charged to a destroyed child are free for its parent again.
   CHECK(lane_heap_destroy(child) == in_grandchild);
   CHECK(figures(parent).used_bytes == figures(narrow).used_bytes);
   CHECK(lane_heap_alloc(parent, 500000) != NULL);
-  // And with the parent its children.
+  // Destroying the parent destroys its children too.
   CHECK(lane_heap_destroy(parent) == in_narrow + 1);
 }
 
@@ -591,8 +591,8 @@ static void* use_until_stopped(void* heap) {
   for (int i = 0; i < 100; i++) lane_heap_free((lane_heap*)heap, own[i]);
   return NULL;
 }
-// A lane that another thread was inside of at the fork is lost to the child, with what the heaps
-// have in it; large objects are not.
+// If another thread was inside a lane at the fork, the child loses that lane and what the heaps
+// have in it, but no large objects.
 CASE(a_child_process_goes_on_with_heaps) {
   pthread_t threads[2];
   lane_heap* heap = make("forked", NULL, 0);

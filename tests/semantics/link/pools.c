@@ -1,6 +1,6 @@
-// Pools by their C functions: linked with liblanemalloc.so, .a and _prefixed.a. What they hand out
-// and count, their limits, and where they go on: handlers, fork children. pools_misuse.c is about
-// what they refuse.
+// Pools by their C functions: what they hand out and count, their limits, and how they go on in
+// handlers and fork children. Linked with liblanemalloc.so, .a and _prefixed.a. pools_misuse.c is
+// about what pools refuse.
 #include "pools.h"
 
 #include <pthread.h>
@@ -49,7 +49,7 @@ CASE(names_are_cut_to_their_size) {
   char name[] = "a name of thirty-one bytes, it is, and what is more";
   options.name = name;
   lane_pool* pool = made(&options);
-  memset(name, '-', sizeof name - 1);  // it is copied
+  memset(name, '-', sizeof name - 1);  // the pool has a copy
   CHECK(strcmp(figures(pool).name, "a name of thirty-one bytes, it ") == 0);
   options.name = "";
   lane_pool* empty = made(&options);
@@ -83,7 +83,7 @@ CASE(batches_are_whole) {
     for (unsigned i = 0; i < 3000; i++) CHECK(filled(objects[i], 48, i));
     CHECK(figures(pool).live == 3000);
     void* one = objects[1000];
-    objects[1000] = NULL;  // null is nothing here too
+    objects[1000] = NULL;  // null does nothing here too
     lane_pool_free_batch(pool, objects, 3000);
     CHECK(figures(pool).live == 1);
     lane_pool_free(pool, one);
@@ -93,7 +93,7 @@ CASE(batches_are_whole) {
   CHECK(lane_pool_destroy(pool) == 0);
 }
 
-// --- Functions: an object knows its state, so a call too many, or in the wrong order, is told.
+// --- Functions: an object knows its state, so a call too many, or in the wrong order, is noticed.
 
 enum { kMade = 0x6D616465, kFree = 0x66726565, kUsed = 0x75736564 };
 struct Thing {
@@ -102,7 +102,7 @@ struct Thing {
 };
 struct Calls {
   int inits, finis, ctors, dtors;
-  int fail_init, fail_ctor;  // each so manyth; 0: none
+  int fail_init, fail_ctor;  // one call in that many fails; 0: none
 };
 static void count_up(int* counter) { __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
 static int fails(int* counter, int every) {
@@ -260,7 +260,7 @@ CASE(the_limit_is_reached_exactly_and_told) {
   CHECK(lane_pool_destroy(pool) == 290);
 }
 
-// Each says how manyth it was served.
+// Each thread notes its place in the order of service.
 static int served;
 static int order[3];
 static void* wait_for_one(void* argument) {
@@ -280,7 +280,7 @@ CASE(who_waits_is_served_first_come_first_served) {
     while (figures(shared_pool).waits <= i) sched_yield();
   }
   errno = 0;
-  // Who does not wait is refused, as ever
+  // A request that does not wait is refused, as ever
   CHECK(lane_pool_alloc(shared_pool) == NULL && errno == ENOMEM);
   for (int i = 0; i < 3; i++) {
     CHECK(__atomic_load_n(&served, __ATOMIC_SEQ_CST) == i);
@@ -383,7 +383,7 @@ CASE(handlers_use_the_pools_that_they_interrupt) {
     const int which = (int)(i % 3);
     struct Thing** object = &objects[which][i % 37];
     if (*object == NULL) {
-      // In the tight pool the handler may have the last ones, for a moment.
+      // In the tight pool the handler may hold the last objects for a moment.
       while ((*object = lane_pool_alloc(pools[which])) == NULL) CHECK(which == 2);
       if (which != 1) fill(*object, sizeof **object, i % 37);
     } else {
@@ -455,7 +455,8 @@ static void* use_until_told(void* argument) {
   return NULL;
 }
 CASE(a_child_goes_on_with_pools_that_threads_use) {
-  // With the twenty of the parent's there is room for each thread's six but for one's.
+  // Beside the parent's 20 there is room for 23 objects: one too few for four threads with six
+  // each.
   struct lane_pool_options options = {.object_size = sizeof(struct Thing), .limit = 20 + 23};
   shared_pool = made(&options);
   lane_pool* idle = pool_of(32, "idle");
@@ -476,13 +477,13 @@ CASE(a_child_goes_on_with_pools_that_threads_use) {
         CHECK(filled(mine[i], sizeof(struct Thing), i));
         lane_pool_free(shared_pool, mine[i]);
       }
-      // What a thread had in use, or was just inside with, counts against the limit; these twenty
-      // are free now.
+      // Objects that a thread had in use, or was just inside the allocator with, count against the
+      // limit; these twenty are free now.
       for (unsigned i = 0; i < 20; i++) CHECK((mine[i] = lane_pool_alloc(shared_pool)) != NULL);
       lane_pool_free(shared_pool, mine[3]);
       mine[3] = lane_pool_alloc_with(shared_pool, LANE_POOL_WAIT);
       CHECK(mine[3] != NULL);
-      // Of these twenty, what lies in lanes that it can reach
+      // Of these twenty, the count has those in lanes that the child can reach
       CHECK(lane_pool_destroy(shared_pool) <= 43);
       lane_pool_free(idle, object);
       lane_pool_destroy(idle);

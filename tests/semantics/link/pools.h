@@ -1,4 +1,4 @@
-// What the programs about pools share. Included before anything of the library.
+// Shared by the programs about pools. Included before any header of the library.
 #ifndef TESTS_SEMANTICS_LINK_POOLS_H_
 #define TESTS_SEMANTICS_LINK_POOLS_H_
 

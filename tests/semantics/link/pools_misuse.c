@@ -1,5 +1,5 @@
-// What pools refuse: bad options and flags with EINVAL; pointers and pools that are none with a
-// line that names both owners, and then what bad_pointer= says, with nothing lost. Linked with
+// What pools refuse. Bad options and flags get EINVAL. A wrong pointer or pool gets a line that
+// names both owners; then the library does what bad_pointer= says, and nothing is lost. Linked with
 // liblanemalloc.so, .a and _prefixed.a.
 #include <pthread.h>
 
@@ -75,7 +75,7 @@ CASE(bad_flags_and_limits_are_refused) {
   CHECK(lane_pool_reclaim(pool, (enum lane_reclaim)3) == 0 && errno == EINVAL);
   CHECK(lane_pool_destroy(pool) == 0);
 
-  // Zeroed memory would be what init has made no more.
+  // Zeroing the memory would destroy what init has made.
   options = (struct lane_pool_options){.object_size = 16, .init = never};
   pool = made(&options);
   errno = 0;
@@ -83,8 +83,8 @@ CASE(bad_flags_and_limits_are_refused) {
   CHECK(lane_pool_destroy(pool) == 0);
 }
 
-// --- Acts, each in a child: it says which line it should write, does what it should not, looks
-// whether all is there, says "went on".
+// --- Acts, each in a child. The child prints the line that the library should write, does the
+// wrong thing, checks that all is there, and prints "went on".
 
 static lane_pool *mine, *other;
 static lane_heap* heap;
@@ -94,7 +94,7 @@ enum { kSize = 64 };
 static void expect(const char* function, const void* pointer, const char* what) {
   snprintf(expected, sizeof expected, "lanemalloc: %s(%p): %s\n", function, pointer, what);
 }
-// The stranger is as it was, and so is the pool.
+// Afterwards the stranger is as it was, and so is the pool.
 static void free_stranger(void* stranger, const char* whose) {
   char what[100];
   snprintf(what, sizeof what, "%s, not of pool \"mine\"", whose);
@@ -117,7 +117,7 @@ static void act_another_pools(void) {
   lane_pool_free(other, object);
   CHECK(figures(other).live == 0);
 }
-// In one batch with what is the pool's own.
+// A stranger in one batch with the pool's own objects.
 static void act_in_a_batch(void) {
   void* objects[300];
   REQUIRE(lane_pool_alloc_batch(mine, objects, 300, 0) == 300);
@@ -169,7 +169,7 @@ static void act_stack(void) {
 }
 static void act_global(void) { free_stranger(expected, "not a pointer of this allocator"); }
 
-// A pool's object given to others.
+// An object of the pool "mine" is given to malloc or to a heap.
 static char* own_object(const char* function, const char* whose) {
   static char what[100];
   char* object = lane_pool_alloc(mine);
@@ -206,7 +206,7 @@ static void act_heap_free_sized(void) {
   return_own(object);
 }
 
-// A pool after its end.
+// A pool that is destroyed.
 static lane_pool* gone(const char* function) {
   lane_pool* pool = pool_of(kSize, "gone");
   REQUIRE(lane_pool_alloc(pool) != NULL && lane_pool_destroy(pool) == 1);
@@ -324,7 +324,8 @@ static const struct {
              {"inside", act_inside, kChecked}};
 enum { kActCount = sizeof kActs / sizeof kActs[0] };
 
-// "plain ACT" or "elaborate ACT": the pools have no functions, and are hit in line, or have some.
+// "plain ACT" has pools without functions, which are hit in line; "elaborate ACT" has pools with
+// functions.
 static int never_fails(void* object, size_t size, void* argument) {
   (void)object, (void)size, (void)argument;
   return 0;
@@ -364,7 +365,7 @@ static void run_act(const char* how, const char* name, const char* options) {
   child.options = "of the act";
 }
 static int went_on(void) { return child_succeeded() && strstr(child.out, "went on\n") != NULL; }
-// The one line is what the act has said.
+// True if stderr has one line, and the act has said that line.
 static int told(void) {
   const size_t length = strlen(child.err);
   return length > 0 && strncmp(child.out, child.err, length) == 0 && line_count() == 1;

@@ -86,8 +86,8 @@ CASE(free_objects_of_heaps_and_pools) {
   CHECK(lane_pool_destroy(plain) == 0 && lane_pool_destroy(pool) == 0);
 }
 
-// In a section, and in threads that are gone. The objects are in use; destroying frees those that
-// wait, and no others.
+// Objects are deferred in a section, and by threads that have ended. They count as in use.
+// Destroying their heap or pool frees those that wait, and no others.
 static lane_pool* exiting_pool;
 static void* defer_in_pool_and_exit(void* nothing) {
   for (int i = 0; i < 50; i++)
@@ -117,7 +117,7 @@ CASE(destroy_makes_the_frees_that_wait) {
   CHECK(lane_safepoint_wait() == 0 && waiting() == 0 && atomic_load(&dtors) == 150);
 }
 
-// What another thread had deferred, and was not in the middle of, is freed in the child.
+// The child frees what another thread had deferred, unless that thread was in the middle of it.
 CASE(free_objects_of_pools_in_fork_children) {
   CHECK(lane_reader_register(&reader, "main") == 0);
   exiting_pool = pool_named("pool", true);

@@ -1,6 +1,6 @@
-// Options in a process with AT_SECURE: ignored, and at most one line says so. Linked with
-// liblanemalloc.a, because a preloaded library is dropped there. Runs itself as a set-user-id copy,
-// started by nobody; needs root.
+// In a process with AT_SECURE options are ignored, and at most one line says so. Linked with
+// liblanemalloc.a, because a preloaded library is dropped there. The program runs a set-user-id
+// copy of itself, started by the user nobody; it needs root.
 #include <sys/auxv.h>
 #include <sys/stat.h>
 
@@ -42,7 +42,7 @@ CASE(lanemalloc_options_are_ignored_when_secure) {
   make_set_user_id_copy();
   run_child_with("work", "stats=exit");
   CHECK_CHILD(strcmp(child.out, "plain\n") == 0 &&
-              child_stat("allocations") >= 1);  // the options work where not secure
+              child_stat("allocations") >= 1);  // options work if it is not secure
   const char* const options[] = {"stats=exit", "stats=exit,decoy_ms=1", "strict=1,decoy_ms=1",
                                  "strict=1,checked=x"};
   for (int i = 0; i < 4; i++) {

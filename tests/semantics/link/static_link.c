@@ -52,8 +52,8 @@ CASE(threads_and_forks_work) {
   }
 }
 
-// Threads take stacks all the time while the process forks. What they hold for that must not be
-// waited for in the child.
+// Threads take call stacks all the time while the process forks. The child must not wait for what
+// these threads hold for that.
 static int stacks_end;
 static void* take_stacks(void* argument) {
   while (!__atomic_load_n(&stacks_end, __ATOMIC_RELAXED)) free(hide(malloc(1000)));

@@ -1,5 +1,5 @@
-// A small slow stand-in for the library, over glibc's malloc and a table of all objects, that keeps
-// every rule which the tests ask for; REFERENCE_MUTANT=NAME in the environment makes it break one.
+// A small slow stand-in for the library, over glibc's malloc and a table of all objects. It keeps
+// every rule that the tests ask for; REFERENCE_MUTANT=NAME in the environment makes it break one.
 // Used by selftest.sh only.
 #include <dlfcn.h>
 #include <errno.h>
@@ -208,7 +208,7 @@ __attribute__((destructor)) void print_stats() {
 
 Entry* find(uintptr_t address, bool make);
 
-// Twice the size, or, where most is freed already, the same; what is freed is forgotten then.
+// Makes the table twice as large. If most entries are freed, it keeps the size and drops those.
 bool grow_table() {
   Entry* old_table = table;
   size_t old_size = table_size, live = static_cast<size_t>(allocations - frees);
@@ -244,7 +244,7 @@ const char* fault_of(uintptr_t address) {
   return mutant("wrong_reason") ? "freed already" : "not a pointer of this allocator";
 }
 
-// Whether the pointer is a live object; if not, says so.
+// True if the pointer is a live object; otherwise prints what is wrong with it.
 bool good(void* pointer, const char* function) {
   const char* fault = fault_of(reinterpret_cast<uintptr_t>(pointer));
   if (!fault) return true;
@@ -295,7 +295,7 @@ void* allocate(size_t size, size_t alignment, bool zero) {
   return object;
 }
 
-// The entry is good. Caller holds the lock.
+// The object is known to be good. The caller holds the lock.
 void release(void* object) {
   Entry* entry = find(reinterpret_cast<uintptr_t>(object), false);
   frees++;

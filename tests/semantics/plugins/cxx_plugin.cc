@@ -26,7 +26,7 @@ char* plugin_text() {
 
 void plugin_free(char* text) { delete[] text; }
 
-// 0 if a failed new throws bad_alloc that is caught here and a nothrow new gives null.
+// Returns 0 if a failed new throws bad_alloc that is caught here, and a nothrow new gives null.
 int plugin_bad_alloc(std::size_t size) {
   try {
     char* object = static_cast<char*>(::operator new(size));

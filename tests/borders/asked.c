@@ -1,7 +1,8 @@
-// What the library asks of the kernel stands in docs/system-calls.md. A program that uses all of
-// the library runs under a filter that lets the calls of that page pass, and has a supervisor told
-// of every other one; the instruction pointer tells whether it is the library's. What the library
-// has the C library ask is not seen here: tests/docs/system_calls.py looks at its imports.
+// docs/system-calls.md lists the system calls of the library. A program that uses all of the
+// library runs under a filter. The filter lets the calls of that page pass, and reports every other
+// call to a supervisor. The instruction pointer tells whether the library made the call. This test
+// does not see the calls that the C library makes for the library: for those,
+// tests/docs/system_calls.py looks at the library's imports.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -96,7 +97,7 @@ CHILD(uses_all_of_it) {
 
 // --- The supervisor.
 
-// The listener, or -1. `but`: a row that is not there, or null.
+// Returns the listener, or -1. `but` names a row that the filter leaves out; null: none.
 static int listen_to_the_rest(const char* but) {
   struct sock_filter code[kRowCount + 3];
   unsigned n = 0;
@@ -116,7 +117,7 @@ static int listen_to_the_rest(const char* but) {
                       &program);
 }
 
-// Whether the code at an address of that process is the library's.
+// True if the code at this address of that process belongs to the library.
 static int is_of_library(pid_t pid, uint64_t code) {
   char name[64], line[PATH_MAX + 128];
   snprintf(name, sizeof name, "/proc/%d/maps", pid);
@@ -131,7 +132,8 @@ static int is_of_library(pid_t pid, uint64_t code) {
   return is_it;
 }
 
-// Runs the program; how often the library made a call that has no row. The last one: `number`.
+// Runs the program, and returns how many calls the library made that have no row. `number` gets the
+// number of the last such call.
 static int calls_without_row(const char* but, int* number) {
   int ready[2];
   if (syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &(unsigned){SECCOMP_RET_USER_NOTIF}) != 0)
@@ -143,7 +145,7 @@ static int calls_without_row(const char* but, int* number) {
            "%s%sdecay_ms=40,sample=64k,profile=exit,profile_file=%s/"
            "asked.%%p.%%k,stats=exit,stats_file=%s/asked",
            lanes ? lanes : "", lanes ? "," : "", getenv("CHECK_WORK"), getenv("CHECK_WORK"));
-  // The two have one table of descriptors, up to the exec.
+  // Up to the exec, parent and child share one table of descriptors.
   const pid_t pid = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
   if (pid == 0) {
     const int listener = listen_to_the_rest(but);
@@ -181,7 +183,7 @@ CASE(lanemalloc_asks_nothing_that_has_no_row) {
   const int found = calls_without_row(NULL, &number);
   CHECK_MSG(found == 0, "%d calls; the last was of number %d", found, number);
 }
-// Each is made by another part of the library, the first one at the start.
+// Each call comes from a different part of the library, the first one from its start.
 CASE(lanemalloc_a_call_that_has_no_row_is_found) {
   static const char* const kSome[] = {
       "getrandom",

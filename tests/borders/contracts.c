@@ -1,5 +1,5 @@
-// What the C library promises of calloc and of alignments, to the last byte and up to the largest
-// number.
+// The C library's promises about calloc and alignments, checked to the last byte and up to the
+// largest number.
 #include <pthread.h>
 
 #include "check.h"
@@ -9,7 +9,7 @@
 
 static void check_zero_to_the_end(size_t size) {
   for (int round = 0; round < 3; round++) {
-    // What the object's place held before is not zero.
+    // The place that the next object gets must not hold zeros.
     unsigned char* dirty = malloc(size);
     REQUIRE(dirty != NULL);
     memset(dirty, 0xA5, malloc_usable_size(dirty));

@@ -1,4 +1,4 @@
-// What a debugger does in a process: it has it call malloc for the strings that its user types.
+// A debugger makes the process call malloc for the strings that the debugger's user types.
 // Also linked with the static library.
 #include <sys/ptrace.h>
 
@@ -12,7 +12,7 @@ CHILD(stops) {
   free(hide(text));
 }
 
-// Null: it may; else why not.
+// Returns null if a process may be traced here, else the reason why not.
 static const char* why_not_trace(void) {
   const pid_t pid = fork();
   if (pid == 0) _exit(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0 ? 0 : 1);

@@ -1,5 +1,5 @@
-// What the library takes of a process besides memory: a signal's handler, descriptors, files. It
-// leaves the program's own alone.
+// Besides memory, the library uses a signal handler, descriptors and files of the process. It
+// leaves alone those that the program uses itself.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -14,8 +14,8 @@ static int set_option(const char* name, const char* value) {
   return set(name, value);
 }
 
-// Everybody's write(), the library's too.
-static int lowest_written = INT_MAX;  // of the descriptors that figures went to
+// Every write() of the process comes here, the library's too.
+static int lowest_written = INT_MAX;  // the lowest descriptor that figures went to
 ssize_t write(int fd, const void* bytes, size_t n) {
   if (fd < lowest_written && n > 0 && fd != STDOUT_FILENO) lowest_written = fd;
   return syscall(SYS_write, fd, bytes, n);
@@ -73,7 +73,7 @@ CASE(lanemalloc_handler_of_the_program_stays) {
   raise(SIGUSR1);
   raise(SIGUSR2);
   CHECK(own_calls == 1);
-  // One that is refused leaves the one before.
+  // A setting that is refused leaves the earlier one in force.
   CHECK(set_option("stats", "signal:WINCH") == 0);
   CHECK(set_option("stats", "signal:USR2") == EBUSY);
   struct sigaction action;
@@ -110,7 +110,8 @@ CASE(lanemalloc_file_of_figures_has_no_standard_number) {
   }
 }
 
-// Two comes to be the number of a file of the program's: by itself, or by dup2.
+// A file of the program gets the number 2. Standard error was closed before the program started, or
+// the program closes it.
 CHILD(has_a_file_with_number_two) {
   close(STDERR_FILENO);
   const int fd = open(test_argument, O_RDWR | O_CREAT | O_TRUNC, 0644);
@@ -176,7 +177,7 @@ CASE(lanemalloc_files_are_regular_ones) {
     CHECK(has_target || access(target, F_OK) != 0);
   }
   const double since = seconds_now();
-  // With somebody who reads it, and without.
+  // First without a reader of the pipe, then with one.
   for (int reader = -1; reader < 0; reader = open(fifo, O_RDONLY | O_NONBLOCK)) {
     run_with_file("reports_by_signal", "stats=signal:USR2,stats_file=", fifo);
     CHECK_CHILD(lines_with("stats_file=", "not a regular file") == 1 && is_report(child.err));
@@ -190,7 +191,7 @@ CASE(lanemalloc_files_are_regular_ones) {
   unlink(target), unlink(link), unlink(fifo);
 }
 
-// Somebody has guessed the number.
+// As if another program had guessed the number in the file's name.
 CHILD(finds_its_file_made_already) {
   char target[PATH_MAX], own[PATH_MAX];
   snprintf(target, sizeof target, "%s/target.%d", getenv("CHECK_WORK"), getpid());
@@ -202,7 +203,7 @@ CHILD(finds_its_file_made_already) {
     raise(SIGUSR2);
     CHECK_MSG(strcmp(content(target), "precious") == 0, "%.100s", content(target));
     CHECK_MSG(is_report(content(own)), "%.100s", content(own));
-    // And anew, each time.
+    // Each report makes the file anew.
     raise(SIGUSR2);
     CHECK_MSG(is_report(content(own)), "%.100s", content(own));
   }

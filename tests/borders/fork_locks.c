@@ -1,5 +1,5 @@
-// Fork, and locks that are not the allocator's: whoever holds one may allocate while another thread
-// forks. Also linked with the static library.
+// Fork, and locks that are not the allocator's: a thread that holds such a lock may allocate while
+// another thread forks. Also linked with the static library.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -18,7 +18,7 @@ static void* volatile sink;
 
 static int stopped(void) { return __atomic_load_n(&stop, __ATOMIC_RELAXED); }
 
-// What a child finds is whole: it serves all sizes, and each object is nobody else's.
+// The heap that a child finds is whole: it serves all sizes, and it hands out no object twice.
 static void use_memory(void) {
   enum { kObjects = 40 };
   unsigned char* objects[kObjects];
@@ -35,7 +35,7 @@ static void use_memory(void) {
   }
 }
 
-// What a child has from its parent is not handed out again there.
+// Objects that a child has from its parent are not handed out again in the child.
 enum { kInherited = 100 };
 static unsigned char* inherited[kInherited];
 static int has_inherited(void) {
@@ -47,7 +47,7 @@ static int has_inherited(void) {
 static void fork_once(void) {
   const pid_t pid = fork();
   if (pid == 0) {
-    test_failures = 0;  // not its parent's
+    test_failures = 0;  // those of the parent do not count
     use_memory();
     CHECK(has_inherited());
     _exit(test_failures != 0);
@@ -70,7 +70,8 @@ static void* allocates_locked(void* size) {
   return NULL;
 }
 
-// Of many sizes, so that lanes are refilled, slabs given back, objects grow and shrink.
+// Objects of many sizes, so that bins are refilled, slabs are given back, and objects grow and
+// shrink.
 static void* does_everything_locked(void* argument) {
   enum { kObjects = 400 };
   static __thread void* objects[kObjects];
@@ -131,8 +132,8 @@ CASE(everything_under_a_lock_that_a_fork_handler_takes) {
   fork_beside(does_everything_locked, (void*)7, 3, 100);
 }
 
-// --- The C library's locks: a FILE's, and that of the list of FILEs, which fork takes after all
-// handlers.
+// --- The C library's locks: the lock of a FILE, and that of the list of FILEs, which fork takes
+// after all handlers.
 
 static void* reads_lines(void* unused) {
   (void)unused;
@@ -146,7 +147,8 @@ static void* reads_lines(void* unused) {
     size_t size = 0;
     REQUIRE(getline(&line, &size, file) > 0);
     free(line);
-    // The C library's locks go to whoever comes first: on a busy machine to this thread for long
+    // The C library's locks go to the thread that comes first. On a busy machine that would be this
+    // thread for long.
     usleep(50);
   }
   fclose(file);
@@ -167,7 +169,7 @@ CASE(getline_and_fflush_while_another_thread_forks) {
   for (int i = 0; i < 2; i++) pthread_join(readers[i], NULL);
 }
 
-// --- Handlers of others, before and after ours, that allocate and take locks.
+// --- Fork handlers of other libraries, which run before and after ours, allocate and take locks.
 
 static pthread_mutex_t later = PTHREAD_MUTEX_INITIALIZER;
 static void* later_object;
@@ -224,7 +226,7 @@ CASE(many_threads_fork_at_once) {
   for (int i = 0; i < 2; i++) pthread_join(workers[i], NULL);
 }
 
-// Forks while it holds what another fork's handler wants.
+// Forks while it holds the lock that the other fork's handler wants.
 static void* forks_under_a_lock(void* unused) {
   for (int i = 0; i < 60; i++) {
     pthread_mutex_lock(&later);
@@ -264,12 +266,12 @@ static void fork_within(void) {
 }
 CASE(fork_from_a_fork_handler) {
   plugin_calls(fork_within);
-  // Without the plugin's lock: each fork within another is one more that wants it.
+  // The threads leave the plugin's lock alone, since each fork within another wants it once more.
   fork_beside(allocates_with_the_later_lock, NULL, 2, 50);
 }
 
-// --- Memory that is there must be had while a fork is under way, also where fresh memory is
-// refused.
+// --- Free memory must be available while a fork is under way, even if the kernel refuses fresh
+// memory.
 
 static void* takes_most(void* unused) {
   while (!stopped()) {
@@ -297,7 +299,7 @@ CASE(memory_at_the_limit_is_not_refused_during_a_fork) {
     fill(inherited[i], i * 3000 + 1, i);
   }
   for (int i = 0; i < 2; i++) REQUIRE(pthread_create(&id[i], NULL, takes_most, NULL) == 0);
-  usleep(50000);  // what is needed at once is there; nothing depends on it
+  usleep(50000);  // by then the threads have the memory they need; no check depends on it
   struct rlimit limit = {status_bytes("VmSize:") + (120u << 20), RLIM_INFINITY};
   REQUIRE(setrlimit(RLIMIT_AS, &limit) == 0);
   for (int i = 0; i < 100; i++) fork_once();
@@ -305,7 +307,7 @@ CASE(memory_at_the_limit_is_not_refused_during_a_fork) {
   for (int i = 0; i < 2; i++) pthread_join(id[i], NULL);
 }
 
-// --- What is freed during a fork serves those who allocate during it.
+// --- Memory that is freed during a fork serves the threads that allocate during that fork.
 
 enum { kRounds = 2000 };
 static unsigned rounds[2];
@@ -342,7 +344,7 @@ CASE(a_long_fork_does_not_make_memory_grow) {
   for (int i = 0; i < 2; i++) pthread_join(id[i], NULL);
 }
 
-// Each fork is short. What one of them needs the next one finds.
+// Each fork is short. The next fork uses the memory that the one before needed.
 CASE(many_forks_do_not_make_memory_grow) {
   pthread_t id[4];
   for (int i = 0; i < 4; i++)
@@ -389,7 +391,8 @@ static void* makes_heaps_locked(void* unused) {
   }
   return unused;
 }
-// The pool is at its limit nearly all the time: what others have cut is gathered again and again.
+// The pool is at its limit nearly all the time. So threads gather again and again what other lanes
+// have cut.
 static void* uses_the_pool_locked(void* unused) {
   while (!stopped()) {
     plugin_lock();

@@ -1,6 +1,5 @@
-// A library that is there before the allocator, with a lock that its own fork handlers take, and
-// that allocates in each of them. Its prepare handler runs after the allocator's, its others
-// before.
+// A library that is loaded before the allocator. Its fork handlers take a lock of its own, and each
+// of them allocates. Its prepare handler runs after the allocator's, its other handlers before.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +10,7 @@ static void* kept[3];
 
 void plugin_lock(void) { pthread_mutex_lock(&lock); }
 void plugin_unlock(void) { pthread_mutex_unlock(&lock); }
-// Called by the prepare handler, before the lock is taken.
+// The prepare handler calls this function before it takes the lock.
 void plugin_calls(void (*call)(void)) { in_prepare = call; }
 
 static void turn_over(void) {

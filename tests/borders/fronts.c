@@ -1,4 +1,4 @@
-// What the headers promise of heaps and pools, where requests are odd or refused.
+// What the headers promise of heaps and pools if requests are odd or refused.
 // Linked with the library.
 #include <lanemalloc/arena.h>
 #include <lanemalloc/heap.h>
@@ -50,7 +50,8 @@ static uint64_t peak_of(lane_heap* heap) {
   return statistics.peak_bytes;
 }
 
-// Of no size that there is memory for, small or large before.
+// There is no memory for requests of these sizes, be it for a new object or to let a small or large
+// one grow.
 CASE(lanemalloc_refused_request_leaves_peak_and_soft_limit_alone) {
   lane_heap* heap = heap_with_soft_limit();
   void* small = lane_heap_alloc(heap, 100);
@@ -76,7 +77,7 @@ CASE(lanemalloc_refused_request_leaves_peak_and_soft_limit_alone) {
   CHECK(lane_heap_destroy(heap) == 2);
 }
 
-// What a parent's limit refuses was never handed out in the child either.
+// A request that the parent's limit refuses does not count as handed out by the child either.
 CASE(lanemalloc_refusal_by_a_parent_leaves_the_child_alone) {
   const struct lane_heap_options of_parent = {.name = "parent", .limit = 8u << 20};
   lane_heap* parent = lane_heap_create(&of_parent);
@@ -100,7 +101,7 @@ static void* ask_for_too_much(void* heap) {
   return NULL;
 }
 
-// Half of the limit is free all the time, so nobody else is refused.
+// Half of the limit is free all the time, so no other thread is refused.
 CASE(lanemalloc_refused_request_takes_no_room_from_other_threads) {
   const struct lane_heap_options options = {.name = "h", .limit = (size_t)3 << 40};
   lane_heap* heap = lane_heap_create(&options);
@@ -143,7 +144,7 @@ CASE(lanemalloc_two_heaps_of_one_name_are_told_apart) {
   CHECK_CHILD(lines_with("lanemalloc: lane_heap_free(", wanted) == 1);
 }
 
-// Found when the list is used.
+// The double free is found when the list is used.
 CHILD(frees_an_object_of_a_pool_twice) {
   const struct lane_pool_options options = {.name = "p", .object_size = 48};
   lane_pool* pool = lane_pool_create(&options);
@@ -169,7 +170,7 @@ CASE(lanemalloc_double_free_of_a_pool_names_the_pool) {
 CHILD(rewinds_to_what_is_gone) {
   struct lane_arena arena;
   REQUIRE(lane_arena_init(&arena, 4096) == 0);
-  // A reset since.
+  // The checkpoint is from before a reset.
   lane_arena_alloc(&arena, 1000);
   struct lane_arena_checkpoint stale = lane_arena_mark(&arena);
   lane_arena_reset(&arena);
@@ -177,7 +178,8 @@ CHILD(rewinds_to_what_is_gone) {
   memset(piece, 7, 100);
   lane_arena_rewind(&arena, stale);
   CHECK(all_bytes(piece, 100, 7) && (char*)lane_arena_alloc(&arena, 16) == piece + 112);
-  // An earlier rewind, and functions that are gone.
+  // The checkpoint lies behind an earlier one that the arena was rewound to, and its functions are
+  // gone.
   lane_arena_reset(&arena);
   struct lane_arena_checkpoint early = lane_arena_mark(&arena);
   lane_arena_at_reset(&arena, free, malloc(10));
@@ -186,7 +188,7 @@ CHILD(rewinds_to_what_is_gone) {
   for (int i = 0; i < 20; i++) memset(lane_arena_alloc(&arena, 100), 7, 100);
   lane_arena_rewind(&arena, stale);
   for (int i = 0; i < 20; i++) CHECK(lane_arena_alloc(&arena, 100) != NULL);
-  // A good one still is.
+  // A good checkpoint still works.
   struct lane_arena_checkpoint good = lane_arena_mark(&arena);
   for (int i = 0; i < 200; i++) memset(lane_arena_alloc(&arena, 100), 8, 100);
   lane_arena_rewind(&arena, good);
@@ -214,7 +216,7 @@ static uint64_t freed(void) {
 CHILD(leaves_a_section_that_it_is_not_in) {
   REQUIRE(lane_reader_register(&reader, "r") == 0);
   lane_reader_exit(&reader);
-  // The next section protects.
+  // The next read section protects all the same.
   lane_reader_enter(&reader);
   CHECK(lane_safepoint_free(malloc(100)) == 0);
   lane_safepoint_poll();
@@ -222,7 +224,7 @@ CHILD(leaves_a_section_that_it_is_not_in) {
   lane_reader_exit(&reader);
   lane_safepoint_poll();
   CHECK_MSG(freed() == 1, "%d", (int)freed());
-  // Also nested, and online.
+  // The same with nested sections, while the reader is online.
   lane_reader_online(&reader);
   lane_reader_enter(&reader);
   lane_reader_enter(&reader);
@@ -253,7 +255,7 @@ static void* ends_online(void* nothing) {
   lane_reader_online(&reader);
   pthread_exit(nothing);
 }
-// test_argument: how it ends.
+// test_argument: how the reader's thread ends.
 CHILD(outlives_a_reader) {
   pthread_t thread;
   REQUIRE(pthread_create(&thread, NULL, test_argument[0] == 'o' ? ends_online : ends_in_a_section,
@@ -264,7 +266,7 @@ CHILD(outlives_a_reader) {
   for (int i = 0; i < 100; i++) CHECK(lane_safepoint_free(malloc(100)) == 0);
   CHECK(lane_safepoint_wait() == 0);
   CHECK(freed() == 100);
-  // The reader may be another thread's now.
+  // Another thread may use the reader now.
   CHECK(lane_reader_unregister(&reader) == 0);
   CHECK(lane_reader_register(&reader, "again") == 0);
   lane_reader_enter(&reader);
@@ -287,7 +289,7 @@ CASE(lanemalloc_reader_whose_thread_is_gone_holds_nothing_up) {
   }
 }
 
-// Destructors of the thread's keys may read yet, in any round.
+// Destructors of the thread's keys may still read, in any round.
 static pthread_key_t late_key;
 static void reads_late(void* rounds) {
   if ((size_t)rounds == 4) lane_reader_exit(&reader);
@@ -313,7 +315,8 @@ CASE(lanemalloc_sections_of_late_destructors_last) {
   CHECK(lane_reader_unregister(&reader) == 0);
 }
 
-// A thread that ends by the system call alone is not noticed, but the line says that it is gone.
+// The library does not notice a thread that ends by the system call alone, but its line on standard
+// error says that the thread is gone.
 static void* ends_bare(void* nothing) {
   REQUIRE(lane_reader_register(&reader, "bare") == 0);
   lane_reader_enter(&reader);
@@ -340,7 +343,7 @@ CASE(lanemalloc_held_up_by_a_thread_that_is_gone_says_so) {
                                               "which registered it, is gone") == line_count());
 }
 
-// In a child of fork the numbers of threads are others.
+// In a child of fork, threads have other numbers.
 CASE(lanemalloc_section_lasts_across_a_fork) {
   REQUIRE(lane_reader_register(&reader, "main") == 0);
   lane_reader_enter(&reader);
@@ -356,7 +359,7 @@ CASE(lanemalloc_section_lasts_across_a_fork) {
   lane_reader_exit(&reader);
 }
 
-// --- Deferred frees of a heap that ends.
+// --- Deferred frees of a heap that is destroyed.
 
 CASE(lanemalloc_deferred_frees_of_a_destroyed_heap_count_at_once) {
   lane_heap* heap = lane_heap_create(NULL);

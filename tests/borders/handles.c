@@ -1,7 +1,7 @@
-// Values that are no handles, given to every function that takes a heap or a pool: each is one line
-// on standard error, the function returns as its header says, and nothing has changed. Before the
-// thread has a lane, and after hits, which are compiled in here.
-// Each child says what the library shall say, and the parent compares the two.
+// Every function that takes a heap or a pool gets values that are no handles. Each such call prints
+// one line on standard error, returns as its header says, and changes nothing. The calls come
+// before the thread has a lane, and after hits, which are compiled in here.
+// Each child prints what the library should print, and the parent compares the two.
 // Linked with the library.
 // Also linked with the static library.
 #include <lanemalloc/heap.h>
@@ -16,13 +16,13 @@
 
 enum { kSize = 48, kObjects = 40 };
 
-// Of the child. Their objects are what the frees are given.
+// The heap and the pool of the child, and the objects that its frees get.
 static lane_heap* heap;
 static lane_pool* pool;
 static void* heap_object;
 static void* pool_object;
 
-// Each by a value that is none of its handles. errno is 4711 before.
+// Each function is called with a value that is not a handle for it. errno is 4711 before the call.
 static void pool_alloc(void* bad) {
   CHECK(lane_pool_alloc((lane_pool*)bad) == NULL && errno == ENOMEM);
 }
@@ -127,14 +127,14 @@ static void heap_statistics(void* bad) {
 }
 static void heap_trim(void* bad) { CHECK(lane_heap_trim((lane_heap*)bad) == 0); }
 static void heap_destroy(void* bad) { CHECK(lane_heap_destroy((lane_heap*)bad) == 0); }
-// Null is no parent, and no mistake.
+// Null means no parent, and is no mistake.
 static void heap_parent(void* bad) {
   const struct lane_heap_options options = {.parent = (lane_heap*)bad};
   CHECK(lane_heap_create(&options) == NULL && errno == EINVAL);
 }
 
 static const struct {
-  const char* name;  // as the library says it
+  const char* name;  // as the library prints it
   void (*run)(void* bad);
 } kFunctions[] = {
     {"lane_pool_alloc", pool_alloc},
@@ -185,7 +185,7 @@ static void call(int f, void* bad) {
   kFunctions[f].run(hide(bad));
 }
 
-// --- What is no handle.
+// --- Values that are no handles.
 
 enum { kMostBad = 96 };
 static void* bad_values[kMostBad];
@@ -195,7 +195,7 @@ static void* not_a_heap[2];
 enum { kMoreBad = 2 };
 
 static void add(void* bad) { bad_values[bad_count++] = bad; }
-// Of what is somebody's handle, or an address: what lies near.
+// Adds the values that differ from base, which is a handle, in one bit.
 static void add_near(void* base) {
   for (uintptr_t bit = 1; bit != 0; bit <<= 3) add((void*)((uintptr_t)base ^ bit));
 }
@@ -208,7 +208,7 @@ static lane_heap* new_heap(const char* name) {
   const struct lane_heap_options options = {.name = name};
   return lane_heap_create(&options);
 }
-// Hits, in every thread that has a lane: it has bins of them, and labels.
+// Makes hits. If the thread has a lane, the lane then has bins and labels of the pool and the heap.
 static void use(void) {
   void* objects[kObjects];
   for (int i = 0; i < kObjects; i++) objects[i] = lane_pool_alloc(pool);
@@ -242,7 +242,8 @@ static void make_bad_values(void) {
   add_near(pool);
   add_near(heap);
 
-  // Each other's; and of those that are gone, with others at their places.
+  // Handles of the other sort; and handles of destroyed pools and heaps, with new ones at their
+  // places.
   lane_pool *gone_pool = new_pool("gone"), *next_pool;
   lane_heap *gone_heap = new_heap("gone"), *next_heap;
   lane_pool_free(gone_pool, lane_pool_alloc(gone_pool));
@@ -313,7 +314,7 @@ static void* call_first(void* f) {
   call_with_all((int)(intptr_t)f);
   return NULL;
 }
-// A thread each, which has done nothing before.
+// A new thread, which has done nothing before, calls each function.
 CHILD(all_without_a_lane) {
   start();
   for (int f = 0; f < kFunctionCount; f++) {
@@ -324,7 +325,8 @@ CHILD(all_without_a_lane) {
   check_nothing_has_changed();
 }
 
-// "FUNCTION late": the FUNCTION-th with a value of its own turn; late: after hits.
+// The argument is "FUNCTION" or "FUNCTION late". Calls the FUNCTION-th function with one of the bad
+// values, another one for each function; late: after hits.
 static void* call_one(void* unused) {
   (void)unused;
   const int f = atoi(test_argument), i = f % (bad_count + kMoreBad);
@@ -343,7 +345,7 @@ CHILD(one) {
   say("went on\n");
 }
 
-// Every place that a value can lead a hit to, from what no handle is; quiet.
+// Every place that a value can lead a hit to. No value here is a handle. Prints nothing.
 CHILD(all_places) {
   start();
   for (uintptr_t value = 0; value < 65536; value++) {
@@ -355,7 +357,7 @@ CHILD(all_places) {
     bad = hide((void*)((uintptr_t)pool_object << 16 | value));
     CHECK(lane_pool_alloc((lane_pool*)bad) == NULL &&
           lane_heap_alloc((lane_heap*)bad, kSize) == NULL);
-    // As handles are, but for the place.
+    // Like the pool's handle, but with another place.
     const uintptr_t like = ((uintptr_t)pool & ~(uintptr_t)0xFFFF) | value;
     if (like == (uintptr_t)pool) continue;
     bad = hide((void*)like);
@@ -405,7 +407,8 @@ CASE(lanemalloc_no_place_has_a_handle_by_chance) {
   CHECK_CHILD(child_succeeded() && child.err[0] == 0);
 }
 
-// A place is used again and again; the first that had it is never taken for one of the others.
+// A place is used again and again. The handle of its first user never passes for that of a later
+// one.
 CASE(lanemalloc_stale_handles_are_told_apart_from_their_heirs) {
   run("heirs", "bad_pointer=ignore", NULL);
   CHECK_CHILD(child_succeeded() && child.err[0] == 0);
@@ -421,7 +424,7 @@ CHILD(many_heirs) {
   const size_t after = status_bytes("VmRSS:");
   CHECK_MSG(after < before + ((size_t)2 << 20), "%zu KiB, then %zu", before >> 10, after >> 10);
 }
-// The places of those that were destroyed are used again, with every option.
+// The places of destroyed pools and heaps are used again, with every option.
 CASE(lanemalloc_pools_and_heaps_that_come_and_go_take_no_memory) {
   run("many_heirs", "bad_pointer=report", NULL);
   CHECK_CHILD(child_succeeded());

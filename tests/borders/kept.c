@@ -1,5 +1,6 @@
-// What a process with one thread keeps of what it has freed: little while little lives, what it
-// recycles, and nothing for long. Bounds are shares of what lives and of what was written.
+// How much freed memory a process with one thread keeps: little while little is live, the memory
+// that it uses again, and nothing for long. The bounds are shares of the live memory and of the
+// written memory.
 #include <sys/resource.h>
 
 #include "child.h"
@@ -22,7 +23,7 @@ static size_t faults(void) {
   return (size_t)usage.ru_minflt;
 }
 
-// One block of 64 to 1024 KiB is replaced by others.
+// The one live block, of 64 to 1024 KiB, is replaced by another, again and again.
 CASE(one_live_block_of_many_sizes_keeps_no_more_than_a_few) {
   const size_t least = 64 * kKiB, most = kMiB;
   free(malloc(1));
@@ -38,7 +39,7 @@ CASE(one_live_block_of_many_sizes_keeps_no_more_than_a_few) {
   CHECK_MSG(peak < before + 3 * most, "%zu KiB more", (peak - before) / kKiB);
 }
 
-// The same, where the new one is there before the old one goes.
+// The same, but the new block is allocated before the old one is freed.
 CASE(two_live_blocks_of_many_sizes_keep_no_more_than_a_few) {
   const size_t least = 64 * kKiB, most = kMiB;
   free(malloc(1));
@@ -76,8 +77,8 @@ CASE(a_block_that_grows_step_by_step_takes_little_more_than_it_has) {
   CHECK_MSG(peak < before + most + most / 2, "%zu KiB more", (peak - before) / kKiB);
 }
 
-// Twenty buffers of 5 to 25 MiB, replaced at random. What is faulted in is a small part of what is
-// written.
+// Twenty buffers of 5 to 25 MiB are replaced at random. Only a small part of the written pages is
+// faulted in.
 CASE(lanemalloc_large_buffers_that_are_replaced_are_not_faulted_in_again) {
   enum { kBuffers = 20, kRounds = 600 };
   char* buffers[kBuffers] = {0};
@@ -98,7 +99,7 @@ CASE(lanemalloc_large_buffers_that_are_replaced_are_not_faulted_in_again) {
   for (int i = 0; i < kBuffers; i++) free(buffers[i]);
 }
 
-// It goes quiet, and then frees something again.
+// The program goes quiet, and then frees something again.
 CASE(what_was_free_for_long_goes_back_at_the_next_large_free) {
   enum { kBlocks = 40 };
   char* blocks[kBlocks];
@@ -110,7 +111,7 @@ CASE(what_was_free_for_long_goes_back_at_the_next_large_free) {
     touch(blocks[i], 0, kMiB);
   }
   for (int i = 0; i < kBlocks; i++) free(blocks[i]);
-  usleep(1500 * 1000);  // the decay time, and half of it
+  usleep(1500 * 1000);  // one and a half times the decay time
   free(later);
   const size_t after = status_bytes("VmRSS:");
   CHECK_MSG(after < before + kMiB, "%zu KiB more", (after - before) / kKiB);

@@ -1,5 +1,5 @@
-// Large objects where the kernel refuses: to move them (a filter, too many mappings), or to have so
-// much of it. Also linked with the static library.
+// Large objects if the kernel refuses to move them (because of a filter, or of too many mappings)
+// or to map that much memory. Also linked with the static library.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
@@ -69,7 +69,7 @@ CASE(mremap_refused_with_EFAULT) {
   grow_and_shrink();
 }
 
-// --- As many mappings as there may be.
+// --- As many mappings as the kernel allows.
 
 static size_t most_mappings(void) {
   char text[32] = "";
@@ -79,7 +79,7 @@ static size_t most_mappings(void) {
   return strtoull(text, NULL, 10);
 }
 
-// Every second page is protected in another way: as many mappings as pages.
+// Every second page has another protection, so there are as many mappings as pages.
 static char* pages;
 static size_t page_count;
 static void make_mappings(void) {
@@ -93,13 +93,13 @@ static void make_mappings(void) {
   REQUIRE(i < page_count);
   page_count = i;
 }
-// Makes room for so many mappings more.
+// Makes room for n more mappings.
 static void drop_mappings(size_t n) {
   for (; n >= 2 && page_count >= 2; n -= 2, page_count -= 2)
     REQUIRE(mprotect(pages + (page_count - 2) * 4096, 4096, PROT_NONE) == 0);
 }
 
-// With room for 0, 2, .. mappings more: each step of a move fails in one of these rounds.
+// The rounds have room for 0, 2, .. more mappings, so each step of a move fails in one of them.
 static void grow_among_mappings(int split) {
   enum { kRounds = 12 };
   const size_t size = (size_t)4 * kMiB;
@@ -107,7 +107,7 @@ static void grow_among_mappings(int split) {
   for (int i = 0; i < kRounds; i++) {
     REQUIRE((objects[i] = malloc(size)) != NULL);
     fill(objects[i], size, (unsigned)i);
-    // Some of its pages are a mapping of their own.
+    // Some pages of the object become a mapping of their own.
     if (split)
       REQUIRE(madvise((char*)(((uintptr_t)objects[i] + kMiB) & ~(uintptr_t)4095), kMiB,
                       MADV_DONTDUMP) == 0);
@@ -135,7 +135,7 @@ CASE(a_large_object_of_several_mappings_grows_near_the_limit_of_mappings) {
   grow_among_mappings(1);
 }
 
-// --- Too much.
+// --- Requests that are too large.
 
 static void ask_for_too_much(void) {
   const size_t tib = (size_t)1 << 40;
@@ -170,7 +170,7 @@ CASE(too_much_is_refused) { ask_for_too_much(); }
 
 CHILD(asks_for_too_much) { ask_for_too_much(); }
 
-// The same where the system says that it has 4 TiB of memory.
+// The same if the system says that it has 4 TiB of memory.
 CASE(too_much_is_refused_where_there_is_much_memory) {
   pid_t pid = fork();
   REQUIRE(pid >= 0);
@@ -207,8 +207,8 @@ CASE(too_much_is_refused_where_there_is_much_memory) {
   CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
 }
 
-// --- Much of the machine's memory, one after the other. The kernel refuses a fork if one mapping
-// is larger than all of it, and neighbours are one mapping.
+// --- Large blocks, one after the other, which are much of the machine's memory. The kernel refuses
+// a fork if one mapping is larger than all memory, and neighbours are one mapping.
 
 static void* takes_most_of_the_machine(void* in_a_thread) {
   struct sysinfo machine;

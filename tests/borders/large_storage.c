@@ -1,5 +1,5 @@
-// A program with much thread-local storage: it lies on the stack of each thread, of ours too, which
-// is small.
+// A program with much thread-local storage. Such storage lies on the stack of each thread, also on
+// that of the scavenger, which is small.
 #include <pthread.h>
 #include <sched.h>
 
@@ -16,7 +16,7 @@ static void* idle(void* unused) {
   return unused;
 }
 
-// Ours is there all the same, with the ordinary policy.
+// The scavenger runs all the same, with the ordinary policy.
 CASE(lanemalloc_it_is_started_as_elsewhere) {
   REQUIRE(sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}) == 0);
   pthread_barrier_init(&both_are_there, NULL, 2);

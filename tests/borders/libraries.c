@@ -1,5 +1,5 @@
-// Libraries that come and go while others allocate, and ends of the process beside threads that
-// allocate. Also linked with the static library.
+// Libraries that come and go while other threads allocate, and processes that end while their
+// threads allocate. Also linked with the static library.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ static void stop_threads(void) {
 
 // --- dlopen, dlclose.
 
-// A file of its own, or it would be the one that is linked in.
+// The copy is a file of its own. Otherwise dlopen would return the library that is linked in.
 static char library[300];
 static void remove_library(void) { unlink(library); }
 static void copy_library(void) {
@@ -93,7 +93,7 @@ CASE(a_library_comes_and_goes_while_others_allocate) {
   stop_threads();
 }
 
-// It has a C library of its own.
+// The library has a C library of its own there.
 CASE(a_library_in_a_name_space_of_its_own) {
   copy_library();
   start_threads();

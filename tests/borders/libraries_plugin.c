@@ -1,6 +1,6 @@
 // A library that comes and goes: it allocates when it is loaded, in its fork handlers, in threads
-// that it starts, and when it is unloaded. Nobody calls it by its names, since the program has it
-// twice: once linked in, once loaded.
+// that it starts, and when it is unloaded. The program finds its functions by dlsym, since it has
+// the library twice: once linked in, once loaded.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

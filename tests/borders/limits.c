@@ -1,5 +1,5 @@
-// Limits of addresses and of locked memory that a process sets for itself: how much of them can be
-// had, and who else needs some. Also linked with the static library.
+// Limits of addresses and of locked memory that a process sets for itself: how much of them malloc
+// can use, and what else needs some. Also linked with the static library.
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/time.h>
@@ -27,14 +27,14 @@ CASE(an_idle_program_takes_few_addresses) {
     run_child_with("tells_its_addresses", getenv("LANEMALLOC_OPTIONS"));
     CHECK_CHILD(child_succeeded() && sscanf(child.out, "%zu %zu", &size[plain], &peak[plain]) == 2);
   }
-  // Where the library is linked in, there is nothing to compare with but what a program of the C
-  // library has.
+  // If the library is linked in, both runs have it. Then the figure to compare with is what a
+  // program has with the C library.
   const size_t others = size[1] < 8 * kMiB ? size[1] : 8 * kMiB;
   CHECK_MSG(size[0] <= others + 16 * kMiB, "%zu against %zu KiB", size[0] >> 10, size[1] >> 10);
   CHECK_MSG(peak[0] <= others + 32 * kMiB, "%zu against %zu KiB", peak[0] >> 10, peak[1] >> 10);
 }
 
-// --- How much can be had.
+// --- How much a program can take.
 
 // Takes objects until there are no more, touches each, and gives them back.
 static size_t take_all(size_t size) {
@@ -54,7 +54,7 @@ static size_t take_all(size_t size) {
 }
 
 static void have_nearly_all(const size_t* sizes, int count) {
-  // checked=1 keeps a bit an object, and its thread's empty slabs.
+  // checked=1 keeps a bit for each object, and the empty slabs of the object's thread.
   const char* options = getenv("LANEMALLOC_OPTIONS");
   const size_t least = options && strstr(options, "checked=1") ? 450 : 490;
   free(hide(malloc(100)));
@@ -78,7 +78,7 @@ CASE(lanemalloc_who_limits_himself_has_nearly_all_in_small_objects) {
   have_nearly_all(sizes, 3);
 }
 
-// --- Who else needs addresses.
+// --- What else needs addresses.
 
 static pthread_barrier_t all_here;
 
@@ -102,7 +102,7 @@ CASE(threads_start_under_a_limit) {
   for (int i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
 }
 
-// As a server does that limits what its guests may have, long after its start.
+// Like a server that limits, long after its start, how much its guests may have.
 CASE(a_server_limits_itself_late_and_maps_a_file_of_its_own) {
   enum { kObjects = 20000 };
   static void* objects[kObjects];
@@ -119,7 +119,7 @@ CASE(a_server_limits_itself_late_and_maps_a_file_of_its_own) {
   free(p);
 }
 
-// What was once refused, and then freed, is not kept from the program's own mappings.
+// After a refusal, memory that is freed is available to the program's own mappings.
 CASE(after_a_refusal_freed_memory_does_not_count) {
   limit_addresses((rlim_t)400 * kMiB);
   const size_t sum = take_all(1 << 20);
@@ -135,7 +135,8 @@ CASE(after_a_refusal_freed_memory_does_not_count) {
 
 // --- Metadata that cannot grow.
 
-// All of the address space but some: whoever needs more must do without, and say so.
+// The blocks take nearly all of the address space. If the library needs more for its metadata, it
+// must do without, and malloc must return null.
 CASE(without_addresses_nothing_is_lost) {
   limit_addresses((rlim_t)700 * kMiB);
   char* blocks[64];
@@ -165,13 +166,13 @@ CASE(a_limit_of_data_is_told_and_what_is_freed_serves_again) {
 CHILD(uses_memory_in_threads) {
   enum { kThreads = 8 };
   pthread_t threads[kThreads];
-  pthread_attr_t attributes;  // the stacks' size is the limit, if there is one
+  pthread_attr_t attributes;  // the size of the stacks is the limit, if there is one
   REQUIRE(pthread_attr_init(&attributes) == 0);
   pthread_barrier_init(&all_here, NULL, kThreads);
   for (int i = 0; i < kThreads; i++)
     REQUIRE(pthread_create(&threads[i], &attributes, use_memory, NULL) == 0);
   for (int i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
-  // Without a limit of the stack the kernel maps from the bottom up.
+  // If the stack has no limit, the kernel maps from the bottom up.
   void* large[64];
   for (int i = 0; i < 64; i++) {
     REQUIRE((large[i] = malloc(kMiB)) != NULL);

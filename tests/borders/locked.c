@@ -1,5 +1,5 @@
-// Memory that the program has locked: it goes back all the same, and limits of locked memory leave
-// as much as elsewhere. Also linked with the static library.
+// Memory that the program has locked goes back all the same, and limits of locked memory leave as
+// much as they do with another malloc. Also linked with the static library.
 #include <pthread.h>
 #include <sys/mman.h>
 
@@ -15,12 +15,13 @@ static void have_threads(void) {
   pthread_join(thread, NULL);
 }
 
-// Waits until no more than this is resident. A call now and then, for who gives back only then.
+// Waits until at most this much is resident. It calls free meanwhile, since a process without a
+// scavenger gives memory back only in such calls.
 static size_t wait_for_resident(size_t most) {
   size_t resident = 0;
   for (double end = seconds_now() + 10; seconds_now() < end; usleep(20000)) {
     if ((resident = status_bytes("VmRSS:")) <= most) break;
-    free(hide(malloc(700000)));  // where no scavenger runs, time passes when large memory is freed
+    free(hide(malloc(700000)));  // without a scavenger, frees of large memory look at the clock
   }
   return resident;
 }
@@ -78,8 +79,8 @@ CASE(what_mlockall_has_locked_goes_back_without_threads) {
   free(zeros);
 }
 
-// The program has locked an object, and frees it without a word; it keeps neither itself nor
-// others.
+// The program has locked objects, and frees them without unlocking them. Neither these objects nor
+// others stay resident.
 CASE(what_mlock_has_locked_keeps_nothing) {
   have_threads();
   const size_t before = status_bytes("VmRSS:");
@@ -104,7 +105,7 @@ CHILD(locks_itself) {
   free(p);
 }
 
-// Nobody's process, with as much as systems grant by default.
+// A process of the user nobody, with the limit that systems grant by default.
 CASE(mlockall_under_the_usual_limit) {
   if (geteuid() != 0) SKIP("only root becomes somebody else");
   memset(&child, 0, offsetof(struct Child, out));

@@ -1,5 +1,5 @@
-// Threads at the limit of the address space: requests are refused, and whoever waits for memory
-// never waits for itself.
+// Threads at the limit of the address space: requests are refused, and a thread that waits for
+// memory never waits for itself.
 #include <pthread.h>
 #include <sys/resource.h>
 
@@ -10,7 +10,7 @@ enum { kThreads = 8, kRounds = 6, kHeld = 8000, kPlaces = 64 };
 
 static unsigned refused;
 static pthread_barrier_t start;
-// So that threads free what others have allocated.
+// Threads exchange objects here, so that they free objects of other threads.
 static void* places[kPlaces];
 
 static unsigned next(unsigned* seed) { return (*seed = *seed * 1664525 + 1013904223) >> 8; }
@@ -19,7 +19,7 @@ static void exchange(void* mine, unsigned i) {
   free(__atomic_exchange_n(&places[i % kPlaces], mine, __ATOMIC_ACQ_REL));
 }
 
-// Allocates until nothing is left, checks, frees half of it in an order of its own, and so on.
+// Allocates until no memory is left, checks the objects, frees a random half of them, and so on.
 static void* takes_all(void* argument) {
   unsigned seed = (unsigned)(uintptr_t)argument;
   static __thread struct {
@@ -62,7 +62,7 @@ CHILD(threads_take_all) {
   for (int i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
   CHECK(refused != 0);
   for (unsigned i = 0; i < kPlaces; i++) exchange(NULL, i);
-  // What was freed can be had again.
+  // The freed memory is available again.
   void* more = malloc(1 << 20);
   CHECK(more != NULL);
   free(more);

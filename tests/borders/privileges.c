@@ -1,5 +1,5 @@
-// What returns memory is a thread of the program like its others: it follows setuid, it is gone
-// when the last of them is, and it is not there where the kernel is to see one thread. A system
+// The scavenger is a thread of the program like the other threads: it follows setuid, it is gone
+// when the last of them is, and it does not exist when the kernel must see one thread. A system
 // call that is refused for a while does not end it.
 #include <grp.h>
 #include <linux/audit.h>
@@ -42,7 +42,7 @@ static void burst(void) {
   for (int i = 0; i < kPieces; i++) REQUIRE(pieces[i] = memset(malloc(kPiece), 1, kPiece));
   for (int i = 0; i < kPieces; i++) free(pieces[i]);
 }
-// Whether resident memory comes down to so many bytes, in a time that is no bound on speed.
+// True if resident memory falls to this many bytes. The time limit is no bound on speed.
 static int comes_down_to(size_t bytes) {
   for (int i = 0; i < 100; i++) {
     if (status_bytes("VmRSS:") <= bytes) return 1;
@@ -51,7 +51,7 @@ static int comes_down_to(size_t bytes) {
   return 0;
 }
 
-// Adds up what look says of the status file of each thread.
+// Calls look with the status file of each thread. for_each_thread returns the sum of the results.
 static int look_at_status(pid_t task, const void* look) {
   char path[64];
   snprintf(path, sizeof path, "/proc/self/task/%d/status", task);
@@ -64,7 +64,7 @@ static int look_at_status(pid_t task, const void* look) {
 static int for_each_thread(int (*look)(FILE* status)) {
   return for_each_task(look_at_status, &look);
 }
-// Whether it has a user or group of before, or a capability.
+// True if the thread has a user or group from before, or a capability.
 static int is_privileged(FILE* status) {
   char line[512];
   int found = 0;
@@ -106,7 +106,7 @@ CASE(nor_once_the_process_is_alone_and_gives_them_up_by_itself) {
   burst();
   end_idle(other);
   burst();
-  // The kernel's own call, as a program with one thread may do it: it speaks of the calling thread
+  // The raw system call, which a program with one thread may use: it changes the calling thread
   // only.
   REQUIRE(syscall(SYS_setresgid, kNobody, kNobody, kNobody) == 0);
   REQUIRE(syscall(SYS_setresuid, kNobody, kNobody, kNobody) == 0);
@@ -116,7 +116,7 @@ CASE(nor_once_the_process_is_alone_and_gives_them_up_by_itself) {
   CHECK(for_each_thread(is_privileged) == 0);
 }
 
-// The C library's join returns just before the kernel has done with the thread.
+// The C library's join returns just before the kernel is done with the thread.
 static int until_alone(int (*run)(void)) {
   for (int i = 0; i < 1000; i++) {
     if (run() == 0) return 0;
@@ -164,7 +164,7 @@ CASE(setns_once_all_threads_are_joined) {
   pthread_t other = start_idle();
   burst();
   end_idle(other);
-  // Into the name space of a child, which is one below.
+  // Moves into the name space of a child, which is one level below.
   int told[2], go[2];
   REQUIRE(pipe(told) == 0 && pipe(go) == 0);
   pid_t pid = fork();
@@ -215,7 +215,7 @@ CASE(memory_comes_back_after_vfork_and_exec) {
   end_idle(other);
 }
 
-// As nobody, for whom limits hold.
+// Becomes the user nobody, since limits do not hold for root.
 static void become_nobody(void) {
   need_root();
   REQUIRE(setgid(kNobody) == 0 && setuid(kNobody) == 0);
@@ -237,7 +237,7 @@ CASE(memory_comes_back_after_threads_were_refused_for_a_moment) {
   CHECK_MSG(comes_down_to(20 * kMiB), "%zu bytes stay", status_bytes("VmRSS:"));
   end_idle(other);
 }
-// Refused from before the first thread.
+// Threads are refused from before the first one starts.
 CASE(memory_comes_back_where_the_first_thread_was_refused) {
   become_nobody();
   struct rlimit limit, none = {1, 1};
@@ -253,8 +253,8 @@ CASE(memory_comes_back_where_the_first_thread_was_refused) {
   end_idle(other);
 }
 
-// It may run wherever the process may, as an ordinary thread: not where, and not as, the thread
-// that happened to start it.
+// The scavenger may run on every CPU that the process may use, as an ordinary thread. It inherits
+// neither the CPUs nor the policy of the thread that happened to start it.
 static int is_bound(FILE* status) {
   char line[512];
   while (fgets(line, sizeof line, status))
@@ -279,14 +279,14 @@ CASE(lanemalloc_affinity_and_policy_are_not_those_of_whoever_started_it) {
   REQUIRE(pthread_create(&binder, NULL, bind_and_start, &other) == 0);
   REQUIRE(pthread_join(binder, NULL) == 0);
   burst();
-  // The idle thread inherits both; ours does not.
+  // The idle thread inherits both; the scavenger does not.
   CHECK(for_each_thread(is_bound) == 1);
   CHECK(threads_with_policy(SCHED_FIFO) <= 1);
   end_idle(other);
 }
 
-// The first thread is started by one that has a policy of its own: ours is started just before, and
-// has the ordinary one.
+// The main thread has a policy of its own, and starts the first other thread. The scavenger starts
+// just before that, and has the ordinary policy.
 CASE(lanemalloc_policy_is_not_that_of_the_main_thread) {
   REQUIRE(sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}) == 0);
   const pthread_t other = start_idle();
@@ -296,7 +296,7 @@ CASE(lanemalloc_policy_is_not_that_of_the_main_thread) {
   end_idle(other);
 }
 
-// Of a filter that knows only what the C library calls for a program by itself.
+// Like a filter that knows only the calls that the C library makes for a program by itself.
 static void forbid_what_the_c_library_does_not_call(void) {
 #define FORBID(name)                                     \
   BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), \

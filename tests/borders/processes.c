@@ -1,4 +1,4 @@
-// Processes and threads that begin in ways of their own: children without fork handlers, daemons,
+// Processes and threads that begin in unusual ways: children without fork handlers, daemons,
 // spawned programs, name spaces, threads of other libraries; and what they do with their stacks,
 // their limits and their tracers.
 #include <linux/seccomp.h>
@@ -23,7 +23,7 @@ void plugin_calls_in_child(void (*call)(void));
 
 enum { kObjects = 64 };
 
-// Objects of one size that are nobody else's while they are in use.
+// Takes objects of one size. No other thread gets them while they are in use.
 static void turn_over(unsigned seed, int rounds) {
   unsigned* objects[kObjects];
   for (int round = 0; round < rounds; round++) {
@@ -87,12 +87,12 @@ static void fork_and_use(void) {
   wait_for(pid);
 }
 
-// --- Children by which no fork handlers run. Their one thread has another number than it had.
+// --- Children for which no fork handlers run. Their one thread has a new number.
 
 static unsigned char stack[1 << 18] __attribute__((aligned(64)));
 
-// Idle for long, as the main thread of a server is, while what returns memory looks after it; then
-// busy beside others.
+// The thread is idle for long, as the main thread of a server is, while the scavenger looks after
+// its lane. Then it is busy beside other threads.
 static int starts_threads(void* for_long) {
   pthread_t idler = start(idles, 0), workers[2];
   usleep(for_long ? 4000000 : 100000);
@@ -141,14 +141,14 @@ CASE(fork_into_a_pid_name_space) {
       use_memory();
       _exit(test_failures != 0);
     }
-    if (pid < 0 && i == 1) break;  // its first process is over, and it with it
+    if (pid < 0 && i == 1) break;  // the name space ended with its first process
     wait_for(pid);
   }
   __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
   join(idler);
 }
 
-// --- Threads that end without a word are not waited for.
+// --- No thread waits for threads that end without notice.
 
 static void* ends_by_system_call(void* late) {
   use_memory();
@@ -183,9 +183,9 @@ CASE(alone_again_after_a_thread_by_the_system_call) {
   CHECK(comes_to_be_alone());
 }
 
-// --- Several threads at once, again and again, each soon gone.
+// --- Several threads at once, again and again, which soon end.
 
-// Starts n, and returns how many threads there are while they all live.
+// Starts n threads, and returns how many threads the process has while all of them live.
 static int threads_in_a_burst(int n) {
   pthread_t some[8];
   REQUIRE(n <= 8);
@@ -204,7 +204,7 @@ CASE(lanemalloc_short_bursts_of_threads_get_none_of_ours_each_time) {
   CHECK_MSG(with_ours < kBursts / 2, "in %d of %d bursts", with_ours, kBursts);
   CHECK_MSG(threads_in_a_burst(kAtOnceHere + 1) == 1 + kAtOnceHere + 1 + 1,
             "more at once are not looked after");
-  // Such as stay are looked after when the next one starts or ends.
+  // Threads that stay get a scavenger when the next thread starts or ends.
   for (int i = 0; i < kBursts; i++) threads_in_a_burst(kAtOnceHere);
   __atomic_store_n(&stop, 0, __ATOMIC_RELEASE);
   pthread_t some[kAtOnceHere];
@@ -220,7 +220,7 @@ CASE(lanemalloc_short_bursts_of_threads_get_none_of_ours_each_time) {
 // --- As many threads as the limit allows.
 
 CASE(as_many_threads_as_there_may_be) {
-  const unsigned user = 600000 + (unsigned)getpid();  // whom no other process belongs to
+  const unsigned user = 600000 + (unsigned)getpid();  // a user with no other process
   if (geteuid() != 0) SKIP("setuid needs root");
   REQUIRE(setgid(user) == 0 && setuid(user) == 0);
   struct rlimit limit = {4, 4};
@@ -236,7 +236,7 @@ CASE(as_many_threads_as_there_may_be) {
   }
 }
 
-// --- Another library's pthread_create, and its fork handlers.
+// --- The pthread_create and the fork handlers of another library.
 
 static void starts_a_helper(void) {
   const int before = plugin_helpers(), created = plugin_created();
@@ -289,8 +289,8 @@ CASE(a_fork_handler_starts_a_thread_while_others_start_and_end) {
   join(other);
 }
 
-// Who was inside is not there, and must not be waited for. With one lane for all somebody nearly
-// always is.
+// A thread that was inside a lane does not exist in the child, so the child must not wait for it.
+// With one lane for all, a thread is nearly always inside.
 static void use_memory_in_child(void) { turn_over(7, 3); }
 static void fork_beside_workers(void) {
   plugin_calls_in_child(use_memory_in_child);
@@ -367,7 +367,7 @@ CASE(a_daemon_of_a_threaded_process_starts_threads) {
   join(worker);
 }
 
-// --- Threads that pthread_create does not start, and one that is there before main.
+// --- Threads that pthread_create does not start, and one that starts before main.
 
 static int runs_c11(void* unused) {
   (void)unused;
@@ -450,7 +450,7 @@ CASE(coroutines_allocate_on_stacks_of_their_own_in_several_threads) {
     coroutines[i].uc_link = &scheduler;
     makecontext(&coroutines[i], (void (*)(void))coroutine, 1, i);
   }
-  // Each goes on in another thread than before: 50 times, and once more to its end.
+  // Each coroutine goes on in another thread than before: 50 times, and once more to its end.
   for (int i = 0; i < 51; i++) {
     if (i % 2)
       join(start(resumes_all, 0));
@@ -491,7 +491,7 @@ CASE(lanemalloc_handlers_on_a_stack_of_their_own_allocate) {
   CHECK(signals_seen > 0);
 }
 
-// Ended by another thread at any instruction. What it had is lost at most.
+// Another thread may end this one at any instruction. At most what the thread had is lost.
 static void* may_end_anywhere(void* unused) {
   pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
   for (;;) free(malloc(100));
@@ -508,7 +508,7 @@ CASE(lanemalloc_asynchronous_cancellation_in_malloc) {
   use_memory();
 }
 
-// --- Limits, and a process that may hardly ask for anything.
+// --- Limits, and a process that may make hardly any system call.
 
 static void on_cpu_time(int number) {
   (void)number;
@@ -540,8 +540,8 @@ CASE(lanemalloc_takes_two_keys) {
   CHECK_MSG(n == PTHREAD_KEYS_MAX - 2, "%d keys of %d are left", n, PTHREAD_KEYS_MAX);
 }
 
-// What a process may set for itself. PR_SET_DUMPABLE takes its own files in /proc from it, where it
-// is nobody.
+// Settings that a process may make for itself. If the process runs as nobody, PR_SET_DUMPABLE
+// takes from it its own files in /proc.
 CASE(what_prctl_sets_changes_nothing) {
   const unsigned long settings[][2] = {{PR_SET_NO_NEW_PRIVS, 1},    {PR_SET_DUMPABLE, 0},
                                        {PR_SET_THP_DISABLE, 1},     {PR_SET_TIMERSLACK, 1},
@@ -597,8 +597,8 @@ CASE(threads_are_moved_from_cpu_to_cpu) {
 
 // --- A tracer.
 
-// Stops each thread, has it go on instruction by instruction for a while, and lets it go: it gets
-// on meanwhile.
+// step_through stops a thread, makes it go on instruction by instruction for a while, and lets it
+// go. The thread must make progress meanwhile.
 static int* progress;
 static void* counts(void* seed) {
   for (;;) {

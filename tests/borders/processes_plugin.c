@@ -1,5 +1,5 @@
-// A library that is there before the allocator: another one's pthread_create, and fork handlers
-// that start threads.
+// A library that is loaded before the allocator. It has a pthread_create of its own, and a fork
+// handler that may start threads.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,12 +10,12 @@ static int created, helpers;
 static int wanted;
 static void (*in_child)(void);
 
-// How many calls came through here, and how many of them were for its helpers.
+// The number of pthread_create calls that came through here, and the number of helpers that ran.
 int plugin_created(void) { return __atomic_load_n(&created, __ATOMIC_SEQ_CST); }
 int plugin_helpers(void) { return __atomic_load_n(&helpers, __ATOMIC_SEQ_CST); }
-// The next call starts a helper first, as libraries do that watch threads.
+// The next pthread_create starts a helper first, as libraries that watch threads do.
 void plugin_wants_a_helper(void) { wanted = 1; }
-// Called by its fork handler in the child.
+// The fork handler calls this function in the child.
 void plugin_calls_in_child(void (*call)(void)) { in_child = call; }
 
 static void* help(void* unused) {
@@ -24,7 +24,7 @@ static void* help(void* unused) {
   return unused;
 }
 
-// By its name, as any function of the library would call it.
+// Calls pthread_create by its name, as any function of the library would.
 __attribute__((noinline)) static void start_helper(void) {
   pthread_t helper;
   if (pthread_create(&helper, NULL, help, NULL) != 0 || pthread_join(helper, NULL) != 0) abort();

@@ -1,9 +1,9 @@
-// Each system call that the allocator makes is refused, one at a time: by EPERM, as filters do, and
-// by ENOSYS, as old kernels do; from before the program starts, and while it runs, works and
-// sleeps. It answers as the C library would: null at the worst, and never a crash, a hang or an
-// object that is damaged.
-// Which calls: those of docs/system-calls.md, which run.sh makes system_calls.h of. So a row there
-// is tested here.
+// Each system call that the allocator makes is refused, one at a time: with EPERM, as by filters,
+// and with ENOSYS, as by old kernels; from before the program starts, and while the program runs,
+// works and sleeps. The allocator answers as the C library would: with null at worst, and never
+// with a crash, a hang or a damaged object.
+// The calls are those of docs/system-calls.md; run.sh makes system_calls.h from that page. So each
+// row there is tested here.
 #include <linux/filter.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
@@ -17,9 +17,9 @@
 
 #include "child.h"
 
-// CALL(mmap): the call. WITH(futex, FUTEX_WAKE_PRIVATE): only where an argument has this value.
-// NEEDED(mprotect, start): no program can be refused this, whose malloc it ever uses; `later`:
-// neither while it runs.
+// CALL(mmap): every such call. WITH(futex, FUTEX_WAKE_PRIVATE): only if an argument has this value.
+// NEEDED(mprotect, start): no program survives this refusal from its start, with any malloc;
+// `later`: nor while it runs.
 struct Call {
   const char* name;
   long number;
@@ -60,7 +60,7 @@ static int is_needed(const struct Call* call, const char* when) {
   return 0;
 }
 
-// Which argument a value belongs to.
+// The number of the argument that the value belongs to.
 static int place_of(const char* value_name) {
   static const struct {
     const char* prefix;
@@ -91,7 +91,8 @@ static int refuse(const struct Call* call, int error) {
   return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program);
 }
 
-// Objects of all sizes, checked and exchanged; of large ones the ends. Null is an answer.
+// Objects of all sizes are checked and replaced; of large objects only the ends are checked. Null
+// is a valid answer.
 enum { kObjects = 64, kEnds = 2000 };
 static void mark(unsigned char* object, size_t size, unsigned seed) {
   const size_t some = size < kEnds ? size : kEnds;
@@ -155,7 +156,7 @@ static void work_in_threads(void) {
   work(&mine);
   for (int i = 0; i < started; i++) REQUIRE(pthread_join(threads[i], NULL) == 0);
 }
-// Works, leaves memory to the thread that returns it, sleeps while that comes by, and works again.
+// Works, leaves memory to the scavenger, sleeps while the scavenger makes a pass, and works again.
 static void* work_and_rest(void* seed) {
   work(seed);
   usleep(100000);
@@ -185,8 +186,8 @@ static void work_all(void) {
   if (rests) REQUIRE(pthread_join(thread, NULL) == 0);
   work_in_threads();
 }
-// What it says and writes may be lost; that it is asked to must not end it. By another malloc than
-// ours there is nothing to ask.
+// Asks the library for messages and files. Their text may be lost, but the request must not end the
+// program. Another malloc than ours has no such functions.
 static void ask_all(void) {
   int (*set)(const char*, const char*) =
       (int (*)(const char*, const char*))dlsym(RTLD_DEFAULT, "lane_set");
@@ -194,7 +195,7 @@ static void ask_all(void) {
       (int (*)(const char*, const char*))dlsym(RTLD_DEFAULT, "lane_profile");
   if (!set || !profile) return;
   if (set("stats", "signal:USR2") == 0)
-    pthread_kill(pthread_self(), SIGUSR2);  // kill() of a refused getpid() would go to everybody
+    pthread_kill(pthread_self(), SIGUSR2);  // if getpid() is refused, kill() hits all processes
   set("stats", "none");
   set("lanes", "percpu");
   work_in_threads();
@@ -213,7 +214,7 @@ static void parse(const char* argument) {
   later_call = kCalls[index];
 }
 
-// Null is an answer only where memory cannot be mapped.
+// Null is a valid answer only if memory cannot be mapped.
 static void require_memory(void) {
   for (unsigned size = 16; size < (32u << 20); size *= 8) {
     void* object = hide(malloc(hide_size(size)));
@@ -224,7 +225,7 @@ static void require_memory(void) {
 
 CHILD(works_while_it_is_refused) {
   work_in_threads();
-  // Others work on while the filter comes.
+  // Another thread works on while the filter comes into force.
   pthread_t thread;
   unsigned seed = 3;
   REQUIRE(pthread_create(&thread, NULL, work_and_rest, &seed) == 0);
@@ -252,7 +253,7 @@ CHILD(refuses_and_runs) {
 static void run_refused(const char* name, int index, int error) {
   static char argument[64], options[256];
   const char* lanes = getenv("LANEMALLOC_OPTIONS");
-  // The thread that returns memory comes by often.
+  // The scavenger makes passes often.
   snprintf(options, sizeof options, "%s%sdecay_ms=40,stats=exit,stats_file=%s/figures.%%p",
            lanes ? lanes : "", lanes ? "," : "", getenv("CHECK_WORK"));
   snprintf(argument, sizeof argument, "%d:%d", index, error);
@@ -283,7 +284,7 @@ CASE(each_system_call_while_it_works_as_by_an_old_kernel) {
   each("works_while_it_is_refused", "later", ENOSYS);
 }
 
-// What a thread frees, and then sleeps, goes back to the system all the same.
+// A thread frees memory and then sleeps. The memory goes back to the system all the same.
 static size_t resident(int statm) {
   char text[128];
   const ssize_t n = pread(statm, text, sizeof text - 1, 0);
@@ -350,8 +351,8 @@ CASE(lanemalloc_memory_comes_back_all_the_same) {
   REQUIRE(found == kSomeCount);
 }
 
-// What is left out above is left out for good reason: the C library's own malloc does not help
-// there.
+// The calls that are left out above are left out for good reason: the program fails without them
+// under the C library's own malloc too.
 CASE(what_nobody_can_be_refused) {
   if (syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &(unsigned){SECCOMP_RET_ERRNO}) != 0)
     SKIP("no seccomp filters here");

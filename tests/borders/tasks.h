@@ -4,7 +4,7 @@
 
 #include <dirent.h>
 
-// Adds up what visit says of each thread, by its number.
+// Calls visit with the number of each thread, and returns the sum of the results.
 UNUSED static int for_each_task(int (*visit)(pid_t task, const void* argument),
                                 const void* argument) {
   int n = 0;

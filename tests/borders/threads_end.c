@@ -1,4 +1,4 @@
-// Threads end in every way there is, and what they had comes back; nobody reads memory that went
+// Threads end in every way there is. What they had comes back, and no thread reads memory that went
 // with them.
 #include <pthread.h>
 #include <setjmp.h>
@@ -16,8 +16,8 @@ static void allocate_some(void) {
   for (int i = 0; i < 100; i++) free(objects[i]);
 }
 
-// The scavenger does a pass each quarter of a second while there is something to do: some of them,
-// whatever becomes of what ended.
+// The scavenger makes a pass each quarter of a second while it has something to do. This makes work
+// for some passes, whatever the threads that ended have left.
 static void let_passes_go_by(void) {
   void* objects[64];
   for (int round = 0; round < 12; round++) {
@@ -33,7 +33,7 @@ static void* idle(void* unused) {
   while (!__atomic_load_n(&stop_idling, __ATOMIC_ACQUIRE)) usleep(1000);
   return unused;
 }
-// Another thread, so that memory is returned while the program is idle.
+// Starts another thread, so that the scavenger returns memory while the program is idle.
 static pthread_t start_idle(void) {
   pthread_t thread;
   REQUIRE(pthread_create(&thread, NULL, idle, NULL) == 0);
@@ -44,8 +44,8 @@ static void end_idle(pthread_t thread) {
   REQUIRE(pthread_join(thread, NULL) == 0);
 }
 
-// --- Detached, and never allocated. As stacks are evicted from the C library's cache, it frees in
-// a thread that is past its end.
+// --- Detached threads that never allocate. When the C library evicts stacks from its cache, it
+// frees in a thread that is past its end.
 
 static int ended;
 static void* end_at_once(void* unused) {
@@ -89,14 +89,14 @@ CASE(first_malloc_in_the_last_rounds_of_key_destructors) {
   end_idle(other);
 }
 
-// --- By the system call, its stack unmapped afterwards.
+// --- A thread ends by the system call, and its stack is unmapped afterwards.
 
 static void* end_by_system_call(void* unused) {
   allocate_some();
   syscall(SYS_exit, 0);
   return unused;
 }
-// In a mapping of its own, which is gone when the thread is.
+// The stack is a mapping of its own, which is gone when the thread is gone.
 static void run_on_own_stack(void* (*run)(void*)) {
   const size_t size = 256 << 10;
   pthread_attr_t attributes;
@@ -123,8 +123,7 @@ CASE(ended_by_the_system_call_and_unmapped) {
   end_idle(other);
 }
 
-// What such threads had is not lost: without that each of them would cost a lane and what lies in
-// it.
+// What such threads had is not lost. Otherwise each of them would cost a lane and what lies in it.
 static void* burst_and_end_by_system_call(void* unused) {
   enum { kObjects = 1000 };
   static void* objects[kObjects];
@@ -155,7 +154,7 @@ static void leave(int signal) {
   (void)signal;
   if (in_loop) siglongjmp(out, 1);
 }
-// What is being freed is nobody's already.
+// Takes the object out of its place before it is freed: after a jump, it must not be freed again.
 static void* take_out(void* volatile* object) {
   void* taken = *object;
   *object = NULL;
@@ -165,8 +164,8 @@ static void small_step(void* volatile* object, unsigned i) {
   free(take_out(object));
   *object = malloc(i * 7 % 400);
 }
-// Of every kind, so that every lock is taken: slabs of all classes, runs that come and go, what
-// another thread is to get.
+// Steps of every sort, so that every lock is taken: slabs of all size classes, runs that come and
+// go, objects that another thread will get.
 static void* left_to_others[64];
 static size_t largest = 1200000;
 static void any_step(void* volatile* object, unsigned i) {
@@ -184,7 +183,7 @@ static void any_step(void* volatile* object, unsigned i) {
   if (i % 61 == 0) malloc_trim(0);
 }
 static void (*step)(void* volatile* object, unsigned i);
-static int goes_on;  // after the jump, instead of ending
+static int goes_on;  // after the jump the thread works on instead of ending
 enum { kTornObjects = 64 };
 static void* torn_off(void* given) {
   void* volatile* objects = (void* volatile*)given;
@@ -204,7 +203,7 @@ static void* torn_off(void* given) {
   }
   return NULL;
 }
-// What such a thread had is freed when it is gone, but the one that it was at.
+// The objects of such a thread are freed when it is gone, except the one that it was working on.
 static void tear_off(int n, int seed) {
   for (int i = 0; i < n; i++) {
     pthread_t thread;
@@ -242,7 +241,8 @@ CASE(lanemalloc_a_handler_leaves_malloc_by_siglongjmp_and_the_thread_ends) {
   end_idle(other);
 }
 
-// The same anywhere in the allocator, while others work there: they go on, and so does the thread.
+// The same anywhere in the allocator, while other threads work there. They go on, and in one case
+// the thread that was torn off goes on too.
 static int stop_working;
 static void* work(void* seed) {
   void* volatile objects[64] = {NULL};
@@ -273,8 +273,8 @@ CASE(lanemalloc_handlers_leave_every_function_by_siglongjmp_and_the_threads_go_o
   tear_off_beside_others();
 }
 
-// What was held comes back: without that a lock that was held would keep all that is free from then
-// on.
+// What such threads held comes back. Otherwise a lock that stays held would keep all memory that is
+// free from then on.
 CASE(lanemalloc_what_torn_off_threads_had_comes_back) {
   watch_signal();
   step = any_step;
@@ -285,12 +285,12 @@ CASE(lanemalloc_what_torn_off_threads_had_comes_back) {
   const size_t before = resident();
   for (int round = 0; round < 6; round++) tear_off(20, round);
   let_passes_go_by();
-  // Each may lose the object that it was at, and now and then what a bin held.
+  // Each thread may lose the object that it was working on, and now and then what a bin held.
   CHECK_MSG(resident() < before + (32 << 20), "%zu, then %zu", before, resident());
   end_idle(other);
 }
 
-// --- And the usual ways.
+// --- The usual ways to end.
 
 static void* by_exit(void* unused) {
   allocate_some();

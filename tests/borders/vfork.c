@@ -1,4 +1,4 @@
-// Children that have the parent's memory: vfork, and clone without memory of its own. Whatever they
+// Children that share the parent's memory: by vfork, and by clone with CLONE_VM. Whatever they
 // allocate and free, the parent's heap is whole afterwards.
 // Also linked with the static library.
 #include <pthread.h>
@@ -11,7 +11,7 @@
 
 enum { kObjects = 400, kKept = 64 };
 
-// What children have left behind; nobody's but the parent's now.
+// Objects that children have left behind. They belong to the parent alone now.
 static struct {
   unsigned char* at;
   size_t size;
@@ -20,8 +20,8 @@ static struct {
 
 static size_t size_of(unsigned i) { return i % 50 == 49 ? 300000 : (size_t)16 << i % 9; }
 
-// Objects of one size, as others take and give back at the same time: each is nobody else's
-// meanwhile.
+// Takes and gives back objects of one size, as other threads do at the same time. No other thread
+// gets such an object meanwhile.
 static int hit(int rounds) {
   uintptr_t* objects[8];
   for (int round = 0; round < rounds; round++) {
@@ -37,7 +37,7 @@ static int hit(int rounds) {
   return 1;
 }
 
-// As a child that prepares an exec does, with more of it.
+// Does what a child does that prepares an exec, and more of it.
 static void work(unsigned seed) {
   unsigned char* objects[kObjects];
   if (!hit(1500)) _exit(14);
@@ -72,7 +72,7 @@ static void* keeps_busy(void* unused) {
   return unused;
 }
 
-// With threads, so that parent and child are on different CPUs and lanes are entered by the CPU.
+// Runs beside threads, so that parent and child are on different CPUs and lanes are entered by CPU.
 static void beside_threads(void (*run)(unsigned)) {
   pthread_t threads[3];
   for (int i = 0; i < 3; i++) REQUIRE(pthread_create(&threads[i], NULL, keeps_busy, NULL) == 0);
@@ -98,7 +98,7 @@ static void by_vfork(unsigned seed) {
 }
 CASE(a_child_by_vfork_allocates_and_frees) { beside_threads(by_vfork); }
 
-// The child is on another CPU than the parent was last.
+// The child runs on another CPU than the parent did last.
 static void by_vfork_elsewhere(unsigned seed) {
   cpu_set_t before, other;
   REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
@@ -185,7 +185,7 @@ static void by_vfork_with_signals(unsigned seed) {
   const pid_t pid = vfork();
   if (pid == 0) {
     kill(getpid(), SIGUSR1);
-    kill(getppid(), SIGUSR1);  // reaches it when it goes on
+    kill(getppid(), SIGUSR1);  // reaches the parent when it goes on
     work(seed);
     _exit(0);
   }
@@ -197,7 +197,7 @@ CASE(signals_in_parent_and_child) {
   CHECK(signals >= 40);
 }
 
-// Errors are told as the C library does.
+// Errors are reported as by the C library.
 CASE(vfork_that_is_refused) {
   struct rlimit none = {0, 0};
   if (getuid() == 0 && setuid(65534) != 0) SKIP("cannot become nobody");

@@ -1,5 +1,5 @@
-// Shared by the bounds programs: bursts of objects held together by links in themselves, so that
-// the test needs no memory of its own, and waiting for the resident size to fall.
+// Shared by the bounds programs: bursts of objects that are linked through their own memory, so
+// that the test needs no other memory; and waits until the resident size falls.
 // Used by: tests/bounds/*.cpp.
 #pragma once
 
@@ -8,13 +8,13 @@
 namespace bounds {
 using namespace stress;
 
-// How long a program has to wait for its memory to go back. "Ten seconds" is the promise; the rest
-// is for a machine that is busy.
+// How long a program waits for its memory to go back. The promise is "ten seconds"; the rest is for
+// a machine that is busy.
 constexpr double kPatience = 12;
 
-// Lanes belong to CPUs. Then a thread that is stopped inside sends others to overflow lanes, at
-// most one for each thread, and what a thread allocated on one CPU and frees on another is on its
-// way for a while.
+// True if lanes belong to CPUs. Then a thread that is stopped inside its lane sends others to
+// overflow lanes, at most one for each thread. And an object that a thread allocated on one CPU and
+// frees on another is on its way for a while.
 inline bool lanes_by_cpu() {
   const char* options = getenv("LANEMALLOC_OPTIONS");
   return options != nullptr && strstr(options, "lanes=percpu") != nullptr;
@@ -65,7 +65,7 @@ inline size_t wait_for_resident_below(size_t limit, double* seconds = nullptr) {
   return size;
 }
 
-// Threads that meet at points of the program and otherwise sleep.
+// Lets threads meet at points of the program. Threads that wait here sleep.
 class Barrier {
  public:
   explicit Barrier(unsigned threads) { pthread_barrier_init(&barrier_, nullptr, threads); }

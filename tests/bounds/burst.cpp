@@ -1,7 +1,7 @@
-// A burst of 1 GiB is allocated and freed; then nobody calls the allocator. Within ten seconds less
-// than a tenth of the peak may be resident, whoever allocated, whoever freed, and whoever sleeps. A
-// process with one thread, which has nobody to do that, gives memory back from its own frees and
-// starts no thread.
+// A burst of 1 GiB is allocated and freed; then no thread calls the allocator. Within ten seconds
+// less than a tenth of the peak may be resident, whichever thread allocated, freed or sleeps. A
+// process with one thread, which has no scavenger, gives memory back from its own frees and starts
+// no thread.
 // Run by: tests/bounds/run.sh. LANEMALLOC_OPTIONS=decay_ms=-1 must make the first group fail
 // (run.sh --self-test).
 #include <dirent.h>
@@ -34,7 +34,7 @@ void judge(size_t peak) {
 
 enum class FreedBy { kOwner, kNeighbour, kOwnerThenExit };
 
-// Eight threads take part, then sleep (or are gone); the main thread only looks on.
+// Eight threads take part, then sleep or end; the main thread only looks on.
 void threads_burst(Kind kind, FreedBy freed_by) {
   Barrier full(kThreads + 1), measured(kThreads + 1), freed(kThreads + 1), end(kThreads + 1);
   static Burst bursts[kThreads];
@@ -62,8 +62,8 @@ void threads_burst(Kind kind, FreedBy freed_by) {
       });
 }
 
-// The main thread does all and sleeps; eight others sleep too, each with a lane and a few live
-// objects.
+// The main thread allocates and frees all, and sleeps; eight others sleep too, each with a lane and
+// a few live objects.
 void main_burst(Kind kind) {
   Barrier ready(kThreads + 1), end(kThreads + 1);
   run_threads(
@@ -87,7 +87,7 @@ void main_burst(Kind kind) {
       });
 }
 
-// All is allocated by a thread that then sleeps in a read, and freed by the main thread.
+// A thread allocates all and then sleeps in a read; the main thread frees all.
 void sleeping_owner(Kind kind) {
   int ends[2];
   EXPECT(pipe(ends) == 0, "pipe: %s", strerror(errno));

@@ -1,6 +1,6 @@
-// What the allocator itself costs, and what stays when a program changes: small programs, threads
-// with a few objects, forked children, sizes that shift from phase to phase, a limited address
-// space.
+// The memory that the allocator itself costs, and the memory that stays when a program changes:
+// small programs, threads with a few objects, forked children, sizes that shift from phase to
+// phase, a limited address space.
 // Run by: tests/bounds/run.sh.
 #include <sys/resource.h>
 
@@ -13,8 +13,7 @@ extern char** environ;
 namespace {
 using namespace bounds;
 
-// ---- a program that allocates little
-// -------------------------------------------------------------------------------------------------
+// --- A program that allocates little.
 size_t little_program() {
   static Owned objects[1000];
   Random random(1);
@@ -22,8 +21,8 @@ size_t little_program() {
   for (size_t i = 0; i < std::size(objects); i += 2) give(objects[i], "little");
   return resident();
 }
-// The kernel maps what it finds of a library's pages around one that is touched: some 200 KiB more
-// or less, by where they lie.
+// When a page of a library is touched, the kernel also maps the pages around it that it finds in
+// memory: some 200 KiB more or less, by where they lie.
 size_t median_of_little(char** environment) {
   size_t sizes[9];
   for (size_t& size : sizes) size = measure_in_new_process("measure", "little", environment);
@@ -43,8 +42,7 @@ void little() {
   NOTE("%zu KiB resident, with the C library's malloc %zu KiB", with / kKiB, with_c_library / kKiB);
 }
 
-// ---- threads that hold a few small objects
-// -------------------------------------------------------------------------------------------------
+// --- Threads that hold a few small objects.
 constexpr int kHolders = 60;
 size_t holders_program(bool with_objects) {
   Barrier ready(kHolders + 1), end(kHolders + 1);
@@ -77,10 +75,10 @@ void holders() {
   NOTE("%zu bytes a thread", each);
 }
 
-// ---- forked children
-// -------------------------------------------------------------------------------------------------
-// What a child adds to what it shares with its parent, and what becomes of the parent's objects
-// that it frees.
+// --- Forked children.
+
+// The memory that a child adds to what it shares with its parent, and what becomes of the parent's
+// objects that the child frees.
 void fork_children() {
   Random random(1);
   static Burst kept, freed_in_child;
@@ -138,10 +136,10 @@ void fork_children() {
       });
 }
 
-// ---- phases
-// -------------------------------------------------------------------------------------------------
-// 32 threads in turn fill the same amount of memory, each with its own size, and free it. All stay
-// alive.
+// --- Phases.
+
+// 32 threads take turns. Each fills the same amount of memory with objects of its own size, and
+// frees them. All threads stay alive.
 void phase_shift() {
   constexpr int kThreads = 32;
   size_t live = scaled(96) * kMiB;
@@ -175,9 +173,9 @@ void phase_shift() {
        (most - before) / kMiB, live / kMiB, size_then);
 }
 
-// ---- a limited address space
-// ------------------------------------------------------------------------------------- As by
-// `ulimit -v 600000`: a program starts, fails cleanly, recovers, and its threads work.
+// --- A limited address space.
+
+// As by `ulimit -v 600000`: a program starts, fails cleanly, recovers, and its threads work.
 void limited_program() {
   Random random(1);
   for (int round = 0; round < 3; round++) {

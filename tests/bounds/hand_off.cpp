@@ -1,5 +1,5 @@
-// Objects that are allocated in one thread and freed in another, ten million times: memory stays
-// flat. And a thread that only frees holds nothing back from the owner, nor from others while the
+// Objects are allocated in one thread and freed in another, ten million times: memory stays flat.
+// And a thread that only frees holds nothing back from the owner, nor from other threads while the
 // owner sleeps.
 // Run by: tests/bounds/run.sh.
 #include "bounds.h"
@@ -7,7 +7,7 @@
 namespace {
 using namespace bounds;
 
-// One producer, one consumer; a slot is empty or holds an object.
+// A ring has one producer and one consumer. Each of its slots is empty or holds an object.
 class Ring {
  public:
   static constexpr uint64_t kSlots = 256;
@@ -31,7 +31,7 @@ class Ring {
   Slot slots_[kSlots];
 };
 
-// A waiting thread lets others run soon: there may be fewer processors than threads.
+// A waiting thread lets others run soon, since there may be fewer processors than threads.
 class Waiting {
  public:
   void again() {
@@ -47,14 +47,14 @@ struct Shape {
   size_t low, high;
   double hand_offs;
   size_t may_grow;
-  // Objects on the way at most; they are what the allocator may keep
+  // At most this many objects are on the way; the allocator may keep that many
   uint64_t depth = Ring::kSlots;
 };
 
 // One ring for each pair, so each slot has one writer and one reader at a time.
 Ring g_rings[16];
 
-// In ten parts; between two of them all rings are empty and all threads wait, so that readings
+// Runs in ten parts. Between two parts all rings are empty and all threads wait, so that readings
 // compare.
 void hand_off(const Shape& shape) {
   int threads = shape.producers + shape.consumers, pairs = shape.producers * shape.consumers;
@@ -117,7 +117,7 @@ void hand_off(const Shape& shape) {
        readings[0] / kKiB, most / kKiB, readings[kParts - 1] / kKiB);
 }
 
-// The owner allocates 256 MiB, another thread frees all, and again.
+// The owner allocates 256 MiB, and another thread frees all of it, five times.
 void only_frees() {
   size_t bytes = scaled(256) * kMiB;
   Burst burst;
@@ -151,8 +151,8 @@ void only_frees() {
        most / kMiB);
 }
 
-// The owner is blocked in a read when its objects are freed. At once a third thread allocates as
-// much: it must get that memory.
+// The owner is blocked in a read when its objects are freed. Then a third thread allocates as many
+// bytes at once: it must get that memory.
 void owner_sleeps() {
   size_t bytes = scaled(256) * kMiB;
   int ends[2];

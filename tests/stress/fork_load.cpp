@@ -1,4 +1,4 @@
-// Fork while other threads allocate all the time. Each child allocates, frees objects of other
+// Forks while other threads allocate all the time. Each child allocates, frees objects of other
 // threads, creates threads, forks again and exits; the parent checks every status. Also: fork from
 // several threads, atfork handlers that allocate (one registered before any library could register
 // its own), vfork and posix_spawn.
@@ -52,7 +52,8 @@ void worker(int index) {
   drop(slots, std::size(slots));
 }
 
-// In the child: the only thread. A hang ends it by the watchdog, with the line of stages.
+// Runs in the child, which has one thread. If the child hangs, the watchdog ends it and prints the
+// line of stages.
 void child_body(uint64_t serial, int depth) {
   arm_watchdog(watchdog_seconds() / (depth == 0 ? 2 : 4) + 1);
   t_stage = nullptr;
@@ -62,7 +63,7 @@ void child_body(uint64_t serial, int depth) {
   Tags tags;
   Owned slots[32];
   work(random, tags, slots, std::size(slots), 300);
-  // Objects of the parent's threads. A slot that was busy at the fork stays so.
+  // These are objects of the parent's threads. A slot that was busy at the fork stays busy.
   for (SharedSlot& slot : g_shared) {
     if (!slot.try_lock()) continue;
     if (slot.object.address != nullptr) give(slot.object, "free in a child");
@@ -111,7 +112,7 @@ void fork_once(uint64_t serial) {
          describe(status, why));
 }
 
-// While forks go on, work goes on: between two forks the workers do something.
+// Between two forks it waits until a worker has done something, so work goes on all the while.
 void fork_many(uint64_t forks, uint64_t first) {
   Random random(5000 + first);
   Tags tags;
@@ -153,9 +154,9 @@ void from_threads() {
 
 // ---- atfork handlers
 // -------------------------------------------------------------------------------------------------
-// They run with the thread between "about to fork" and "forked". glibc runs prepare handlers newest
-// first: a handler registered before the allocator's own runs when the allocator has already
-// prepared.
+// They run while the thread is between "about to fork" and "forked". glibc runs prepare handlers
+// newest first. So a handler registered before the allocator's own handler runs when the allocator
+// has already prepared.
 bool g_handlers_work = false;
 Owned g_atfork_object[2][3];
 void atfork_step(int who, int step, size_t size) {
@@ -215,9 +216,8 @@ void spawn() {
   finish();
 }
 
-// A chain: each generation starts threads, forks while they allocate, and the child is the next
-// generation. What a child cannot use (the lanes that were busy at the fork) is lost to it; that
-// must stay small.
+// A chain: each generation starts threads and forks while they allocate, and the child is the next
+// generation. A child cannot use the lanes that were busy at the fork. That loss must stay small.
 void generation(int number, int last, size_t at_start) {
   g_stop = false;
   t_stage = nullptr;
@@ -239,7 +239,7 @@ void generation(int number, int last, size_t at_start) {
         generation(number + 1, last, at_start);
         _exit(0);
       }
-      g_stop = true;  // here; the next generation has the processors
+      g_stop = true;  // here, so that the next generation has the processors
       int status = 0;
       char why[64];
       EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "generation %d: %s",
@@ -248,7 +248,7 @@ void generation(int number, int last, size_t at_start) {
     g_stop = true;
   });
   // Each generation leaks about 2 MiB by itself (objects of three workers, shared slots); the rest
-  // is three lanes.
+  // of the limit is for three lanes.
   size_t end = resident(), limit = at_start + static_cast<size_t>(last) * 16 * kMiB;
   if (number == last) {
     EXPECT(end < limit, "%zu KiB resident in generation 2, %zu KiB in generation %d",

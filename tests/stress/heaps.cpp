@@ -1,11 +1,11 @@
-// Threads allocate, resize and free, their own objects and each other's, in a tree of heaps with
-// limits. The program counts the bytes that it has in each heap after an allocation and before a
-// free, so its count never exceeds what is handed out: checked is that it never exceeds a limit,
-// that patterns are kept, that a heap that goes had as many objects as it should, and that figures
-// and walks agree. Meanwhile child heaps come and go, threads exit, the process forks, handlers use
-// the same heaps.
+// Threads allocate, resize and free their own objects and each other's, in a tree of heaps with
+// limits. The program counts the bytes that it has in each heap: it adds them after an allocation
+// and subtracts them before a free, so its count never exceeds what is handed out. Checked: the
+// count never exceeds a limit, patterns are kept, a heap that is destroyed had the right number of
+// objects, and statistics and walks agree. Meanwhile child heaps come and go, threads exit, the
+// process forks, and handlers use the same heaps.
 // Run by: tests/stress/run.sh; also against the prefixed library under sanitizers. With
-// LANEMALLOC_TEST_NO_LIMITS=1 heaps have none: then the program must fail.
+// LANEMALLOC_TEST_NO_LIMITS=1 the heaps have no limits: then the program must fail.
 #include <lanemalloc/heap.h>
 #include <sys/time.h>
 
@@ -18,7 +18,7 @@ constexpr size_t kLargest = 700 * kKiB;
 constexpr int kThreads = 6;
 constexpr size_t kSlots = 40;
 
-// At a limit every lane is looked into, which takes long under a sanitizer.
+// At a limit the allocator looks into every lane, which takes long under a sanitizer.
 uint64_t work_of(double count) {
 #ifdef LANEMALLOC_TEST_PREFIXED
   count /= 20;
@@ -26,7 +26,7 @@ uint64_t work_of(double count) {
   return scaled(count);
 }
 
-// A heap, and what the program has in it and its children.
+// A heap, and the number of bytes that the program has in it and in its children.
 struct Place {
   const char* name;
   Place* parent;
@@ -45,7 +45,7 @@ Place g_places[] = {
 constexpr size_t kPlaces = std::size(g_places);
 std::atomic<uint64_t> g_refused{0}, g_soft_calls{0};
 
-// An object and where it belongs.
+// An object and the place that it belongs to.
 struct Held {
   Owned object;
   Place* place = nullptr;
@@ -67,7 +67,7 @@ SharedHeld g_shared[128];
 void on_soft_limit(lane_heap* heap, size_t, void* place) {
   EXPECT(static_cast<Place*>(place)->heap == heap, "the callback is told another heap");
   g_soft_calls.fetch_add(1, std::memory_order_relaxed);
-  lane_heap_free_sized(heap, lane_heap_alloc(heap, 64), 64);  // refused, perhaps
+  lane_heap_free_sized(heap, lane_heap_alloc(heap, 64), 64);  // may be refused
 }
 
 void create(Place& place) {
@@ -87,7 +87,7 @@ void create_all() {
   for (Place& place : g_places) create(place);
 }
 
-// The limits, after this much more.
+// Counts `bytes` more in the place and its parents, and checks their limits.
 void hold(Place* place, size_t bytes) {
   for (Place* p = place; p != nullptr; p = p->parent) {
     const size_t now = p->held.fetch_add(bytes) + bytes;
@@ -198,7 +198,7 @@ lane_heap_statistics figures(const Place& place) {
   return s;
 }
 
-// Nobody uses the heaps any more.
+// No thread uses the heaps any more.
 void end_empty() {
   for (Place& place : g_places) {
     EXPECT(place.held.load() == 0, "the program has lost count");
@@ -228,7 +228,7 @@ void work(int index, uint64_t steps) {
   g_working.fetch_sub(1);
 }
 
-// Figures and trims from the main thread, all the time.
+// The main thread reads statistics all the time, and trims heaps now and then.
 void look_on() {
   Random random(99);
   while (g_working.load(std::memory_order_relaxed) > 0) {
@@ -251,8 +251,8 @@ void limits() {
   end_empty();
 }
 
-// A heap of the thread's own below `root`, used, walked and destroyed with what is left in it,
-// while the others use root.
+// The thread makes a heap of its own below `root`, uses it, walks it, and destroys it with the
+// objects that are left in it, while other threads use `root`.
 void raise_and_fell(Random& random, Tags& tags) {
   Place own = {"own", &g_places[0], 1 * kMiB, 0};
   create(own);
@@ -319,7 +319,8 @@ void come_and_go() {
   end_empty();
 }
 
-// All threads stop; one counts, walks and destroys everything with what is in it.
+// All threads stop; one of them counts all objects, walks all heaps, and destroys the heaps with
+// what is in them.
 void whole_trees() {
   static pthread_barrier_t barrier;
   static Held slots[kThreads][kSlots];
@@ -373,7 +374,7 @@ void whole_trees() {
   end_empty();
 }
 
-// Threads come and go, and leave objects to the others.
+// Threads come and go, and leave objects to other threads.
 void exits() {
   create_all();
   const uint64_t waves = work_of(200) + 3;
@@ -386,8 +387,8 @@ void exits() {
   end_empty();
 }
 
-// In the child: the only thread. What other threads were just doing to objects and counts is not
-// known here.
+// Runs in the child, which has one thread. The child does not know what other threads were just
+// doing to objects and counts.
 void use_in_child(uint64_t serial) {
   arm_watchdog(watchdog_seconds() / 2 + 1);
   Random random(3000 + serial);
@@ -451,15 +452,16 @@ void forks() {
   end_empty();
 }
 
-// A timer of each thread's, whose handler uses the same heaps and takes objects from the same
-// places.
+// Each thread has a timer of its own. Its handler uses the same heaps and takes objects from the
+// same places.
 struct Handled {
   Random random;
   Tags tags;
   Held slots[8];
   int timer = 0;
   uint64_t times = 0;
-  // As long after a handler as that took, so that it leaves the thread some time.
+  // The next handler comes as long after this one as this one took, so that the thread has some
+  // time left.
   void arm(double took) {
     const double seconds = took < 0.0004 ? 0.0004 : took < 0.5 ? took : 0.5;
     itimerspec soon = {{0, 0}, {0, static_cast<long>(seconds * 1e9)}};

@@ -1,6 +1,6 @@
-// Three thousand threads alive at once, each with a few small objects. Checked: what a thread costs
-// beyond its stack (against the same program without the objects), contents, and that all can be
-// freed from the main thread, while the owners live or after they are gone.
+// Three thousand threads are alive at once, each with a few small objects. Checked: what a thread
+// costs beyond its stack (compared with the same program without the objects), contents, and that
+// the main thread can free all objects, while the owners live or after they are gone.
 // Run by: tests/stress/run.sh.
 #include <sched.h>
 

@@ -1,9 +1,9 @@
 // A malloc that is too simple, to show that the stress programs can fail; run.sh --self-test
 // preloads it.
-// Called by: tests/stress/run.sh. It only ever bumps a pointer; what differs is how freed memory is
-// reused:
+// Called by: tests/stress/run.sh. It only ever bumps a pointer. The variants differ in how they
+// reuse freed memory:
 //   (default)        never: correct in threads, handlers and forks. The programs must pass with it.
-//   -DMUTANT_UNSAFE  free lists without lock: wrong in threads and handlers.
+//   -DMUTANT_UNSAFE  free lists without a lock: wrong in threads and handlers.
 //   -DMUTANT_LOCKED  free lists under a mutex that fork does not know: wrong in handlers and forked
 //                    children.
 #define _GNU_SOURCE

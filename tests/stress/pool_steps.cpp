@@ -1,9 +1,9 @@
-// A signal handler at every instruction of a pool's allocation, free, batch and reclaim, in line
-// and out of line: it allocates and frees in the same pool, frees objects of the interrupted code,
-// or forks. Checked: contents, what init has made, limits, and that nothing is lost: at the end
-// every object is free, and every function was called as often as it should be.
-// Run by: tests/stress/run.sh. x86-64 only; skipped elsewhere. LANEMALLOC_TEST_FREE_TWICE=1: the
-// handler gives an object back that the code gives back too; then it must fail.
+// Runs a signal handler at every instruction of a pool's allocation, free, batch and reclaim, in
+// line and out of line. The handler allocates and frees in the same pool, frees objects of the
+// interrupted code, or forks. Checked: contents, what init has made, limits, and that nothing is
+// lost: at the end every object is free, and every function was called the right number of times.
+// Run by: tests/stress/run.sh. x86-64 only; skipped elsewhere. With LANEMALLOC_TEST_FREE_TWICE=1
+// the handler gives back an object that the code gives back too; then the program must fail.
 #include <lanemalloc/pool.h>
 
 #include "stepping.h"
@@ -34,8 +34,8 @@ Subject g_subjects[] = {
 };
 Subject* g_subject;
 
-// The program has one thread, or one at a time; a handler comes between a load and a store of
-// these, so they are atomic.
+// Only one thread runs at a time. But a handler may come between the load and the store of a
+// counter, so counting is atomic.
 void count(uint64_t& counter, uint64_t n = 1) { __atomic_fetch_add(&counter, n, __ATOMIC_RELAXED); }
 
 int init(void* object, size_t, void* argument) {
@@ -62,7 +62,7 @@ void dtor(void* object, size_t, void* argument) {
   count(static_cast<Subject*>(argument)->dtors);
 }
 
-// A bump of pages; what comes back is only counted.
+// A source that only bumps a pointer; objects that come back are only counted.
 unsigned char* g_source;
 std::atomic<size_t> g_source_used{0};
 size_t import_objects(void* argument, void** objects, size_t n) {
@@ -101,7 +101,8 @@ void make_pools() {
 
 // What init has made lies in the first word.
 size_t head_of(const Subject& s) { return s.has_functions ? 8 : 0; }
-// Of an object that has just come; nothing of null, which only a limit may give.
+// Counts and fills an object that the pool has just handed out. Null, which only a pool with a
+// limit may return, becomes an empty Owned.
 Owned own(void* object, uint64_t tag) {
   Subject& s = *g_subject;
   if (object == nullptr) {
@@ -133,10 +134,10 @@ Random g_random(78);
 Tags g_tags, g_handler_tags;
 constexpr size_t kObjects = 400;
 Owned g_objects[kObjects];
-Owned g_held[24];     // of the handler; live over many steps
+Owned g_held[24];     // held by the handler over many steps
 Owned g_victims[24];  // made by the code, freed by the handler
 size_t g_victim_count = 0;
-const Owned* g_stepped = nullptr;  // what the code is just giving back
+const Owned* g_stepped = nullptr;  // the object that the code is giving back
 bool g_free_twice = false;
 
 void refill_victims() {
@@ -154,8 +155,8 @@ void hold() {
     o = pool_take(g_handler_tags.next());
   }
 }
-// Large objects cost much to fill, and who is at the limit looks into every lane: they take turns;
-// the phase changes.
+// Large objects cost much to fill, and a thread at the limit looks into every lane. For such pools
+// the handler acts only at some of the steps; the phase changes.
 bool is_turn() {
   const uint64_t turns = 1 + g_subject->size / 2048 + (g_subject->limit != 0 ? 10 : 0);
   return (g_steps + g_operations) % turns == 0;
@@ -182,14 +183,14 @@ void drop_all() {
 }
 
 // The child has the pool's objects as they were. At a limit it may be refused: the handler cannot
-// have what it has interrupted, and a lock that the thread had only just got is given up in the
-// child, with what it guards.
+// take what the interrupted code has in hand, and if the thread had only just got a lock, the child
+// gives up that lock and what it guards.
 void child_work() {
   Owned o = pool_take(1);
   if (o.address != nullptr) pool_give(o, "child");
   for (int i = 0; i < 3 && g_victim_count > 0; i++) {
     pool_give(g_victims[--g_victim_count], "child, the parent's object");
-    // Where a freed one goes first
+    // A freed object goes into the reserve first
     o = own(lane_pool_alloc_with(g_subject->pool, LANE_POOL_USE_RESERVE), 2);
     if (o.address != nullptr) pool_give(o, "child");
   }
@@ -207,7 +208,7 @@ void step_alloc(Owned& o, int flags) {
   o = own(object, g_tags.next());
 }
 void step_free(Owned& o) {
-  // It was refused: the handler had just taken what was found for it
+  // Its allocation was refused: the handler had just taken the object that was found for it
   if (o.address == nullptr) return;
   void* object = disown(o, "free");
   g_stepped = &o;
@@ -254,7 +255,7 @@ void suite(double part) {
     free_in_disorder(4);
     step_batch();
     const auto level =
-        // Another kind of pool, another level
+        // Neighboring pools get different levels
         static_cast<lane_reclaim>((&subject - g_subjects) % 3);
     stepped([&] { lane_pool_reclaim(subject.pool, level); });
     drop_all();
@@ -283,7 +284,7 @@ void run_suite(Handler handler) {
   finish();
 }
 
-// The first use of a pool in the process, and of a lane by a thread.
+// Steps the first use of a pool in the process, and a thread's first use of a lane.
 void first(Handler handler) {
   make_pools();
   start(handler);
@@ -333,7 +334,7 @@ void fork_at_all() {
   finish();
 }
 
-// Objects that another thread has taken, whose lane still has their slabs.
+// Frees objects that another thread has taken. The slabs still belong to that thread's lane.
 void remote_frees() {
   make_pools();
   for (Subject& subject : g_subjects) {

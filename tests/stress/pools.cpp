@@ -1,10 +1,10 @@
-// Pools at their limit: 32 threads that wait in line or are refused, free each other's objects,
-// exit, fork, are interrupted by handlers that use the same pools, while all levels of reclaim go
-// on. Checked: that no more are in use than the limit, at any time; contents, and what init has
-// made; that everybody who waits comes through; the exact counts of init, fini, ctor and dtor at
-// the end. Run by: tests/stress/run.sh; also against the prefixed library under sanitizers. Two
-// switches make it fail: LANEMALLOC_TEST_OVER_LIMIT=1 (pools may have one object more than they are
-// held to), LANEMALLOC_TEST_FREE_EARLY=1 (an object is used after it was freed).
+// Pools at their limit. 32 threads wait in line or are refused, free each other's objects, exit,
+// fork, and are interrupted by handlers that use the same pools. Meanwhile all levels of reclaim go
+// on. Checked: at no time are more objects in use than the limit; contents, and what init has made;
+// every thread that waits comes through; the exact counts of init, fini, ctor and dtor at the end.
+// Run by: tests/stress/run.sh; also against the prefixed library under sanitizers. Two switches
+// make it fail: LANEMALLOC_TEST_OVER_LIMIT=1 (a pool may have one object more than the test
+// allows), LANEMALLOC_TEST_FREE_EARLY=1 (an object is used after it was freed).
 #include <lanemalloc/pool.h>
 #include <sys/time.h>
 
@@ -19,7 +19,7 @@ constexpr unsigned kMade = 0x6D616465;
 
 bool g_over_limit, g_free_early;
 
-// What a pool did, by its own count and by ours.
+// What a pool did, by its own count and by the test's.
 struct Subject {
   lane_pool* pool = nullptr;
   uint64_t limit = 0;
@@ -28,8 +28,8 @@ struct Subject {
   std::atomic<uint64_t> taken{0}, given{0}, refused{0};
   std::atomic<uint64_t> inits{0}, finis{0}, ctors{0}, dtors{0};
 
-  // In an object of a pool with functions: the first word is what init has made, the second says
-  // who has it.
+  // In an object of a pool with functions, the first word is what init has made, and the second is
+  // 1 while the program has the object.
   static constexpr size_t kHead = 16;
   static uint64_t* words(void* object) { return static_cast<uint64_t*>(object); }
   static Subject& of(void* argument) { return *static_cast<Subject*>(argument); }
@@ -62,7 +62,8 @@ struct Subject {
     of(argument).dtors.fetch_add(1, std::memory_order_relaxed);
   }
 
-  // A source of objects: each is there once. Init and fini count what it has given and got back.
+  // A source of objects, each of which exists once. `inits` and `finis` count the objects that it
+  // has given out and got back.
   static constexpr size_t kSource = 4096;
   static inline unsigned char* g_memory;
   static inline std::atomic<bool> g_given[kSource];
@@ -108,7 +109,7 @@ struct Subject {
     EXPECT(pool != nullptr, "lane_pool_create: %s", strerror(errno));
   }
 
-  // An object that has just been handed out.
+  // Counts and fills an object that has just been handed out.
   Owned own(void* object, uint64_t tag) {
     const uint64_t now = in_use.fetch_add(1) + 1;
     EXPECT(now <= limit, "%llu objects in use at a limit of %llu",
@@ -122,7 +123,7 @@ struct Subject {
     fill(o);
     return o;
   }
-  // Nothing where it is refused.
+  // Returns an empty Owned if the pool refuses.
   Owned take(int flags, uint64_t tag) {
     void* object = flags == 0 ? lane_pool_alloc(pool) : lane_pool_alloc_with(pool, flags);
     if (object != nullptr) return own(object, tag);
@@ -145,7 +146,7 @@ struct Subject {
     if (!g_free_early) lane_pool_free(pool, object);
   }
 
-  // Nobody has any object.
+  // Called when no thread has any object.
   void finish(const char* name) {
     lane_pool_statistics s;
     lane_pool_get_statistics(pool, &s);
@@ -162,14 +163,14 @@ struct Subject {
   }
 };
 
-// A pool that hits serve in line when it has no limit, but here it has one; one with functions; one
-// with a source of its own.
+// Three pools: a plain one, one with functions, and one with a source of its own. Hits would serve
+// the plain one in line if it had no limit, but here it has one.
 enum { kPlain, kElaborate, kImported, kPools };
 const char* const kNames[kPools] = {"plain", "elaborate", "imported"};
 Subject g_subjects[kPools];
 
-// Where threads leave objects for others. As many may lie here as there are places: the limit is
-// higher, so who waits with nothing in its hands waits for a thread that goes on.
+// Here threads leave objects for other threads, at most kSlots for each pool. The limit is higher.
+// So a thread that waits with nothing in its hands waits for a thread that goes on.
 constexpr size_t kSlots = 24;
 SharedSlot g_slots[kPools][kSlots];
 
@@ -205,8 +206,8 @@ void finish_pools() {
 
 enum class Manner { kRefused, kWait, kMixed };
 
-// One thread's doings with a pool: takes some, leaves or swaps some, gives the rest. Who waits has
-// nothing in its hands.
+// What one thread does with a pool: it takes some objects, leaves or swaps some, and gives back the
+// rest. A thread that waits has nothing in its hands.
 void use(int which, Manner manner, Random& random, Tags& tags) {
   Subject& subject = g_subjects[which];
   Owned held[6];
@@ -264,8 +265,8 @@ void at_the_limit(Manner manner, uint64_t limit) {
   finish_pools();
 }
 
-// Waves of threads that live shortly, leave objects to others, and free some when the allocator has
-// already let them go.
+// Waves of threads that live for a short time, leave objects to other threads, and free some after
+// the allocator has already let the thread go.
 pthread_key_t g_key;
 thread_local Owned t_last[kPools];
 void give_late(void*) {
@@ -294,7 +295,8 @@ void exits() {
   finish_pools();
 }
 
-// A timer's handler takes and gives, from the reserve too, in whatever it has interrupted.
+// A timer's handler takes and gives objects, from the reserve too, whatever code it has
+// interrupted.
 std::atomic<uint64_t> g_handled{0}, g_handler_takes{0};
 void on_alarm(int) {
   static std::atomic<uint64_t> serial{uint64_t{1} << 60};
@@ -331,8 +333,8 @@ void handlers() {
            static_cast<unsigned long long>(handled), static_cast<unsigned long long>(takes));
 }
 
-// The child is the one thread: it frees what it had in the parent, has as much again, waits for
-// nobody, and ends the pools.
+// The child has one thread. It frees the objects that it had in the parent, takes that many again,
+// waits for no thread, and destroys the pools that have no functions.
 void child_body(uint64_t serial, Owned (&kept)[kPools][4]) {
   arm_watchdog(watchdog_seconds() / 2 + 1);
   t_stage = nullptr;

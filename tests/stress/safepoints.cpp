@@ -1,7 +1,8 @@
-// Readers follow pointers that writers replace. What is taken out is deferred, half of it through a
-// function that poisons it first, and objects of the same size are taken and overwritten all the
-// time; in one case they are of a pool, whose dtor poisons them. Checked: no reader sees poison or
-// another object in a section, or between quiescent states; and everything is freed in the end.
+// Readers follow pointers that writers replace. The free of an object that is taken out is
+// deferred, for half of them through a function that poisons the object first. Objects of the same
+// size are allocated and overwritten all the time. In one case the objects come from a pool, whose
+// dtor poisons them. Checked: no reader sees poison or another object in a section, or between
+// quiescent states; and everything is freed in the end.
 // Run by: tests/stress/run.sh; also against the prefixed library under sanitizers. With
 // LANEMALLOC_TEST_NO_GRACE=1 writers free at once: then the program must fail.
 #include "../../include/lanemalloc/pool.h"
@@ -28,7 +29,7 @@ constexpr int kWriters = 4, kReaders = 3;
 constexpr size_t kWords = 12;
 constexpr uint64_t kPoison = 0xDDDDDDDDDDDDDDDD;
 
-// Every word is the first one's, mixed with its place.
+// Every word is the first word plus its index.
 struct Node {
   std::atomic<uint64_t> words[kWords];
 };
@@ -40,7 +41,7 @@ int (*g_free)(void*);
 int (*g_call)(void (*)(void*), void*);
 size_t (*g_poll)();
 bool g_no_grace;
-// Null: nodes are malloc's.
+// If it is null, nodes come from malloc.
 lane_pool* g_pool;
 void* (*g_pool_alloc)(lane_pool*);
 void (*g_pool_free)(lane_pool*, void*);
@@ -92,7 +93,7 @@ void take_out(Node* node, bool poison) {
     EXPECT(result == 0, "a pool's deferred free: %s", strerror(result));
     return;
   }
-  // EBUSY: only in programs without readers, whose share is full; see stops().
+  // EBUSY comes only in a program without readers, if the lane's share is full; see stops().
   const int result = poison ? g_call(poison_and_free, node) : g_free(node);
   EXPECT(result == 0, "a deferred free: %s", strerror(result));
 }
@@ -104,12 +105,12 @@ void write(int index, uint64_t rounds) {
     Node* old = g_cells[random.below(kCells)].exchange(make(i * 64 + static_cast<uint64_t>(index)),
                                                        std::memory_order_acq_rel);
     if (old != nullptr) take_out(old, random.percent(50));
-    if (i % 4 == 0) free_node(make(i));  // uses what is free again
+    if (i % 4 == 0) free_node(make(i));  // reuses what has been freed
   }
   g_writing.fetch_sub(1);
 }
 
-// What a section finds stays what it is up to its end.
+// What a section finds stays the same until the section ends.
 void read_cells(Random& random) {
   Node* nodes[4];
   uint64_t seen[4];
@@ -170,7 +171,7 @@ void free_the_rest() {
 
 void read_and_write(bool online) {
   look_up();
-  // So that the program has a reader from the first deferred free on.
+  // This reader is there from the first deferred free on.
   static lane_reader first;
   EXPECT(LANE(lane_reader_register)(&first, "first") == 0, "the first reader is not registered");
   g_writing = kWriters;
@@ -185,7 +186,8 @@ void read_and_write(bool online) {
   free_the_rest();
 }
 
-// A pool whose dtor poisons, and that is destroyed while frees of its objects wait.
+// The nodes come from a pool whose dtor poisons them. The pool is destroyed while frees of its
+// objects wait.
 void pool() {
   g_pool_alloc = &LANE(lane_pool_alloc_out_of_line);
   g_pool_free = &LANE(lane_pool_free_out_of_line);
@@ -207,7 +209,7 @@ void pool() {
          static_cast<unsigned long long>(poisoned));
 }
 
-// Writers come and go all the time; what they have deferred is freed by others.
+// Writers come and go all the time; other threads free what they have deferred.
 void writers_that_exit() {
   look_up();
   static lane_reader first;
@@ -226,7 +228,7 @@ void writers_that_exit() {
   free_the_rest();
 }
 
-// No reader is registered: all threads stop, and one frees.
+// No reader is registered: all threads stop, and one of them does the deferred frees.
 void stops() {
   look_up();
   const uint64_t rounds = scaled(100) + 5;

@@ -1,7 +1,8 @@
-// Signal handlers that allocate, resize and free, and that free objects of the code they interrupt,
-// while threads exchange objects. Three signals that nest: SIGALRM (process timer), SIGUSR1 (a
-// timer for each thread), SIGUSR2 (pthread_kill from a thread of its own). Checked: contents,
-// zeroed calloc, errno, and that all comes to an end. Run by: tests/stress/run.sh.
+// Signal handlers allocate, resize and free, and they free objects of the code that they interrupt,
+// while threads exchange objects. Three signals nest: SIGALRM (process timer), SIGUSR1 (a timer for
+// each thread), SIGUSR2 (pthread_kill from a thread of its own). Checked: contents, zeroed calloc,
+// errno, and that every case ends.
+// Run by: tests/stress/run.sh.
 #include <sys/time.h>
 
 #include "stress.h"
@@ -14,9 +15,9 @@ constexpr int kKinds = 3;
 constexpr size_t kLargest = 256 * kKiB;
 constexpr size_t kSlots = 48;
 
-// Of a thread and the handlers that run in it. A handler of one kind does not interrupt its own
-// kind, so held[kind] has one user; slots have a try-lock, so a handler passes by the slot whose
-// holder it interrupted.
+// The state of a thread and of the handlers that run in it. A handler does not interrupt a handler
+// of its own kind, so held[kind] has one user. Slots have a try-lock, so a handler passes by a slot
+// that the interrupted code holds.
 struct alignas(128) ThreadState {
   Random random[kKinds + 1];
   Tags tags[kKinds + 1];
@@ -67,7 +68,7 @@ void on_signal(int number) {
   int kind = number == SIGALRM ? 0 : number == SIGUSR1 ? 1 : 2;
   g_handled[kind].fetch_add(1, std::memory_order_relaxed);
   ThreadState* state = t_state;
-  if (state == nullptr) {  // a thread without state: being born, dying, or the one that sends
+  if (state == nullptr) {  // a thread that starts or ends, or the sender
     Owned o = take(48 + static_cast<size_t>(kind) * 100, 0x51);
     give(o, "handler without state");
     return;
@@ -88,7 +89,7 @@ void on_signal(int number) {
     EXPECT(errno == 1234, "free changed errno to %d", errno);
     held = {};
   }
-  // An object of the code that this interrupts
+  // An object of the interrupted code
   SharedSlot& slot = state->slots[random.below(kSlots)];
   if (slot.try_lock()) {
     if (slot.object.address != nullptr)
@@ -138,8 +139,8 @@ void install(const Sources& sources) {
   for (int number : kSignals) sigaction(number, &action, nullptr);
 }
 
-// The timer of one thread: SIGUSR1 to it about every 100 µs. By system calls, since wrappers may
-// allocate.
+// The timer of one thread, which sends it SIGUSR1 about every 100 µs. It uses system calls, since
+// wrappers may allocate.
 class ThreadTimer {
  public:
   explicit ThreadTimer(bool wanted) : wanted_(wanted) {
@@ -217,8 +218,8 @@ void finish() {
        static_cast<unsigned long long>(g_nested.load()));
 }
 
-// One thread in the process: whatever the allocator does without atomics here must still stand a
-// handler.
+// The process has one thread. What the allocator does without atomics then must still bear an
+// interruption by a handler.
 void single_thread() {
   Sources sources{true, true, false, false};
   install(sources);
@@ -252,8 +253,8 @@ void threads(const Sources& sources, int count, uint64_t target) {
   finish();
 }
 
-// Threads are born and die under signals, so that handlers meet threads without a lane, and lanes
-// on their way out.
+// Threads start and end under signals, so that handlers meet threads without a lane, and lanes that
+// are being given back.
 void births() {
   Sources sources{true, true, false, false};
   install(sources);

@@ -1,8 +1,8 @@
-// A signal handler at every instruction of malloc, calloc, realloc and free: the trap flag makes
-// the processor raise SIGTRAP after each instruction, and the handler allocates, frees, or forks.
-// Whatever window between two instructions is unsafe, this meets it. Checked: contents of all
-// objects, of the code and of the handlers; children's exit statuses; that each operation ends.
-// Steps are counted and printed.
+// Runs a signal handler at every instruction of malloc, calloc, realloc and free: the trap flag
+// makes the processor raise SIGTRAP after each instruction, and the handler allocates, frees, or
+// forks. So the program meets every unsafe window between two instructions. Checked: contents of
+// all objects, those of the code and those of the handlers; children's exit statuses; that each
+// operation ends. Steps are counted and printed.
 // Run by: tests/stress/run.sh. x86-64 only; skipped elsewhere.
 #include <semaphore.h>
 
@@ -18,7 +18,7 @@ using namespace stress;
 Random g_random(77);
 Tags g_tags;  // of the code that is stepped
 Tags g_handler_tags;
-Owned g_held[64];     // of the handler; live over many steps
+Owned g_held[64];     // held by the handler over many steps
 Owned g_victims[64];  // made by the code, freed by the handler
 size_t g_victim_count = 0;
 
@@ -48,7 +48,7 @@ bool turn_of_this_size() { return (g_steps + g_operations) % (1 + g_size / 16384
 void same_class_handler(greg_t*) {
   if (turn_of_this_size()) hold(g_size, "handler, same class");
 }
-// Frees objects of the interrupted code, sometimes takes one of its class
+// Frees objects of the interrupted code, and sometimes takes an object of the same class
 void freeing_handler(greg_t*) {
   if (g_victim_count > 0 && g_random.percent(70)) {
     give(g_victims[--g_victim_count], "handler, object of the interrupted code");
@@ -145,8 +145,8 @@ void free_all_in_disorder(size_t count) {
   }
 }
 
-// For each size: so many allocations that the first slab or run is used up, then frees that empty
-// it, then hits.
+// For each size: enough allocations to use up the first slab or run, then frees that empty it, then
+// hits.
 void suite(double part) {
   for (size_t size : kSizes) {
     stage("size", size);
@@ -196,8 +196,8 @@ void run_suite(Handler handler) {
   report();
 }
 
-// The first allocation of the process is stepped: what the allocator sets up once is interrupted
-// everywhere.
+// Steps the first allocation of the process, so that all code that sets up the allocator once is
+// interrupted everywhere.
 void first(Handler handler) {
   g_size = 64;
   start(handler);
@@ -209,7 +209,7 @@ void first(Handler handler) {
   report();
 }
 
-// In a child just forked from a process with other threads.
+// The same in a child that has just been forked from a process that has had other threads.
 void first_in_child() {
   run_threads(2, [](int) {
     Tags tags;
@@ -235,8 +235,8 @@ void first_in_child() {
   NOTE("4 children");
 }
 
-// Fork at every instruction of hits, and at each 97th of the whole suite (another phase each
-// round).
+// Forks at every instruction of hits (at every 7th for the largest size, in another phase each
+// round), and in fork_at_all at each 211th of the suite.
 void fork_at_hits() {
   g_fork_every = 1;
   for (size_t size : {size_t{32}, size_t{2000}, size_t{300000}}) {
@@ -270,10 +270,10 @@ void fork_at_first() {
 }
 
 // ---- with a second thread
-// ---------------------------------------------------------------------------------------- Objects
-// of another thread are freed here (collected, sent in batches), and the owner, stepped too, takes
-// them back. Both threads have the handler; only one is stepped at a time, so they take turns by
-// semaphores.
+// -------------------------------------------------------------------------------------------------
+// The main thread frees objects of another thread (they are collected and sent in batches), and the
+// owner, which is stepped too, takes them back. Both threads have the handler; only one is stepped
+// at a time, so they take turns by semaphores.
 sem_t g_to_owner, g_to_main;
 Owned g_remote[kMostObjects];
 size_t g_remote_count = 0;
@@ -322,7 +322,7 @@ void remote_frees(Handler handler) {
   report();
 }
 
-// A thread's first allocation, and its way out through the destructors of thread-specific data.
+// Steps a thread's first allocation, and its end through the destructors of thread-specific data.
 pthread_key_t g_end_key;
 void thread_life() {
   start(allocating_handler);
@@ -354,7 +354,7 @@ void thread_life() {
 #endif
 }  // namespace
 
-// An entry other than the owner's comes into play when there has been a thread.
+// An entry other than `owned` is used only after the process has started a thread.
 [[maybe_unused]] void become_threaded() {
   const char* options = getenv("LANEMALLOC_OPTIONS");
   if (options == nullptr || strstr(options, "lanes=") == nullptr) return;

@@ -1,6 +1,6 @@
-// A signal handler at every instruction of an operation: the trap flag makes the processor raise
-// SIGTRAP after each one, and what the program has chosen as handler runs. Used by:
-// single_step.cpp, pool_steps.cpp, torn_off.cpp. x86-64 only; nothing of this elsewhere.
+// Runs a signal handler at every instruction of an operation: the trap flag makes the processor
+// raise SIGTRAP after each one, and the handler that the program has chosen runs.
+// Used by: single_step.cpp, pool_steps.cpp, torn_off.cpp. x86-64 only; the file is empty elsewhere.
 #pragma once
 
 #if defined(__x86_64__)
@@ -31,14 +31,14 @@ inline uint64_t g_operations = 0;
 inline uint64_t g_longest = 0;
 inline uint64_t g_cut = 0;  // operations that started a thread or process: not stepped to their end
 inline uint64_t g_forks = 0;
-inline size_t g_size = 0;  // what the interrupted code works on
+inline size_t g_size = 0;  // of the object that the interrupted code works on
 inline bool g_child = false;
-inline bool g_blocked =
-    false;  // the code has blocked SIGTRAP, if it were not for us: no other signal could come
+// True while the code has blocked SIGTRAP as far as it knows: no other signal could come then.
+inline bool g_blocked = false;
 
-// SIGTRAP while it is blocked ends the process. So a system call that blocks it is done here,
-// without SIGTRAP; one that starts a thread ends the stepping of this operation, since the new
-// thread would inherit the trap flag.
+// A SIGTRAP that comes while it is blocked ends the process. So a system call that would block
+// SIGTRAP is done here, with SIGTRAP left out. A system call that starts a thread ends the stepping
+// of this operation, since the new thread would inherit the trap flag.
 inline bool at_system_call(greg_t* r, ucontext_t* context) {
   const auto* code = reinterpret_cast<const unsigned char*>(r[REG_RIP]);
   if (code[0] != 0x0f || code[1] != 0x05) return false;
@@ -92,21 +92,21 @@ inline void hurry_string_instruction(greg_t* r) {
   r[REG_RCX] = 8;
 }
 
-// A signal inside a restartable sequence sends it back to its start, so stepping alone never gets
-// through one: what the code does when it has come through would never be stepped. So two of three
-// times the sequence runs without steps, as far as a breakpoint behind its last instruction. (If it
-// leaves on another way, the rest of the operation is not stepped.)
+// A signal inside a restartable sequence sends the thread back to the start of the sequence. So
+// stepping alone never gets through one, and the code behind it would never be stepped. Therefore
+// two of three times the sequence runs without steps, up to a breakpoint behind its last
+// instruction. (If the sequence ends another way, the rest of the operation is not stepped.)
 struct Sequence {
   uint32_t version, flags;
   uint64_t start, length, aborted;
 };
 inline uint64_t g_sequences = 0;  // met
-inline uint64_t g_passed = 0;     // and run to their end
+inline uint64_t g_passed = 0;     // of those, run to their end
 inline unsigned char* g_breakpoint = nullptr;
 inline unsigned char g_replaced;
 
-// The instruction that is to be executed next stores the address of a sequence: mov %register,
-// %fs:8(%register).
+// Returns the sequence whose address the next instruction stores: mov %register, %fs:8(%register).
+// Null if that is another instruction.
 inline const Sequence* sequence_at(const greg_t* r) {
   const auto* code = reinterpret_cast<const unsigned char*>(r[REG_RIP]);
   if (code[0] != 0x64 || (code[1] & 0xf8) != 0x48 || code[2] != 0x89 || code[3] >> 6 != 1 ||
@@ -180,11 +180,11 @@ void stepped(const Operation& operation) {
 
 // ---- forks
 // -------------------------------------------------------------------------------------------------
-inline void (*g_child_work)();  // what a child does; the program's
+inline void (*g_child_work)();  // what a child does; the program sets it
 inline uint64_t g_fork_every = 1;
 inline uint64_t g_fork_phase = 0;
 
-// A child that went on with the interrupted operation and has finished it
+// Ends a child that went on with the interrupted operation and has finished it
 inline void end_child() {
   g_child_work();
   _exit(0);

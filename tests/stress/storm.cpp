@@ -1,6 +1,6 @@
 // Storm: threads allocate, resize and free objects of random sizes and exchange them, so that most
-// are freed by another thread than their owner. Checked: contents at each free and realloc, zeroed
-// calloc, alignment, usable size, and that no address is handed out twice.
+// objects are freed by another thread than their owner. Checked: contents at each free and realloc,
+// zeroed calloc, alignment, usable size, and that no address is handed out twice.
 // Run by: tests/stress/run.sh; also against the prefixed library under sanitizers.
 #include "stress.h"
 

@@ -1,15 +1,15 @@
 // What the stress and bounds programs share: the allocator under test, a seeded generator, objects
 // that know what was written into them, a watchdog, memory readings, and the case runner.
 // Used by: tests/stress/*.cpp, tests/bounds/*.cpp. No C++ library code is linked and nothing here
-// allocates, so that a program decides itself when the first allocation happens and a signal
-// handler may use all of it.
+// allocates. So a program decides itself when its first allocation happens, and a signal handler
+// may use everything here.
 //
 // A program is a table of cases: `program list` prints their names, `program NAME` runs one in a
 // process of its own and prints one line, `ok …`, `skipped …` or `FAILED …`. After FAILED the
 // process aborts, so a debugger stops there. Environment: LANEMALLOC_TEST_SCALE (work factor),
 // LANEMALLOC_TEST_SEED, LANEMALLOC_TEST_WATCHDOG (seconds), LANEMALLOC_TEST_HANG=1 (stop for a
-// debugger instead of aborting), LANEMALLOC_TEST_LIBRARY (path that must serve malloc; set by
-// run.sh), LANEMALLOC_TEST_CHECKED=1 (the library runs with checked=1).
+// debugger instead of aborting), LANEMALLOC_TEST_LIBRARY (path of the library that must serve
+// malloc; set by run.sh), LANEMALLOC_TEST_CHECKED=1 (the library runs with checked=1).
 #pragma once
 
 #include <dlfcn.h>
@@ -39,15 +39,17 @@
 namespace stress {
 
 // ---- the allocator under test
-// ------------------------------------------------------------------------------------ Either the
-// malloc symbols (drop-in, by LD_PRELOAD) or lane_* of the prefixed library, under a sanitizer.
+// -------------------------------------------------------------------------------------------------
+// Either the malloc symbols (drop-in, by LD_PRELOAD), or lane_* of the prefixed library under a
+// sanitizer.
 #ifdef LANEMALLOC_TEST_PREFIXED
 #define LANEMALLOC_TEST_API(name) lane_##name
 #else
 #define LANEMALLOC_TEST_API(name) ::name
 #endif
 namespace api {
-// noinline and the barrier keep the compiler from removing a pair whose object is not used.
+// noinline and the barrier keep the compiler from removing an allocation and its free if the object
+// is not used.
 [[gnu::noinline]] inline void* malloc(size_t n) {
   void* p = LANEMALLOC_TEST_API(malloc)(n);
   asm volatile("" : "+r"(p)::"memory");
@@ -153,7 +155,7 @@ class Random {
   uint64_t next() { return mix(state_++); }
   uint64_t below(uint64_t n) { return next() % n; }
   bool percent(unsigned n) { return below(100) < n; }
-  // About as many in each power of two from low to high.
+  // Each power of two from low to high is about equally likely.
   size_t log_uniform(size_t low, size_t high) {
     unsigned first = 63 - static_cast<unsigned>(__builtin_clzll(low));
     unsigned last = 63 - static_cast<unsigned>(__builtin_clzll(high));
@@ -166,7 +168,7 @@ class Random {
   uint64_t state_;
 };
 
-// Mostly small, some middle, one in a hundred large.
+// Most sizes are small, some are of middle size, and one in a hundred is large.
 inline size_t random_size(Random& random, size_t largest) {
   uint64_t r = random.below(1000);
   size_t n = r < 700   ? 1 + random.below(512)
@@ -216,7 +218,7 @@ inline int watchdog_seconds() {
 
 inline int g_watchdog_seconds = 0;
 
-// The first stage stands in the line itself, which is all that a summary shows.
+// The first stage is printed in the FAILED line itself, which is all that a summary shows.
 inline void on_watchdog(int) {
   print(1, "FAILED %s %s: not done after %d s (process %d)", g_program, g_case, g_watchdog_seconds,
         static_cast<int>(getpid()));
@@ -229,8 +231,8 @@ inline void on_watchdog(int) {
   stop_here();
 }
 
-// A timer, not a thread: a process with one thread keeps one. Call it again in a forked child, with
-// fewer seconds, so that it reports before its parent does.
+// The watchdog is a timer and not a thread, so that a process with one thread keeps one. Call this
+// again in a forked child, with fewer seconds, so that the child reports before its parent does.
 inline void arm_watchdog(int seconds = watchdog_seconds()) {
   g_watchdog_seconds = seconds;
   struct sigaction action = {};
@@ -248,10 +250,11 @@ inline void arm_watchdog(int seconds = watchdog_seconds()) {
 }
 
 // ---- objects that know their contents
-// ---------------------------------------------------------------------------- The tag is unique
-// for each object (owner and serial number). The pattern is a function of tag and offset and covers
-// the first and last 64 bytes and a word in each 512, so an overlap of any two objects breaks one
-// of them, and a write that was lost shows. calls: fill after allocating, check before freeing.
+// -------------------------------------------------------------------------------------------------
+// Each object has a tag of its own (owner and serial number). The pattern is a function of tag and
+// offset. It covers the first and last 64 bytes and a word in each 512, so an overlap of any two
+// objects breaks one of them, and a write that was lost shows. Call fill after allocating, and
+// check before freeing.
 struct Owned {
   unsigned char* address = nullptr;
   size_t size = 0;
@@ -343,7 +346,8 @@ inline void give(Owned& o, const char* where) {
   o = {};
 }
 
-// Where objects change hands. Whoever finds it busy goes elsewhere, so handlers may use it.
+// A place where objects change hands. Code that finds it busy goes elsewhere, so handlers may use
+// it.
 struct alignas(64) SharedSlot {
   std::atomic<bool> busy{false};
   Owned object;
@@ -361,9 +365,9 @@ struct alignas(64) SharedSlot {
   }
 };
 
-// Which addresses are handed out: a byte for each 8 bytes of address space, reserved and touched
-// where needed. An address given to two callers at once is seen at the second, whoever writes into
-// it.
+// Knows which addresses are handed out: it reserves a byte for each 8 bytes of address space, and
+// touches a byte only when it is needed. If two callers get an address at once, that is seen at the
+// second call, whichever of them writes into the object.
 class OwnershipTable {
  public:
   bool reserve() {
@@ -405,7 +409,7 @@ struct ThreadStart {
   }
 };
 
-// Runs body(0) … body(n - 1) in threads of their own, `meanwhile` here, then joins.
+// Runs body(0) … body(n - 1) in threads of their own, and `meanwhile` in this one; then joins them.
 template <class Body, class Meanwhile>
 void run_threads(int n, const Body& body, const Meanwhile& meanwhile) {
   constexpr int kMost = 64;
@@ -447,7 +451,8 @@ inline void pause_for(double seconds) {
 // -------------------------------------------------------------------------------------------------
 constexpr size_t kKiB = 1024, kMiB = 1024 * 1024, kGiB = 1024 * 1024 * 1024;
 
-// A line of /proc/self/smaps_rollup in bytes; exact, where statm may lag behind.
+// The value of a line of /proc/self/smaps_rollup, in bytes. It is exact, while statm may lag
+// behind.
 inline size_t rollup(const char* key) {
   char text[4096];
   int fd = open("/proc/self/smaps_rollup", O_RDONLY | O_CLOEXEC);
@@ -463,7 +468,7 @@ inline size_t rollup(const char* key) {
   return strtoull(line + strlen(key), nullptr, 10) * kKiB;
 }
 inline size_t resident() { return rollup("\nRss:"); }
-// Under a sanitizer most of it is the sanitizer's own.
+// Under a sanitizer most of the resident memory is the sanitizer's own.
 #ifdef LANEMALLOC_TEST_PREFIXED
 constexpr bool kJudgeResident = false;
 #else

@@ -1,7 +1,7 @@
-// Threads that are born and die all the time and leave objects behind, which others free after
-// their owner's exit; destructors of thread-specific data that free and allocate. Checked:
-// contents, and that memory stays bounded. Run by: tests/stress/run.sh; also against the prefixed
-// library under sanitizers.
+// Threads start and end all the time and leave objects behind, which other threads free after the
+// owner's exit. Destructors of thread-specific data free and allocate. Checked: contents, and that
+// memory stays bounded.
+// Run by: tests/stress/run.sh; also against the prefixed library under sanitizers.
 #include "stress.h"
 
 namespace {
@@ -9,19 +9,19 @@ using namespace stress;
 
 constexpr int kAlive = 8;  // threads at a time
 constexpr size_t kMayGrow = 16 * kMiB;
-constexpr size_t kMost = 128 * kMiB;  // where less than 12 MiB are live
+constexpr size_t kMost = 128 * kMiB;  // while less than 12 MiB are live
 
 SharedSlot g_left[1024];  // what threads leave behind
 pthread_key_t g_keys[2];
 
 void leave_behind(Owned& o, Random& random, const char* where) {
   while (!g_left[random.below(std::size(g_left))].swap(o)) sched_yield();
-  // The one left earlier, mostly by a thread that is gone
+  // The object that was left there earlier, mostly by a thread that is gone
   if (o.address != nullptr) give(o, where);
 }
 
-// What a thread keeps until its destructors run. In pages of its own, so that the test itself frees
-// nothing.
+// What a thread keeps until its destructors run. It lies in pages of its own, so that the test
+// itself frees nothing.
 struct Kept {
   Random random;
   Tags tags;
@@ -53,7 +53,7 @@ void destroy_kept(void* p) {
 struct Churn {
   bool with_destructors;   // objects are held in thread-specific data until the thread dies
   bool allocate_in_body;   // otherwise the first allocation of the thread is in its destructor
-  bool keep_nothing_back;  // the thread leaves all that it allocated to others
+  bool keep_nothing_back;  // the thread leaves all that it allocated to other threads
 };
 
 void thread_body(const Churn& churn, int index, uint64_t serial, Kept* kept) {
@@ -108,8 +108,8 @@ void churn_threads(const Churn& churn) {
        static_cast<unsigned long long>(waves * kAlive), early / kKiB, late / kKiB);
 }
 
-// An owner that is gone, then all of its objects freed by one other thread, again and again: the
-// slabs come back.
+// An owner ends, and then one other thread frees all of its objects, again and again: the slabs
+// come back.
 void freed_after_exit() {
   constexpr size_t kObjects = 40000;
   auto* objects = static_cast<Owned*>(map_pages(sizeof(Owned) * kObjects));

@@ -1,10 +1,10 @@
-// A handler that leaves malloc, calloc, realloc, free or malloc_trim by a long jump, at each
-// instruction of them: the trap flag makes the processor raise SIGTRAP after each one. Afterwards
-// the thread ends, or goes on allocating first. Checked: whoever allocates and frees later, in this
-// and in other threads, gets what nobody else has, and is served soon; what others had before is as
-// they left it. What a thread was torn out of may be lost, with the object that it was about; that
-// this is not more is seen in tests/borders/threads_end.c. Run by: tests/stress/run.sh. x86-64
-// only; skipped elsewhere.
+// A handler leaves malloc, calloc, realloc, free or malloc_trim by a long jump, at each of their
+// instructions: the trap flag makes the processor raise SIGTRAP after each one. Afterwards the
+// thread ends, or first goes on allocating. Checked: a later call, in this thread or another one,
+// gets an object that no other code has, and is served soon; the objects that other threads had
+// before are as those threads left them. The call that a thread was torn out of may be lost, with
+// the object that it was about; tests/borders/threads_end.c checks that no more is lost.
+// Run by: tests/stress/run.sh. x86-64 only; skipped elsewhere.
 #include <semaphore.h>
 #include <setjmp.h>
 
@@ -23,13 +23,13 @@ Tags g_tags;
 constexpr size_t kSizes[] = {24, 100, 300, 2000, 9000, 40000, 70000, 600000};
 Owned g_kept[160];    // of the main thread; they live through many jumps
 Owned g_warm[40];     // of the thread that is torn off
-Owned g_foreign[80];  // of the main thread, freed by the other
+Owned g_foreign[80];  // of the main thread, freed by the other thread
 
 sigjmp_buf g_out;
 uint64_t g_leave_at = 0;  // at this step of the operation
 uint64_t g_left = 0;      // jumps
 
-// Where the library has all signals blocked no handler can come.
+// While the library has all signals blocked, no handler can come.
 void leaving_handler(greg_t*) {
   if (g_operation < g_leave_at || g_blocked) return;
   g_left++;
@@ -44,8 +44,9 @@ void exchange(Owned& o, const char* where) {
 }
 
 // ---- what is left half done
-// -------------------------------------------------------------------------------------- prepare()
-// runs in the thread before it is stepped, foreign() in the main thread before that.
+// -------------------------------------------------------------------------------------------------
+// prepare() runs in the thread before the thread is stepped, and foreign() in the main thread
+// before prepare().
 struct Operation {
   const char* name;
   void (*foreign)();
@@ -61,7 +62,7 @@ template <size_t kSize>
 void foreign_objects() {
   for (Owned& o : g_foreign) o = take(kSize, g_tags.next());
 }
-// All but four are on their way already; the batch is sent at the next.
+// All but four of the objects are on their way already; the next frees send the batch.
 void free_most_foreign() {
   warm_up();
   for (size_t i = 4; i < 66; i++) give(g_foreign[i], "foreign");
@@ -70,7 +71,7 @@ template <size_t kSize>
 void allocate() {
   g_result = api::malloc(kSize);
 }
-// The object is nobody's from now on, freed or not.
+// From now on the test does not have the object any more, whether it is freed or not.
 void* take_out(Owned& o) { return std::exchange(o, Owned{}).address; }
 template <size_t kSize>
 void prepare_one() {
@@ -129,7 +130,8 @@ void wait(sem_t& semaphore) {
   }
 }
 
-// In a thread of its own. True: the operation ended before it came to that step.
+// Runs the operation in a thread of its own, which leaves it at step `at`. Returns true if the
+// operation ended before that step.
 bool tear_off(const Operation& operation, uint64_t at, bool goes_on, bool meanwhile) {
   static volatile bool ended;
   ended = false;
@@ -173,8 +175,8 @@ bool tear_off(const Operation& operation, uint64_t at, bool goes_on, bool meanwh
   return ended;
 }
 
-// At `most` steps of each operation, evenly; at fewer of one that is long (malloc_trim), since it
-// is stepped through up to each of them.
+// Jumps at `most` steps of each operation, spread evenly. A long operation (malloc_trim) has fewer
+// jumps, since it is stepped from its start up to each of them.
 constexpr uint64_t kStepsOfAJump = 10'000;  // on average, at most
 void tear_off_everywhere(uint64_t most, bool goes_on, bool meanwhile) {
   sem_init(&g_has_left, 0, 0);
@@ -209,7 +211,7 @@ int main(int argc, char** argv) {
   static const Case cases[] = {
       {"ends", [] { tear_off_everywhere(scaled(80), false, false); }},
       {"goes-on", [] { tear_off_everywhere(scaled(60), true, false); }},
-      // While it holds a lock others wait a second for it, once.
+      // If the thread holds a lock, other threads wait a second for it, once.
       {"goes-on-beside-others", [] { tear_off_everywhere(scaled(8), true, true); }},
   };
 #else

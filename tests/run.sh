@@ -37,7 +37,8 @@ read_counts() {
 
 # Also what the part model would find only after half an hour: a change of src/ that a mutant quotes.
 run_layers() {
-  tools/install-packages python3 && tools/check-layers --self-test && tools/check-layers && python3 tests/model/run.py --quotes
+  tools/install-packages python3 && tools/check-layers --self-test && tools/check-layers && tools/check-headers &&
+    python3 tests/model/run.py --quotes
 }
 run_format() { tools/check-format; }
 

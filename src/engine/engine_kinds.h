@@ -6,6 +6,8 @@
 // again. One thread at a time does so, since two would find each other busy.
 #pragma once
 
+#include "engine/engine.h"
+
 namespace lanemalloc {
 
 template <class P>

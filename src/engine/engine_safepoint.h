@@ -8,6 +8,8 @@
 #include <optional>
 #include <type_traits>
 
+#include "engine/engine.h"
+
 namespace lanemalloc {
 
 // Waits for readers: spins first, then sleeps. Epochs::name_stuck() names the reader that keeps a

@@ -3,6 +3,8 @@
 // their class. Included by engine.h only. lane/lane_samples.h says which objects are sampled.
 #pragma once
 
+#include "engine/engine.h"
+
 namespace lanemalloc {
 
 // A state for random numbers that only this caller has.

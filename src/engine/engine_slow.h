@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "engine/engine.h"
+
 namespace lanemalloc {
 
 // With checked=1: in every byte of what an arena gave back.

@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "heap/heap.h"
+
 namespace lanemalloc {
 
 template <class P>

@@ -11,6 +11,8 @@
 
 #include <cstring>
 
+#include "lane/lane_work.h"
+
 namespace lanemalloc {
 
 template <class P>

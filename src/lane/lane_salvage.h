@@ -11,6 +11,8 @@
 //                         their way
 #pragma once
 
+#include "lane/lane_work.h"
+
 namespace lanemalloc {
 
 // The owner is kept out all the time: what lies here may be half done.

@@ -10,6 +10,8 @@
 // memory. What a bin gives back is credited.
 #pragma once
 
+#include "lane/lane_work.h"
+
 namespace lanemalloc {
 
 // True if no object of the slab's free list is to be sampled. Then the list counts as taken.

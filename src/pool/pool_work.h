@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "pool/imports.h"
+#include "pool/pool.h"
 
 namespace lanemalloc {
 

@@ -1,5 +1,6 @@
 // Fork, and locks that are not the allocator's: a thread that holds such a lock may allocate while
-// another thread forks. Also linked with the static library.
+// another thread forks.
+// Also linked with the static library.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>

@@ -1,5 +1,6 @@
 // Large objects if the kernel refuses to move them (because of a filter, or of too many mappings)
-// or to map that much memory. Also linked with the static library.
+// or to map that much memory.
+// Also linked with the static library.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>

@@ -1,5 +1,6 @@
 // Libraries that come and go while other threads allocate, and processes that end while their
-// threads allocate. Also linked with the static library.
+// threads allocate.
+// Also linked with the static library.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 // Limits of addresses and of locked memory that a process sets for itself: how much of them malloc
-// can use, and what else needs some. Also linked with the static library.
+// can use, and what else needs some.
+// Also linked with the static library.
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/time.h>

@@ -1,5 +1,6 @@
 // Memory that the program has locked goes back all the same, and limits of locked memory leave as
-// much as they do with another malloc. Also linked with the static library.
+// much as they do with another malloc.
+// Also linked with the static library.
 #include <pthread.h>
 #include <sys/mman.h>
 

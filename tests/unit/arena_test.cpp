@@ -14,14 +14,14 @@ class ArenaTest : public EngineTest {
     Fake::number = cpu_of(slot);
     return {arena_, engine(), slot};
   }
-  // As lane_arena_alloc(), whose miss is the process's.
+  // Does what lane_arena_alloc() does; the miss of that function goes to the process's engine.
   char* piece(Slot& slot, Bytes size) {
     char* next = arena_.next;
     if (size >= static_cast<Bytes>(arena_.end - next))
       return static_cast<char*>(by(slot).allocate(size));
     return static_cast<char*>(lane_arena_alloc(&arena_, size));
   }
-  // So many blocks, by pieces of a fifth of a block.
+  // Fills the arena up to n blocks, with pieces of a fifth of a block.
   void fill_blocks(Slot& slot, size_t n) {
     const Bytes block = arena_.block_size != 0 ? arena_.block_size : 8192;
     while (arena_.block_count < n) {
@@ -30,7 +30,7 @@ class ArenaTest : public EngineTest {
       memset(p, 0x11, block / 5);
     }
   }
-  // What no arena, of whichever test, has given back yet.
+  // Objects that no arena of any test has given back yet.
   uint64_t live() { return statistics().live_objects; }
   void expect_empty() {
     EXPECT_EQ(arena_.blocks, nullptr);
@@ -264,7 +264,7 @@ TEST_ALL_CONFIGS(ArenaTest, CheckpointsNest) {
   expect_empty();
 }
 
-// By their numbers, for an address may be another piece's by then.
+// It knows them by their numbers: an address may belong to another piece by then.
 TEST_ALL_CONFIGS(ArenaTest, ARewindKnowsWhichLargePiecesAreNewer) {
   Slot& t = thread();
   char* old = piece(t, 50000);
@@ -385,7 +385,7 @@ TEST_ALL_CONFIGS(ArenaTest, BlocksOfAnotherLaneGoBackInOneBatchOrWaitForMore) {
     }
 }
 
-// Lanes 32 apart keep their batches in one place.
+// A lane keeps its batches for two owners that are 32 lanes apart in one place.
 TEST_OWNED(ArenaTest, OwnersThatShareAPlaceTakeTurns) {
   std::vector<Slot*> threads;
   for (int i = 0; i < 40; ++i) {
@@ -414,7 +414,7 @@ TEST_OWNED(ArenaTest, OwnersThatShareAPlaceTakeTurns) {
   EXPECT_EQ(statistics().in_flight_objects, 0u);
 }
 
-// A few blocks wait with what else is freed for that lane, up to the usual limit.
+// A few blocks wait together with other objects freed for that lane, up to the usual limit.
 TEST_ALL_CONFIGS(ArenaTest, AFewBlocksOfAnotherLaneWaitForMore) {
   Slot &a = thread(), &b = thread();
   ASSERT_TRUE(OnFake::start(arena_, 256));
@@ -443,7 +443,7 @@ TEST_ALL_CONFIGS(ArenaTest, BlocksOfTheDepotGoBack) {
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
 
-// Each slab that was given back at once would take the runs' lock.
+// To give each slab back at once would take the runs' lock each time.
 TEST_ALL_CONFIGS(ArenaTest, SlabsStayInTheLaneUntilTheyAreWanted) {
   Slot& t = thread();
   ASSERT_TRUE(OnFake::start(arena_, 64 << 10));
@@ -466,8 +466,8 @@ TEST_ALL_CONFIGS(ArenaTest, WhatAThreadLeftBehindIsGivenBack) {
   EXPECT_EQ(live(), 0u);
 }
 
-// The child may go on with every arena; what it gives back of lanes that were busy is set aside
-// with them.
+// The child may go on with every arena. Blocks that it gives back to lanes that were busy are set
+// aside with those lanes.
 TEST_ALL_CONFIGS(ArenaTest, AChildGoesOnWithAnArena) {
   Slot &a = thread(), &b = thread();
   fill_blocks(a, 3);
@@ -484,7 +484,7 @@ TEST_ALL_CONFIGS(ArenaTest, AChildGoesOnWithAnArena) {
   EXPECT_EQ(live(), 0u);
 }
 
-// --- Everything, at random, against what it should be.
+// --- Random operations, checked against a model.
 
 class ArenaModelTest : public ArenaTest {
  protected:
@@ -492,7 +492,7 @@ class ArenaModelTest : public ArenaTest {
     char* p;
     Bytes size;
     uint64_t seed;
-    bool is_last;  // nothing was allocated in its block, or as large, since
+    bool is_last;  // since then nothing was allocated in its block, or as a large piece
   };
   struct Point {
     lane_arena_checkpoint checkpoint;
@@ -605,7 +605,7 @@ TEST_ALL_CONFIGS(ArenaModelTest, AnythingAtRandom) {
   }
 }
 
-// --- The process's, by the C functions.
+// --- The process's engine, through the C functions.
 
 TEST(ArenaFunctions, StringsOfTheProcessArena) {
   lane_arena arena = {};
@@ -614,7 +614,7 @@ TEST(ArenaFunctions, StringsOfTheProcessArena) {
   EXPECT_STREQ(lane_arena_strndup(&arena, "text", 2), "te");
   EXPECT_STREQ(lane_arena_concat(&arena, "a", "", "bc", static_cast<const char*>(nullptr)), "abc");
   EXPECT_EQ(memcmp(lane_arena_memdup(&arena, "a\0b", 4), "a\0b", 4), 0);
-  // At every distance from the end of a block.
+  // The text begins at every distance from the end of a block.
   for (size_t n = 0; n < 600; ++n) {
     const std::string text(n, 'x');
     const char* copy = lane_arena_printf(&arena, "%s-%zu", text.c_str(), n);

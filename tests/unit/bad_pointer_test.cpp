@@ -1,4 +1,4 @@
-// Engine: pointers that should not have been freed, and what is told of them.
+// Engine: pointers that should not have been freed, and what is reported of them.
 #include "fixture.h"
 
 namespace lanemalloc {
@@ -97,7 +97,7 @@ TEST_ALL_CONFIGS(BadPointerTest,
   for (unsigned i = 0; i < n; ++i) all.push_back(take(t, 64));
   take(t, 64);  // the next slab is current now
   for (int i = 0; i < 3; ++i) give(t, all[static_cast<size_t>(i)]);
-  EXPECT_EQ(free(t, all[2]), Verdict::kGood);  // a hit looks at nothing
+  EXPECT_EQ(free(t, all[2]), Verdict::kGood);  // a hit checks nothing
   std::vector<void*> got;
   for (unsigned i = 0; i < 4 * n && reports.empty(); ++i) {
     void* p = take(t, 64);
@@ -117,7 +117,7 @@ TEST_OWNED(BadPointerTest, UncheckedAnotherThreadsObjectThatIsFreedTwiceInARowIs
   for (Bytes size : {Bytes{64}, Bytes{4096}}) {
     std::vector<void*> all;
     for (int i = 0; i < 3; ++i) all.push_back(take(a, size));
-    give(b, all[0]);  // it holds the others' names
+    give(b, all[0]);  // this object is the holder, which names the others
     for (int before = 1; before < 3; ++before) {
       give(b, all[static_cast<size_t>(before)]);
       EXPECT_TRUE(reports.empty());
@@ -145,8 +145,9 @@ TEST_ALL_CONFIGS(BadPointerTest, MoreFreesThanObjectsAreToldAndNothingIsHandedOu
   reports.clear();
 }
 
-// Freed although it waits in the bin: the bin leads into the slab's list then. With a long list to
-// more objects than are in use, with a short one in a circle once it is put back.
+// The object is freed although it waits in the bin, so the bin leads into the slab's list. If the
+// list is long, the bin leads to more objects than are in use. If the list is short, the bin leads
+// in a circle once it is put back.
 TEST_ALL_CONFIGS(BadPointerTest, AnObjectOfTheBinThatIsFreedAgainIsToldAfterTheBinIsPutBack) {
   for (const size_t listed : {1, 40}) {
     SCOPED_TRACE(listed);
@@ -157,7 +158,7 @@ TEST_ALL_CONFIGS(BadPointerTest, AnObjectOfTheBinThatIsFreedAgainIsToldAfterTheB
     for (size_t i = 0; i < listed; ++i) all.push_back(take(t, 64));
     for (void* p : all) give(t, p);
     void* next = static_cast<std::byte*>(in_use) + 64 * (1 + listed);
-    EXPECT_EQ(free(t, next), Verdict::kGood);  // a hit looks at nothing
+    EXPECT_EQ(free(t, next), Verdict::kGood);  // a hit checks nothing
     EXPECT_TRUE(reports.empty());
     engine().trim(t);
     EXPECT_EQ(reports.empty(), listed == 1);
@@ -172,8 +173,8 @@ TEST_ALL_CONFIGS(BadPointerTest, AnObjectOfTheBinThatIsFreedAgainIsToldAfterTheB
   }
 }
 
-// As many frees as it has objects, one of them a double one, which makes a circle further down its
-// list than a refill looks.
+// The slab gets as many frees as it has objects. One of them is a double free, which makes a circle
+// further down the slab's list than a refill looks.
 TEST_ALL_CONFIGS(BadPointerTest, ASlabThatLooksEmptyByADoubleFreeIsNotCarvedAnew) {
   Slot& t = thread();
   const unsigned n = capacity_of(class_of(64));
@@ -192,8 +193,8 @@ TEST_ALL_CONFIGS(BadPointerTest, ASlabThatLooksEmptyByADoubleFreeIsNotCarvedAnew
   reports.clear();
 }
 
-// Fills slabs of 4 KiB objects, and frees as many objects of the first one as it has, but one of
-// them twice and one never.
+// Fills slabs of 4 KiB objects. Then it frees as many objects of the first slab as that has, but
+// one of them twice and one never.
 class DamagedSlabTest : public BadPointerTest {
  protected:
   void damage(Slot& t, bool second_partial) {

@@ -1,5 +1,5 @@
-// Batch: freed objects name each other on their way to their lane. (Through the inbox, and its
-// interleavings: tests/model.)
+// Batch: freed objects name each other on their way to their lane. (tests/model has the way through
+// the inbox, and its interleavings.)
 #include "slab/batch.h"
 
 #include <cstring>
@@ -18,7 +18,7 @@ class BatchTest : public testing::Test {
     objects_.push_back({object, size});
     return object;
   }
-  // Adds a fresh object of a slab of its own. True if it became a holder.
+  // Adds a fresh object that is alone in its slab. True if the object became a holder.
   bool add(Bytes size) {
     const bool holds = add(size, 1'000'000 + ++slabs_);
     if (!holds) named_.push_back(objects_.back());
@@ -36,7 +36,7 @@ class BatchTest : public testing::Test {
     uint64_t n;
     std::vector<Object*> objects;  // in the order of their links
   };
-  // In the order in which they were freed.
+  // The rows, in the order in which they were freed.
   static std::vector<Row> rows(Object* first) {
     std::vector<Row> rows;
     Batch::for_each_row(first, [&](Object* object, Object* last, uint32_t n) {
@@ -46,7 +46,7 @@ class BatchTest : public testing::Test {
     std::reverse(rows.begin(), rows.end());
     return rows;
   }
-  // The objects that a batch holds, in order of address; they may be written to when they are
+  // The objects that a batch holds, in order of address. An object may be written to when it is
   // visited.
   static std::vector<Object*> visited(Object* first) {
     std::vector<Object*> seen;
@@ -63,7 +63,7 @@ class BatchTest : public testing::Test {
     std::sort(all.begin(), all.end());
     return all;
   }
-  // The batch comes back whole, and those that a holder names were not touched on the way.
+  // The batch comes back whole, and the objects that a holder names were not touched on the way.
   void expect_whole(Object* first) {
     for (const auto& [object, size] : named_) EXPECT_TRUE(is_whole(object, size, 1)) << size;
     EXPECT_EQ(visited(first), added());
@@ -72,7 +72,7 @@ class BatchTest : public testing::Test {
     named_.clear();
   }
 
-  // All that was added, in the order in which it was freed.
+  // The rows have all objects that were added, in the order in which they were freed.
   void expect_order(const std::vector<Row>& all) {
     std::vector<Object*> found, freed;
     for (const Row& row : all) {
@@ -175,7 +175,7 @@ TEST_F(BatchTest, TheLastObjectDoesNotJoinItsRowTwice) {
   }
 }
 
-// As if lengthen() had stopped before its last store, and before the one before that.
+// As if lengthen() had stopped before its last store, or before the store before that one.
 TEST_F(BatchTest, MendTakesInWhatARowLinksTo) {
   for (const bool is_linked : {false, true}) {
     SCOPED_TRACE(is_linked);
@@ -185,7 +185,8 @@ TEST_F(BatchTest, MendTakesInWhatARowLinksTo) {
     one_more->next = last->next;
     if (is_linked) last->next = one_more;
     batch_.mend([](Object*) { return Batch::places_in(64); });
-    // The name still says that the object before it is the last: the further one is the first then.
+    // The name still says that the object before the further one is the last. So the further one
+    // counts as the first.
     if (!is_linked) objects_.pop_back();
     EXPECT_EQ(visited(batch_.take()), added());
     memory_.clear();
@@ -193,7 +194,7 @@ TEST_F(BatchTest, MendTakesInWhatARowLinksTo) {
   }
 }
 
-// As where the depot's lock cannot be had.
+// As if the thread could not get the depot's lock.
 TEST_F(BatchTest, WhatIsPutBackTakesFurtherObjects) {
   Random random(1);
   const std::vector<Bytes> sizes = {16, 32, 64, 256};
@@ -219,7 +220,7 @@ TEST_F(BatchTest, AnEmptyOneHasNothing) {
   expect_whole(batch_.take());
 }
 
-// free_without_lane() sends such a one.
+// free_without_lane() sends such a batch.
 TEST_F(BatchTest, OneObjectWithoutANextIsABatch) {
   Object* object = make(64);
   object->next = nullptr;

@@ -18,7 +18,7 @@ class ChooseEntryTest : public EngineTest {
   }
 };
 
-// In a process with one thread lanes are owned, whatever was chosen.
+// In a process with one thread lanes are owned, whatever entry was chosen.
 TEST_ALL_CONFIGS(ChooseEntryTest, EveryThreadFollowsAtItsNextMissAndKeepsItsObjects) {
   for (Entry to : kEntries) {
     begin({});
@@ -50,7 +50,7 @@ TEST_ALL_CONFIGS(ChooseEntryTest, EveryThreadFollowsAtItsNextMissAndKeepsItsObje
   }
 }
 
-// Hits of free() ask the region first, and only the owner's may find it there.
+// Hits of free() ask the region first, and only an owner's hit may find the object there.
 TEST_ALL_CONFIGS(ChooseEntryTest, HitsGoOnAfterEveryChange) {
   for (Entry to : {Entry::kPerCpu, Entry::kOwned, Entry::kShared, Entry::kOwned, Entry::kPerCpu}) {
     ASSERT_TRUE(engine().choose_entry(settings_of(to)));
@@ -94,12 +94,12 @@ TEST_ALL_CONFIGS(ChooseEntryTest, AThreadKeepsItsOwnLaneUntilThereAreOthers) {
   }
 }
 
-// One thread: nobody else changes anything meanwhile.
+// There is one thread, so no other thread changes anything meanwhile.
 TEST_ALL_CONFIGS(ChooseEntryTest, AHandlerMayComeBetweenTwoEntries) {
   start_threads();
   Slot& t = thread();
   void* p = take(t, 100);
-  size_t missed = 2000;  // no bin has one yet
+  size_t missed = 2000;  // a size of which no bin has an object yet
   for (Entry to : {Entry::kShared, Entry::kPerCpu, Entry::kOwned, Entry::kPerCpu, Entry::kShared,
                    Entry::kOwned}) {
     in_handler(t, [&] {
@@ -152,7 +152,7 @@ TEST_ALL_CONFIGS(ChooseEntryTest, NothingIsLostWhileTheEntryChangesUnderThreadsT
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
 
-// --- What cannot be had.
+// --- Entries that are not available.
 
 TEST_ALL_CONFIGS(ChooseEntryTest,
                  WithoutNumbersOrRestartTheStartFallsBackToAsManySharedLanesAsCpus) {
@@ -205,7 +205,7 @@ TEST_ALL_CONFIGS(ChooseEntryTest, AsManySharedLanesAsCpusUnlessTheSettingsSayHow
   EXPECT_EQ(statistics().shared_lanes, ProbeOrders::kMostLanes);
 }
 
-// To count CPUs takes a dozen system calls, in a process that may live for a moment.
+// To count CPUs takes a dozen system calls, and the process may live only for a moment.
 TEST_ALL_CONFIGS(ChooseEntryTest, CpusAreCountedOnlyWhereTheirNumberMatters) {
   const auto asked = [&](const Settings& settings) {
     const uint32_t before = Fake::cpus_asked;
@@ -221,7 +221,7 @@ TEST_ALL_CONFIGS(ChooseEntryTest, CpusAreCountedOnlyWhereTheirNumberMatters) {
   EXPECT_EQ(asked(automatic), 1u);
 }
 
-// --- By itself.
+// --- Automatically.
 
 class AutomaticTest : public ChooseEntryTest {
  protected:
@@ -236,7 +236,8 @@ class AutomaticTest : public ChooseEntryTest {
     give(t, take(t, 100));
     return t;
   }
-  // Some passes of the scavenger, with objects of one thread and so many waits of all between them.
+  // Runs n passes of the scavenger. Before each of them t allocates `objects` objects, and all
+  // threads together wait `waits` times.
   void pass(Slot& t, int objects, uint64_t waits, int n = Waits::kInARow + 1) {
     for (int i = 0; i < n; ++i) {
       std::vector<void*> all;
@@ -301,7 +302,7 @@ TEST_ALL_CONFIGS(AutomaticTest, LanesAreSharedWhereTheyCannotBeEnteredByCpu) {
   let_them_wait(first);
   EXPECT_EQ(engine().entry(), Entry::kShared);
   EXPECT_EQ(statistics().shared_lanes,
-            Fake::cpu_count);  // counted at the start: who works may be forbidden to ask
+            Fake::cpu_count);  // counted at the start: a thread that works may be forbidden to ask
   EXPECT_EQ(Fake::cpus_asked, asked);
   EXPECT_EQ(lane_of(next())->how, Entry::kShared);
 }

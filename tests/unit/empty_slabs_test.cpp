@@ -1,5 +1,5 @@
-// Empty slabs: a lane keeps them for itself, and lets go of them before fresh memory is taken, by
-// whomever; later at any rate.
+// Empty slabs: a lane keeps them for itself. It gives them up before any thread takes fresh memory,
+// and later in any case.
 #include "fixture.h"
 
 namespace lanemalloc {
@@ -19,13 +19,13 @@ class EmptySlabsTest : public EngineTest {
   void give_all(Slot& t, const std::vector<void*>& all) {
     for (void* p : all) give(t, p);
   }
-  // Leaves so many empty slabs in the thread's lane.
+  // Leaves `slabs` empty slabs in the thread's lane.
   void leave_empty(Slot& t, uint32_t slabs, Bytes size = kSize) {
-    give_all(t, take_slabs(t, slabs + 1, size));  // the bin's own slab is none of them
+    give_all(t, take_slabs(t, slabs + 1, size));  // the bin's own slab is not one of them
     ASSERT_EQ(lane_of(t)->empty_blocks(), slabs);
   }
-  // Bytes that are in use, lie in a lane, or are free and were not given back: what has been fresh
-  // once.
+  // Bytes that are in use, lie in a lane, or are free and were not given back. All of them have
+  // been fresh once.
   Bytes touched() {
     const RunStatistics runs = statistics().runs;
     return runs.claimed - runs.clean;
@@ -59,7 +59,7 @@ TEST_ALL_CONFIGS(EmptySlabsTest, TheirObjectsComeInTheOrderOfTheirAddresses) {
       size_t neighbours = 0;
       for (size_t i = 1; i < all.size(); ++i)
         neighbours += static_cast<char*>(all[i]) == static_cast<char*>(all[i - 1]) + size;
-      EXPECT_GE(neighbours, all.size() / 2) << size;  // not of the slab that the bin kept
+      EXPECT_GE(neighbours, all.size() / 2) << size;  // except in the slab that the bin kept
     }
     give_all(t, all);
   }
@@ -82,7 +82,7 @@ TEST_ALL_CONFIGS(EmptySlabsTest, ALongerSlabIsMadeOfThem) {
   const std::vector<void*> all = take_slabs(t, 19, kLong);
   EXPECT_EQ(touched(), before);
   give_all(t, all);
-  // Of several blocks one is kept; and what was not needed of the forty.
+  // One slab of several blocks is kept, and so is what was not needed of the forty.
   EXPECT_LE(lane_of(t)->empty_blocks(), 40 - 18 * slab_blocks_of(class_of(kLong)));
 }
 
@@ -97,7 +97,7 @@ TEST_ALL_CONFIGS(EmptySlabsTest, AnotherLanesAreCollectedBeforeFreshMemoryIsTake
   give_all(b, all);
 }
 
-// Each takes what the one before has left, whatever its sizes were.
+// Each thread takes what the thread before it has left, whatever the sizes were.
 TEST_ALL_CONFIGS(EmptySlabsTest, MemoryGoesFromThreadToThreadAndDoesNotGrow) {
   Slot &a = thread(), &b = thread();
   give_all(a, take_slabs(a, 41));
@@ -121,17 +121,17 @@ TEST_ALL_CONFIGS(EmptySlabsTest, AFewOfAnotherLaneStay) {
   EXPECT_EQ(lane_of(a)->empty_blocks(), Lane<Fake>::kMuch - 1);
 }
 
-// What lies free in bins and in partly used slabs too, as long as nobody has taken the lane up;
-// then it is that thread's.
+// That includes what lies free in bins and in partly used slabs, as long as no thread has adopted
+// the lane. After that, the memory is that thread's.
 TEST_OWNED(EmptySlabsTest, OfALaneWhoseThreadHasExitedEverythingFreeIsCollected) {
   Slot &a = thread(), &b = thread();
-  give(b, take(b, kSize));  // so that it has a lane, and does not take up the other
+  give(b, take(b, kSize));  // so that b has a lane, and does not adopt the other
   const std::vector<void*> kept = take_slabs(a, 1, kOther);
   give_all(a, take_slabs(a, Lane<Fake>::kMuch / 2, kOther));
   Lane<Fake>* left = lane_of(a);
   engine().thread_exits(a);
   EXPECT_TRUE(left->was_left_full());
-  std::vector<void*> all = take_slabs(b, Lane<Fake>::kMuch);  // then it looks around
+  std::vector<void*> all = take_slabs(b, Lane<Fake>::kMuch);  // after this b looks around
   EXPECT_TRUE(left->was_left_full());
   const Bytes before = touched();
   for (void* p : take_slabs(b, Lane<Fake>::kMuch / 2)) all.push_back(p);
@@ -155,7 +155,7 @@ TEST_OWNED(EmptySlabsTest, OfExitedThreadsOneLaneIsEmptiedAtATimeAndAllWithoutMe
   for (int i = 0; i < 4; ++i) {
     Slot& t = thread();
     for (void* p : take_slabs(t, 1)) kept.push_back(p);
-    give(t, take(t, kOther));  // a slab without objects, but not an empty one: the bin's
+    give(t, take(t, kOther));  // the bin's slab: no objects, but not an empty slab
     left.push_back(lane_of(t));
   }
   for (Lane<Fake>* lane : left) engine().thread_exits(*lane->owner_slot());
@@ -175,7 +175,7 @@ TEST_OWNED(EmptySlabsTest, OfExitedThreadsOneLaneIsEmptiedAtATimeAndAllWithoutMe
   give_all(thread(), kept);
 }
 
-// Two threads are out of memory; one of them has the lane that keeps it.
+// Two threads are out of memory. One of them holds the lane that keeps some.
 TEST_ALL_CONFIGS(EmptySlabsTest, WithoutMemoryWhoGivesBackIsWaitedFor) {
   constexpr Bytes kLarge = 600000;
   Slot &a = thread(), &b = thread(), &c = thread();
@@ -188,7 +188,7 @@ TEST_ALL_CONFIGS(EmptySlabsTest, WithoutMemoryWhoGivesBackIsWaitedFor) {
   Fake::fail(Fake::Call::kClaim, 1);
   std::vector<void*> all;
   in_handler(c, [&] {
-    while (void* p = engine().allocate(kLarge, c)) all.push_back(p);  // nor does a handler
+    while (void* p = engine().allocate(kLarge, c)) all.push_back(p);  // nor does a handler wait
   });
   Fake::on_pause = [&] {
     Fake::on_pause = nullptr;
@@ -238,7 +238,7 @@ TEST_ALL_CONFIGS(EmptySlabsTest, AYoungOneOutlivesTheOldOnes) {
   for (int i = 0; i < 3; ++i) world().runs.advance_epoch();
   give_all(t, take_slabs(t, 11));  // ten of the newest are used again
   world().runs.advance_epoch();
-  void* p = take(t, 64);  // out of one of the ten
+  void* p = take(t, 64);  // from one of the ten
   EXPECT_EQ(lane_of(t)->empty_blocks(), 9u);
   EXPECT_EQ(statistics().runs.dirty, bytes_of(30));
   give(t, p);
@@ -251,7 +251,7 @@ TEST_ALL_CONFIGS(EmptySlabsTest, ALargeAllocationCollectsThem) {
       Slot &a = thread(), &b = thread();
       leave_empty(a, 64);
       const Bytes before = touched();
-      give(a, take(a, kSize));  // opens the lane again, which was held for the figures
+      give(a, take(a, kSize));  // opens the lane again: it was held for the figures
       void* p = take(another ? b : a, size);
       EXPECT_EQ(lane_of(a)->empty_blocks(), 0u) << size;
       EXPECT_EQ(touched(), before) << size;
@@ -295,7 +295,7 @@ TEST_ALL_CONFIGS(EmptySlabsTest, WhereThereIsNoMemoryEvenAFewAreGivenBack) {
   }
 }
 
-// There is no scavenger that would see to it.
+// Such a process has no scavenger that would give slabs back.
 TEST_ALL_CONFIGS(EmptySlabsTest, AProcessWithOneThreadKeepsSome) {
   Slot& t = thread();
   give_all(t, take_slabs(t, 701));

@@ -78,7 +78,7 @@ TEST_ALL_CONFIGS(EngineTest, AlignedObjectsAreAligned) {
 TEST_ALL_CONFIGS(EngineTest, ZeroedObjectsAreZero) {
   Slot& t = thread();
   for (Bytes size : telling_sizes()) {
-    for (int round = 0; round < 2; ++round) {  // the second time the memory was used
+    for (int round = 0; round < 2; ++round) {  // the second time, the memory was used before
       auto* p = static_cast<unsigned char*>(engine().allocate_zeroed(size, t));
       ASSERT_NE(p, nullptr);
       EXPECT_TRUE(size == 0 || (p[0] == 0 && memcmp(p, p + 1, size - 1) == 0)) << size;

@@ -1,6 +1,6 @@
-// What every unit test stands on: FakeTest (a fresh fake platform, a test over every configuration,
-// a broken invariant is a failed test and not the end of all), and EngineTest (an engine whose
-// threads are slots).
+// What every unit test stands on. FakeTest has a fresh fake platform and runs a test over every
+// configuration; a broken invariant fails the test, and does not end all tests. EngineTest has an
+// engine whose threads are slots.
 // Called by: *_test.cpp.
 #pragma once
 
@@ -21,8 +21,8 @@
 
 namespace lanemalloc {
 
-// Runs `body`; false if a CHECK in it (or in what it calls) stopped. What it left behind must not
-// be used again.
+// Runs `body`. False if a CHECK stopped it, there or in what it calls. What `body` left behind must
+// not be used again.
 class Guard {
  public:
   static bool survives(const std::function<void()>& body) {
@@ -66,7 +66,7 @@ class Guard {
 struct Config {
   Bytes page;
   bool single;
-  Entry entry = Entry::kOwned;  // of a process with one thread: whatever it is, lanes are owned
+  Entry entry = Entry::kOwned;  // of no effect with one thread: lanes are owned then
 
   std::string name() const {
     return std::to_string(page / 1024) + (single                    ? "KSingle"
@@ -111,7 +111,7 @@ class FakeTest : public testing::TestWithParam<Config> {
     EXPECT_EQ(Fake::misuse(), "");
     Fake::reset();
   }
-  // A second thread starts: one way.
+  // A second thread starts. There is no way back.
   static void start_threads() { Fake::single = false; }
 };
 
@@ -129,20 +129,20 @@ class FakeTest : public testing::TestWithParam<Config> {
                            [](const auto& test) { return test.param.name(); });         \
   void Suite##Name::body()
 
-// The rule: over all of them. The others are about one entry, and each says why.
+// TEST_ALL_CONFIGS is the rule. Each test of one entry says why it is one.
 #define TEST_ALL_CONFIGS(Suite, Name) TEST_CONFIGS(Suite, Name, kConfigs)
 #define TEST_OWNED(Suite, Name) TEST_CONFIGS(Suite, Name, configs_of(Entry::kOwned))
 #define TEST_SHARED(Suite, Name) TEST_CONFIGS(Suite, Name, configs_of(Entry::kShared))
 #define TEST_PER_CPU(Suite, Name) TEST_CONFIGS(Suite, Name, configs_of(Entry::kPerCpu))
 
-// The sanitizers take several times as long; long random walks are that much shorter under them.
+// The sanitizers slow tests down several times, so long random walks are shorter by this factor.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr int kShorter = 4;
 #else
 inline constexpr int kShorter = 1;
 #endif
 
-// Random numbers that are the same at every run.
+// Random numbers that are the same in every run.
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
@@ -156,14 +156,14 @@ class Random {
 
 using FakeEngine = Engine<Fake>;
 
-// What the core reports of itself, late.
+// What the core reports by itself, later than in a call's result.
 struct Report {
   Verdict why;
   const void* pointer;
 };
 inline std::vector<Report> reports;
 
-// Fills an object with a pattern of its own, and tells whether it is still whole.
+// Fills an object with a pattern of its own. is_whole() tells whether the pattern is still whole.
 inline void fill(void* p, size_t n, uint64_t seed) {
   auto* bytes = static_cast<unsigned char*>(p);
   const size_t step = n > 4096 ? n / 64 : 1;
@@ -190,7 +190,7 @@ inline std::vector<Bytes> telling_sizes() {
   return sizes;
 }
 
-// A thread that is inside its lane, as the configuration's entry has it, until leave().
+// A thread that is inside its lane until leave(). It enters by the configuration's entry.
 class Stopped {
  public:
   explicit Stopped(Slot& slot) : slot_(slot), visit_(&slot, true), gate_(Owned::enter(slot)) {
@@ -232,8 +232,8 @@ class EngineTest : public FakeTest {
     FakeTest::TearDown();
   }
 
-  // A fresh engine over a fresh platform of the same configuration; what the test has set of it
-  // stays.
+  // Makes a fresh engine over a fresh platform of the same configuration. What the test has set in
+  // the platform stays.
   void begin(Settings settings) {
     settings.entry = config().entry;
     settings.shared_lanes = kSharedLanes;
@@ -250,7 +250,7 @@ class EngineTest : public FakeTest {
     engine_->set_exit_watch([](Slot&) { return true; });
     if (!Fake::single) engine_->scavenger_begins();
   }
-  // A second thread starts, and with it the scavenger's: passes() runs it.
+  // A second thread starts, and with it the scavenger's thread. passes() runs the scavenger.
   void start_threads() {
     FakeTest::start_threads();
     if (!engine_->has_scavenger()) engine_->scavenger_begins();
@@ -258,13 +258,13 @@ class EngineTest : public FakeTest {
 
   static constexpr uint32_t kSharedLanes = 2;
 
-  // A thread: the tests play several on one. Two that were made one after the other run on
-  // different CPUs.
+  // A thread. The tests play several threads on one. Two threads that were made one after the other
+  // run on different CPUs.
   static uint32_t cpu_of(const Slot& slot) {
     return static_cast<uint32_t>(reinterpret_cast<Address>(&slot) / sizeof(Slot)) % Fake::cpu_count;
   }
   Slot& thread() { return slots_.emplace_back(&no_lane_gate); }
-  // A handler that has interrupted the thread inside the allocator.
+  // Runs `body` as a handler that has interrupted the thread inside the allocator.
   template <class Body>
   static void in_handler(Slot& slot, Body body) {
     Stopped thread(slot);
@@ -273,9 +273,9 @@ class EngineTest : public FakeTest {
     thread.leave();
   }
 
-  // As many lanes as a few threads on a few CPUs need. For tests whose slabs change hands while
-  // several threads work: that a lane has been made is told to others by a fence, which the thread
-  // sanitizer does not follow.
+  // Makes as many lanes as a few threads on a few CPUs need, for tests whose slabs change hands
+  // while several threads work. Other threads learn by a fence that a lane has been made, and the
+  // thread sanitizer does not follow fences.
   void make_lanes() {
     LaneTable<Fake>& lanes = world().lanes;
     for (uint32_t i = 0; i < 8; ++i) lanes.shared(i), lanes.here(i);
@@ -316,13 +316,13 @@ class EngineTest : public FakeTest {
     EXPECT_EQ(engine_->free(p, slot), Verdict::kGood);
   }
 
-  // Whether a scavenger runs that has something to do.
+  // True if a scavenger runs and has something to do.
   bool is_scavenger_wanted() {
     const Scavenger<Fake>& scavenger = world().scavenger;
     return scavenger.is_running() && scavenger.period_ms() != 0 && scavenger.is_wanted();
   }
-  // Runs the scavenger's loop up to the end of `n` passes, as its thread would. False if it came to
-  // rest or to its end before.
+  // Runs the scavenger's loop up to the end of `n` passes, as its thread would. False if the loop
+  // came to rest or to its end before that.
   bool passes(int n) {
     if (!world().scavenger.is_running()) return false;
     scavenger_ = &world().scavenger;
@@ -348,8 +348,8 @@ class EngineTest : public FakeTest {
   static constexpr int kPassesDone = 1;
   static constexpr int kAtRest = 2;
 
-  // The scavenger sleeps between two passes while the clock moves on, and at rest until somebody
-  // pokes it.
+  // The scavenger sleeps between two passes while the clock moves on. At rest it sleeps until a
+  // thread pokes it.
   static bool wait_in_scavenger(const void* word, uint64_t most_ms) {
     const auto into = reinterpret_cast<Address>(word) - reinterpret_cast<Address>(scavenger_);
     if (into >= sizeof *scavenger_) return false;  // a lock

@@ -7,7 +7,7 @@ namespace {
 
 class ForkTest : public EngineTest {
  protected:
-  // Nothing of what lives, and nothing twice, is handed out in the child.
+  // In the child no object that lives is handed out, and none is handed out twice.
   void expect_nothing_is_handed_out_twice(Slot& child, std::vector<void*> live) {
     const size_t before = live.size();
     for (size_t i = 0; i < before; ++i) fill(live[i], 48, i);
@@ -37,7 +37,7 @@ TEST_ALL_CONFIGS(ForkTest, TheParentGoesOnAsBefore) {
     EXPECT_FALSE(lock->is_held());
     EXPECT_EQ(lock->is_closed(), !config().single);
   }
-  void* large = take(b, 900000);  // nobody waits for a fork
+  void* large = take(b, 900000);  // no thread waits for a fork
   give(a, take(b, 5000));
   give(a, large);
   engine().after_fork_in_parent();
@@ -60,7 +60,7 @@ TEST_ALL_CONFIGS(ForkTest, SeveralThreadsForkAtOnceAndOneInAHandlerOfItsOwnFork)
     engine().after_fork_in_parent();
   }
   EXPECT_FALSE(world().runs.lock().is_closed());
-  // In the child of the inner one the outer one goes on, and ends.
+  // In the child of the inner fork the outer fork goes on, and ends.
   engine().before_fork(a);
   fork_in_child(a);
   EXPECT_FALSE(world().runs.lock().is_closed());
@@ -106,7 +106,7 @@ TEST_ALL_CONFIGS(ForkTest, TheForkingThreadKeepsALaneOfItsOwn) {
   void* p = take(a, 48);
   Lane<Fake>* lane = lane_of(a);
   fork_in_child(a);
-  if (lane->how != Entry::kOwned) {  // it comes by a lane again when it allocates
+  if (lane->how != Entry::kOwned) {  // the thread gets a lane again when it allocates
     EXPECT_EQ(a.load(), &no_lane_gate);
     give(a, p);
     EXPECT_NE(take(a, 48), nullptr);
@@ -118,7 +118,7 @@ TEST_ALL_CONFIGS(ForkTest, TheForkingThreadKeepsALaneOfItsOwn) {
   EXPECT_EQ(statistics().lanes, 1u);
 }
 
-// Owned: adoption. Taken lanes of the other entries: entries_test.cpp, percpu_test.cpp.
+// Owned: it is about adoption. Taken lanes of the other entries: entries_test.cpp, percpu_test.cpp.
 TEST_OWNED(ForkTest, InAHandlersChildIdleLanesAreAdoptedAndBusyOnesAreSetAsideForGood) {
   Slot &a = thread(), &idle = thread(), &busy = thread(), &held = thread(), &gone = thread(),
        &revoker = thread();
@@ -136,7 +136,8 @@ TEST_OWNED(ForkTest, InAHandlersChildIdleLanesAreAdoptedAndBusyOnesAreSetAsideFo
   EXPECT_TRUE(lane_busy->is_set_aside());
   EXPECT_TRUE(lane_held->is_set_aside());
   EXPECT_FALSE(lane_idle->is_set_aside());
-  // Adopted: the lane of nobody and the idle one, then new ones.
+  // New threads adopt the lane that has no owner and the one of the idle thread, and then new
+  // lanes.
   std::vector<Lane<Fake>*> adopted;
   for (int i = 0; i < 4; ++i) {
     Slot& t = thread();
@@ -150,7 +151,7 @@ TEST_OWNED(ForkTest, InAHandlersChildIdleLanesAreAdoptedAndBusyOnesAreSetAsideFo
   expect_nothing_is_handed_out_twice(a, live);
 }
 
-// Whoever was taking it is not in the child, and the lane never comes free.
+// The thread that was taking the lane is not in the child, so the lane never becomes free.
 TEST_OWNED(ForkTest, InAHandlersChildAThreadDoesNotGiveWayInALaneThatIsSetAside) {
   Slot &a = thread(), &revoker = thread();
   take(a, 48);
@@ -197,7 +198,7 @@ TEST_ALL_CONFIGS(ForkTest, WhatAThreadWasInsideIsWholeInTheChildAndNothingOfItIs
   EXPECT_EQ(statistics().allocations, all.size() + 20);
   world().lanes.for_each([](Lane<Fake>& each) { EXPECT_FALSE(each.is_set_aside()); });
   for (void* p : all) give(a, p);
-  Slot &b = thread(), &c = thread();  // adopt what was the others'
+  Slot &b = thread(), &c = thread();  // these adopt the others' lanes
   for (Slot* t : {&b, &c}) give(*t, take(*t, 48));
   for (int i = 0; i < 4; ++i)
     for (Slot* t : {&a, &b, &c}) engine().trim(*t);
@@ -216,7 +217,7 @@ TEST_ALL_CONFIGS(ForkTest, TheChildOfAThreadWhoseLaneWasBeingTakenMayGoOnInIt) {
   fork_in_child(a);
   live.push_back(take(a, 48));
   EXPECT_FALSE(lane->is_set_aside());
-  if (lane->how != Entry::kShared) {  // else it comes by the next lane
+  if (lane->how != Entry::kShared) {  // else the thread takes the next lane
     EXPECT_EQ(lane_of(a), lane);
   }
   EXPECT_EQ(statistics().live_objects, live.size());
@@ -297,7 +298,7 @@ TEST_ALL_CONFIGS(ForkTest, WhenAnotherThreadHeldTheRunsOnlyWhatTheyGuardIsGivenU
   ASSERT_TRUE(world().runs.lock().acquire(holder));
   in_handler(a, [&] { fork_in_child(a); });
   EXPECT_FALSE(world().runs.lock().is_held());
-  // Between runs that are given up
+  // These lie between runs that are given up.
   for (int i = 1; i < 30; i += 2) give(a, large[static_cast<size_t>(i)]);
   engine().check_invariants();
   for (int i = 0; i < 40; ++i) live.push_back(take(a, 300000 + 10000 * i));
@@ -308,7 +309,7 @@ TEST_ALL_CONFIGS(ForkTest, WhenAnotherThreadWasAddingMemoryTheChildAddsItsOwn) {
   Slot &a = thread(), &other = thread();
   Visit holder(&other, true);
   ASSERT_TRUE(world().runs.growth_lock().acquire(holder));
-  ASSERT_NE(world().region.take_fresh(32), Region<Fake>::kNoBlock);  // nobody's in the child
+  ASSERT_NE(world().region.take_fresh(32), Region<Fake>::kNoBlock);  // no thread's in the child
   in_handler(a, [&] { fork_in_child(a); });
   EXPECT_FALSE(world().runs.growth_lock().is_held());
   std::vector<void*> live;
@@ -340,7 +341,7 @@ TEST_ALL_CONFIGS(ForkTest, ABatchWhoseGiverIsGoneIsTakenInTheChild) {
   void* p = take(a, 100);
   give(b, p);
   engine().thread_exits(b);  // sends it
-  // And stops before it wrote its link
+  // The giver stops before it has written its link.
   static_cast<Object*>(p)->earlier.store(reinterpret_cast<Object*>(1));
   fork_in_child(a);
   engine().trim(a);

@@ -1,5 +1,5 @@
-// Heaps: sizes, frees with and without a size, limits along the parents, walks, and the end of all
-// at once.
+// Heaps: sizes, frees with and without a size, limits along the parents, walks, and a heap's end
+// with everything in it.
 #include "heap/heap.h"
 
 #include <map>
@@ -24,7 +24,7 @@ class HeapTest : public EngineTest {
     Fake::number = cpu_of(*threads_[i]);
     return *threads_[i];
   }
-  // A heap without a name of its own, ended at the end of the test unless the test does.
+  // A heap without a name of its own. It ends with the test, unless the test ends it before.
   FakeHeap& make(Bytes limit = 0, FakeHeap* parent = nullptr, Bytes soft = 0) {
     heaps_.push_back(std::make_unique<FakeHeap>(engine(), kSource, "test", parent));
     EXPECT_TRUE(
@@ -173,7 +173,7 @@ TEST_ALL_CONFIGS(HeapTest, TheLimitHoldsAndWhatOtherLanesDoNotUseIsFound) {
   }
   EXPECT_GE(all.size() * 1008, kLimit - 1008);
   EXPECT_EQ(heap.limit_failures(), 1u);
-  // All of it is freed by one thread, and another one wants other sizes.
+  // One thread frees all of it, and another one wants other sizes.
   for (void* p : all) EXPECT_EQ(give(heap, t(1), p), Verdict::kGood);
   size_t bytes = 0;
   for (;;) {
@@ -418,7 +418,7 @@ TEST_ALL_CONFIGS(CheckedHeapTest, EveryWrongSizeAndEveryByteBehindIsSeen) {
   }
   take(heap, t(), 100);
   EXPECT_EQ(end(heap), 1u);
-  // The marks of what went with the heap are gone.
+  // The marks of the objects that went with the heap are gone.
   for (int i = 0; i < 3000; ++i) engine().allocate(100, t());
 }
 

@@ -12,7 +12,8 @@
 namespace lanemalloc {
 namespace {
 
-// An atomic whose stores to one address can be held back: a giver that stops between its two steps.
+// An atomic whose stores to one address can be held back. So a giver can stop between its two
+// steps.
 template <class T>
 class Stoppable {
  public:
@@ -112,7 +113,7 @@ TEST_F(InboxTest, AStoppedGiverHidesOnlyWhatLiesBehindItAndOnlyUntilItGoesOn) {
   EXPECT_EQ(take(), std::vector<long>{2});
   EXPECT_FALSE(inbox_.is_empty());
   EXPECT_EQ(take(), std::vector<long>());
-  inbox_.give(&batches_[3]);  // waits until the rest is whole
+  inbox_.give(&batches_[3]);  // this one waits until the rest is whole
   EXPECT_EQ(take(), std::vector<long>());
   Word::finish(0);
   EXPECT_EQ(take(), (std::vector<long>{1, 0}));

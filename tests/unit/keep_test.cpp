@@ -1,4 +1,4 @@
-// What is kept of freed runs: by amount, by what giving back has cost, and by age.
+// How much of the freed runs is kept: by amount, by what giving back has cost, and by age.
 #include "memory/keep.h"
 
 #include <set>
@@ -106,7 +106,7 @@ class KeptRunsTest : public FakeTest {
   Visit visit_{&me_, true};
 };
 
-// With one thread and with several: what a request cannot use is no reason to grow.
+// With one thread and with several: runs that a request cannot use do not let memory grow.
 TEST_ALL_CONFIGS(KeptRunsTest, PiecesThatDoNotFitGoBackWhereMemoryGrows) {
   std::vector<BlockIndex> pieces;
   for (int i = 0; i < 100; ++i) pieces.push_back(take(4)), take(1);
@@ -138,7 +138,7 @@ TEST_ALL_CONFIGS(KeptRunsTest, ADirtyRunIsTakenWithTheCleanOneBeforeIt) {
   EXPECT_EQ(take(14), b - 4);
   EXPECT_EQ(resident(), before + 4);
   runs_.check_invariants();
-  EXPECT_EQ(take(6), a);  // what was left of the clean one
+  EXPECT_EQ(take(6), a);  // what was left of the clean run
 }
 
 TEST_ALL_CONFIGS(KeptRunsTest, AShortDirtyRunIsLeftForWhomItFits) {
@@ -168,7 +168,7 @@ TEST_ALL_CONFIGS(KeptRunsTest, LargeBlocksThatAreReplacedAreSoonKept) {
   EXPECT_LE(purged() - half, 1500u * 120 / 50);  // a fiftieth of what was taken meanwhile
 }
 
-// There is no scavenger that would do it.
+// A process with one thread has no scavenger that would do it.
 TEST_ALL_CONFIGS(KeptRunsTest, WhatIsFreeForLongGoesBackAtTheNextFree) {
   if (!config().single) return;
   const BlockIndex a = take(50), used = take(1), later = take(1);
@@ -239,7 +239,8 @@ TEST_ALL_CONFIGS(BigSlabsTest, TheLastEmptyOneServesItsClassAgainWithoutTheRuns)
   EXPECT_EQ(take(t, 128 << 10), p);
   EXPECT_EQ(statistics().slabs_made, made);
   give(t, p);
-  // Another size has its memory. (Who owns no lane enters none for a large object.)
+  // Another size takes that slab's memory. (A thread that owns no lane enters none for a large
+  // object.)
   void* other = take(t, 100 << 10);
   EXPECT_EQ(lane_of(t)->empty_blocks(), 0u);
   give(t, other);

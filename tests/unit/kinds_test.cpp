@@ -1,5 +1,5 @@
 // Kinds: what lanes and the engine do for them, seen through pools. Batches to other lanes, slabs
-// that rest, exits, memory that cannot be had, figures.
+// that rest, exits, a lack of memory, figures.
 #include <map>
 
 #include "pools.h"
@@ -61,7 +61,7 @@ TEST_OWNED(KindsTest, ALaneThatWasTakenAwayIsHitAgainAfterItsOwnerHasMissed) {
   Visit visit(&world(), true);
   ASSERT_TRUE(lane_of(t)->try_hold(visit));
   EXPECT_EQ(Owned::area(t.load()), 0u);
-  void* p = take(pool, t);  // elsewhere
+  void* p = take(pool, t);  // in another lane
   lane_of(t)->let_go(visit);
   EXPECT_EQ(Owned::area(t.load()), 0u);
   give(pool, t, p);
@@ -73,8 +73,8 @@ TEST_OWNED(KindsTest, ALaneThatWasTakenAwayIsHitAgainAfterItsOwnerHasMissed) {
 
 // --- Handles.
 
-// What the head of slab/handle.h says, for each place: between two labels, or beside one, nothing
-// reads as what would lead there.
+// Checks what the head of slab/handle.h says, for each place: between two labels, or beside one, no
+// value reads as one that would lead there.
 TEST(HandleTest, OnlyAHandleFindsItselfAmongTheLabels) {
   uint64_t random = 1;
   for (uint32_t number = 0; number < Labels::kHits; ++number) {
@@ -92,7 +92,7 @@ TEST(HandleTest, OnlyAHandleFindsItselfAmongTheLabels) {
           Handle value;
           memcpy(&value, reinterpret_cast<const std::byte*>(both) + into, sizeof value);
           const Bytes there = number * sizeof(Handle) + into;
-          // The library asks for what it is given with kMissed too.
+          // The library also asks for the value that it is given with kMissed set.
           if (Labels::place(value) == there ||
               (value % 2 != 0 && Labels::place(value - 1) == there))
             FAIL() << std::hex << label << ' ' << next << ' ' << into;
@@ -138,8 +138,8 @@ TEST_OWNED(KindsTest, ALabelSaysWhoMayHit) {
   EXPECT_EQ(label(other), 0u) << "it has no bin there";
 }
 
-// A handler between the two steps of a thread's first entering: the lane that it has taken is the
-// thread's.
+// A handler comes between the two steps of a thread's first entering. The lane that the handler has
+// taken is the thread's.
 TEST(KindsHitTest, WhoLeavesAsFoundKeepsTheLaneThatAHandlerHasPutThere) {
   alignas(kGateAlignment) Gate of_handler;
   Slot slot{&of_handler};
@@ -181,7 +181,7 @@ TEST_OWNED(KindsTest, BatchesGrowAsSendersMeetAndShrinkInReclaim) {
   EXPECT_EQ(pool.kind().batch, Kind::kMostBatch);
   reclaim(pool, a, Reclaim::kDrain);
   EXPECT_EQ(pool.kind().batch, Kind::kFirstBatch);
-  // One alone meets nobody.
+  // One sender alone meets no other.
   const uint64_t contended = pool.kind().contended;
   all = take_many(pool, a, 300);
   give_all(pool, b, all);
@@ -383,7 +383,7 @@ TEST_ALL_CONFIGS(KindsOutOfMemoryTest, AnyCallAndAllLaterOnesFail) {
   fail_everywhere(Fake::Call::kAnyMemory, true);
 }
 
-// A lane without memory for a bin sends what it frees all the same; the end finds it there.
+// A lane without memory for a bin still sends what it frees. The end of the pool finds it there.
 TEST_OWNED(KindsOutOfMemoryTest, WhatALaneWithoutABinHasFreedIsFoundAtTheEnd) {
   Slot &a = thread(), &b = thread();
   FakePool& pool = make(a, 100, 50);

@@ -26,7 +26,7 @@ TEST_ALL_CONFIGS(EngineTest, AHandlerThatFindsItsThreadInsideWorksInAnOverflowLa
     void* large = take(t, 1 << 20);
     give(t, p);
     give(t, large);
-    give(t, mine);  // of the lane that was interrupted: sent there
+    give(t, mine);  // an object of the interrupted lane: it is sent there
   });
   EXPECT_EQ(lane_of(t), lane);
   const Statistics s = statistics();
@@ -72,7 +72,7 @@ TEST_ALL_CONFIGS(EngineTest, AHandlerNeverWaitsForALockThatItsThreadHolds) {
   EXPECT_EQ(statistics().runs_waits + statistics().depot_waits, 0u);
 }
 
-// Owned, the next four: about the gate that an owner opens and a revoker closes.
+// The next four are owned: they are about the gate that an owner opens and a revoker closes.
 TEST_OWNED(EngineTest, AnOwnerFindsItsHeldLaneClosedAndGoesElsewhere) {
   Slot &t = thread(), &other = thread();
   void* p = take(t, 64);
@@ -109,7 +109,8 @@ TEST_OWNED(EngineTest, AnOwnerGivesAHolderTheCpuOnceAndGoesOnInItsLaneIfThatIsFr
   ASSERT_TRUE(lane->try_hold(visit));
   Fake::on_yield = [&] { ADD_FAILURE() << "a handler gives up its CPU"; };
   in_handler(t, [&] { give(t, take(t, 64)); });
-  // A holder that does not let go, since it was torn off: once, and not at every call.
+  // A holder that was torn off does not let go. The owner gives up the CPU once, and not at every
+  // call.
   int yields = 0;
   for (int i = 0; i < 10; ++i) {
     Fake::on_yield = [&] { ++yields; };
@@ -183,7 +184,7 @@ TEST_OWNED(EngineTest, AHeldLaneIsClosedEvenIfItsOwnerOpenedItDuringTheRevocatio
   give(t, take(t, 64));
 }
 
-// A thread, perhaps the scavenger, was preempted while it holds the lane. What waits in the lane's
+// A thread, perhaps the scavenger, was preempted while it held the lane. What waits in the lane's
 // bins must still be subtracted.
 TEST_ALL_CONFIGS(EngineTest, FiguresAreExactThoughALaneIsHeldForAWhile) {
   static Lane<Fake>* lane;
@@ -203,8 +204,8 @@ TEST_ALL_CONFIGS(EngineTest, FiguresAreExactThoughALaneIsHeldForAWhile) {
   EXPECT_EQ(s.live_objects, 0u);
 }
 
-// It is outside meanwhile. All its operations are slow until the revoker is done; who looks at one
-// instant would find it inside.
+// The owner is outside meanwhile. All its operations are slow until the revoker is done, so a
+// revoker that looks at one instant would find it inside.
 TEST_OWNED(EngineTest, AnOwnerGivesWayOnceToWhoIsTakingItsLane) {
   Slot &t = thread(), &other = thread();
   give(t, take(t, 64));
@@ -237,7 +238,7 @@ TEST_OWNED(EngineTest, AnOwnerGivesWayOnceToWhoIsTakingItsLane) {
   EXPECT_TRUE(was_outside);
   EXPECT_EQ(Fake::on_yield, nullptr);
   lane->let_go(visit);
-  // A handler that comes meanwhile finds the thread outside, and may change what its slot names.
+  // A handler that comes meanwhile finds the thread outside, and may change what the slot names.
   has_run = false;
   Fake::on_barrier = [&] {
     if (std::exchange(has_run, true)) return;
@@ -250,7 +251,7 @@ TEST_OWNED(EngineTest, AnOwnerGivesWayOnceToWhoIsTakingItsLane) {
   EXPECT_TRUE(lane->try_hold(visit));
   EXPECT_TRUE(has_run);
   lane->let_go(visit);
-  // The lane may be free again by then, and yet not the thread's.
+  // The lane may be free again by then, and yet not be the thread's.
   has_run = false;
   void* object = nullptr;
   Fake::on_barrier = [&] {
@@ -275,7 +276,7 @@ TEST_OWNED(EngineTest, AnOwnerGivesWayOnceToWhoIsTakingItsLane) {
 }
 
 // The scavenger moves what waits in a bin to its slab, after the slabs were read and before the
-// lane is.
+// lane is read.
 TEST_OWNED(EngineTest, FiguresAreExactThoughTheScavengerMovesObjectsWhileTheyAreRead) {
   static Scavenger<Fake>* moving;
   static int sleeps;
@@ -288,7 +289,7 @@ TEST_OWNED(EngineTest, FiguresAreExactThoughTheScavengerMovesObjectsWhileTheyAre
     sleeps = 0;
     Fake::on_barrier = [&] {
       if (std::exchange(has_moved, true)) return;
-      // The reader has just taken the lane. It stands for the scavenger, which had the lane just
+      // The reader has just taken the lane. Here it plays the scavenger, which had the lane just
       // before.
       Visit visit(&scavenger, true);
       moving->begin_move();
@@ -329,7 +330,7 @@ TEST_OWNED(EngineTest, WithoutABarrierTheOwnerIsAskedAndCleansItself) {
   EXPECT_FALSE(lane_of(t)->try_hold(visit));
   const unsigned c = index_of(class_of(256));
   EXPECT_GT(statistics().classes[c].slabs, 0u);
-  give(t, take(t, 5000));  // a miss: it looks
+  give(t, take(t, 5000));  // a miss: the owner looks
   EXPECT_EQ(statistics().classes[c].slabs, 0u);
   EXPECT_FALSE(lane_of(t)->take_asked());
 }
@@ -414,7 +415,7 @@ TEST_ALL_CONFIGS(EngineTest, WhereFewBatchesComeFreshObjectsAreHandedOutBetween)
     miss();
     EXPECT_EQ(statistics().inbox_drains, drains) << "few came, and there are fresh ones";
   }
-  for (int i = 0; i < 3; ++i) send_a_batch();  // with the last of those, four
+  for (int i = 0; i < 3; ++i) send_a_batch();  // four, with the last batch from above
   miss();
   ++drains;
   for (int round = 0; round < 3; ++round) {
@@ -454,7 +455,7 @@ TEST_ALL_CONFIGS(EngineTest, ASleepingOwnerThatIsInsideIsNotTouched) {
 
 // --- Thread exit.
 
-// Owned: adoption.
+// Owned: it is about adoption.
 TEST_OWNED(EngineTest, ALaneIsAdoptedWithItsContents) {
   Slot& a = thread();
   void* kept = take(a, 64);
@@ -489,7 +490,7 @@ TEST_OWNED(EngineTest, FreesAndAllocationsAfterTheExitStillWork) {
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
-// Owned: what lies in a lane that others use is theirs to send.
+// Owned: if other threads use the lane, they send what lies in it.
 TEST_OWNED(EngineTest, AThreadThatExitsSendsWhatItHasCollected) {
   Slot &a = thread(), &b = thread();
   std::vector<void*> all;
@@ -504,12 +505,12 @@ TEST_ALL_CONFIGS(EngineTest, AThreadThatNeverAllocatedExitsWithoutALane) {
   Slot& a = thread();
   engine().thread_exits(a);
   EXPECT_EQ(statistics().lanes, 0u);
-  give(a, take(a, 64));  // nobody would tell of its end any more
+  give(a, take(a, 64));  // its end would not be reported any more
   EXPECT_EQ(a.load(), &exited_gate);
   EXPECT_EQ(statistics().overflow_entries, 2u);
 }
 
-// Owned: others need not be told.
+// Owned: the other entries need not be told of a thread's exit.
 TEST_OWNED(EngineTest, WhereNobodyTellsOfAThreadsExitItWorksInOverflowLanes) {
   engine().set_exit_watch([](Slot&) { return false; });
   Slot &a = thread(), &b = thread();

@@ -54,7 +54,7 @@ TEST_ALL_CONFIGS(LockTest, CountsWhatAVisitHoldsAndNeverWaitsForIt) {
   EXPECT_FALSE(mine_.holds_from(Rank::kDepot));
   EXPECT_FALSE(one.acquire(mine_));
   ASSERT_TRUE(two.try_acquire(other_));
-  EXPECT_FALSE(two.acquire(mine_));  // its holder might wait for the first
+  EXPECT_FALSE(two.acquire(mine_));  // the holder of `two` might wait for `one`
   two.release(other_);
   one.release(mine_);
   EXPECT_FALSE(mine_.holds_from(Rank::kLane));
@@ -72,7 +72,7 @@ TEST_ALL_CONFIGS(LockTest, NobodyWaitsForAFork) {
   EXPECT_FALSE(lock_.acquire(other_));
   lock_.open();
   EXPECT_TRUE(lock_.acquire(other_));
-  lock_.open();  // of a fork that this process knows nothing of
+  lock_.open();  // ends a fork that this process knows nothing of
   EXPECT_TRUE(lock_.is_held());
   lock_.release(other_);
   EXPECT_TRUE(lock_.acquire(mine_));
@@ -94,7 +94,8 @@ TEST_ALL_CONFIGS(LockTest, PatienceWithAForkIsSpentOnce) {
     }
     lock_.open();
   }
-  // Of one that is over in time nobody takes anything: who waited has the lock like any other.
+  // If a fork is over in time, no thread takes anything from it: a thread that waited has the lock
+  // like any other.
   lock_.close(mine_);
   slept = 0;
   static Lock<Fake>* opens;
@@ -132,7 +133,7 @@ TEST_ALL_CONFIGS(LockTest, WhatATornThreadHasHeldItGivesBack) {
     Lock<Fake> lock{rank};
     Visit torn(&a_, true);
     ASSERT_TRUE(lock.acquire(torn));
-    EXPECT_EQ(lock.holder(), &a_);  // from the instruction on that takes it: there is but one word
+    EXPECT_EQ(lock.holder(), &a_);  // from the instruction that takes the lock: it is one word
     EXPECT_FALSE(lock.take_over(other_));
     Visit later(&a_, false);
     ASSERT_TRUE(lock.take_over(later));
@@ -160,8 +161,8 @@ TEST_ALL_CONFIGS(LockTest, AChildForgetsAHolderThatIsGone) {
   lock_.release(mine_);
 }
 
-// A lane's lock is given back in another way than the rest, and waited for in a third where there
-// is no barrier.
+// A lane's lock is given back in another way than the rest. If there is no barrier, threads wait
+// for it in a third way.
 class LockWaitTest : public LockTest {
  protected:
   void SetUp() override {
@@ -273,7 +274,7 @@ TEST_ALL_CONFIGS(LockWaitTest, NobodyWaitsLongForAHolderThatDoesNotLeave) {
     EXPECT_EQ(lock->contention().waits, 1u) << "the next one waits too";
     EXPECT_EQ(other_.locks_held, 0);
     if (lock == &lock_) {
-      lock->close(other_);  // nor does a fork
+      lock->close(other_);  // nor does a fork wait
       lock->open();
     }
     Fake::on_wait = nullptr;

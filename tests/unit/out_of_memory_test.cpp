@@ -31,7 +31,7 @@ class OutOfMemoryTest : public EngineTest {
     void* p = engine().reallocate(o.p, found.entry, size, t);
     if (p == nullptr) {
       ++refused_;
-      return;  // the old one stays
+      return;  // the old object stays
     }
     fill(p, size, o.seed);
     o = {p, size, o.seed};
@@ -46,7 +46,7 @@ class OutOfMemoryTest : public EngineTest {
   }
 
   // Touches every point where memory is asked for: lanes, overflow lanes, slabs, metadata, large
-  // ones, moves, purges.
+  // objects, moves, purges.
   void script() {
     Slot &a = thread(), &b = thread();
     for (Bytes size : {Bytes{16}, Bytes{300}, Bytes{5000}, Bytes{100000}}) {
@@ -101,7 +101,7 @@ class OutOfMemoryTest : public EngineTest {
     ASSERT_GT(calls, 0u) << "the script never gets there";
     EXPECT_EQ(refused_, 0u);
     uint64_t refused = 0;
-    const uint64_t step = config().page == 4096 ? 1 : 3;  // for time's sake
+    const uint64_t step = config().page == 4096 ? 1 : 3;  // to save time
     for (uint64_t nth = 1; nth <= calls; nth += step) {
       Fake::single = config().single;
       begin(settings);
@@ -161,7 +161,7 @@ TEST_ALL_CONFIGS(OutOfMemoryTest, AnyCallAndAllLaterOnesFailWhereMapsAreCharged)
   fail_everywhere(Fake::Call::kAnyMemory, true, {});
 }
 
-// Owned: a thread that shares finds a lane that somebody has made.
+// Owned: a thread that shares finds a lane that another thread has made.
 TEST_OWNED(OutOfMemoryTest, WithoutALaneOfItsOwnAThreadsFreesGoStraightToTheOwnerAndAreCounted) {
   Slot &a = thread(), &b = thread();
   for (int i = 0; i < 20; ++i) try_allocate(a, 100);

@@ -1,6 +1,6 @@
 // By CPU: steps that are interrupted, moved, or meet a revoker; sparse numbers; fork. The tests
-// play all CPUs on one thread: Fake::number says on which one it runs, Fake::on_step and
-// Fake::on_restart what the others do in the middle of a step or a revocation.
+// play all CPUs on one thread. Fake::number says on which CPU it runs. Fake::on_step and
+// Fake::on_restart say what other threads do in the middle of a step or a revocation.
 #include <set>
 #include <thread>
 
@@ -25,7 +25,7 @@ class PerCpuTest : public EngineTest {
     Fake::number = number;
     EXPECT_EQ(engine().free(p, slot), Verdict::kGood);
   }
-  // The lane of a CPU that somebody has used.
+  // The lane of a CPU that a thread has used.
   Lane<Fake>& lane(uint32_t number) { return *world().lanes.here(number); }
   // True if the operation is a hit.
   bool hits_allocate(Slot& slot, void*& p) {
@@ -132,7 +132,8 @@ TEST_PER_CPU(PerCpuTest, WhoFindsTheLaneTakenGoesToTheNextOfTheCpu) {
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
-// So a thread that is stopped on the way holds nothing. Only who enters goes to the first lane.
+// So a thread that is stopped on the way holds nothing. Only a thread that enters goes to the first
+// lane.
 TEST_PER_CPU(PerCpuTest, AnObjectOfALargerClassThatTheBinHasIsTakenByAStep) {
   Slot &a = thread(), &b = thread();
   give_on(0, a, take_on(0, a, 100));
@@ -228,7 +229,7 @@ TEST_PER_CPU(PerCpuTest, AFreeAfterWhichSomebodyMustLookIsAMiss) {
 TEST_PER_CPU(PerCpuTest, InterruptedStepsAreCountedAndEndInAnOverflowLaneAfterAFew) {
   Slot& t = thread();
   give_on(0, t, take_on(0, t, 100));
-  // A few: it starts over.
+  // If the interruptions are few, the thread starts over.
   Slot& fresh = thread();
   Fake::interrupt_next = 2;
   void* p = take_on(0, fresh, 100);
@@ -237,7 +238,7 @@ TEST_PER_CPU(PerCpuTest, InterruptedStepsAreCountedAndEndInAnOverflowLaneAfterAF
   EXPECT_EQ(statistics().interruptions, 2u);
   EXPECT_EQ(statistics().overflow_entries, 0u);
   give_on(0, fresh, p);
-  // For ever.
+  // Now they do not end.
   constexpr uint32_t kMany = 1000;
   Fake::interrupt_next = kMany;
   p = take_on(0, t, 100);
@@ -301,7 +302,7 @@ TEST_PER_CPU(PerCpuTest, NumbersMayHaveGapsAndBeLarge) {
   }
   EXPECT_EQ(owners.size(), 6u);
   EXPECT_EQ(statistics().lanes, 6u);
-  // Too large, or none: overflow lanes.
+  // If the number is too large, or there is none, overflow lanes serve.
   for (uint32_t number : {kMostNumbers, kMostNumbers + 1, 0xFFFFu, 0x10000u, kNoNumber}) {
     const uint64_t before = statistics().overflow_entries;
     void* p = take_on(number, t, 100);
@@ -355,7 +356,7 @@ TEST_PER_CPU(PerCpuTest, WhoTakesTheLaneBetweenTheCompareExchangeAndTheRestartWi
   Slot &t = thread(), &other = thread();
   give_on(0, t, take_on(0, t, 100));
   Visit visit(&other, true);
-  // Its [check] came before [revoke], its store after it.
+  // The thread's [check] came before [revoke], and its store after it.
   Fake::on_restart = [&] { lane(0).here = kTakenHere; };
   EXPECT_FALSE(lane(0).try_hold(visit));
   EXPECT_EQ(lane(0).here, kTakenHere) << "the word belongs to who took it";
@@ -363,7 +364,7 @@ TEST_PER_CPU(PerCpuTest, WhoTakesTheLaneBetweenTheCompareExchangeAndTheRestartWi
   Fake::on_restart = nullptr;
   EXPECT_FALSE(lane(0).try_hold(visit));
   lane(0).leave_here();
-  // The same, and it has left again.
+  // The same, and the thread has left again.
   Fake::on_restart = [&] {
     lane(0).here = kTakenHere;
     lane(0).leave_here();
@@ -442,12 +443,12 @@ TEST_PER_CPU(PerCpuTest, AThreadThatExitsLeavesTheLaneToTheOthers) {
     void* q = take_on(0, t, 64);
     EXPECT_EQ(owner_of(q), lane(0).id());
     engine().thread_exits(t);
-    give_on(0, t, q);  // late
+    give_on(0, t, q);  // after its exit
   }
   give_on(0, kept, p);
   for (int i = 0; i < 4; ++i) engine().trim(kept);
   const Statistics s = statistics();
-  EXPECT_EQ(s.lanes, 2u);  // and one for what is late
+  EXPECT_EQ(s.lanes, 2u);  // and one for the frees after exits
   EXPECT_EQ(s.overflow_entries, 100u);
   EXPECT_EQ(s.live_objects, 0u);
 }
@@ -571,7 +572,7 @@ TEST_PER_CPU(PerCpuTest, InAForkChildTheForkingThreadGoesOnInTheLaneThatItsHandl
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
-// What a hit of free() by CPU may look up grows with the metadata.
+// The addresses that a hit of free() by CPU may look up grow with the metadata.
 TEST_PER_CPU(EngineTest, ALaneOfACpuSeesWhatWasOpenedSinceTheLastTime) {
   Fake::release_all();
   Fake::limit = Fake::page * kBlockSize / 4 * 5;  // the first step, and room for another

@@ -6,7 +6,7 @@
 namespace lanemalloc {
 namespace {
 
-// Objects from an array; it counts, and finds one that is given back twice.
+// Gives out objects of an array. It counts, and finds an object that is given back twice.
 struct Source {
   static constexpr size_t kObjects = 4000, kBytes = 48;
   alignas(16) std::byte memory[kObjects][kBytes];

@@ -1,5 +1,5 @@
-// Pools at a limit, on one thread: never exceeded, reached exactly whoever has the free objects;
-// budgets. With threads that wait: pool_threads_test.cpp.
+// Pools at a limit, on one thread. The limit is never exceeded, and is reached exactly, whichever
+// lane has the free objects; budgets. With threads that wait: pool_threads_test.cpp.
 #include "pools.h"
 
 namespace lanemalloc {
@@ -7,7 +7,7 @@ namespace {
 
 class PoolLimitTest : public PoolTest {
  protected:
-  // All but `held` objects are free, somewhere; `t` can have them, and no more.
+  // All objects but `held` are free, somewhere. `t` can take these, and no more.
   void expect_the_rest_for(Slot& t, FakePool& pool, uint64_t limit, uint64_t held) {
     const uint64_t failures = pool.counters().limit_failures;
     std::vector<void*> all = take_all(pool, t);
@@ -67,7 +67,7 @@ TEST_ALL_CONFIGS(PoolLimitTest, FewFreeObjectsOfFullSlabsWillDo) {
   EXPECT_EQ(take_all(pool, b).size(), 10u);
 }
 
-// A lane that comes upon several slabs of which nothing is free and nothing more may be cut.
+// A lane comes upon several slabs that have nothing free and may not be cut further.
 TEST_ALL_CONFIGS(PoolLimitTest, SlabsThatMayNotBeCutFurtherAreNoHindrance) {
   std::vector<Slot*> threads;
   for (int i = 0; i < 6; ++i) threads.push_back(&thread());
@@ -169,7 +169,7 @@ TEST_ALL_CONFIGS(PoolLimitTest, HitsServeAPoolOnlyWithoutFunctionsLimitAndReserv
   EXPECT_FALSE(make(thread(), 32).is_hit());
 }
 
-// Out of line, at a limit too: where a lane's owner enters, and where a CPU does.
+// These ways are out of line and serve at a limit too, for a lane's owner and by CPU.
 TEST_ALL_CONFIGS(PoolLimitTest, TheQuickWaysServeOwnersAndCpus) {
   Slot& t = thread();
   for (uint64_t limit : {0, 100}) {
@@ -194,7 +194,7 @@ TEST_ALL_CONFIGS(PoolLimitTest, TheQuickWaysServeOwnersAndCpus) {
       Fake::interrupt_next = 1;
       EXPECT_EQ(pool.allocate_from_bin(t), nullptr);
       const uint32_t here = Fake::number;
-      Fake::number = here + 1;  // it has been moved
+      Fake::number = here + 1;  // the thread has been moved
       EXPECT_FALSE(pool.free_to_batch(p, t));
       EXPECT_EQ(pool.allocate_from_bin(t), nullptr);
       Fake::number = here;
@@ -212,7 +212,7 @@ TEST_ALL_CONFIGS(PoolLimitTest, TheQuickWaysServeOwnersAndCpus) {
   EXPECT_EQ(pool.allocate_from_bin(t), nullptr);
 }
 
-// In any slab of the lane; of the same pool only.
+// The object may lie in any slab of the lane, but only of the same pool.
 TEST_ALL_CONFIGS(PoolLimitTest, TheQuickFreeServesEverySlabOfTheLaneAndThePool) {
   if (config().entry == Entry::kShared && !config().single) return;
   Slot &t = thread(), &elsewhere = thread();
@@ -238,7 +238,7 @@ TEST_ALL_CONFIGS(PoolLimitTest, TheQuickFreeServesEverySlabOfTheLaneAndThePool) 
   }
 }
 
-// What the batch for an owner has room for goes there without more ado.
+// If the batch for an owner has room, the object goes there at once.
 TEST_OWNED(PoolLimitTest, AFreeElsewhereGoesIntoTheBatchThatIsThere) {
   Slot &a = thread(), &b = thread();
   FakePool &pool = make(a, 100), &other = make(a, 100);

@@ -380,7 +380,7 @@ TEST_ALL_CONFIGS(PoolTest, TheEndGivesBackEverythingWhereverItLies) {
   EXPECT_FALSE(pool.is_hit());
   for (int i = 0; i < 4; ++i) engine().trim(a);
   EXPECT_EQ(statistics().slab_bytes, before);
-  // Its place in the lanes is another's now.
+  // Another pool has its place in the lanes now.
   FakePool& next = make(b, 200);
   EXPECT_EQ(next.owner().slot, pool.owner().slot);
   std::set<void*> unlike;

@@ -1,6 +1,6 @@
-// Pools under real threads: who waits at the limit, in which order, and that nobody waits for an
-// object that is free; handlers and forks in the middle; storms. The platform is the fake one:
-// lanes of every entry.
+// Pools under real threads: which threads wait at the limit, in which order, and that no thread
+// waits for an object that is free; handlers and forks in the middle; storms. The platform is the
+// fake one, with lanes of every entry.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,7 +36,7 @@ class PoolThreadsTest : public PoolTest {
       w.is_done = true;
       engine().thread_exits(w.slot);
     });
-    // It stands in the line, or has what it wants.
+    // Now the thread stands in the line, or has what it wants.
     while (pool.counters().waits == waits && !w.is_done) std::this_thread::yield();
     return w;
   }
@@ -44,7 +44,7 @@ class PoolThreadsTest : public PoolTest {
     w.thread.join();
     EXPECT_NE(w.object.load(), nullptr);
   }
-  // In how many steps of the test w has been served.
+  // True if w is served within a number of short sleeps.
   static bool is_served_soon(const Waiter& w) {
     for (int i = 0; i < 20000 && !w.is_done; ++i)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -148,7 +148,7 @@ TEST_ALL_CONFIGS(PoolThreadsTest, WhereInitFailsWhoWaitsIsTold) {
   EXPECT_EQ(second.object.load(), nullptr) << "ctor";
 }
 
-// A handler that frees while its thread holds the line finds the lock taken, and leaves word.
+// A handler that frees while its thread holds the line's lock finds it taken, and leaves word.
 TEST_ALL_CONFIGS(PoolThreadsTest, WhatAHandlerFreesWhileItsThreadServesServesTheNext) {
   start_threads();
   Slot& a = thread();
@@ -200,7 +200,7 @@ TEST_ALL_CONFIGS(PoolThreadsTest, WithoutABarrierLimitsHoldAndThoseWhoWaitAreSer
 
 class PoolForkTest : public PoolThreadsTest {
  protected:
-  // Runs `child` in a child process that `t` forks; true if it says so.
+  // Runs `child` in a child process that `t` forks. True if `child` returned true.
   bool in_child(Slot& t, const std::function<bool()>& child) {
     engine().before_fork(t);
     const pid_t pid = fork();
@@ -221,7 +221,7 @@ TEST_ALL_CONFIGS(PoolForkTest, ThoseWhoWaitAreNotInTheChild) {
   std::vector<void*> all = take_all(pool, a);
   Waiter& w = start_waiter(pool, 0);
   while (Fake::sleepers == 0)
-    std::this_thread::yield();  // till then it is in lanes, which the child would have to salvage
+    std::this_thread::yield();  // before, it is in lanes, which the child would have to salvage
   EXPECT_TRUE(in_child(a, [&] {
     give(pool, a, all[0]);
     void* p = try_take(pool, a);
@@ -235,7 +235,7 @@ TEST_ALL_CONFIGS(PoolForkTest, ThoseWhoWaitAreNotInTheChild) {
   join(w);
 }
 
-// It goes on in the child where it was, and then sees that those who waited are gone.
+// The thread goes on in the child where it was, and then sees that the waiters are gone.
 TEST_ALL_CONFIGS(PoolForkTest, AHandlerMayForkWhileItsThreadServes) {
   Slot& a = thread();
   FakePool& pool = make(a, 100, 4, 1);
@@ -251,7 +251,7 @@ TEST_ALL_CONFIGS(PoolForkTest, AHandlerMayForkWhileItsThreadServes) {
   };
   give(pool, a, all[0]);
   if (pid == 0) {
-    // The first got its object, for what that is worth; the second is not there.
+    // The first waiter got its object, for what that is worth. The second one is not there.
     give(pool, a, all[1]);
     const bool good = take_all(pool, a).size() == 1 && pool.reserved() == 1 && live(pool, a) == 3;
     _exit(good && !HasFailure() ? 0 : 1);
@@ -279,7 +279,7 @@ TEST_ALL_CONFIGS(PoolForkTest,
     if (more.size() != 500 - all.size()) return false;
     for (void* p : all) give(pool, a, p);
     const std::vector<void*> again = take_all(pool, a);
-    // What was freed comes back, wherever its slab is
+    // What was freed comes back, wherever its slab is.
     if (again.size() != all.size()) return false;
     more.insert(more.end(), again.begin(), again.end());
     std::set<void*> unlike(more.begin(), more.end());

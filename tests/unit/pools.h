@@ -56,7 +56,7 @@ class PoolTest : public EngineTest {
     EXPECT_TRUE(pool.start(limit, reserve, t));
     return pool;
   }
-  // Null where there is none.
+  // Null if there is none.
   NOINLINE void* try_take(FakePool& pool, Slot& t, uint32_t flags = 0) {
     Fake::number = cpu_of(t);
     return pool.allocate(flags, t);
@@ -77,7 +77,7 @@ class PoolTest : public EngineTest {
     for (size_t i = 0; i < n; ++i) all.push_back(take(pool, t));
     return all;
   }
-  // As many as there are to be had.
+  // Takes all objects that are available, up to `most`.
   std::vector<void*> take_all(FakePool& pool, Slot& t, size_t most = 1 << 20) {
     std::vector<void*> all;
     for (void* p; all.size() < most && (p = try_take(pool, t)) != nullptr;) all.push_back(p);
@@ -98,7 +98,7 @@ class PoolTest : public EngineTest {
     EXPECT_EQ(pool.kind().budget->used(), 0u);
     return used;
   }
-  // As lane_pool_get_statistics() says them.
+  // The figures that lane_pool_get_statistics() reports.
   uint64_t live(FakePool& pool, Slot& t) { return pool.live(t); }
   static uint64_t cut(const FakePool& pool) {
     return pool.kind().budget->used() / pool.kind().size;

@@ -1,5 +1,5 @@
-// Writers of profiles: what they write, byte by byte; what is mapped where. (Opened by pprof:
-// tests/profile.)
+// Writers of profiles: what they write, byte by byte; what is mapped where. (tests/profile opens
+// profiles with pprof.)
 #include "telemetry/pprof.h"
 
 #include <cstring>
@@ -12,7 +12,7 @@
 namespace lanemalloc {
 namespace {
 
-// A message of protocol buffers, decoded as far as all are alike.
+// A message of protocol buffers, decoded as far as all messages are alike.
 struct Decoded {
   std::map<unsigned, std::vector<uint64_t>> numbers;
   std::map<unsigned, std::vector<std::string>> pieces;
@@ -101,7 +101,7 @@ TEST_OWNED(PprofTest, EachStackIsASampleAndEachPlaceStandsThereOnce) {
   allocate({3000, 2000}, 200);
   Sampler<Fake>::freed(allocate({here, 2000}, 300));
   allocate({}, 400);
-  sampler_.contended(500, random_);  // of the other profile
+  sampler_.contended(500, random_);  // belongs to the other profile
   const Decoded all = profile();
   EXPECT_EQ(all.number(12), 77u);
   EXPECT_EQ(all.number(9), 88u);
@@ -122,7 +122,7 @@ TEST_OWNED(PprofTest, EachStackIsASampleAndEachPlaceStandsThereOnce) {
       {{2999, 1999}, {1, 200, 1, 200}},
       {{1}, {1, 400, 1, 400}}};
   EXPECT_EQ(samples, right);
-  std::map<uint64_t, uint64_t> places;  // and in what is mapped
+  std::map<uint64_t, uint64_t> places;  // each with its mapping
   for (const std::string& piece : all.pieces.at(4)) {
     const Decoded place(piece);
     EXPECT_TRUE(places.emplace(place.number(1), place.number(2)).second);

@@ -45,7 +45,8 @@ TEST(ProbeOrdersTest, EveryStartAndStepVisitsEveryLaneOnce) {
   }
 }
 
-// Steps: all below N that share no divisor with it, each once. As many as Euler's phi says.
+// The steps are all numbers below N that share no divisor with N, each once. Euler's phi says how
+// many there are.
 TEST(ProbeOrdersTest, TheStepsOfEveryNAreThoseThatShareNoDivisor) {
   constexpr uint32_t kMost = ProbeOrders::kMostLanes;
   std::vector<uint32_t> phi(kMost + 1);
@@ -66,7 +67,7 @@ TEST(ProbeOrdersTest, TheStepsOfEveryNAreThoseThatShareNoDivisor) {
       before = step;
     }
   };
-  // Downwards too: what a larger N has left in the table must not be taken for steps.
+  // Downwards too: numbers that a larger N has left in the table must not be taken for steps.
   for (uint32_t n = 1; n <= kMost; n += n < 300 || kShorter == 1 ? 1 : 19) expect_right(n);
   for (uint32_t n = kMost; n > 1; n -= n / 2) expect_right(n);
 }

@@ -79,7 +79,7 @@ TEST_ALL_CONFIGS(ReallocTest, ALargeObjectThatCannotGrowIsMovedByTheKernelAndNot
   EXPECT_EQ(Fake::calls(Fake::Call::kMove), 1u);
   EXPECT_TRUE(is_whole(moved, 2 << 20, 5));
   EXPECT_EQ(engine().find(p).verdict, Verdict::kFreedAlready);
-  // An eighth was added, so the next step moves nothing.
+  // The move added an eighth, so the next step moves nothing.
   EXPECT_EQ(resize(t, moved, 22 << 20), moved);
   EXPECT_EQ(Fake::calls(Fake::Call::kMove), 1u);
   give(t, moved);
@@ -119,15 +119,15 @@ TEST_ALL_CONFIGS(ReallocTest, GrowingStepByStepCostsFewMoves) {
   Bytes size = 1 << 20;
   void* p = take(t, size);
   for (int i = 0; i < 300; ++i) {
-    take(t, 1 << 19);  // something comes to lie behind it
+    take(t, 1 << 19);  // now something lies behind p
     p = resize(t, p, size += 1 << 16);
     ASSERT_NE(p, nullptr);
   }
   EXPECT_LE(Fake::calls(Fake::Call::kMove), 40u);
 }
 
-// By a sixteenth each time, up to a size of some blocks; what is copied is bounded by what the last
-// object holds.
+// The object grows by a sixteenth each time, up to a size of some blocks. What is copied is bounded
+// by what the last object holds.
 TEST_ALL_CONFIGS(ReallocTest, GrowingStepByStepCopiesLittle) {
   Slot& t = thread();
   for (Bytes first :

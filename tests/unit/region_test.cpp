@@ -1,4 +1,4 @@
-// Region: the frontier, addresses that somebody else has taken, metadata that opens as it grows.
+// Region: the frontier, addresses that another mapping has taken, metadata that opens as it grows.
 #include "memory/region.h"
 
 #include "fixture.h"
@@ -73,7 +73,7 @@ TEST_ALL_CONFIGS(RegionTest, WhereMetadataCannotGrowTheBodyEndsAndNothingIsLost)
   EXPECT_EQ(region_.take_fresh(1), step) << "somebody else's mapping has gone";
 }
 
-// Else its addresses are lost, and after some such requests all are.
+// Otherwise the addresses of the request are lost, and after some such requests all addresses are.
 TEST_ALL_CONFIGS(RegionTest, MuchThatIsRefusedTakesNoAddressesFromAThreadThatGrowsMeanwhile) {
   ASSERT_TRUE(region_.start(1 << 20, false));
   constexpr BlockCount kMuch = 5000;
@@ -101,7 +101,7 @@ TEST_ALL_CONFIGS(RegionTest, LanesGrowByPieces) {
   EXPECT_LE(Fake::calls(Fake::Call::kExtend), 3u + 8u);
 }
 
-// The thread that makes metadata grow is gone in the child, at each of its steps.
+// The thread that makes metadata grow is gone in the child, after each of its steps in turn.
 TEST_ALL_CONFIGS(RegionTest, AForkChildTakesBackWhatAGrowerHadMapped) {
   Fake::limit = bytes_of(static_cast<BlockCount>(Fake::page)) * 6;  // a step is a page of blocks
   static jmp_buf stopped;

@@ -12,7 +12,7 @@ namespace {
 
 using FakeRuns = Runs<Fake>;
 
-// Two words of each block; enough to see who wrote where.
+// Two words of each block. They are enough to see which stamp lies where.
 constexpr Bytes kSpots[] = {0, kBlockSize - sizeof(uint64_t)};
 
 class RunsTest : public FakeTest {
@@ -32,8 +32,8 @@ class RunsTest : public FakeTest {
     runs_.set_scavenged(!config().single);
   }
 
-  // The core's invariants, and those that a walk over all blocks shows: no two neighbours free in
-  // the same condition, every run has two ends that agree.
+  // The core's invariants, and those that a walk over all blocks shows: no two neighbours are free
+  // in the same condition, and the two ends of every run agree.
   void check() {
     runs_.check_invariants();
     BlockKind before = BlockKind::kUnknown;
@@ -300,7 +300,7 @@ TEST_ALL_CONFIGS(RunsTest, WhoeverCannotHaveTheLockTakesFreshBlocksAndLeavesFree
   EXPECT_FALSE(runs_.extend(a, 4, 5, handler_));
   EXPECT_EQ(runs_.purge(~0u, handler_), 0u);
   runs_.lock().release(holder_);
-  take(1);  // from what was free, or freed
+  take(1);  // from the free runs or the deferred ones
   EXPECT_EQ(blocks().dirty, 11u);
 }
 
@@ -313,7 +313,7 @@ TEST_ALL_CONFIGS(RunsTest, WhoeverCannotWaitUntilAnotherHasGrownTakesNoMoreThanI
   EXPECT_EQ(Fake::claimed_blocks() - before, 4u);
   runs_.growth_lock().release(holder_);
   take(4);
-  EXPECT_GT(Fake::claimed_blocks() - before, 8u);  // more than is asked for, for the next
+  EXPECT_GT(Fake::claimed_blocks() - before, 8u);  // more than is asked for, for the next request
 }
 
 TEST_ALL_CONFIGS(RunsTest, CountWhatIsClaimedWhenAMovedRunIsFreedWithoutTheLock) {
@@ -401,14 +401,14 @@ TEST_ALL_CONFIGS(RunsTest, AddressesThatSomebodyElseTookAreForgottenAndTheirNeig
   EXPECT_TRUE(is_stamped(d, 4, 6));
 }
 
-// Each of these would be handed out again by the child while it is in use, or be lost to it.
+// Otherwise the child would hand out such a run again while it is in use, or would lose it.
 TEST_ALL_CONFIGS(RunsTest, AChildFindsWhatWasFreeWhereverAnotherThreadStopped) {
   start(false, -1);
   const BlockIndex a = take(4), b = take(4), c = take(4), d = take(4), e = take(1);
   runs_.free(a, 4, visit_);
   runs_.free(c, 4, visit_);
   ASSERT_TRUE(runs_.lock().try_acquire(holder_));  // and its thread is gone after the fork
-  runs_.free(d, 4, handler_);                      // waits for the holder
+  runs_.free(d, 4, handler_);                      // deferred: it waits for the holder
   EXPECT_FALSE(runs_.lock().open_in_child(&visit_));
   runs_.salvage(false);
   check();
@@ -423,7 +423,7 @@ TEST_ALL_CONFIGS(RunsTest, AChildFindsWhatWasFreeWhereverAnotherThreadStopped) {
   check();
 }
 
-// Its own runs that wait are further down its stack, perhaps.
+// The thread itself may have deferred runs, further down its stack.
 TEST_ALL_CONFIGS(RunsTest, AChildOfAForkInAHandlerLeavesWhatWaits) {
   start(false, -1);
   const BlockIndex a = take(4), b = take(4);
@@ -460,8 +460,8 @@ TEST_ALL_CONFIGS(RunsTest, WhatIsFreeIsFoundAgainFromTheBlocksAlone) {
   EXPECT_TRUE(is_stamped(at[10], 5, 11));
 }
 
-// Torn off where memory is given back while the lock is held: what the system has already is not
-// taken for memory.
+// The thread is torn off while it gives memory back and holds the lock. What the system has already
+// is not taken for memory.
 TEST_ALL_CONFIGS(RunsTest, WhatATornThreadWasGivingBackIsNobodys) {
   start(true, 0);
   runs_.set_scavenged(false);
@@ -521,7 +521,7 @@ struct Piece {
   bool moved;
 };
 
-// --- Huge pages. A heap of 256 MiB is much.
+// --- Huge pages. A heap of 256 MiB counts as much.
 
 class HugePagesTest : public RunsTest {
  protected:
@@ -531,7 +531,7 @@ class HugePagesTest : public RunsTest {
     start(unmap, 1000);
     runs_.set_huge_pages(how);
   }
-  // As slabs do.
+  // Takes small runs, as slabs do.
   void grow_to(BlockCount n) {
     while (claimed() < n) take(1);
   }
@@ -546,11 +546,11 @@ TEST_OWNED(HugePagesTest, OffAsksForNothing) {
   EXPECT_EQ(Fake::huge_bytes, 0u);
 }
 
-// Where the system's pages are larger, huge ones are not of 2 MiB.
+// If the system's pages are larger, its huge pages are not 2 MiB.
 TEST_OWNED(HugePagesTest, OnAsksForThemFromTheStartWherePagesAreOfFourKilobytes) {
   start_with(HugePages::kOn);
   take(1);
-  EXPECT_EQ(Fake::huge_bytes, 0u);  // less than one is there
+  EXPECT_EQ(Fake::huge_bytes, 0u);  // there is less than one
   take(70);
   grow_to(kMuch / 2);
   take(3000);
@@ -558,7 +558,7 @@ TEST_OWNED(HugePagesTest, OnAsksForThemFromTheStartWherePagesAreOfFourKilobytes)
     EXPECT_EQ(Fake::huge_bytes, 0u);
     return;
   }
-  // Each once: the next one begins where the last one ended.
+  // Each is asked for once: the next one begins where the last one ended.
   EXPECT_EQ(Fake::huge_to, round_down(frontier(), kHugePage));
   EXPECT_EQ(Fake::huge_bytes, Fake::huge_to - region_.base());
 }
@@ -583,7 +583,7 @@ TEST_OWNED(HugePagesTest, AutoAsksForThemAsAHeapGrowsThatHasMuch) {
   EXPECT_EQ(Fake::huge_bytes, Fake::huge_to - from);
 }
 
-// Which may never be filled.
+// A large run may never be filled.
 TEST_OWNED(HugePagesTest, AutoDoesNotAskForALargeOneThatIsMuchBesideTheRest) {
   start_with(HugePages::kAuto);
   grow_to(kMuch * 3 / 4);
@@ -593,7 +593,8 @@ TEST_OWNED(HugePagesTest, AutoDoesNotAskForALargeOneThatIsMuchBesideTheRest) {
   EXPECT_EQ(Fake::huge_bytes != 0, Fake::page == 4096);
 }
 
-// All of a huge page counts, and each lane has a slab a size class that is carved little by little.
+// All of a huge page counts, and each lane has a slab for each size class, which is carved little
+// by little.
 TEST_OWNED(HugePagesTest, AutoWantsMuchForEachStepOfLanes) {
   start_with(HugePages::kAuto);
   ASSERT_TRUE(region_.open_lanes(Region<Fake>::kLanesStep + 1));
@@ -801,7 +802,7 @@ class RunsPropertyTest : public RunsTest {
   uint64_t marks_ = 0;
 };
 
-// Owned, all five: lanes do not come into it, and long walks take time.
+// All five are owned: lanes play no part, and long walks take time.
 TEST_OWNED(RunsPropertyTest, RandomOperationsKeepEveryPromise) {
   play(1, false, 1000, false, 3000);
 }

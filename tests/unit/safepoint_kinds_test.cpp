@@ -1,6 +1,6 @@
-// Deferred frees of pools' and heaps' objects: after the grace period, each once, with what the
-// pool calls; and before the end of their owner. They are calls, so what is told here of them holds
-// for calls.
+// Deferred frees of pools' and heaps' objects. Each happens once, after the grace period, with what
+// the pool calls, and before the end of the object's owner. They are calls, so what is tested here
+// holds for calls.
 #include <thread>
 
 #include "heap/heap.h"
@@ -29,7 +29,8 @@ class DeferKindsTest : public PoolTest {
   }
   void add_reader(Slot& slot) { ASSERT_TRUE(engine().add_reader(reader_, "the reader", slot)); }
 
-  // As the library's: what is called knows its thread by itself, and is given a handle.
+  // As in the library: the function that is called knows its thread by itself, and is given a
+  // handle.
   static inline const FakeEngine* engine_here_ = nullptr;
   static void* handle_of(const KindOwner& owner) { return reinterpret_cast<void*>(owner.handle); }
   static void* front_of(const void* handle, KindOwner::Type type) {
@@ -100,8 +101,8 @@ TEST_ALL_CONFIGS(DeferKindsTest, APoolsObjectsAreInUseUntilTheGracePeriodIsOver)
   EXPECT_EQ(calls.ctors, calls.dtors);
 }
 
-// Who defers makes what may be made, a batch at a time, and never waits; what waits stays below the
-// share.
+// A thread that defers makes the calls that may be made, a batch at a time, and never waits. What
+// waits stays below the share.
 TEST_ALL_CONFIGS(DeferKindsTest, WhoDefersCallsInTurns) {
   Settings settings;
   settings.deferred = 320;
@@ -148,7 +149,7 @@ TEST_ALL_CONFIGS(DeferKindsTest, TheEndOfAPoolMakesItsFreesAndNoOthers) {
   EXPECT_EQ(end(other, a), 0u);
 }
 
-// Some of its frees lie behind the call in the same batch.
+// Some of the pool's frees lie behind the call in the same batch.
 TEST_ALL_CONFIGS(DeferKindsTest, APoolEndsInADeferredCall) {
   Slot& a = thread();
   PoolCalls calls;
@@ -167,7 +168,8 @@ TEST_ALL_CONFIGS(DeferKindsTest, APoolEndsInADeferredCall) {
   EXPECT_EQ(calls.dtors, 50);
 }
 
-// A pool's dtor that is being called may still free objects of the pool: its end waits for it.
+// A pool's dtor that is being called may still free objects of the pool, so the pool's end waits
+// for it.
 TEST_ALL_CONFIGS(DeferKindsTest, TheEndWaitsForWhatAnotherThreadIsJustCalling) {
   start_threads();
   begin({});
@@ -190,7 +192,7 @@ TEST_ALL_CONFIGS(DeferKindsTest, TheEndWaitsForWhatAnotherThreadIsJustCalling) {
     int lingers = 1;
     stage.compare_exchange_strong(lingers, 2);
   };
-  Fake::on_sleep = go_on;  // it waits
+  Fake::on_sleep = go_on;  // the end waits
   EXPECT_EQ(end(pool, a), 0u);
   EXPECT_EQ(stage, 3);
   go_on();
@@ -199,7 +201,7 @@ TEST_ALL_CONFIGS(DeferKindsTest, TheEndWaitsForWhatAnotherThreadIsJustCalling) {
   EXPECT_EQ(frees_, 3);
 }
 
-// Who waits at the limit is served by whoever makes the frees.
+// A thread that waits at the limit is served by any thread that makes the frees.
 TEST_ALL_CONFIGS(DeferKindsTest, WhoWaitsForAnObjectIsServedByAPoll) {
   start_threads();
   begin({});
@@ -246,8 +248,8 @@ TEST_ALL_CONFIGS(DeferKindsTest, APollInACallFreesObjectsOnlyAndAWaitIsRefused) 
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
-// In the child the call that another thread was making is lost; those behind it in its batch are
-// made there.
+// In the child the call that another thread was making is lost. The child makes the calls behind it
+// in its batch.
 TEST_ALL_CONFIGS(DeferKindsTest, TheChildMakesTheRestOfWhatAnotherThreadWasCalling) {
   Slot &b = thread(), &a = thread();
   FakePool& pool = make(a, 48);
@@ -318,7 +320,7 @@ TEST_ALL_CONFIGS(DeferHeapTest, ObjectsOfEverySizeAreFreedOrGoWithTheirHeap) {
   defer_all(child, a);
   EXPECT_EQ(as(b, [&] { return parent.end(b, [](FakeHeap&) {}); }), 0u);
   EXPECT_EQ(frees_, 3 * n);
-  stop(a);  // their places
+  stop(a);  // clears their places
 }
 
 }  // namespace

@@ -8,8 +8,8 @@ namespace {
 
 // --- The ring.
 
-// Bounds of the rings: one entry, no whole number of batches, batches of one, and of more than are
-// added in a row.
+// Bounds of the rings: one entry, no whole number of batches, batches of one entry, and batches of
+// more entries than are added in a row.
 constexpr uint32_t kBounds[] = {1, 2, 15, 17, 100, 4096, 5000, 40000};
 
 TEST(RingTest, EverythingThatGoesInComesOutInOrderUnderTags) {
@@ -23,7 +23,7 @@ TEST(RingTest, EverythingThatGoesInComesOutInOrderUnderTags) {
     Epoch epoch = 1;
     const auto begin_epoch = [&] { return ++epoch; };
     uint64_t in = 0, out = 0;
-    std::deque<Epoch> tag_of;  // of each that is cut and not out, at least
+    std::deque<Epoch> tag_of;  // the least tag of each entry that is cut and not out
     for (int step = 0; step < 20000 / kShorter; ++step) {
       switch (random.below(4)) {
         case 0:
@@ -81,7 +81,7 @@ TEST(RingTest, HasRoomForItsBoundAndNotForMore) {
   }
 }
 
-// What was cut while it was not complete waits as long as what it joins, and no longer.
+// A batch that was cut before it was complete waits as long as what it joins, and no longer.
 TEST(RingTest, ManyCutsMakeFewBatches) {
   std::atomic<uint64_t*> next{nullptr};
   Ring<uint64_t> ring(next);
@@ -168,8 +168,8 @@ TEST_ALL_CONFIGS(EpochsTest, OnlineIsOneLongSectionUpToAQuiescentState) {
   EXPECT_TRUE(may_free(epochs_.now()));
 }
 
-// It was stopped between reading the epoch and announcing it: that delays others, and what was
-// found safe stays safe.
+// The reader was stopped between reading the epoch and announcing it. That delays others, and what
+// was found safe stays safe.
 TEST_ALL_CONFIGS(EpochsTest, SafeNeverFalls) {
   add(0);
   for (int i = 0; i < 10; ++i) epochs_.advance();
@@ -365,7 +365,8 @@ TEST_ALL_CONFIGS(DeferTest, APollFreesWhatReadersAllow) {
   EXPECT_EQ(live(), 0u);
 }
 
-// No poll, no stop: who defers frees, and what waits stays below the share.
+// Without a poll or a stop, the thread that defers also frees, and what waits stays below the
+// share.
 TEST_ALL_CONFIGS(DeferTest, WhoDefersFreesInTurns) {
   Slot& a = thread();
   add_reader(a);
@@ -395,7 +396,7 @@ TEST_ALL_CONFIGS(DeferTest, EveryKindOfObjectIsFreed) {
   for (Bytes size : telling_sizes())
     for (Slot* t : {&a, &b, &gone}) all.push_back(take(*t, size));
   engine().thread_exits(gone);
-  engine().trim(b);  // slabs in the depot
+  engine().trim(b);  // gives slabs to the depot
   for (void* p : all) EXPECT_EQ(defer(a, p), 0);
   EXPECT_EQ(defer(a, nullptr), 0);
   EXPECT_EQ(engine().free_at_stop(a), all.size() + 1);
@@ -448,7 +449,7 @@ TEST_ALL_CONFIGS(DeferTest, InASectionOrAHandlerNobodyWaits) {
   void* p = take(a, 48);
   EXPECT_EQ(defer(a, p), EBUSY) << "in a section of its own";
   EXPECT_EQ(engine().wait_for_readers(a), EDEADLK);
-  reader_.thread = this;  // another's section
+  reader_.thread = this;  // now it is another thread's section
   in_handler(a, [&] {
     for (int i = 0; i < 8; ++i)
       EXPECT_EQ(defer(a, take(a, 48)), 0) << "an overflow lane has a share of its own";
@@ -460,7 +461,7 @@ TEST_ALL_CONFIGS(DeferTest, InASectionOrAHandlerNobodyWaits) {
   EXPECT_EQ(live(), 0u);
 }
 
-// The reader leaves its section while the thread waits; until then it is named.
+// The reader leaves its section while the thread waits. Until then the reader is named.
 TEST_ALL_CONFIGS(DeferTest, AFullShareWaitsForTheReader) {
   begin_with_bound(8);
   Slot& a = thread();
@@ -515,7 +516,7 @@ TEST_ALL_CONFIGS(DeferTest, WaitingIsForAllLanesAndWhatCameBefore) {
   EXPECT_EQ(live(), 0u);
 }
 
-// A call may defer and allocate; of the calls that it adds, none is made in the same stop.
+// A call may defer and allocate. None of the calls that it adds is made in the same stop.
 TEST_ALL_CONFIGS(DeferTest, CallsMayDeferCalls) {
   Slot& a = thread();
   struct Chain {
@@ -568,8 +569,8 @@ TEST_ALL_CONFIGS(DeferTest, ACallThatWouldHaveToWaitIsToldSo) {
   EXPECT_EQ(full.notes.size(), 3u) << "the one that is being called has its place until it returns";
 }
 
-// What threads that are gone have deferred goes while others defer. Owned: the other entries' lanes
-// have no thread.
+// What threads that are gone have deferred is freed while other threads defer. Owned: the other
+// entries' lanes have no thread.
 TEST_OWNED(DeferTest, WhatExitedThreadsHaveDeferredIsFreedByOthers) {
   Slot &a = thread(), &gone = thread();
   add_reader(a);
@@ -637,7 +638,7 @@ TEST_ALL_CONFIGS(DeferTest, AForkWhileAnotherThreadHoldsTheReadersFindsTheListWh
   EXPECT_EQ(engine().wait_for_readers(a), 0);
 }
 
-// The lane is lost, with what waits in it; nobody waits for it.
+// The lane is lost, with what waits in it. No thread waits for it.
 TEST_ALL_CONFIGS(DeferTest, InTheChildALaneThatAThreadWasInsideOfIsLost) {
   Slot &a = thread(), &b = thread();
   add_reader(a);
@@ -652,7 +653,7 @@ TEST_ALL_CONFIGS(DeferTest, InTheChildALaneThatAThreadWasInsideOfIsLost) {
   begin({});
 }
 
-// Neither a lane nor a ring is to be had: the caller waits for its object's own epoch.
+// Neither a lane nor a ring is available: the caller waits for its object's own epoch.
 TEST_ALL_CONFIGS(DeferTest, WithoutMemoryForARingTheObjectIsFreedAtOnceOrNot) {
   Slot& a = thread();
   add_reader(a);
@@ -673,7 +674,7 @@ TEST_ALL_CONFIGS(DeferTest, WithoutMemoryForARingTheObjectIsFreedAtOnceOrNot) {
   EXPECT_EQ(live(), 0u);
 }
 
-// The owner's hits meet the closed gate of a lane that others free in.
+// If other threads free in a lane, the hits of its owner meet the closed gate.
 TEST_OWNED(DeferTest, OthersFreeInALaneWhileItsOwnerIsOutside) {
   Slot &a = thread(), &b = thread();
   add_reader(a);
@@ -685,7 +686,7 @@ TEST_OWNED(DeferTest, OthersFreeInALaneWhileItsOwnerIsOutside) {
   }
 }
 
-// Readers follow pointers that writers replace; an object that is handed out again is overwritten
+// Readers follow pointers that writers replace. An object that is handed out again is overwritten
 // at once. Meanwhile another thread polls, which takes lanes away from the writers.
 TEST_ALL_CONFIGS(DeferTest, ReadersNeverSeeReuse) {
   start_threads();

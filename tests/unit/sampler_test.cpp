@@ -24,7 +24,7 @@ class SamplerTest : public FakeTest {
     ASSERT_TRUE(sampler_.start(one_frame));
     sampler_.set_interval(interval);
   }
-  // Of all stacks.
+  // Sums over all stacks.
   Sums allocated() { return sums(kAllocatedObjects, kAllocatedBytes); }
   Sums freed() { return sums(kFreedObjects, kFreedBytes); }
   Sums sums(StackCounter objects, StackCounter bytes) {
@@ -75,7 +75,7 @@ TEST_OWNED(SamplerTest, IntervalsAreExponential) {
       squares += drawn * drawn;
       above_the_mean += drawn > static_cast<double>(interval);
     }
-    // Rounded up it is geometric.
+    // Rounded up, the distribution is geometric.
     const double stop = -std::expm1(-1 / static_cast<double>(interval));
     const double mean = sum / kDraws, variance = squares / kDraws - mean * mean;
     EXPECT_NEAR(mean * stop, 1, 0.01) << interval;
@@ -128,7 +128,7 @@ TEST_OWNED(SamplerTest, LiveIsNothingWhenAllIsFreed) {
       EXPECT_NE(live.back().stack, nullptr);
       EXPECT_GT(live.back().objects, 0u);
     }
-    // Which changes no account
+    // This changes no account.
     if (i % 1000 == 0) sampler_.set_interval(random.between(1, 100000));
   }
   double objects = 0, bytes = 0;
@@ -179,7 +179,7 @@ TEST_OWNED(SamplerTest, WhileItIsOffNothingIsSampled) {
   EXPECT_EQ(sampler_.sample_allocation(100, random_).stack, nullptr);
   ASSERT_TRUE(sampler_.start(nullptr));
   EXPECT_TRUE(sampler_.on());
-  EXPECT_EQ(sampler_.sample_allocation(100, random_).stack->depth(), 0u);  // nobody unwinds
+  EXPECT_EQ(sampler_.sample_allocation(100, random_).stack->depth(), 0u);  // there is no unwinder
   EXPECT_EQ(sampler_.weight(100), 1);
   sampler_.set_interval(~Bytes{0});
   EXPECT_EQ(sampler_.interval(), Sampler<Fake>::kMostInterval);

@@ -21,7 +21,7 @@ class SamplesTest : public EngineTest {
     return owner_of(p) == Owner::kLarge &&
            large_state(world().region, world().region.block_of(p)).sample.stack != nullptr;
   }
-  // Allocates until an object of this size is sampled, and frees the others.
+  // Allocates until an object of this size is sampled. free_others() frees the others.
   void* take_sampled(Slot& t, Bytes size) {
     for (int i = 0; i < 100000; ++i) {
       void* p = take(t, size);
@@ -107,7 +107,7 @@ TEST_ALL_CONFIGS(SamplesTest, SamplesStandForAllBytesWhateverTheirSize) {
     for (int i = 0; i < n; ++i) others_.push_back(take(t, size));
     const auto real = static_cast<double>(static_cast<uint64_t>(n) * size_of(class_of(size)));
     const auto estimate = static_cast<double>(bytes_alive() - before);
-    // About real / kInterval points: five standard deviations.
+    // There are about real / kInterval points: allows five standard deviations.
     const double allowed = 5 * std::sqrt(real * static_cast<double>(kInterval + size));
     EXPECT_NEAR(estimate, real, allowed) << size;
   }
@@ -115,8 +115,8 @@ TEST_ALL_CONFIGS(SamplesTest, SamplesStandForAllBytesWhateverTheirSize) {
   EXPECT_EQ(bytes_alive(), 0u);
 }
 
-// Of two kinds of request that take turns, each has its share: what is sampled does not depend on
-// where a bin begins.
+// Two sorts of request take turns, and each has its share: what is sampled does not depend on where
+// a bin begins.
 TEST_ALL_CONFIGS(SamplesTest, EachObjectOfABinMayBeTheOneThatIsSampled) {
   Slot& t = thread();
   sample(4096);
@@ -190,7 +190,7 @@ TEST_ALL_CONFIGS(SamplesTest, ItCanBeTurnedOffAndOnAgain) {
   sample(256);
   void* p = take_sampled(t, 48);
   world().sampler.set_interval(0);
-  for (int i = 0; i < 2000; ++i) others_.push_back(take(t, 48));  // what is due yet is sampled
+  for (int i = 0; i < 2000; ++i) others_.push_back(take(t, 48));  // what is still due is sampled
   const uint64_t before = statistics().samples;
   for (int i = 0; i < 2000; ++i) others_.push_back(take(t, 48));
   EXPECT_EQ(statistics().samples, before);

@@ -10,7 +10,7 @@ class ScavengerTest : public EngineTest {
     EngineTest::SetUp();
     start_threads();
   }
-  // Objects of one thread, freed by itself; it does nothing more.
+  // The thread allocates objects and frees them itself. It does nothing more.
   void use_and_free(Slot& t, int n, Bytes size) {
     std::vector<void*> all;
     for (int i = 0; i < n; ++i) all.push_back(take(t, size));
@@ -138,7 +138,7 @@ TEST_ALL_CONFIGS(ScavengerTest, MailToACleanedLaneIsTakenIn) {
   std::vector<void*> all;
   for (int i = 0; i < 640; ++i) all.push_back(take(a, 100));
   all_passes();
-  take(b, 100);  // has a lane, and a slab
+  take(b, 100);  // b has a lane, and a slab
   std::vector<void*> of_a;
   for (void* p : all)
     if (owner_of(p) != lane_of(b)->id()) of_a.push_back(p);
@@ -167,7 +167,7 @@ TEST_ALL_CONFIGS(ScavengerTest, WhatAStoppedGiverHidIsTakenInWhenItHasGoneOn) {
   engine().thread_exits(b);  // sends it
   auto* batch = static_cast<Object*>(p);
   Object* const linked = batch->earlier.load();
-  // As if the giver had not written its link yet
+  // As if the giver had not written its link yet.
   batch->earlier.store(reinterpret_cast<Object*>(1));
   passes(8);
   EXPECT_EQ(statistics().in_flight_objects, 1u);

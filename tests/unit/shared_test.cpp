@@ -1,5 +1,5 @@
-// Shared entry: tries, probes, precedence, waits. The tests play all threads on one; one that waits
-// spins, and what the others do meanwhile is done in its pauses (Fake::on_pause).
+// Shared entry: tries, probes, precedence, waits. The tests play all threads on one. A thread that
+// waits spins, and its pauses do what the other threads do meanwhile (Fake::on_pause).
 #include <set>
 #include <thread>
 
@@ -49,7 +49,7 @@ class SharedTest : public EngineTest {
     for (Holder& holder : held_)
       if (holder.number != kNoNumber) release(holder.number);
   }
-  // The lane that a thread waits at where all are taken; `meanwhile` runs while it waits.
+  // The lane that a thread waits at if all lanes are taken. `meanwhile` runs while it waits.
   template <class Body>
   uint32_t waits_at(Slot& slot, Body meanwhile) {
     uint32_t at = kNoNumber;
@@ -123,7 +123,7 @@ TEST_SHARED(SharedTest, ARefusedThreadGoesToTheFirstFreeLaneOfItsOrderAndNeverWa
       Fake::on_pause = [] { ADD_FAILURE() << "a refused try waits"; };
       Fake::ns = r;
       const std::vector<uint32_t> tried = order(r, std::min(4u, lanes));
-      // All it tries are taken but the last that is not its own.
+      // All lanes that it tries are taken, except the last one that is not its own.
       const uint32_t own = r / lanes % lanes;
       uint32_t free = tried.back() != own ? tried.back() : tried[tried.size() - 2];
       for (uint32_t i = 0; i < lanes; ++i)
@@ -161,7 +161,7 @@ TEST_SHARED(SharedTest, AtMostFourLanesOrAsManyAsThereAreAreProbedBeforeAWait) {
       Slot& t = thread_at(own);
       (void)waits_at(t, [&] {
         for (uint32_t i = 0; i < lanes; ++i) {
-          // Of its own there are more: every miss looks there first.
+          // Its own lane has more failures: every miss looks there first.
           const bool is_tried = i != own && std::count(tried.begin(), tried.end(), i) > 0;
           if (i != own) {
             EXPECT_EQ(lane(i).lock().contention().failures >= 1, is_tried)
@@ -189,12 +189,12 @@ TEST_SHARED(SharedTest, ScanFirstTriesFromTheFirstLaneOn) {
   EXPECT_EQ(lane_of(t)->number(), 1u);
   EXPECT_EQ(statistics().probes[probes_row(2)], 1u);
   EXPECT_EQ(statistics().rebinds, 1u);
-  // At most four: then it waits at its own, or at the one tried last.
+  // It tries at most four. Then it waits at its own lane, or at the one that it tried last.
   for (bool random : {false, true}) {
     shared.wait_on_random = random;
     begin(8, shared);
     hold_all();
-    lane(2).precedence() = 1;  // nobody asks
+    lane(2).precedence() = 1;  // no thread looks at it
     EXPECT_EQ(waits_at(thread_at(6)), random ? 3u : 6u);
     EXPECT_EQ(statistics().probes[probes_row(4)], 1u);
   }
@@ -220,7 +220,7 @@ TEST_SHARED(SharedTest, PrecedenceIsStampedAtTheFirstFailureOnlyAndClearedBySucc
   give(third, take(third, 64));
   EXPECT_EQ(lane(0).precedence(), 0u);
   EXPECT_EQ(lane_of(third)->number(), 0u);
-  // A wait that ended was a success too; so was a probe.
+  // A wait that ended was a success too, and so was a probe.
   hold_all();
   EXPECT_EQ(waits_at(third), 0u);
   EXPECT_EQ(lane(0).precedence(), 0u);
@@ -271,7 +271,7 @@ TEST_SHARED(SharedTest, WithoutPrecedenceAThreadWaitsAtItsOwnLaneOrAtTheOneTried
 TEST_SHARED(SharedTest, ARefusedTryStampsAndOfEqualsTheFirstTriedIsWaitedAt) {
   for (bool random : {false, true}) {
     SharedSettings shared;
-    shared.wait_on_random = random;  // matters where no precedence is seen: not here
+    shared.wait_on_random = random;  // matters only if no precedence is seen: not here
     begin(5, shared);
     Fake::ns = 4711;
     hold_all();
@@ -282,7 +282,7 @@ TEST_SHARED(SharedTest, ARefusedTryStampsAndOfEqualsTheFirstTriedIsWaitedAt) {
         EXPECT_EQ(lane(tried[i]).precedence(), 4711u) << i;
       }
     }
-    // One that is contended longer goes first.
+    // A lane that has been contended for longer goes first.
     begin(5, shared);
     hold_all();
     const uint32_t contended = tried[1] != 2 ? tried[1] : tried[2];
@@ -412,7 +412,7 @@ TEST_SHARED(SharedTest, NoThreadEntersALaneThatIsNoLongerOfThePoolAfterItsNextMi
   all_passes();
   EXPECT_EQ(statistics().slab_bytes, 0u);
   EXPECT_EQ(statistics().in_flight_objects, 0u);
-  // Enlarged, the same lanes serve again, and no more are made.
+  // When their number is raised, the same lanes serve again, and no more are made.
   Settings larger = smaller;
   larger.shared_lanes = 8;
   ASSERT_TRUE(engine().choose_entry(larger));

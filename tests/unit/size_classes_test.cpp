@@ -8,7 +8,7 @@
 namespace lanemalloc {
 namespace {
 
-// The sizes as the head comment of size_classes.h tells them, made in another way.
+// The sizes that the head comment of size_classes.h describes, made in another way.
 std::vector<Bytes> sizes_of_the_model() {
   std::vector<Bytes> sizes;
   for (Bytes s = 16; s <= 256; s += 16) sizes.push_back(s);
@@ -56,7 +56,7 @@ TEST(SizeClasses, TheIndexOfASmallSizeLeadsToItsClassAndNothingElsePasses) {
     ASSERT_EQ(kSmallTable[small_index(size)], index_of(class_of(size))) << size;
   for (Bytes size : {kSmallMax + 1, Bytes{1} << 40, Bytes{1} << 63, ~Bytes{0} - 15})
     EXPECT_GT(small_index(size), kSmallIndexes) << size;
-  // The sum wraps: class 0, whose bin is always empty.
+  // The sum wraps and gives class 0, whose bin is always empty.
   for (Bytes below = 0; below < 15; ++below) EXPECT_EQ(small_index(~Bytes{0} - below), 0u) << below;
 }
 
@@ -74,7 +74,7 @@ TEST(SizeClasses, SlabsHoldFourObjectsAndWasteASixteenthOrOneBigOneAndWasteAnEig
     EXPECT_LE(chunk_of(size_class) * size_of(size_class),
               std::max<Bytes>(8192, size_of(size_class)))
         << c;
-    // The shortest such run.
+    // No shorter run serves.
     for (BlockCount n = 1; n < slab_blocks_of(size_class); ++n) {
       const Bytes shorter = bytes_of(n);
       const bool serves =
@@ -88,8 +88,8 @@ TEST(SizeClasses, AnAlignedClassIsTheSmallestWhoseSizeIsAMultiple) {
   const std::vector<Bytes> model = sizes_of_the_model();
   for (Bytes alignment = 16; alignment <= kBlockSize; alignment *= 2) {
     for (Bytes size = 0; size <= kSlabMax; size += size < 5000 ? 1 : 97) {
-      // Naive: it holds the size, and every object of the slab is aligned. Rounding up first costs
-      // at most one class.
+      // Naive: the class holds the size, and every object of the slab is aligned. Rounding up first
+      // costs at most one class.
       unsigned expected = 0;
       const Bytes wanted = round_up(size == 0 ? 1 : size, alignment);
       for (unsigned c = 1; c < kClassCount && expected == 0; ++c)

@@ -26,7 +26,7 @@ class SlabTest : public FakeTest {
     EXPECT_NE(run.at, Runs<Fake>::kNone);
     return slabs_.make(run.at, c, owner);
   }
-  // Hands out objects until the slab has none left that was never handed out.
+  // Hands out objects until the slab has handed out each of them once.
   std::vector<Object*> carve_all(Slab* slab) {
     std::vector<Object*> all;
     while (slab->carved < capacity_of(slab->size_class)) {
@@ -195,7 +195,7 @@ TEST_ALL_CONFIGS(SlabTest, OfALongListTheLatestFreesAreWalked) {
   EXPECT_TRUE(slab->free_list_looks_whole(slabs_.begin(slab)));
   for (size_t apart : {size_t{0}, size_t{1}, size_t{20}, size_t{31}}) {
     free_all(1);
-    slab->push(all[all.size() - 1 - apart]);  // again, and that many others were freed meanwhile
+    slab->push(all[all.size() - 1 - apart]);  // again, after `apart` frees of others
     EXPECT_EQ(slab->countdown, 0);
     EXPECT_FALSE(slab->free_list_looks_whole(slabs_.begin(slab))) << apart;
   }

@@ -34,7 +34,7 @@ class StacksTest : public FakeTest {
       frame = 0x400000 + ((random = random * 6364136223846793005 + seed + 1) >> 44);
     return frames;
   }
-  // Frames of all stacks that count something; a stack that stands there twice is an error.
+  // Frames of all stacks that count something. A stack that stands there twice is an error.
   std::map<Frames, uint64_t> counted() {
     std::map<Frames, uint64_t> all;
     stacks_.for_each([&](const Stack& stack) {
@@ -187,7 +187,7 @@ TEST_OWNED(StacksTest, ThreadsThatInsertTheSameStacksShareThem) {
   for (const auto& [frames, objects] : all) EXPECT_EQ(objects, uint64_t{kThreads * kRounds});
 }
 
-// A maker that is not in the child: it has claimed a place, and gone no further.
+// A maker that is not in the child has claimed a place, and gone no further.
 TEST_OWNED(StacksTest, AStackThatWasClaimedAndNeverMadeIsPassedOver) {
   ASSERT_TRUE(stacks_.start());
   add(find({1, 2}));
@@ -207,8 +207,8 @@ TEST_OWNED(StacksTest, AStackThatWasClaimedAndNeverMadeIsPassedOver) {
 TEST_OWNED(StacksTest, AForkChildGoesOnWithACopy) {
   ASSERT_TRUE(stacks_.start());
   std::atomic<bool> done{false};
-  // Neither allocates: the child of a process with threads must not, where it is glibc's or a
-  // sanitizer's malloc.
+  // Neither the thread nor the child allocates: the child of a process with threads must not, if
+  // malloc is glibc's or a sanitizer's.
   const auto make = [this](uint64_t i) {
     const Address frames[] = {i, i + 1, i + 2};
     return stacks_.find_or_make(StackKind::kAllocation, frames, 3);

@@ -40,7 +40,7 @@ TEST(TextTest, AddsAtMostSoManyCharacters) {
 class OptionsTest : public testing::Test {
  protected:
   void SetUp() override { said().clear(); }
-  // What is said while this string is read.
+  // Reads the string. Returns what is said meanwhile.
   std::string read(const char* text, const char* source = "LANEMALLOC_OPTIONS") {
     said().clear();
     reader_.read(source, text);

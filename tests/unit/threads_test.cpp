@@ -21,7 +21,8 @@ const char* lane_lanemalloc_options = "decay_ms=40";
 namespace lanemalloc {
 namespace {
 
-// Works on objects of its own and on those that others leave in the mailboxes, over any malloc.
+// Works on objects of its own and on those that other threads leave in the mailboxes, over any
+// malloc.
 template <class Allocator>
 class Worker {
  public:
@@ -35,7 +36,7 @@ class Worker {
     for (int i = 0; i < steps; ++i) {
       const size_t place = random_.below(kKept);
       if (random_.one_in(3)) {
-        // Leaves it to somebody, and takes what lay there.
+        // Leaves it to another thread, and takes what lay there.
         unsigned char* mine = std::exchange(kept_[place], nullptr);
         kept_[place] = boxes_[random_.below(kBoxes)].exchange(mine, std::memory_order_acq_rel);
       } else {
@@ -77,7 +78,7 @@ class Worker {
   unsigned char* kept_[kKept] = {};
 };
 
-// --- Over the fake.
+// --- Over the fake platform.
 
 class ThreadsTest : public EngineTest {
  protected:
@@ -92,8 +93,8 @@ class ThreadsTest : public EngineTest {
   };
   using FakeWorker = Worker<Fakes>;
 
-  // `lives` threads one after the other in each of three places, beside one that passes and trims
-  // until they are done.
+  // `lives` threads work one after the other in each of three places. Beside them one thread passes
+  // and trims until they are done.
   void storm(int lives, int steps, bool with_scavenger) {
     start_threads();
     FakeWorker::Boxes boxes = {};
@@ -137,7 +138,7 @@ class ThreadsTest : public EngineTest {
 TEST_ALL_CONFIGS(ThreadsTest, RevocationsExitsAndRemoteFreesLoseNothing) { storm(4, 2500, true); }
 TEST_ALL_CONFIGS(ThreadsTest, WithoutABarrierNothingIsLostEither) {
   Fake::has_barrier = false;
-  begin({});  // by CPU is not to be had then
+  begin({});  // lanes by CPU are not available then
   storm(3, 2000, false);
 }
 TEST_ALL_CONFIGS(ThreadsTest, CheckedFindsNothingWrong) {
@@ -167,7 +168,7 @@ TEST_ALL_CONFIGS(ThreadsTest, ALaneThatIsJustBeingMadeMayMeetSomebodyWhoTrims) {
       meet();
       for (Slot& slot : exited) {
         slot = &exited_gate;
-        // Inside an overflow lane, so that each makes one more.
+        // The slot stays inside an overflow lane, so that each one makes one more.
         Visit visit(&slot, false);
         Owned::enter(slot);
         EXPECT_NE(world().lanes.enter_overflow(visit), nullptr);
@@ -184,8 +185,8 @@ TEST_ALL_CONFIGS(ThreadsTest, ALaneThatIsJustBeingMadeMayMeetSomebodyWhoTrims) {
   }
 }
 
-// All that the freeing thread knows of the lane is its number in the page map; the thread sanitizer
-// demands more.
+// The freeing thread knows only the lane's number in the page map. The thread sanitizer demands
+// more.
 TEST_OWNED(ThreadsTest, AFreeGoesToALaneThatAnotherThreadHasMadeSince) {
   start_threads();
   Slot& here = thread();

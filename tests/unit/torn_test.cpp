@@ -1,7 +1,7 @@
-// Threads that are torn off at any instruction of what they do, as a long jump out of a signal
-// handler does it, and then end: what they held comes back, nothing is handed out twice, and no
-// more is lost than what they were at.
-// The trap flag interrupts after each instruction, so this is x86-64 only; the sanitizers' own code
+// Threads are torn off at any instruction of what they do, as by a long jump out of a signal
+// handler, and then end. What they held comes back, nothing is handed out twice, and no more is
+// lost than what they were working on.
+// The trap flag interrupts after each instruction, so this is x86-64 only. The sanitizers' own code
 // cannot be left in that way.
 #include "heap/heap.h"
 #include "pools.h"
@@ -16,8 +16,8 @@ namespace {
 // Runs a thread's operation up to one of its instructions.
 class Torn {
  public:
-  // Returns how many instructions there were. n: the first; where the platform has blocked signals,
-  // the next one.
+  // Returns how many instructions ran. n: the instruction to tear at. If the platform has blocked
+  // signals there, it is the next one where they are not blocked.
   template <class Operation>
   static uint64_t run(uint64_t n, const Operation& operation) {
     struct sigaction action = {}, before;
@@ -55,21 +55,21 @@ class TornTest : public PoolTest {
   void SetUp() override {
     PoolTest::SetUp();
     Fake::release_all();
-    Fake::limit = Bytes{64} << 20;  // every life makes it anew
+    Fake::limit = Bytes{64} << 20;  // every life makes memory anew
   }
   struct Kept {
     void* p;
     Bytes size;
     uint64_t seed;
   };
-  // What the thread that is torn off is to do, from what it has.
+  // What the thread that is torn off does, with what it has.
   struct Operation {
     const char* name;
     void (*run)(TornTest& test);
   };
 
-  // One life: everything is made anew, the thread does what it does up to its n-th instruction, and
-  // ends.
+  // One life: everything is made anew, and the thread runs its operation up to the n-th instruction
+  // and ends.
   uint64_t live_until(uint64_t n, const Operation& operation) {
     pools_.clear();
     begin({});
@@ -90,8 +90,8 @@ class TornTest : public PoolTest {
     engine().thread_exits(*torn_);
     return steps;
   }
-  // Objects of both threads, of malloc and of the pool; and some of the other's are in batches of
-  // the first.
+  // Makes objects of both threads, by malloc and from the pool. Some of the other thread's objects
+  // are in batches of the first.
   void prepare() {
     mine_.clear();
     others_.clear();
@@ -124,7 +124,7 @@ class TornTest : public PoolTest {
     give(slot, all.back().p);
     all.pop_back();
   }
-  // Whoever comes next gets nothing that anybody has, and all but what was lost is free at the end.
+  // The next thread gets no object that is in use, and all but what was lost is free at the end.
   void expect_the_rest_is_whole(const char* name, uint64_t n) {
     SCOPED_TRACE(testing::Message() << name << ", torn off at instruction " << n);
     EXPECT_HOLDS(engine().check_invariants());
@@ -151,19 +151,19 @@ class TornTest : public PoolTest {
     give_all(*pool_, *other_, others_of_pool_);
     for (int i = 0; i < 4; ++i) engine().trim(*other_);
     EXPECT_HOLDS(engine().check_invariants());
-    // What the operation was about: an object, a batch, or what a bin was being given.
+    // What the operation was about is lost: an object, a batch, or what a bin was being given.
     EXPECT_LE(statistics().live_objects, 600u);
     EXPECT_LE(live(*pool_, *other_), pool_->kind().capacity);
     bool lost = true;
     pool_->end(*other_, lost);
-    // A hit by the CPU leaves no word of who was inside.
+    // A hit by CPU leaves no mark of the thread that was inside.
     EXPECT_TRUE(!lost || config().entry == Entry::kPerCpu) << "a lane could not be reached";
     EXPECT_EQ(heap_->free(of_heap_, FakeHeap::kUnknown, next).verdict, Verdict::kGood);
     heap_->end(*other_, [](FakeHeap&) {});
     heap_.reset();
     EXPECT_HOLDS(engine().check_invariants());
   }
-  // What is being freed is nobody's from then on.
+  // An object that is being freed is no thread's from then on.
   template <class T>
   static T take_out(std::vector<T>& all) {
     const T last = all.back();
@@ -228,7 +228,7 @@ TORN_OPERATION(PoolFree, free_of_pool(test.mine_of_pool_, 40))
 TORN_OPERATION(PoolFreeOfOthersObjects, free_of_pool(test.others_of_pool_, 75))
 TORN_OPERATION(HeapAllocation, allocate_of_heap())
 
-// One structure each, torn at every instruction.
+// Each test tears one structure, at every instruction.
 class TornAnywhereTest : public testing::Test {
  protected:
   static constexpr Bytes kSize = 64;
@@ -237,19 +237,20 @@ class TornAnywhereTest : public testing::Test {
     std::byte bytes[kSize];
   };
   Object* object(size_t i) { return reinterpret_cast<Object*>(&memory_[i]); }
-  // Linked as a slab's list is.
+  // The first n objects, linked as a slab's list is.
   Object* linked(size_t n) {
     for (size_t i = 0; i < n; ++i) object(i)->next = i + 1 < n ? object(i + 1) : nullptr;
     return object(0);
   }
-  // Of every five, one alone and four of another slab.
+  // Every five objects are one object of a slab and four of another slab.
   static MapEntry slab_of(size_t i) { return MapEntry(i % 5 == 0 ? 1 : 2 + i / 5 % 2); }
 
   Memory memory_[kObjects];
 };
 
-// At each object in turn: in a new row, in one that is there, in a new holder. Some take the batch
-// away and put it back instead; it may be lost on the way.
+// The tear comes at each object in turn: in a new row, in a row that is there, in a new holder.
+// Some operations take the batch away and put it back instead. Then the batch may be lost on the
+// way.
 TEST_F(TornAnywhereTest, ABatchKeepsWhatWasAdded) {
   constexpr auto places = [] { return Batch::places_in(kSize); };
   static volatile bool is_away;
@@ -288,8 +289,8 @@ TEST_F(TornAnywhereTest, ABatchKeepsWhatWasAdded) {
   }
 }
 
-// Some of the slab's objects wait in a bin, others are on its list, the last ones were never handed
-// out.
+// Some of the slab's objects wait in a bin, others are on its list, and the last ones were never
+// handed out.
 TEST_F(TornAnywhereTest, ABinThatIsPutBackLosesNothing) {
   constexpr size_t kInBin = 12, kCarved = 30;
   const SizeClass c = class_of(kSize);

@@ -1,5 +1,5 @@
 // Unwinding: stacks of known depth, by tables and by frame pointers (the tests are compiled with
-// them), from where it is hard.
+// them), from places where it is hard.
 #include "platform/unwind.h"
 
 #include <alloca.h>
@@ -26,7 +26,7 @@ struct Captured {
   Address frames[kMost] = {};
 };
 
-// Before main() nobody has prepared anything.
+// Before main() nothing is prepared.
 Captured captured_early = [] {
   Captured early;
   early.depth = capture_stack(early.frames, kMost);
@@ -53,8 +53,8 @@ class UnwindTest : public testing::TestWithParam<Unwinding> {
   void SetUp() override { ASSERT_EQ(prepare_unwinding(GetParam()), GetParam()); }
 };
 
-// A capture of that recursion, from capture_here() on. First it, then where recurse() called it,
-// then the recursion.
+// Checks a capture of that recursion. First comes capture_here(), then the place where recurse()
+// called it, then the recursion.
 void expect_recursion(const Captured& captured, unsigned depth) {
   ASSERT_GT(captured.depth, depth + 1);
   ASSERT_LE(captured.depth, kMost);
@@ -62,7 +62,7 @@ void expect_recursion(const Captured& captured, unsigned depth) {
   EXPECT_NE(captured.frames[depth + 1], captured.frames[2]);
   EXPECT_NE(captured.frames[0], captured.frames[1]);
   EXPECT_NE(captured.frames[1], captured.frames[2]);
-  for (unsigned i = 0; i < 2; ++i) {  // both before the end of what is called here
+  for (unsigned i = 0; i < 2; ++i) {  // both lie inside the function
     const auto function =
         i == 0 ? reinterpret_cast<Address>(&capture_here) : reinterpret_cast<Address>(&recurse);
     EXPECT_LT(captured.frames[i] - function, 512u) << i;
@@ -108,7 +108,7 @@ void handle(int) { recurse(4, captured_by_handler); }
 
 TEST_P(UnwindTest, WorksInAHandlerOnAnotherStack) {
   constexpr size_t kStack = 256 << 10;
-  // At the end of what is mapped, and below the thread's stack or above it.
+  // The stack lies at the end of what is mapped, and below the thread's stack or above it.
   for (Address hint : {Address{0}, Address{1} << 40}) {
     char* memory =
         static_cast<char*>(mmap(reinterpret_cast<void*>(hint), kStack + 65536,
@@ -132,8 +132,8 @@ TEST_P(UnwindTest, WorksInAHandlerOnAnotherStack) {
   }
 }
 
-// A handler that samples interrupts captures, and a thread that loads and unloads libraries changes
-// the tables.
+// A handler that samples interrupts captures, while a thread that loads and unloads libraries
+// changes the tables.
 TEST_P(UnwindTest, MayBeInterruptedByItself) {
   struct sigaction action = {}, old = {};
   static std::atomic<unsigned> handled;
@@ -172,11 +172,12 @@ INSTANTIATE_TEST_SUITE_P(All, UnwindTest, testing::Values(Unwinding::kTables, Un
                            return test.param == Unwinding::kTables ? "Tables" : "Frames";
                          });
 
-// The walk that keeps rules, beside the C library's. 0: it has left the stack to that.
+// Compares the walk that keeps rules with the C library's walk. 0: the former left the stack to the
+// latter.
 AS_DECLARED unsigned walk_here() {
   void* frames[kMost + 4];
   const int all = backtrace(frames, kMost + 4);
-  // The first are here, and in what a sanitizer puts in between.
+  // The first frames are here, and in what a sanitizer puts in between.
   void** expected = frames;
   while (expected < frames + all && *expected != __builtin_return_address(0)) ++expected;
   const auto depth = std::min(kMost, static_cast<unsigned>(frames + all - expected));

@@ -9,7 +9,7 @@ namespace {
 class WaitsTest : public testing::Test {
  protected:
   using Say = Waits::Say;
-  // So many passes, with as much more at each; what the last one said.
+  // Makes n passes. Each sees `objects` and `waits` more. Returns what the last one said.
   Say passes(int n, uint64_t objects, uint64_t waits) {
     Say say = Say::kNothing;
     for (int i = 0; i < n; ++i) say = waits_.look(allocated_ += objects, waited_ += waits);
@@ -44,7 +44,7 @@ TEST_F(WaitsTest, BetweenFewAndManyItSaysNothing) {
 
 TEST_F(WaitsTest, ThreadsThatNeverWaitRun) { EXPECT_EQ(passes(4, 1'000'000, 0), Say::kTheyRun); }
 
-// What a quiet process does tells nothing at each pass; in the end it does.
+// One pass of a quiet process tells nothing; several together tell something.
 TEST_F(WaitsTest, LittleIsCountedOn) {
   passes(1, 0, 0);
   EXPECT_EQ(passes(3, 100, Waits::kSomeWaits / 2), Say::kNothing);

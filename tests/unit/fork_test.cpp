@@ -118,7 +118,7 @@ TEST_ALL_CONFIGS(ForkTest, TheForkingThreadKeepsALaneOfItsOwn) {
   EXPECT_EQ(statistics().lanes, 1u);
 }
 
-// Owned: it is about adoption. Taken lanes of the other entries: entries_test.cpp, percpu_test.cpp.
+// Owned: it is about adoption. Taken lanes of the other entries: shared_test.cpp, percpu_test.cpp.
 TEST_OWNED(ForkTest, InAHandlersChildIdleLanesAreAdoptedAndBusyOnesAreSetAsideForGood) {
   Slot &a = thread(), &idle = thread(), &busy = thread(), &held = thread(), &gone = thread(),
        &revoker = thread();

@@ -17,7 +17,7 @@ extern void __libc_free(void*);
 
 static size_t (*usable_size)(void*);
 
-// There is no __libc_ name for this one, so it is looked up in the C library itself.
+// There is no __libc_ name for malloc_usable_size, so it is looked up in the C library itself.
 __attribute__((constructor)) static void look_up(void) {
   void* libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
   if (libc != NULL) *(void**)&usable_size = dlsym(libc, "malloc_usable_size");

@@ -1,4 +1,4 @@
-// A request-serving workload: 64 threads that meet in memory as a server's threads do.
+// A request-serving workload: 64 threads that share memory as a server's threads do.
 //
 //   feeder ──request text──> 8 queues ──> worker ──response──> mailbox of another worker,
 //                                           │  ▲               which sends and frees it
@@ -6,12 +6,13 @@
 //                                     cache of documents, shared by all, least recently used ones
 //                                     dropped
 //
-// The feeder allocates the request, a worker parses and frees it; the response is freed by a third
-// thread; a cached document is freed by whoever evicts it. Sizes are mixed, 16 bytes to 64 KiB. The
-// number of requests is fixed and the checksum of all responses does not depend on the order, so
-// every allocator must print the same. When the work is done, the threads stay, most of the cache
-// expires, and the process idles until its resident memory no longer falls: what is left is what
-// the allocator keeps. Usage: requests [REQUESTS [THREADS]]. Called by: bench/demo/demo.py.
+// The feeder allocates the request, a worker parses and frees it. A third thread frees the
+// response; the thread that evicts a cached document frees it. Sizes are mixed, 16 bytes to 64 KiB.
+// The number of requests is fixed and the checksum of all responses does not depend on the order,
+// so every allocator must print the same checksum. When the work is done, the threads stay, most of
+// the cache expires, and the process idles until its resident memory no longer falls: the rest is
+// memory that the allocator keeps. Usage: requests [REQUESTS [THREADS]]. Called by:
+// bench/demo/demo.py.
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -119,7 +120,7 @@ class Cache {
   Shard shards_[kShards];
 };
 
-// A bounded queue of owned things. close(): take() returns nothing once it is empty.
+// A bounded queue of owned items. After close(), take() returns nothing once the queue is empty.
 template <class T>
 class alignas(128) Queue {
  public:
@@ -200,7 +201,7 @@ class Server {
     for (auto& queue : queues_) queue.close();
     std::unique_lock lock(mutex_);
     all_idle_.wait(lock, [&] { return idle_ == workers_.size(); });
-    // What was put into a mailbox after its owner had stopped looking.
+    // Responses that were put into a mailbox after its owner had stopped looking.
     for (auto& mailbox : mailboxes_) send(mailbox.take_if_any(SIZE_MAX));
     return checksum_.load();
   }
@@ -284,8 +285,8 @@ class Server {
   std::vector<std::thread> workers_;
 };
 
-// Resident memory once it has not fallen for a second, but not before the least time nor after the
-// deadline.
+// Returns the resident memory once it has not fallen for a second, but not before the least time
+// nor after the deadline.
 unsigned long settled_kib() {
   uint64_t start = wall_ns(), fell = start;
   unsigned long least = rss_kib();

@@ -1,8 +1,8 @@
-// A hash table of small objects that takes most of the memory: filled, looked up at random, thinned
-// out and filled again a few times, with rests in between in which memory goes back to the system,
-// then its objects replaced at random. Called by: run.py.
-// Usage: table MIB REST_SECONDS. CPU time per operation, in nanoseconds; memory in MiB. thin_mib:
-// after 3 seconds without the removed objects; rested_mib: REST_SECONDS later.
+// A hash table of small objects that takes most of the memory. It is filled, looked up at random,
+// thinned out and filled again a few times, with rests in between in which memory goes back to the
+// system. Then its objects are replaced at random. Called by: run.py.
+// Usage: table MIB REST_SECONDS. Prints CPU time per operation, in nanoseconds, and memory in MiB.
+// thin_mib: after 3 seconds without the removed objects; rested_mib: REST_SECONDS later.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,7 +97,7 @@ unsigned long mib(const char* name) { return proc_kib("/proc/self/smaps_rollup",
 
 int main(int count, char** arguments) {
   if (count != 3) return fprintf(stderr, "usage: table MIB REST_SECONDS\n"), 2;
-  // So that the process has what returns memory while it rests
+  // With a second thread, the process has the means that return memory while it rests
   std::thread([] { pause(); }).detach();
   Table table((strtoul(arguments[1], nullptr, 10) << 20) / (kMean + 16));
   const double fill = nanoseconds(table.objects(), [&](size_t i) { table.put(i, 32); });
@@ -106,7 +106,7 @@ int main(int count, char** arguments) {
          mib("AnonHugePages:"));
   unsigned long thin = 0, rested = 0;
   for (uint64_t round = 1; round <= 3; ++round) {
-    // 32,768 neighbours go together: so whole slabs are freed, and pieces of memory that are worth
+    // 32,768 neighbours go together, so whole slabs are freed, and pieces of memory that are worth
     // a system call.
     for (uint64_t key = 0; key < table.objects(); ++key)
       if (((key >> 15) + round) * 0x9E3779B97F4A7C15 >> 60 < 9) table.remove(key);

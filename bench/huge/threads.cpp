@@ -1,6 +1,6 @@
-// Many threads that each fill some memory with objects of many sizes, and keep it: what a huge page
-// costs that slabs have not carved yet.
-// Called by: run.py. Usage: threads THREADS MIB_EACH. Resident memory in MiB.
+// Many threads each fill some memory with objects of many sizes, and keep it. Shows what huge pages
+// cost that slabs have not carved yet.
+// Called by: run.py. Usage: threads THREADS MIB_EACH. Prints resident memory in MiB.
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>

@@ -1,13 +1,13 @@
-// A malloc with its free, or with its deferred free, so that what the two cost can be compared:
+// A malloc with its free or with its deferred free, so that the costs of the two can be compared:
 //   one      malloc(32), free, again
 //   bulk     1000 objects of 16-512 bytes (fixed pseudo-random sizes), then freed in a fixed
 //            shuffled order
 //   handed   objects of 64 bytes from one thread, freed by another
 //   heap     the objects of bulk, from a heap, freed without their sizes; sized: with them
 //   pool     1000 objects of 48 bytes, from a pool
-// Usage: defer WORKLOAD free|defer COUNT. A reader is registered, and in no section. The process
-// has had a second thread before, so that shared operations are what they are among threads. Called
-// by: tests/golden/safepoints.py.
+// Usage: defer WORKLOAD free|defer COUNT. A reader is registered and is in no section. The process
+// has had a second thread before, so that shared operations are the same as in a process with
+// threads. Called by: tests/golden/safepoints.py.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdbool.h>
@@ -58,8 +58,8 @@ static void* take(size_t size) {
   return front == kMalloc ? malloc(size) : lane_heap_alloc(heap, size);
 }
 
-// A free that is compiled into the program is put into a function, and its deferred form likewise,
-// so that both are calls.
+// A free that is compiled into the program is put into a function, and so is its deferred form:
+// both are then calls.
 static NOINLINE void free_sized(void* object, size_t size) {
   lane_heap_free_sized(heap, object, size);
 }
@@ -69,7 +69,7 @@ static NOINLINE int defer_sized(void* object, size_t size) {
 static NOINLINE void free_in_pool(void* object) { lane_pool_free(pool, object); }
 static NOINLINE int defer_in_pool(void* object) { return lane_safepoint_pool_free(pool, object); }
 
-// What is measured are the calls that these two make.
+// The calls that these two functions make are measured.
 static NOINLINE void free_measured(void* object, size_t size) {
   switch (front) {
     case kMalloc:

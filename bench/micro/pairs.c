@@ -6,9 +6,10 @@
 //   bulk-shuffle   ... in a fixed shuffled order
 //   ring           one thread allocates 64 bytes and passes the object through a ring of 1024
 //                  to another, which frees it
-// Each also as NAME-empty: the same loop without the two calls, so that the loop's own cost can be
-// subtracted. Nothing in the loops allocates. Usage: pairs WORKLOAD PAIRS. Prints pairs, time, and
-// the file that malloc comes from. Called by: bench/micro/run.py, tests/golden/fast_path.py.
+// Each also exists as NAME-empty: the same loop without the two calls, so that the loop's own cost
+// can be subtracted. Nothing in the loops allocates. Usage: pairs WORKLOAD PAIRS. Prints pairs,
+// time, and the file that malloc comes from. Called by: bench/micro/run.py,
+// tests/golden/fast_path.py.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -186,8 +187,8 @@ static void* use_malloc(void* nothing) {
   return nothing;
 }
 
-// With PAIRS_AFTER_THREAD in the environment the process has had a second thread before it is
-// measured.
+// If PAIRS_AFTER_THREAD is in the environment, the process has had a second thread before the
+// measurement.
 static void start_and_end_a_thread(void) {
   pthread_t thread;
   if (pthread_create(&thread, NULL, use_malloc, NULL) != 0) abort();

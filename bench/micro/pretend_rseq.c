@@ -1,7 +1,7 @@
-// Pretends that the C library has registered restartable sequences, for a program that runs under
-// valgrind, which has none: its one thread is always on CPU 0, and nothing is ever restarted, so
-// what the allocator executes can be counted. Preloaded before the library by
-// tests/golden/entries.py. Of no use where threads share a CPU.
+// Pretends that the C library has registered restartable sequences, for a program under valgrind,
+// which has none. The program's one thread is always on CPU 0, and nothing is ever restarted, so
+// what the allocator executes can be counted. tests/golden/entries.py preloads this before the
+// library. It is useless if threads share a CPU.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <linux/membarrier.h>
@@ -19,8 +19,8 @@ static __thread struct area area __attribute__((tls_model("initial-exec"), align
 __attribute__((visibility("default"))) ptrdiff_t __rseq_offset;
 __attribute__((visibility("default"))) const unsigned int __rseq_size = sizeof(struct area);
 
-// Before any constructor of another library: relocations of this kind are resolved as the libraries
-// are loaded.
+// Runs before any constructor of another library: relocations of this kind are resolved as the
+// libraries are loaded.
 __attribute__((constructor(101))) static void find_area(void) {
   __rseq_offset = (char*)&area - (char*)__builtin_thread_pointer();
 }

@@ -1,5 +1,5 @@
-// What g++ compiles as a benchmark: never run. KINDS says how many times the templates are
-// instantiated anew.
+// The source that g++ compiles as a benchmark; it never runs. KINDS is the number of times that the
+// templates are instantiated anew.
 // Called by: bench/programs/gxx.py.
 #include <algorithm>
 #include <functional>

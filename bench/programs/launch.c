@@ -3,13 +3,13 @@
 // REPORT gets two lines:
 //   pid=N      once the command is started
 //   status=S wall_ns=N cpu_us=N peak_kib=N minor_faults=N major_faults=N
-//              when it has ended (S as a shell says it)
-// The figures are wait4's: those of the command and of what it waited for; the peak is that of its
-// largest process. A small program does this because a child's peak starts at what its parent had
-// resident.
-// Nothing outlives it: it adopts what the command leaves behind and kills it. When it is itself
-// told to end (SIGTERM, SIGINT, SIGHUP), or when the process that started it dies, the command gets
-// SIGINT and a while to end well.
+//              when it has ended (S as a shell reports it)
+// The figures are wait4's: those of the command and of the processes that it waited for; the peak
+// is that of its largest process. A small program does this because a child's peak starts at the
+// resident memory of its parent.
+// Nothing outlives this program: it adopts the processes that the command leaves behind, and kills
+// them. When a signal tells this program to end (SIGTERM, SIGINT, SIGHUP), or when the process that
+// started it dies, the command gets SIGINT and a while to end well.
 // Called by: bench/programs/program.py.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,7 +34,7 @@ static void kill_children(void) {
   fclose(list);
 }
 
-// Children of killed children become ours, so it goes round until there are none.
+// Children of killed children become children of this program, so it repeats until there are none.
 static void leave_nothing(void) {
   do {
     kill_children();
@@ -43,15 +43,15 @@ static void leave_nothing(void) {
 
 static void run(char** variables, char** command, const sigset_t* mask) {
   sigprocmask(SIG_SETMASK, mask, NULL);
-  signal(SIGINT, SIG_DFL);  // shells ignore it in what they start in the background
+  signal(SIGINT, SIG_DFL);  // shells ignore it in background commands
   while (variables < command) putenv(*variables++);
   execvp(command[0], command);
   fprintf(stderr, "launch: %s: %s\n", command[0], strerror(errno));
   _exit(127);
 }
 
-// Waits for the command, and for what it leaves meanwhile. Returns 0 if told to end, or when the
-// time is over.
+// Waits for the command, and for the processes that it leaves meanwhile. Returns 0 if a signal
+// tells this program to end, or when the time is over.
 static int wait_for(pid_t command, const sigset_t* set, const struct timespec* limit, int* status,
                     struct rusage* usage) {
   for (;;) {
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
   }
   pid_t parent = getppid();
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) return 125;  // it died before it could be watched
+  if (getppid() != parent) return 125;  // the parent died before it could be watched
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   FILE* report = fopen(argv[1], "we");
   if (report == NULL) {

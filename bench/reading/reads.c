@@ -1,6 +1,7 @@
-// Reads the allocator's figures by mallinfo2() again and again, beside threads that allocate all
+// Reads the allocator's figures by mallinfo2() again and again, while other threads allocate all
 // the time. Called by: run.py.
-// Usage: reads THREADS SECONDS. Nanoseconds a reading, and the threads' operations meanwhile.
+// Usage: reads THREADS SECONDS. Prints nanoseconds per reading, and the threads' operations
+// meanwhile.
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <pthread.h>

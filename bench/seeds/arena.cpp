@@ -1,11 +1,11 @@
 // Arena blocks: THREADS threads take ITEMS blocks of 1 KiB each and give them all back, TIMES
-// times; and all of it SAMPLES times.
-//   global   one free list for all, popped and pushed by a 128-bit CAS of head and version, in a
-//            loop
+// times. All of this is done SAMPLES times.
+//   global   one free list for all threads, popped and pushed by a 128-bit CAS of head and version,
+//            in a loop
 //   malloc   malloc and free, so that the blocks come from the lane of the thread
 //   arena    pieces of an arena of the thread's own, given back by a reset
-// A sample lasts from the first thread's first call to the last thread's last; the threads start
-// together. One more sample comes first and is not counted.
+// A sample lasts from the first thread's first call to the last thread's last call; the threads
+// start together. One more sample comes first and is not counted.
 // Usage: arena MODE THREADS ITEMS TIMES SAMPLES. Prints each sample's nanoseconds and failed CAS,
 // for all TIMES.
 // Called by: bench/seeds/experiments.py.
@@ -24,7 +24,7 @@
 
 #include "../measure.h"
 
-// The library is preloaded, where it is the one to be measured.
+// The library is preloaded if it is the one to be measured.
 template <class Function>
 Function* of_library(const char* name) {
   auto* function = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
@@ -80,7 +80,7 @@ class GlobalList {
     uint64_t version;
   };
 
-  // The halves may be of two moments; the exchange then fails.
+  // The two halves may come from two moments; the exchange then fails.
   Head look() const {
     uint64_t version = __atomic_load_n(&head_.version, __ATOMIC_ACQUIRE);
     return {__atomic_load_n(&head_.first, __ATOMIC_ACQUIRE), version};

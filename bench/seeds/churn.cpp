@@ -1,12 +1,12 @@
 // t-test1's workload: threads that only allocate and free, replaced as they exit.
 //
 // Each thread half-fills its bins, then alternates runs of 0-29 frees of random bins and 0-29
-// allocations into random bins (what a bin holds is freed first), of 1..LARGEST bytes. Of 1024
-// allocations 4 are memalign, 16 calloc, 80 realloc, the rest malloc. Only runs of calls are timed;
-// objects are written and checked between them.
+// allocations into random bins (the object that a bin holds is freed first), of 1..LARGEST bytes.
+// Out of 1024 allocations, 4 are memalign, 16 calloc, 80 realloc, the rest malloc. Only runs of
+// calls are timed; objects are written and checked between them.
 // Usage: churn TOTAL_THREADS CONCURRENT ACTIONS LARGEST BINS. Prints the seconds that the threads
-// spent in allocation functions, by the clock on the wall (waiting counts) and by their CPU time,
-// summed over threads.
+// spent in allocation functions, by wall-clock time (waiting counts) and by their CPU time, summed
+// over threads.
 // Called by: bench/seeds/experiments.py.
 #include <pthread.h>
 
@@ -140,8 +140,8 @@ class Worker {
     start();
     for (size_t i = 0; i < n; i++) {
       allocate(bins_[chosen[i]], kinds[i], sizes[i], alignments[i]);
-      // realloc copies what was there; the stamp must be the new size's before the bin is met
-      // again.
+      // realloc copies the old contents; the stamp must be that of the new size before the bin is
+      // used again.
       bins_[chosen[i]].object[0] = stamp(sizes[i]);
     }
     stop(n);

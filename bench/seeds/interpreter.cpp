@@ -1,8 +1,8 @@
 // An interpreter's use of memory: boxes, list cells and call frames of a few fixed sizes, in
 // several threads that share nothing.
-//   global   one free list a bin for all threads: pushed by a CAS, popped by a CAS under a spin
+//   global   one free list per bin for all threads: pushed by a CAS, popped by a CAS under a spin
 //            lock; pages are cut under a mutex
-//   lists    before that, a free list for each thread and bin, with a limit; the rest as in global
+//   lists    first a free list for each thread and bin, with a limit; behind it the same as global
 //   malloc   malloc and free
 // A profiler (SIGPROF) samples whether the thread is in the allocator, which gives the allocator's
 // share of the CPU time.
@@ -170,7 +170,7 @@ std::vector<Instruction> make_program() {
   std::vector<Instruction> program;
   for (uint64_t i = 0; i < kInstructions; i++) {
     uint64_t draw = mix(i + 99);
-    // Of 16 instructions 6 are arithmetic, 4 box, 2 push, 2 call, 2 return.
+    // Out of 16 instructions, 6 are arithmetic, 4 box, 2 push, 2 call, 2 return.
     static constexpr Operation kMix[16] = {
         Operation::kArithmetic, Operation::kBox,    Operation::kArithmetic, Operation::kCall,
         Operation::kArithmetic, Operation::kBox,    Operation::kPush,       Operation::kReturn,

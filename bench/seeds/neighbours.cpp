@@ -1,9 +1,9 @@
-// will-it-scale's lock1 with the lock words in sight: each thread locks and unlocks a word of its
-// own, and how far the words lie from each other decides what that costs.
-//   0, 64, 128 ...   bytes from one thread's word to the next one's; 0: side by side
+// will-it-scale's lock1 with visible lock words: each thread locks and unlocks a word of its own,
+// and the cost depends on how far apart the words lie.
+//   0, 64, 128 ...   bytes from one thread's word to the next thread's; 0: side by side
 //   malloc           each thread allocates its word
 // Usage: neighbours DISTANCE THREADS MILLISECONDS. Each thread is pinned to a CPU. Prints the locks
-// taken a second, and by a thread.
+// taken per second, and per thread.
 // Called by: bench/seeds/experiments.py.
 #include <pthread.h>
 #include <sched.h>

@@ -2,12 +2,12 @@
 //
 //   clients ──frames──> socket pairs ──> poller ──ready connections──> workers ──frames──> clients
 //
-// A worker takes whichever connection is ready, so connections move between workers: what one has
-// allocated for a connection (its input buffer, its session) another grows, replaces and frees. A
-// request also makes a message and a document of strings of 16 bytes to 8 KiB, which die with it;
-// one request in 64 makes twenty times as much. So a worker that keeps a cache of its own keeps it
-// warm in many size classes, though most workers wait at any moment.
-// A client has one request on the way. The replies depend on the requests alone: every allocator
+// A worker takes any connection that is ready, so connections move between workers: one worker
+// allocates for a connection (its input buffer, its session), and another grows, replaces and frees
+// that memory. A request also makes a message and a document of strings of 16 bytes to 8 KiB, which
+// die with the request; one request in 64 makes twenty times as much. So a worker that keeps a
+// cache of its own keeps it warm in many size classes, though most workers wait at any moment.
+// Each client has one request on the way. The replies depend on the requests alone: every allocator
 // must give the same checksum.
 // Usage: server [THREADS [REQUESTS [CONNECTIONS]]]; a quarter of the threads are clients. Prints
 // requests/s and peak RSS.
@@ -64,7 +64,7 @@ class Random {
 };
 
 struct FrameHeader {
-  uint32_t bytes;  // of what follows
+  uint32_t bytes;  // of the text that follows
   uint32_t check;
 };
 
@@ -92,7 +92,7 @@ void send_all(int fd, std::string_view bytes) {
   }
 }
 
-// Appends what has come; false where nothing has.
+// Appends the bytes that have arrived; returns false if there are none.
 bool receive_some(int fd, std::string& input, int flags) {
   size_t had = input.size();
   input.resize(had + 4096);
@@ -101,7 +101,7 @@ bool receive_some(int fd, std::string& input, int flags) {
   return n > 0;
 }
 
-// Takes one whole frame from the front of the input; false where there is none.
+// Takes one whole frame from the front of the input; returns false if there is none.
 bool take_frame(std::string& input, std::string& text) {
   FrameHeader header;
   if (input.size() < sizeof header) return false;
@@ -255,7 +255,7 @@ class Server {
   std::vector<std::thread> threads_;
 };
 
-// A client's requests go to its connections in turn of chance.
+// Each request of a client goes to one of its connections, chosen at random.
 uint64_t ask(std::vector<Connection>& connections, size_t first, size_t count, uint64_t requests,
              uint64_t seed) {
   Random random(seed);

@@ -1,4 +1,5 @@
-// A program that allocates little: a few objects of common sizes, then it reports itself and exits.
+// A program that allocates little: it makes a few objects of common sizes, reports on itself and
+// exits.
 // Prints when its first allocation was done (CLOCK_MONOTONIC), and its resident and private memory.
 // Called by: bench/startup/run.py.
 #define _GNU_SOURCE

@@ -1,12 +1,12 @@
-// cache: a cache of a server that lives long and turns over, whatever the size of what is asked
-// for. 128 MiB of values are spread over 64 tables, each with a lock. A thread allocates a value,
-// writes it, puts it into one of the tables and takes random ones out until the table keeps to its
-// share, which it frees: so most values are freed by another thread than allocated them. One value
-// in 128 is pinned: when it is drawn, it goes only once in 20 times, so some get very old. The
-// sizes move: for 50,000 values of a thread they lie within three powers of two, then within the
-// next three, from 64 bytes to 16 KiB and back again, so what one size leaves behind must serve the
-// others, and pinned values of many such moves lie in it. This is where fragmentation shows, and it
-// takes a minute or more.
+// cache: a server's cache that lives long and turns over, whatever the sizes of the values that are
+// asked for. 128 MiB of values are spread over 64 tables, each with a lock. A thread allocates a
+// value, writes it and puts it into one of the tables. It takes random values out of that table
+// until the table keeps to its share, and frees them. So most values are freed by another thread
+// than the one that allocated them. One value in 128 is pinned: when it is drawn, it goes only once
+// in 20 times, so some pinned values get very old. The sizes move: for 50,000 values of a thread
+// they lie within three powers of two, then within the next three, from 64 bytes to 16 KiB and back
+// again. So the memory that one size leaves behind must serve the other sizes, and pinned values of
+// many such moves lie in it. This is where fragmentation shows, and it takes a minute or more.
 #include <mutex>
 
 #include "workloads.h"

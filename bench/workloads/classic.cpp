@@ -8,21 +8,21 @@
 //                    times / threads, frees it, and so on. Passive false sharing: an allocator that
 //                    gives out pieces of the first thread's cache line makes the writes slow. An
 //                    operation is a thousand writes.
-// cache-thrash       the same paper: as cache-scratch without the objects handed out. Active false
-//                    sharing.
-// t-test1            Wolfram Gloger's test of ptmalloc: bins of blocks up to 10,000 bytes; of 1,024
-//                    steps 4 call memalign, 16 calloc, 80 realloc, the rest malloc; a thread ends
-//                    after 10,000 steps and another starts.
+// cache-thrash       the same paper: as cache-scratch, but the main thread hands out no objects.
+//                    Active false sharing.
+// t-test1            Wolfram Gloger's test of ptmalloc: bins of blocks up to 10,000 bytes; out of
+//                    1,024 steps, 4 call memalign, 16 calloc, 80 realloc, the rest malloc; a thread
+//                    ends after 10,000 steps and another starts.
 // alloc-test         OLogN Technologies, "Testing Memory Allocators" (2018): slots, chosen by
 //                    Pareto's law (80 % of the calls go to 20 % of them), are filled or emptied;
-//                    2^18 slots of all threads, objects of up to 1 KiB, each doubling of the size
-//                    half as likely; all bytes are written and read again.
+//                    2^18 slots for all threads together, objects of up to 1 KiB, each doubling of
+//                    the size half as likely; all bytes are written and read again.
 // glibc-simple       the C library's benchtests, malloc-simple: 25, 100, 400 and 1,600 blocks of
 //                    one size; one half is freed first in, first out, the other half last in, first
 //                    out; for sizes from 16 to 4,096 bytes.
-// glibc-thread       the same, malloc-thread: 1,024 blocks a thread, replaced at random; sizes from
-//                    4 bytes to 32 KiB that fall with their inverse square (the mean is 36 bytes).
-//                    A working set that fits a cache.
+// glibc-thread       the same, malloc-thread: 1,024 blocks per thread, replaced at random; sizes
+//                    from 4 bytes to 32 KiB, whose probability falls with their inverse square (the
+//                    mean is 36 bytes). The working set fits a cache.
 #include "workloads.h"
 
 namespace workloads {
@@ -83,7 +83,7 @@ void cache_thrash(Run& run) {
 
 namespace {
 
-// A step of t-test1 on one bin: sizes[i] is what blocks[i] has, 0 if there is none.
+// One step of t-test1 on one bin: sizes[i] is the size of blocks[i], 0 if there is no block.
 void replace(char*& block, uint32_t& size, Random& random, Tally& tally) {
   size_t bytes = random.between(1, 10'000);
   size_t choice = random.below(1024);
@@ -151,8 +151,8 @@ void t_test1(Run& run) {
 
 namespace {
 
-// A number below count: with 80 % of the probability in the first fifth of the range, and so on
-// inside the parts.
+// Returns a number below count. The first fifth of the range has 80 % of the probability, and the
+// same holds inside each part.
 size_t by_pareto(size_t count, Random& random) {
   size_t from = 0;
   uint32_t bits = random.next();
@@ -229,7 +229,8 @@ void glibc_simple(Run& run) {
   for (size_t number = 0;; number++) {
     size_t count = kBlocks[number % std::size(kBlocks)];
     size_t bytes = kSizes[number / std::size(kBlocks) % std::size(kSizes)];
-    // As many blocks for every count; fewer of the large sizes, whose time is the memory's.
+    // The number of blocks is the same for every count, and lower for large sizes, where the memory
+    // itself takes the time.
     for (size_t rounds = 4 * kBlocks[3] / count * 256 / std::max<size_t>(bytes, 256); rounds > 0;
          rounds--) {
       for (size_t i = 0; i < count; i++) blocks[i] = make(bytes, worker.tally);

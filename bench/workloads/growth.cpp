@@ -1,13 +1,13 @@
 // Objects that grow, objects that are large, and memory that is needed now and not later.
 //
-// realloc       strings and vectors that grow to 96 KiB in steps, many at once: half of them by a
-//               half each time, as vectors do, the others by a sixteenth, as buffers that are
-//               appended to. Stresses realloc, in place or not.
+// realloc       strings and vectors that grow to 96 KiB in steps, many at once: half of them grow
+//               by a half each time, as vectors do, the others by a sixteenth, as buffers do that
+//               are appended to. Stresses realloc, in place or not.
 // malloc-large  Stolyarov's benchmark in mimalloc's suite: 20 buffers of 5 to 25 MiB, replaced at
-//               random; every byte is written. Shows what an allocator does with memory of large
-//               objects: keep it, or fault it in again.
-// burst-idle    what users of containers report: bursts of 200 MB, freed when they are over, and
-//               nothing to do between them. For memory, not for a rate. The threads still live
+//               random; every byte is written. Shows what an allocator does with the memory of
+//               large objects: keep it, or fault it in again.
+// burst-idle    what users of containers report: bursts of 200 MB, freed when they are over, with
+//               nothing to do between them. It measures memory, not a rate. The threads still live
 //               while the idle memory is measured.
 // size-shift    after Robson's and Wilson's worst case of fragmentation (Wilson et al., "Dynamic
 //               storage allocation: a survey", IWMM 1995): memory is filled with one mix of sizes,
@@ -116,7 +116,7 @@ void burst_idle(Run& run) {
   const double wanted =
       run.operations == 0 ? kBurst : static_cast<double>(run.operations) * kBytesOfAnObject;
   size_t target = static_cast<size_t>(std::min(kBurst, wanted) / run.threads);
-  bool is_over = false;  // said by the first thread, between two barriers
+  bool is_over = false;  // set by the first thread, between two barriers
   pthread_barrier_t over;
   pthread_barrier_init(&over, nullptr, static_cast<unsigned>(run.threads));
   run.in_parked_threads([&](int me) {

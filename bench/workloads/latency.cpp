@@ -1,13 +1,14 @@
 // server-latency: the time of every single call of malloc and free in threads that work as a
-// server's do. Each holds a table of objects of 16 bytes to 64 KiB, small ones more often, and
-// replaces them at random; every fourth goes to another thread, which frees it. What counts is the
-// tail: the calls that refill, take a lock, return memory or fault.
+// server's do. Each thread holds a table of objects of 16 bytes to 64 KiB, small ones more often,
+// and replaces them at random; every fourth object goes to another thread, which frees it. What
+// counts is the tail: the calls that refill, take a lock, return memory or fault.
 // A call lies between two reads of the time stamp counter, which wait for the instructions before
-// them; their own time, some ten nanoseconds, is in every figure, and the same for every allocator.
+// them. The time of the reads, some ten nanoseconds, is in every figure, and is the same for every
+// allocator.
 // A call in which the scheduler gives the CPU to another thread says nothing about the allocator,
-// and with more threads than CPUs one call in ten thousand is like that: those are counted by
-// themselves (malloc_preempted), and are in no other figure. A call in which the thread waits, for
-// a lock, is the allocator's and counts like any other.
+// and with more threads than CPUs one call in ten thousand is like that. Such calls are counted
+// separately (malloc_preempted), and are in no other figure. A call in which the thread waits for a
+// lock is the allocator's, and counts like any other.
 // Calls before the steady state are in no figure.
 #if defined(__x86_64__)
 #include <sys/resource.h>
@@ -31,9 +32,9 @@ inline uint64_t stamp() {
 #endif
 }
 
-// Tells whether the kernel has taken the CPU away from this thread: it then forgets the restartable
-// sequence that the thread has told it of, when the thread is not in it (rseq(2)); ours is empty.
-// An allocator that uses sequences itself overwrites ours.
+// Tells whether the kernel has taken the CPU away from this thread. The kernel then forgets the
+// restartable sequence that the thread has set, if the thread is not inside it (rseq(2)); ours is
+// empty. An allocator that uses sequences itself overwrites ours.
 class Watch {
  public:
 #if defined(__x86_64__)
@@ -42,7 +43,7 @@ class Watch {
   void start() {
     if (is_there_) area()->rseq_cs = reinterpret_cast<uint64_t>(sequence());
   }
-  // True: between start() and now the thread had to stop, and did not wait by itself.
+  // True if the thread had to stop between start() and now, and did not wait by itself.
   bool was_preempted() {
     if (!is_there_ || __builtin_expect(area()->rseq_cs != 0, 1)) return false;
     const long waits_before = waits_;
@@ -150,8 +151,8 @@ struct Letter {
   Letter* next;
 };
 
-// Of one thread, in a book: zeroed, and on cache lines of its own. The inbox is bounded, for with
-// more threads than CPUs its owner may not look for long.
+// The data of one thread. It lies in a book: zeroed, and on cache lines of its own. The inbox is
+// bounded, because with more threads than CPUs its owner may not look for a long time.
 struct alignas(64) Seat {
   static constexpr int kMostLetters = 64;
   alignas(64) std::atomic<Letter*> inbox;
@@ -169,8 +170,7 @@ size_t server_bytes(Random& random) {
   return random.between(32'769, 65'536);
 }
 
-// What a thread times its calls with: `seat` is where they are counted, `is_measured` whether they
-// are.
+// The means by which a thread times its calls. `seat` counts the calls if `is_measured` is true.
 struct Timer {
   Watch watch;
   Seat& seat;
@@ -189,7 +189,7 @@ char* timed_make(size_t bytes, Timer& timer, Tally& tally) {
   uint64_t time = stamp() - from;
   timer.count(timer.seat.mallocs, time);
   if (object == nullptr) broken("malloc returned null");
-  // The head of the object and every page of it, as a server that fills its answer.
+  // Writes the head of the object and every page of it, as a server does that fills its answer.
   std::memset(object, static_cast<int>(bytes & 255), std::min<size_t>(bytes, 128));
   for (size_t at = 4096; at < bytes; at += 4096) object[at] = 1;
   object[bytes - 1] = 1;
@@ -206,7 +206,7 @@ void timed_free(void* object, Timer& timer) {
   timer.count(timer.seat.frees, time);
 }
 
-// False: the inbox is full.
+// Returns false if the inbox is full.
 bool post(Seat& to, char* object) {
   if (to.letters.load(std::memory_order_relaxed) >= Seat::kMostLetters) return false;
   to.letters.fetch_add(1, std::memory_order_relaxed);
@@ -262,7 +262,7 @@ void server_latency(Run& run) {
       static_cast<double>(wall_ns() - from_ns) / static_cast<double>(stamp() - from_ticks);
   Book<Histogram> all(2);
   for (Seat& seat : seats) {
-    // What was posted to threads that had ended.
+    // Objects that were posted to threads that had ended.
     Timer timer{Watch(), seat, false};
     read_inbox(timer);
     all[0].add(seat.mallocs);

@@ -1,21 +1,22 @@
-// The synthetic workloads, one program. It goes on until an observer says stop, or does a fixed
+// All synthetic workloads in one program. It goes on until an observer says stop, or does a fixed
 // amount of work:
 //   workloads NAME THREADS --board FILE                      bench/suite/observe.py is the observer
-//   workloads NAME THREADS --operations N [--idle SECONDS]   at least N; all figures that depend on
-//                                                            time include the start
+//   workloads NAME THREADS --operations N [--idle SECONDS]   at least N operations; all figures
+//                                                            that depend on time include the start
 //   workloads --list
-// Each is written anew from its published description, which the files name; the sizes, the
-// lifetimes and who frees are those of the description. Prints one line of key=value when it ends:
+// Each workload is written anew from its published description, which its file names; the sizes,
+// the lifetimes and the threads that free are those of the description. Prints one line of
+// key=value when it ends:
 //   wall_ns cpu_ns             from the first to the last call, without phases of rest
 //   operations checksum        allocations, and bytes asked for or received: with --operations they
 //                              depend on the work alone
 //   peak_kib end_kib           greatest resident memory; resident memory when all is freed
 //   minor_faults major_faults  of the work
 //   library                    the file that malloc comes from
-//   malloc_p50_ns ... max, free_p50_ns ... max     of single calls, where the workload is one for
+//   malloc_p50_ns ... max, free_p50_ns ... max     of single calls, if the workload measures
 //                                                  latency
 //   malloc_preempted free_preempted                calls that are not among those
-//   idle_kib                   with --idle: resident memory after so many seconds without a call
+//   idle_kib                   with --idle: resident memory after that many seconds without a call
 // Called by: bench/suite, tests/bench.
 #include <inttypes.h>
 #include <signal.h>
@@ -156,7 +157,7 @@ constexpr Entry kWorkloads[] = {
   std::exit(2);
 }
 
-// Above `above`, at most `most`.
+// Parses a number that is above `above` and at most `most`.
 double number(const char* text, const char* what, double above, double most) {
   char* rest;
   double value = std::strtod(text, &rest);
@@ -172,7 +173,7 @@ void list() {
   }
 }
 
-// The observer's file, or memory of our own where nobody looks.
+// Returns the observer's file, or memory of our own if there is no observer.
 Board& board_of(const char* path) {
   int file = path == nullptr ? -1 : open(path, O_RDWR | O_CLOEXEC);
   struct stat about;
@@ -188,7 +189,7 @@ Board& board_of(const char* path) {
   }
   close(file);
   if (board.magic != Board::kMagic) refuse("--board must be a file of the observer's", path);
-  // Nobody else would end it.
+  // Only the observer would end this process.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   return board;
 }

@@ -1,21 +1,21 @@
-// Workloads in which one thread allocates and another frees. Queues lie in books; live data is what
-// waits in them.
+// Workloads in which one thread allocates and another frees. Queues lie in books; the live data is
+// the objects that wait in them.
 //
 // xmalloc     Lever and Boreham, "malloc() performance in a multithreaded Linux environment"
 //             (USENIX 2000), in the form of SuperMalloc's tests (xmalloc-test -s 64): half of the
 //             threads allocate batches of 4,096 objects of 64 bytes, which they write, and the
-//             other half frees them; at most 100 batches wait, the last is taken first. The
-//             batches' own arrays are of malloc too. W workers of the original are 2 W threads
+//             other half frees them; at most 100 batches wait, and the last one is taken first. The
+//             batches' own arrays come from malloc, too. W workers of the original are 2 W threads
 //             here.
-// ring        pairs of a producer and a consumer, each with a queue between them.
-// fan-in      many producers, one consumer: its frees go to the lanes (or heaps) of all the others.
-// fan-out     one producer, many consumers: what all the others free comes back to it.
+// ring        pairs of a producer and a consumer, each pair with a queue of its own.
+// fan-in      many producers, one consumer: its frees go to the lanes (or heaps) of all producers.
+// fan-out     one producer, many consumers: all that the consumers free comes back to the producer.
 // asymmetric  after the message passing of snmalloc's paper (Liétar et al., ISMM 2019), with uneven
-//             roles: thread i sends to the threads above it, so the first frees none and the last
-//             allocates none; of a fixed amount of work the first of n threads allocates n - 1
-//             shares. Sizes from 16 bytes to 8 KiB.
-// A message is written by its producer at both ends and read by its consumer. A thread alone plays
-// both roles in turns.
+//             roles: thread i sends to the threads above it, so the first thread frees nothing and
+//             the last allocates nothing; if the amount of work is fixed, the first of n threads
+//             allocates n - 1 shares of it. Sizes from 16 bytes to 8 KiB.
+// A message is written by its producer at both ends and read by its consumer. A single thread plays
+// both roles in turn.
 #include <optional>
 
 #include "queue.h"
@@ -51,7 +51,7 @@ void receive(void* object, Tally& tally) {
 
 size_t small_bytes(Random& random) { return random.by_powers(4, 10); }
 
-// Messages in portions to a queue, which it then closes.
+// Sends messages to a queue in portions, then closes the queue.
 void produce(Queue& queue, Random& random, Worker& worker) {
   void* portion[kPortion];
   do {
@@ -68,8 +68,8 @@ void consume(Queue& queue, Tally& tally) {
   }
 }
 
-// Both roles in one thread: as many messages as would wait in the queue, then all of them out
-// again.
+// Plays both roles in one thread: makes as many messages as would wait in the queue, then takes all
+// of them out again.
 template <class Bytes>
 void alone(size_t waiting, Random& random, Worker& worker, Bytes bytes) {
   Book<void*> queue(waiting);
@@ -89,7 +89,7 @@ struct Batch {
   void* objects[kBatchObjects];
 };
 
-// The list of xmalloc's batches, as the original has it.
+// The list of xmalloc's batches, as in the original.
 class Batches {
  public:
   explicit Batches(int producers) : producers_(producers) {}
@@ -103,7 +103,7 @@ class Batches {
     has_items_.notify_one();
   }
 
-  // Null: the producers are done and nothing is left.
+  // Returns null if the producers are done and nothing is left.
   Batch* pop() {
     std::unique_lock lock(mutex_);
     has_items_.wait(lock, [&] { return first_ != nullptr || producers_ == 0; });
@@ -116,7 +116,7 @@ class Batches {
     return batch;
   }
 
-  // By each producer when it is done.
+  // Each producer calls it when it is done.
   void close() {
     std::lock_guard lock(mutex_);
     if (--producers_ == 0) has_items_.notify_all();
@@ -181,7 +181,7 @@ void ring(Run& run) {
   for (int i = 0; i < pairs; i++) queues[static_cast<size_t>(i)].emplace(waiting, 1);
   run.in_threads([&](int me) {
     Random random(static_cast<uint64_t>(me));
-    if (me == 2 * pairs) {  // the odd one
+    if (me == 2 * pairs) {  // the odd thread
       Worker worker(run, me);
       alone(waiting, random, worker, small_bytes);
     } else if (Queue& queue = *queues[static_cast<size_t>(me) / 2]; me % 2 == 0) {
@@ -222,8 +222,9 @@ namespace {
 
 size_t mixed_bytes(Random& random) { return random.by_powers(4, 13); }
 
-// Thread `me` of asymmetric: sends to the threads above it, and frees what those below send. Queues
-// lead upwards only, so a thread that waits for room waits for one that does not wait for it.
+// Thread `me` of asymmetric: sends to the threads above it, and frees the messages from the threads
+// below. Queues lead upwards only, so a thread that waits for room waits for a thread that does not
+// wait for it.
 void send_and_receive(size_t me, size_t threads, std::optional<Queue>* inboxes, Worker& worker) {
   Random random(me);
   void* portion[kPortion];
@@ -243,7 +244,7 @@ void send_and_receive(size_t me, size_t threads, std::optional<Queue>* inboxes, 
 }  // namespace
 
 void asymmetric(Run& run) {
-  constexpr size_t kMixedWaiting = kWaiting / 4;  // of 1.4 KiB
+  constexpr size_t kMixedWaiting = kWaiting / 4;  // messages of 1.4 KiB
   size_t threads = static_cast<size_t>(run.threads);
   std::array<std::optional<Queue>, kMaxThreads> inboxes;
   for (size_t i = 0; i < threads; i++)

@@ -1,10 +1,10 @@
-// A bounded queue between threads, which block where they must wait: there may be many more threads
-// than CPUs.
-// It has hysteresis, so that threads do not wake each other for every item: consumers that find it
-// empty sleep until it is half full (at first: full, so that the live data of every run is the
-// same) or the producers are done; producers that find it full sleep until it is half empty. One of
-// them is woken, and wakes the next if it leaves something to do.
-// Called by: messages.cpp. Locking: one mutex a queue; items move in portions.
+// A bounded queue between threads. A thread that must wait blocks, since there may be many more
+// threads than CPUs.
+// The queue has hysteresis, so that threads do not wake each other for every item. Consumers that
+// find it empty sleep until it is half full (at first: full, so that the live data of every run is
+// the same) or the producers are done. Producers that find it full sleep until it is half empty.
+// One sleeper is woken, and wakes the next if it leaves something to do.
+// Called by: messages.cpp. Locking: one mutex per queue; items move in portions.
 #ifndef LANEMALLOC_BENCH_WORKLOADS_QUEUE_H_
 #define LANEMALLOC_BENCH_WORKLOADS_QUEUE_H_
 
@@ -35,7 +35,7 @@ class Queue {
   }
   void push(void* item) { push(&item, 1); }
 
-  // Up to `most` items; 0: the producers are done and nothing is left.
+  // Takes up to `most` items. Returns 0 if the producers are done and nothing is left.
   size_t pop(void** items, size_t most) {
     std::unique_lock lock(mutex_);
     waiting_consumers_++;
@@ -52,7 +52,7 @@ class Queue {
     return take(items, most);
   }
 
-  // By each producer when it is done.
+  // Each producer calls it when it is done.
   void close() {
     std::lock_guard lock(mutex_);
     if (--producers_ == 0) has_items_.notify_all();

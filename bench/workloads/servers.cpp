@@ -3,22 +3,23 @@
 // larson    Larson and Krishnan, "Memory allocation for long-running server applications" (ISMM
 //           1998): the main thread fills a table of 1,000 blocks of 8 to 1,000 bytes for each
 //           thread and mixes them all; each thread replaces random blocks of its table, 100 times
-//           as many as there are, then starts a thread that goes on with the table, and ends.
+//           the number of blocks, then starts a thread that goes on with the table, and ends.
 //           Blocks outlive the threads that allocated them.
-// replaced  the same with threads that replace 1,000 blocks, not 100,000: what the start and the
-//           end of a thread cost.
+// replaced  the same with threads that replace 1,000 blocks, not 100,000. Shows what the start and
+//           the end of a thread cost.
 // mstress   Leijen's stress test of mimalloc, at scale 50: phases of new threads with uneven loads;
 //           thread i allocates (i mod 8 + 1) times 7,500 objects of one to 64 words, one in a
 //           hundred of 100 times that, one in a thousand of 1,000 times, one in ten thousand of
 //           10,000 times; a third stays until the end of the thread, part is freed at random, part
-//           is exchanged through a table of 1,000 that all threads share; half of it survives a
-//           phase.
+//           is exchanged through a table of 1,000 that all threads share; half of the table
+//           survives a phase.
 // rptest    Jansson's rpmalloc-benchmark (0 1 2 500 1000 100 8 16000): each thread holds 1,000
-//           blocks of 8 to 16,000 bytes, smaller ones more often, and in each loop frees 100 that
-//           lie scattered and allocates as many; in every second loop it hands some to another
+//           blocks of 8 to 16,000 bytes, smaller ones more often, and in each loop frees 100
+//           scattered blocks and allocates 100; in every second loop it hands some to another
 //           thread.
-// mleak     Leijen's test of what threads leave behind: a thread allocates one small object,
-//           exchanges it for one that another thread has left, frees that, and ends; ten at a time.
+// mleak     Leijen's test of objects that threads leave behind: a thread allocates one small
+//           object, exchanges it for one that another thread has left, frees that, and ends; ten at
+//           a time.
 //           Stresses the start and the end of threads.
 #include <vector>
 
@@ -28,7 +29,7 @@ namespace workloads {
 
 namespace {
 
-// Threads that replace so many blocks, each in the place of the one before it.
+// Runs threads that replace `steps` blocks each; each thread takes the place of the one before it.
 void replace_blocks(Run& run, size_t steps) {
   constexpr size_t kBlocks = 1000, kLeast = 8, kMost = 1000, kStepsAtOnce = 100;
   Book<char*> tables(kBlocks * static_cast<size_t>(run.threads));
@@ -71,7 +72,7 @@ size_t mstress_bytes(size_t words, Random& random) {
   return words * sizeof(uint64_t);
 }
 
-// All words of the object are written; the first and the last tell its size, and are looked at when
+// All words of the object are written; the first and the last tell its size, and are checked when
 // it is freed.
 uint64_t* fill_object(size_t bytes, Tally& tally) {
   uint64_t* object = reinterpret_cast<uint64_t*>(make(bytes, tally));
@@ -86,9 +87,9 @@ void check_and_free(uint64_t* object) {
   std::free(object);
 }
 
-// One thread of one phase. Its lists grow in memory of malloc, as those of the original do. What it
-// does with an object depends on what the others have left, so the sizes are drawn from a row of
-// their own.
+// One thread of one phase. Its lists grow in memory of malloc, as those of the original do. What
+// the thread does with an object depends on what other threads have left, so the sizes are drawn
+// from a random sequence of their own.
 void stress(size_t objects, Random sizes, Worker& worker, Book<std::atomic<uint64_t*>>& transfers) {
   constexpr size_t kAtOnce = 100;
   Random random(objects);
@@ -142,15 +143,15 @@ struct Handed {
   Handed* next;
 };
 
-// What others hand to a thread: bounded, for with more threads than CPUs its owner may not look for
-// long.
+// The blocks that other threads hand to a thread. The inbox is bounded, because with more threads
+// than CPUs its owner may not look for a long time.
 struct alignas(64) Inbox {
   static constexpr int kMost = 100;
   std::atomic<Handed*> first;
   std::atomic<int> count;
 };
 
-// False: the inbox is full.
+// Returns false if the inbox is full.
 bool hand_over(Inbox& inbox, char* block) {
   if (inbox.count.load(std::memory_order_relaxed) >= Inbox::kMost) return false;
   inbox.count.fetch_add(1, std::memory_order_relaxed);
@@ -177,7 +178,8 @@ void free_handed(Inbox& inbox) {
 
 void rptest(Run& run) {
   constexpr size_t kBlocks = 1000, kLeast = 8, kMost = 16'000, kAtOnce = 100, kHandedAtOnce = 25;
-  // A prime step through the table meets every block once, never two neighbours in a row.
+  // A prime step through the table meets every block once, and never two neighbours one after the
+  // other.
   constexpr size_t kStep = 31;
   size_t threads = static_cast<size_t>(run.threads);
   Book<Inbox> inboxes(threads);
@@ -186,8 +188,8 @@ void rptest(Run& run) {
     Random random(me);
     Worker worker(run, number);
     Book<char*> table(kBlocks);
-    // The smaller of two even draws falls linearly. The first byte of every page is written, as in
-    // the original.
+    // The probability of the smaller of two even draws falls linearly. The first byte of every page
+    // is written, as in the original.
     auto allocate = [&] {
       size_t bytes = std::min(random.between(kLeast, kMost), random.between(kLeast, kMost));
       char* block = make(bytes, worker.tally);

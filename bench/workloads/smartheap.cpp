@@ -1,9 +1,9 @@
 // MicroQuill's benchmarks of SmartHeap, after their descriptions.
 //
-// sh6  waves of objects from 1 to 1,000 bytes, small ones more often; of each wave one part is
-//      freed in the order of allocation, one backwards, and one stays for the next. Stresses free
-//      lists in both orders and fragmentation.
-// sh8  the same in many threads, where in addition other threads free some of the objects.
+// sh6  waves of objects from 1 to 1,000 bytes, small ones more often; one part of each wave is
+//      freed in the order of allocation, one backwards, and one stays for the next wave. Stresses
+//      free lists in both orders and fragmentation.
+// sh8  the same in many threads; in addition, other threads free some of the objects.
 #include "workloads.h"
 
 namespace workloads {
@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kLiveObjects = 122'880;  // of all threads, about 9 MB
 constexpr size_t kExchanged = 4096;
 
-// Sizes go up through a wave in steps, and each is used the more often the smaller it is; the steps
-// are other ones in every wave.
+// Sizes go up in steps through a wave, and the smaller a size is, the more often it is used. The
+// steps are different in every wave.
 class Sizes {
  public:
   explicit Sizes(size_t wave) : size_(1 + wave % 8) {}
@@ -67,7 +67,7 @@ void sh6(Run& run) {
 }
 
 void sh8(Run& run) {
-  // An object that goes in here is freed by whoever puts the next one there.
+  // An object that goes in here is freed by the thread that puts the next one into the same place.
   Book<std::atomic<char*>> exchanged(kExchanged);
   run.in_threads([&](int me) {
     Random random(static_cast<uint64_t>(me));

@@ -1,9 +1,10 @@
-// What the workloads build on: memory for their books outside of the allocator under test, the
-// board where an observer reads how far they are, threads that end with their work, come in
-// generations or stay parked, and the figures of a run.
+// The base of the workloads: memory for their books outside of the allocator under test, the board
+// where an observer reads how far they are, threads that end with their work, come in generations
+// or stay parked, and the figures of a run.
 // Called by: every file of bench/workloads. Each workload is a function of a Run; main.cpp lists
 // them and calls one. Every thread of a workload is a Worker that does one batch after the other,
-// until the observer says stop or a fixed amount of work is done. Both are the same code.
+// until the observer says stop or a fixed amount of work is done. The code is the same in both
+// cases.
 #ifndef LANEMALLOC_BENCH_WORKLOADS_WORKLOADS_H_
 #define LANEMALLOC_BENCH_WORKLOADS_WORKLOADS_H_
 
@@ -35,8 +36,8 @@ class Random {
   // 0 to count - 1
   size_t below(size_t count) { return static_cast<size_t>(uint64_t{next()} * count >> 32); }
   size_t between(size_t low, size_t high) { return low + below(high - low + 1); }
-  // Each power of two from 2^low to 2^(high - 1) is as likely as the others; even between it and
-  // the next.
+  // Each power of two from 2^low to 2^(high - 1) is as likely as the others; between it and the
+  // next, all numbers are equally likely.
   size_t by_powers(unsigned low, unsigned high) {
     size_t base = size_t{1} << (low + below(high - low));
     return base + below(base);
@@ -80,14 +81,14 @@ class Book {
   size_t count_;
 };
 
-// What a thread has done. operations counts allocations, checksum the bytes asked for (or received,
-// where one thread allocates and another frees).
+// The work that a thread has done. operations counts allocations, checksum the bytes asked for (or
+// received, if one thread allocates and another frees).
 struct Tally {
   uint64_t operations = 0;
   uint64_t checksum = 0;
 };
 
-// An object whose first and last byte are written, as a program would.
+// Makes an object and writes its first and last byte, as a program would.
 inline char* make(size_t bytes, Tally& tally) {
   char* object = static_cast<char*>(std::malloc(bytes));
   if (object == nullptr) broken("malloc returned null");
@@ -98,12 +99,12 @@ inline char* make(size_t bytes, Tally& tally) {
   return object;
 }
 
-// Said by the observer. Threads look at it between two batches, of some microseconds to some
+// Set by the observer. Threads look at it between two batches, which take some microseconds to some
 // milliseconds.
 enum Phase : uint32_t { kWarming = 0, kMeasured = 1, kStop = 2 };
 
-// What the observer shares with the workload, in a file that both map. bench/suite/observe.py knows
-// this layout.
+// The memory that the observer and the workload share: a file that both map. bench/suite/observe.py
+// knows this layout.
 struct Board {
   static constexpr uint64_t kMagic = 0x3164'7261'6f62'6c31;
   static constexpr size_t kLine = 128;  // the hardware fetches lines in pairs
@@ -112,8 +113,8 @@ struct Board {
     std::atomic<uint64_t> operations;  // stored by one thread at a time
   };
 
-  uint64_t magic;             // the observer's
-  std::atomic<uint64_t> pid;  // the workload's, stored when its work begins
+  uint64_t magic;             // written by the observer
+  std::atomic<uint64_t> pid;  // of the workload, stored when its work begins
   alignas(kLine) std::atomic<uint32_t> phase;
   Counter counters[kMaxThreads];
 };
@@ -121,7 +122,7 @@ static_assert(offsetof(Board, pid) == 8 && offsetof(Board, phase) == 128 &&
               offsetof(Board, counters) == 256);
 static_assert(sizeof(Board) == 256 + kMaxThreads * 128);
 
-// The tail of the time of single calls, in nanoseconds; and how many calls are not in it
+// The tail of the time of single calls, in nanoseconds, and the number of calls that are not in it
 // (latency.cpp).
 struct Tail {
   double p50 = 0, p99 = 0, p999 = 0, p9999 = 0, max = 0;
@@ -130,7 +131,7 @@ struct Tail {
 
 class Run {
  public:
-  // operations: 0, or how many the whole work has at least.
+  // operations: 0, or the least number of operations of the whole work.
   Run(int threads, uint64_t operations, double idle_seconds, Board& board)
       : threads(threads), operations(operations), board(board), idle_seconds_(idle_seconds) {}
 
@@ -148,10 +149,10 @@ class Run {
     return share(static_cast<size_t>(part), static_cast<size_t>(whole));
   }
 
-  // Not ordered with anything: a thread that sees the phase a batch later does a batch more.
+  // Not ordered with anything: a thread that sees the phase one batch later does one batch more.
   Phase phase() const { return static_cast<Phase>(board.phase.load(std::memory_order_relaxed)); }
 
-  // For work that comes in phases of new threads: whether there is to be another phase.
+  // For work that comes in phases of new threads: returns whether another phase is to follow.
   bool goes_on() const {
     uint64_t done = 0;
     for (const Board::Counter& counter : board.counters)
@@ -164,7 +165,8 @@ class Run {
     checksum_ += tally.checksum;
   }
 
-  // body(number of the thread) in every thread at once: in the main thread if it is the only one.
+  // Runs body(number of the thread) in all threads at once; in the main thread if there is only
+  // one.
   template <class Body>
   void in_threads(Body body) {
     if (threads == 1) {
@@ -181,9 +183,9 @@ class Run {
     for (int i = 0; i < threads; i++) pool[static_cast<size_t>(i)].join();
   }
 
-  // As many chains as there are threads; in each, a thread runs body(chain, generation), starts the
-  // next and ends. The next one has begun by then, as a server's has. The chain ends when the body
-  // returns false.
+  // Runs as many chains as there are threads. In each chain a thread runs body(chain, generation),
+  // starts the next thread and ends. The next thread has begun by then, as a server's has. The
+  // chain ends when the body returns false.
   template <class Body>
   void in_generations(Body body) {
     struct Chain {
@@ -197,7 +199,7 @@ class Run {
         if (pthread_join(thread, nullptr) != 0) broken("cannot join a thread");
       }
       void start(int chain, size_t generation, pthread_t before) {
-        // The thread gets a copy, for the one that starts it may end before.
+        // The thread gets a copy, because the thread that starts it may end before.
         spawn([this, chain, generation, before] {
           const bool goes_on = body(chain, generation);
           if (generation > 0) join(before);
@@ -244,7 +246,7 @@ class Run {
   // thread while the others wait.
   void rest(double seconds);
 
-  void start();  // the clocks
+  void start();  // starts the clocks
   void end();    // takes the figures, then idles if that was asked for; a second call does nothing
   void print() const;
 
@@ -277,8 +279,8 @@ class Run {
   std::atomic<uint64_t> operations_{0}, checksum_{0};
 };
 
-// One thread of the work, and its part of it. A thread that takes another one's place goes on with
-// its counter.
+// One thread of the work, and its part of the work. A thread that takes another thread's place goes
+// on with that thread's counter.
 class Worker {
  public:
   Worker(Run& run, int number) : Worker(run, number, run.share(1, run.threads)) {}
@@ -300,7 +302,7 @@ class Worker {
   // Not ordered with anything: the observer adds up numbers that may be a batch old.
   void publish() { counter_.store(before_ + tally.operations, std::memory_order_relaxed); }
 
-  // After each batch: whether there is to be another one.
+  // Called after each batch; returns whether another one is to follow.
   bool goes_on() {
     publish();
     return before_ + tally.operations < share_ && run_.phase() != kStop;

@@ -1,9 +1,9 @@
-// Readers that look values up all the time, and writers that put and remove them, in one map. Every
-// value that is found is checked to be whole, and one that its key had; in the end the map holds
+// Readers look values up all the time, and writers put and remove them, in one map. A reader checks
+// that each value it finds is whole, and is one that its key has had. In the end the map must hold
 // what the writers have put there, and nothing else.
 //
 // Usage: hash_map malloc|pool|rwlock|mutex READERS WRITERS SECONDS. malloc, pool: the map without
-// locks, and where its nodes come from. Prints one line of what there was. Called by: run.sh.
+// locks, with nodes from malloc or from a pool. Prints one line of figures. Called by: run.sh.
 #include <sched.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -23,7 +23,7 @@ uint64_t mixed(uint64_t x) {
   x = (x ^ (x >> 31)) * 0x7FB5D329728EA185;
   return x ^ (x >> 27);
 }
-// The version, and what belongs to it and the key.
+// The version, and words that are computed from it and the key.
 Value value_of(uint64_t key, uint64_t version) {
   return {{version, mixed(key + version), mixed(key ^ version), ~version}};
 }
@@ -49,7 +49,7 @@ struct Shared {
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> lookups{0}, hits{0}, updates{0};
   std::atomic<uint64_t> reading_ns{0}, writing_ns{0};  // of CPU time
-  // Of each key: its version, 0 if it is not there. Each belongs to one writer.
+  // The version of each key, 0 if the key is not there. Each key belongs to one writer.
   std::vector<uint64_t> versions = std::vector<uint64_t>(kKeys);
 };
 
@@ -69,7 +69,7 @@ void look_up(AnyMap& map, Shared& shared, uint64_t seed) {
     hits += map.find(key, reader, [&](const Value& value) {
       check(key, value);
       if (lookups % 65536 != 0) return;
-      sched_yield();  // stays whole while others work
+      sched_yield();  // the value stays whole while other threads work
       check(key, value);
     });
   }
@@ -155,7 +155,7 @@ void run(AnyMap& map, int readers, int writers, double seconds, uint64_t (*waits
 template <class Nodes>
 void run_lock_free(int readers, int writers, double seconds) {
   Nodes nodes;
-  lane::Reader first("main");  // from the first deferred free on there is a reader
+  lane::Reader first("main");  // so that there is a reader from the first deferred free on
   Map<Nodes> map(nodes);
   run<Map<Nodes>>(map, readers, writers, seconds, [](const Map<Nodes>&) -> uint64_t { return 0; });
   if (lane_safepoint_wait() != 0) fail("waiting is refused outside of sections");

@@ -1,5 +1,5 @@
-// LockedMap: the standard library's map behind a lock, to compare with: std::shared_mutex, which
-// lets readers in together, or std::mutex.
+// LockedMap: the standard library's map behind a lock, for comparison. The lock is a
+// std::shared_mutex, which lets readers in together, or a std::mutex.
 // Called by: hash_map.cpp.
 #pragma once
 

@@ -1,20 +1,20 @@
-// Map: a hash map without locks, from 64-bit keys to values. One list, sorted by the bits of the
-// keys' hashes from the lowest up, holds all nodes, and the beginning of each bucket among them, so
-// that a lookup starts near its key. Twice as many buckets split each in two where it lies: growing
-// adds beginnings and moves no node.
-// Called by: hash_map.cpp. Locking: none. Readers write nothing but their own reader's words;
-// writers change the list by one compare-exchange each, and are in a read section meanwhile, since
-// they read, too.
+// Map: a hash map without locks, from 64-bit keys to values. One list holds all nodes, sorted by
+// the bits of the keys' hashes from the lowest up. The beginning of each bucket lies in the same
+// list, so that a lookup starts near its key. Doubling the number of buckets splits each bucket in
+// two where it lies: growing adds beginnings and moves no node.
+// Called by: hash_map.cpp. Locking: none. Readers write nothing but their own reader's words.
+// Writers make each change of the list by one compare-exchange, and are in a read section
+// meanwhile, since they read, too.
 //
 //   segments:  | 0 1 .. 15 |   | 16 .. 31 |   | 32 .. 63 |   beginnings of buckets, which stay
 //                v
 //   list:       (0) -> 8* -> 12* -> (2) -> (1) -> 5* -> (3) -> 7*
 //
 // The lowest bit of a node's link says that the node is out of the list: its link changes no more.
-// Who takes a node out (remove, put) marks it, which is the step that counts, and whoever comes by
-// unlinks it: that one defers the free, after its section, since a free that finds too many others
-// waiting may have to wait for the readers. Replacing marks the old node and puts the new one
-// behind it in one step.
+// The writer that takes a node out (remove, put) marks it, which is the step that counts. Any
+// writer that comes by unlinks a marked node. The one that has unlinked it defers the free, after
+// its section, since a free that finds too many others waiting may have to wait for the readers.
+// Replacing marks the old node and puts the new one behind it in one step.
 //
 // Source: Shalev and Shavit, Split-Ordered Lists (2006); Michael's list (2002).
 #pragma once
@@ -39,7 +39,7 @@ class Map {
     segments_[0].load()[0].state = kReady;
   }
   Map(const Map&) = delete;
-  // Nobody uses it any more.
+  // No thread uses the map any more.
   ~Map() {
     for (Link* at = &begin(0); at != nullptr;) {
       Link* next = pointer(at->link.load(std::memory_order_relaxed));
@@ -49,17 +49,17 @@ class Map {
     for (auto& segment : segments_) std::free(segment.load(std::memory_order_relaxed));
   }
 
-  // Calls see(value) if there is one. The value stays as it is up to the end of see().
+  // Calls see(value) if the key is there. The value stays as it is until see() returns.
   template <class See>
   bool find(uint64_t key, lane::Reader& reader, See see) const {
     lane::ReadSection section(reader);
     const uint64_t hashed = hash(key), order = order_of(hashed);
     const Link* at = nearest(hashed & (buckets() - 1));
     do {
-      // acquire: sees what is linked whole. Pairs with [change].
+      // acquire: sees the linked node whole. Pairs with [change].
       at = pointer(at->link.load(std::memory_order_acquire));
       if (at == nullptr || at->order > order) return false;
-      // One that is out is passed over: if it was replaced, the new one is behind it.
+      // A node that is out is passed over: if it was replaced, the new one is behind it.
     } while (at->order < order || static_cast<const Node*>(at)->key != key ||
              is_marked(at->link.load(std::memory_order_relaxed)));
     see(static_cast<const Node*>(at)->value);
@@ -93,7 +93,7 @@ class Map {
     return is_new;
   }
 
-  // True if it was there.
+  // True if the key was there.
   bool remove(uint64_t key, lane::Reader& reader) {
     Node* retired = nullptr;
     Node* old;
@@ -121,8 +121,8 @@ class Map {
   static constexpr int kSegments = 40;
 
   struct Link {
-    std::atomic<uintptr_t> link{0};  // what is next; its lowest bit: this one is out
-    uint64_t order = 0;              // of keys odd, of beginnings even
+    std::atomic<uintptr_t> link{0};  // the next one; its lowest bit: this one is out
+    uint64_t order = 0;              // odd for keys, even for beginnings
   };
   struct Node : Link {
     Node(uint64_t o, uint64_t k, const Value& v) : key(k), value(v) { this->order = o; }
@@ -133,12 +133,12 @@ class Map {
   static_assert(sizeof(Node) == Memory::kNodeSize);
   enum State : uint32_t { kNew, kTaken, kReady };
   struct Begin : Link {
-    std::atomic<uint32_t> state;  // whether it is in the list, or somebody is about to put it there
+    std::atomic<uint32_t> state;  // whether it is in the list, or a writer is about to put it there
   };
   struct Place {
     std::atomic<uintptr_t>* link;
-    uintptr_t next;  // what it said: what comes at or behind what was searched for
-    Node* found;     // that, if it is it
+    uintptr_t next;  // what the link held: the first at or behind the order searched for
+    Node* found;     // that one, if it has the key
   };
 
   static bool is_marked(uintptr_t link) { return (link & kMark) != 0; }
@@ -159,7 +159,7 @@ class Map {
   static uint64_t order_of(uint64_t hashed) { return reversed(hashed) | 1; }
 
   bool change(std::atomic<uintptr_t>& link, uintptr_t expected, uintptr_t wanted) {
-    // release: what is linked is whole. Pairs with the loads of links [change].
+    // release: the linked node is whole. Pairs with the loads of links [change].
     if (link.compare_exchange_strong(expected, wanted, std::memory_order_acq_rel,
                                      std::memory_order_relaxed))
       return true;
@@ -173,18 +173,19 @@ class Map {
     if (segment == nullptr) fail("no memory");
     return static_cast<Begin*>(segment);
   }
-  // Of buckets from kFirst << (i - 1) up.
+  // Segment i > 0 holds the buckets from kFirst << (i - 1) up.
   static int segment_of(size_t bucket) {
     return bucket < kFirst ? 0 : 60 - __builtin_clzll(bucket);
   }
   Begin& begin(size_t bucket) const {
     const int i = segment_of(bucket);
-    // relaxed: who knows of the bucket has read buckets_, by an acquire, after it was put there.
+    // relaxed: a thread that knows of the bucket has read buckets_, by an acquire, after the
+    // segment was put there.
     return segments_[i].load(
         std::memory_order_relaxed)[i == 0 ? bucket : bucket - (kFirst << (i - 1))];
   }
-  // Where the list is entered for a bucket: at its beginning or, where that is not in the list yet,
-  // at that of one that it is a part of.
+  // The place where the list is entered for a bucket: its beginning or, if that is not in the list
+  // yet, the beginning of a bucket that it is a part of.
   Link* nearest(size_t bucket) const {
     for (;; bucket &= ~(size_t{1} << (63 - __builtin_clzll(bucket)))) {
       Begin& it = begin(bucket);
@@ -192,7 +193,7 @@ class Map {
       if (it.state.load(std::memory_order_acquire) == kReady) return &it;
     }
   }
-  // A writer's: puts the beginning into the list, if nobody has or is about to.
+  // For writers. Puts the beginning into the list, unless another writer has or is about to.
   Link* begin_or_nearest(size_t bucket, Node*& retired) {
     Begin& it = begin(bucket);
     uint32_t state = it.state.load(std::memory_order_acquire);
@@ -210,7 +211,7 @@ class Map {
     }
     return nearest(bucket);
   }
-  // Twice the buckets, if nobody else has just seen to it.
+  // Doubles the number of buckets, unless another writer has just done so.
   void grow() {
     size_t size = buckets();
     const int i = segment_of(size);
@@ -228,7 +229,7 @@ class Map {
     Link* from = begin_or_nearest(hashed & (buckets() - 1), retired);
     return search_from(from, order_of(hashed), key, retired);
   }
-  // Unlinks what is marked on its way. From the beginning of a bucket, which never is.
+  // Unlinks marked nodes on its way. Starts at the beginning of a bucket, which is never marked.
   Place search_from(Link* from, uint64_t order, uint64_t key, Node*& retired) {
     std::atomic<uintptr_t>* link = &from->link;
     for (;;) {
@@ -253,7 +254,7 @@ class Map {
       link = &at->link;
     }
   }
-  // Outside of sections.
+  // Called outside of sections.
   void free_later(Node* retired) {
     while (retired != nullptr) {
       Node* node = retired;

@@ -1,5 +1,5 @@
-// Where the map's nodes come from: malloc, or a pool. Both free at once, and when no reader can
-// have the node any more.
+// Where the map's nodes come from: malloc, or a pool. Both free a node at once, or once no reader
+// can hold the node any more.
 // Called by: map.h, hash_map.cpp.
 #pragma once
 
@@ -32,7 +32,7 @@ class PoolNodes {
     if (pool_ == nullptr) fail("no pool");
   }
   PoolNodes(const PoolNodes&) = delete;
-  // With a node that was never freed the program would not be right.
+  // If a node was never freed, the program is wrong.
   ~PoolNodes() {
     if (lane_pool_destroy(pool_) != 0) fail("nodes are left in the pool");
   }

@@ -1,6 +1,6 @@
 // Request: an HTTP/1.1 request, parsed into pieces of memory that are given back together: its
-// method, path, query parameters and headers, decoded and zero-terminated. Where pieces come from
-// is the Memory's to say: an arena, or malloc.
+// method, path, query parameters and headers, decoded and zero-terminated. The Memory decides where
+// pieces come from: an arena, or malloc.
 // Called by: server.cpp. Threads: one at a time.
 #pragma once
 
@@ -11,8 +11,8 @@
 #include <string_view>
 #include <utility>
 
-// Pieces of an arena: eight instructions each; all are given back by one reset, which keeps a block
-// for the next request.
+// Takes pieces of an arena, at eight instructions each. One reset gives them all back, and keeps a
+// block for the next request.
 class ArenaMemory {
  public:
   ArenaMemory() = default;
@@ -25,7 +25,7 @@ class ArenaMemory {
   lane_arena arena_{};
 };
 
-// The same by malloc and free, a call each.
+// The same by malloc and free, with one call for each piece.
 class MallocMemory {
  public:
   MallocMemory() = default;
@@ -49,7 +49,7 @@ class MallocMemory {
   Piece* newest_ = nullptr;
 };
 
-// What a parse comes to, by the status that the answer has.
+// The result of a parse, numbered as the status of the answer.
 enum class Parsed {
   kPartly = 0,
   kWhole = 200,
@@ -73,8 +73,8 @@ class Request {
 
   explicit Request(Memory& memory) : memory_(memory) {}
 
-  // Parses a request at the start of `input`. kPartly: there is none yet. kWhole: `taken` says how
-  // long it was.
+  // Parses a request at the start of `input`. kPartly: the request is not complete yet. kWhole:
+  // `taken` says how long it was.
   Parsed parse(std::string_view input, size_t& taken) {
     const size_t end = input.find("\r\n\r\n");
     if (end == input.npos) return input.size() > kMostHead ? Parsed::kTooLarge : Parsed::kPartly;
@@ -99,7 +99,7 @@ class Request {
   bool keeps_alive = true;
 
  private:
-  // What lies before the mark; the rest stays without it.
+  // Returns the text before the mark; `text` keeps what lies behind the mark.
   static std::string_view cut(std::string_view& text, std::string_view mark) {
     const size_t at = text.find(mark);
     std::string_view first = text.substr(0, at);
@@ -128,7 +128,7 @@ class Request {
     piece[text.size()] = '\0';
     return piece;
   }
-  // With %XX and + decoded; null with `bad` set where they are not two digits.
+  // Decodes %XX and +. Returns null with `bad` set if XX are not two digits.
   char* decode(std::string_view text, bool plus_is_space, bool& bad) {
     char* piece = copy(text);
     if (piece == nullptr) return nullptr;
@@ -197,7 +197,7 @@ class Request {
     for (char* c = name; *c != '\0'; ++c)
       if (*c >= 'A' && *c <= 'Z') *c = static_cast<char>(*c | 0x20);
     if (std::string_view(name) == "connection") keeps_alive = value != "close";
-    // Requests with a body are none of this server's.
+    // This server does not take requests with a body.
     if (std::string_view(name) == "transfer-encoding") return Parsed::kNotSupported;
     if (std::string_view(name) == "content-length" && value != "0") return Parsed::kNotSupported;
     return add(last, name, copy(value), false);

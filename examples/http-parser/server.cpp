@@ -1,10 +1,10 @@
 // A small HTTP/1.1 server: one thread accepts, several answer, each over an epoll of its own. A
 // request is parsed into pieces of an arena, or of malloc, and all of them are given back when it
-// has been answered. SIGTERM or SIGINT end it; then it says how many requests there were, and what
-// the allocator has counted.
+// has been answered. SIGTERM or SIGINT end the server; it then prints the number of requests and
+// the allocator's statistics.
 //
 //   GET /sum?a=N&b=M   200, "N + M = S; P parameters, H headers\n"
-//   anything else      404, or the status that says what is wrong with it
+//   anything else      404, or the status that says what is wrong with the request
 //
 // Usage: server arena|malloc THREADS. Prints the port that it has taken. Called by: run.sh.
 #include <arpa/inet.h>
@@ -32,8 +32,8 @@ constexpr size_t kRead = 16 << 10;
 
 struct Connection {
   int socket;
-  std::string input;   // what has come and was not answered
-  std::string output;  // what has not gone yet
+  std::string input;   // received and not answered yet
+  std::string output;  // not sent yet
   bool closes = false;
 };
 
@@ -97,7 +97,7 @@ void answer(const Request<Memory>& request, Connection& connection) {
   add_answer(connection, 200, body, static_cast<size_t>(n));
 }
 
-// Answers all whole requests of the input. One that is bad ends the connection.
+// Answers all whole requests of the input. A bad request ends the connection.
 template <class Memory>
 void answer_all(Connection& connection, Memory& memory) {
   size_t done = 0;
@@ -118,8 +118,8 @@ void answer_all(Connection& connection, Memory& memory) {
   connection.input.erase(0, connection.closes ? std::string::npos : done);
 }
 
-// After the last answer our half is closed; what still comes is read and dropped until the other
-// half is, or the answer might be lost.
+// After the last answer our half of the connection is closed. Until the other half is closed, too,
+// input is read and dropped, or the answer might be lost.
 bool send_output(Connection& connection) {
   while (!connection.output.empty()) {
     const ssize_t n =
@@ -131,7 +131,7 @@ bool send_output(Connection& connection) {
   return true;
 }
 
-// False: the connection has ended.
+// Returns false if the connection has ended.
 template <class Memory>
 bool serve(Connection& connection, Memory& memory) {
   char bytes[kRead];
@@ -146,7 +146,7 @@ bool serve(Connection& connection, Memory& memory) {
   return send_output(connection);
 }
 
-// A worker; ends when the pipe that it listens to is closed.
+// A worker. It ends when the pipe that it listens to is closed.
 template <class Memory>
 void work(int epoll) {
   Memory memory;
@@ -205,7 +205,7 @@ void run(unsigned threads) {
     if (socket_ < 0) break;
     const int yes = 1;
     setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    // Edges: of what cannot be sent now the worker hears when it can be.
+    // Edge-triggered: if output cannot be sent now, the worker is notified once it can be.
     add(epolls[next % threads], socket_, new Connection{socket_, {}, {}},
         EPOLLIN | EPOLLOUT | EPOLLET);
   }

@@ -1,10 +1,10 @@
 // Interpreter threads over one heap, or over malloc: each runs programs and checks their results.
-// After every run it replaces the code of a function, as a compiler that has learnt something
-// would; others may still be running the old code, which is freed at a safepoint, once each of them
-// has come to the end of a run.
+// After every run a thread replaces the code of a function, as a compiler would that has learnt
+// something. Other threads may still be running the old code; it is freed at a safepoint, once each
+// of them has come to the end of a run.
 //
-// Usage: interpreter heap|malloc THREADS RUNS. RUNS are of each thread. Prints one line of what
-// there was, and, to standard error, what the allocator has counted. Called by: run.sh,
+// Usage: interpreter heap|malloc THREADS RUNS. RUNS is the number for each thread. Prints one line
+// of figures and, to standard error, the allocator's statistics. Called by: run.sh,
 // tests/golden/heaps.py.
 #include <lanemalloc/safepoint.h>
 #include <malloc.h>
@@ -26,7 +26,7 @@ namespace {
 constexpr int64_t kQueens = 6, kSolutions = 4;
 constexpr int64_t kKeys = 200;
 
-// What the dictionary's program should come to.
+// The result that the dictionary's program must have.
 int64_t sum_of_keys() {
   std::vector<bool> has(1009);
   int64_t key = 1, sum = 0;
@@ -42,7 +42,7 @@ int64_t sum_of_keys() {
   std::exit(1);
 }
 
-// A deferred call is told one thing, the code.
+// A deferred call gets one argument, the code.
 template <class Memory>
 Program<Memory>* the_program = nullptr;
 template <class Memory>
@@ -50,7 +50,7 @@ void give_code(void* code) {
   the_program<Memory>->give(static_cast<Code*>(code));
 }
 
-// Two threads may do it at once; both versions are right.
+// Two threads may replace the same code at once; both versions are right.
 template <class Memory>
 void replace_code(Function& function, lane_reader& reader) {
   Program<Memory>& program = *the_program<Memory>;
@@ -58,7 +58,7 @@ void replace_code(Function& function, lane_reader& reader) {
   if (fresh == nullptr) fail("no memory");
   Code* old = function.code.exchange(fresh, std::memory_order_acq_rel);
   while (lane_safepoint_call(give_code<Memory>, old) == EBUSY) {
-    // Full, until others have come to the end of their runs, too.
+    // There is no room until other threads have come to the end of their runs, too.
     lane_reader_quiescent(&reader);
     lane_safepoint_poll();
     sched_yield();

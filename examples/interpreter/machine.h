@@ -12,8 +12,8 @@ using Value = uint64_t;
 inline Value number(int64_t n) { return static_cast<Value>(n) << 1 | 1; }
 inline int64_t number_in(Value v) { return static_cast<int64_t>(v) >> 1; }
 
-// A pair: head, tail. A closure: function, environment. An environment: the variables, then the one
-// around it.
+// A pair: head, tail. A closure: function, environment. An environment: the variables, then the
+// environment around it.
 struct Object {
   uint32_t references;
   uint32_t size;
@@ -34,7 +34,7 @@ class Machine {
  public:
   Machine(Program<Memory>& program, Memory& memory) : program_(program), memory_(memory) {}
 
-  // Runs a function of numbers; returns what it returns, a number. There must be no quiescent state
+  // Runs a function of numbers and returns its result, a number. There must be no quiescent state
   // meanwhile.
   int64_t run(Function& function, const std::vector<int64_t>& arguments) {
     Object* environment = make(static_cast<uint32_t>(arguments.size()) + 1);
@@ -54,7 +54,7 @@ class Machine {
     return v;
   }
 
-  // Small ones in line, where the memory's functions are.
+  // Small objects are allocated in line if the memory's functions are in line.
   void* take(size_t size) {
     ++allocations_;
     void* memory = memory_.take(size);
@@ -70,7 +70,7 @@ class Machine {
   void release(Value v) {
     if (is_object(v) && --object(v)->references == 0) give(object(v));
   }
-  // The last slot by the loop, so that a long list needs no stack.
+  // The loop releases the last slot, so that a long list needs no stack.
   [[gnu::noinline]] void give(Object* o) {
     for (;;) {
       for (uint32_t i = 0; i + 1 < o->size; ++i) release(o->slots[i]);
@@ -98,7 +98,8 @@ class Machine {
   void push(Value v) { frame_->stack[frame_->top++] = v; }
   Value pop() { return frame_->stack[--frame_->top]; }
   int64_t pop_number() { return number_in(pop()); }
-  // The environment of a call: n arguments from the stack, and the one around it.
+  // Makes the environment of a call: n arguments from the stack, and a slot for the environment
+  // around it.
   Object* arguments(uint32_t n) {
     Object* environment = make(n + 1);
     for (uint32_t i = n; i-- > 0;) environment->slots[i] = pop();

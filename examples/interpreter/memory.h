@@ -1,5 +1,5 @@
 // Where an interpreter's frames, environments, objects and code come from: a heap of its own, or
-// malloc. Whoever gives something back knows how large it is, so that frees are sized.
+// malloc. A caller that gives something back knows its size, so frees are sized.
 // Called by: machine.h, interpreter.cpp. Threads: any.
 #pragma once
 
@@ -12,7 +12,7 @@ class HeapMemory {
  public:
   HeapMemory() : heap_(make()) {}
   HeapMemory(const HeapMemory&) = delete;
-  // All that is left goes with the heap.
+  // All objects that are left go with the heap.
   ~HeapMemory() { lane_heap_destroy(heap_); }
   void* take(size_t size) { return lane_heap_alloc(heap_, size); }
   void give(void* object, size_t size) { lane_heap_free_sized(heap_, object, size); }

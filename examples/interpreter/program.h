@@ -1,10 +1,11 @@
-// Program: bytecode, and the assembler that makes it of text. Code units are 16 bits: an operation,
-// then its operands.
-// Called by: interpreter.cpp. Threads: functions may be replaced while others run them
+// Program: bytecode, and the assembler that makes it from text. Code units are 16 bits: an
+// operation, then its operands.
+// Called by: interpreter.cpp. Threads: functions may be replaced while other threads run them
 // (Function::code).
 //
-// Text: `function NAME PARAMETERS STACK`, then operations, a line each, with `LABEL:` lines
-// between, and `#` before a remark. What the stack must hold is told, not found out.
+// Text: `function NAME PARAMETERS STACK`, then operations, one per line, with `LABEL:` lines
+// between, and `#` before a remark. STACK tells how much the stack must hold; the assembler does
+// not find it out.
 #pragma once
 
 #include <atomic>
@@ -48,7 +49,7 @@ enum class Op : int16_t {
 };
 
 struct Code {
-  uint32_t bytes;  // of all of it
+  uint32_t bytes;  // of the whole Code
   uint16_t parameters;
   uint16_t stack;
   uint32_t units;
@@ -73,8 +74,8 @@ class Program {
   }
   size_t size() const { return functions_.size(); }
 
-  // The same code with shorter forms where there are some, or with the plain ones again. Null
-  // without memory.
+  // Returns the same code with faster forms if there are some, or with the plain ones again.
+  // Returns null if there is no memory.
   Code* rewritten(const Code& old) {
     Code* code = make(old.parameters, old.stack, old.units);
     if (code == nullptr) return nullptr;
@@ -99,7 +100,7 @@ class Program {
   static uint32_t operands(int16_t op) { return static_cast<uint32_t>(kOperands[op]); }
   static bool is(int16_t unit, Op op) { return unit == static_cast<int16_t>(op); }
 
-  // Forms are as long as what they stand for, so targets stay. No target lies between an integer
+  // Each form is as long as what it stands for, so targets stay. No target lies between an integer
   // and its add.
   static void rewrite(const Code& old, uint32_t i, uint32_t before, Code& code) {
     const int16_t* from = old.text + i;

@@ -1,6 +1,6 @@
-// The programs that are run: how many ways there are to place n queens, with lists and a closure;
-// and a dictionary, a tree that each insertion makes anew along its path, summed by a function that
-// is handed in.
+// The programs. One counts the ways to place n queens, with lists and a closure. The other fills a
+// dictionary, a tree that each insertion makes anew along its path, and sums it by a function that
+// it passes in.
 #pragma once
 
 inline const char kPrograms[] = R"(

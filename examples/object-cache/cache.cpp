@@ -1,6 +1,7 @@
-// Threads that parse requests, hand some on to their neighbours, check what they find in those that
-// come to them, and give them back: to a pool, where they stay made, or to malloc, so that each is
-// made anew. At the end it says how many there were, how many were made, and what was contended.
+// Threads parse requests, hand some on to their neighbours, check the requests that come to them,
+// and give them back: to a pool, where they stay made, or to malloc, so that each is made anew. At
+// the end the program prints how many requests were handled, how many were made, and what was
+// contended.
 //
 // Usage: cache pool|malloc THREADS SECONDS. Called by: run.sh.
 #include <lanemalloc/pool.h>
@@ -28,7 +29,7 @@ Request* make_at(void* memory) {
   return request;
 }
 
-// The pool's own: requests are made when memory enters it. At the limit who wants one waits.
+// The pool makes requests when memory enters it. At the limit, a thread that wants a request waits.
 class PoolCache {
  public:
   explicit PoolCache(size_t limit) {
@@ -91,7 +92,7 @@ struct alignas(128) Mailbox {
 std::atomic<bool> stop{false};
 std::atomic<uint64_t> handled{0}, wrong{0};
 
-// What a thread has asked for is found in the request, whoever looks.
+// Any thread that looks must find in the request the numbers of its query.
 bool is_right(Request& request) {
   const uint64_t n = request.number("number");
   return n != 0 && request.number("twice") == 2 * n && request.sum() == 6 * n;
@@ -124,7 +125,8 @@ void handle(Cache& cache, Mailbox& own, Mailbox& neighbours, unsigned self) {
 
 template <class Cache>
 bool run(unsigned threads, double seconds) {
-  // The mailboxes and half of the threads can have one; more would not be had at once.
+  // There is one request for each mailbox and for half of the threads. A thread that wants one more
+  // has to wait.
   Cache cache(threads + (threads + 1) / 2);
   auto mailboxes = std::make_unique<Mailbox[]>(threads);
   std::vector<std::thread> workers;

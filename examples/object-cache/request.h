@@ -1,7 +1,7 @@
 // Request: a query, parsed in place, with what parsing needs: a lock, a text, a table of fields, an
-// index of their names. Making these costs more than using them, which is what an object cache is
-// for.
-// Called by: cache.cpp. Locking: whoever has the request holds its lock while it is parsed or read.
+// index of their names. Making these costs more than using them, which is why object caches exist.
+// Called by: cache.cpp. Locking: the thread that has the request holds its lock while it parses or
+// reads it.
 #pragma once
 
 #include <pthread.h>
@@ -20,7 +20,7 @@ class Request {
  public:
   static constexpr size_t kText = 16384, kFields = 512, kIndex = 4096;
 
-  // What stays made. False without memory; then nothing is made.
+  // Makes the parts that stay made. Returns false if there is no memory; then nothing is made.
   bool make() {
     text_ = static_cast<char*>(std::malloc(kText));
     fields_ = static_cast<Field*>(std::malloc(kFields * sizeof(Field)));
@@ -36,14 +36,15 @@ class Request {
     free_all();
   }
 
-  // At each use: an empty request, and the same again. Only what was used of the index is swept.
+  // At each use: begin() starts with an empty request, end() empties it again. end() sweeps only
+  // the used places of the index.
   void begin() { count_ = 0; }
   void end() {
     for (size_t i = 0; i < count_; ++i) index_[fields_[i].place] = 0;
     count_ = 0;
   }
 
-  // name=number&name=number.. False where it is none, or too long.
+  // Parses name=number&name=number.. Returns false if the query has another form, or is too long.
   bool parse(const char* query, size_t length) {
     if (length >= kText) return false;
     pthread_mutex_lock(&lock_);
@@ -55,7 +56,7 @@ class Request {
     return good;
   }
 
-  // The number of a field; 0 where there is none.
+  // Returns the number of a field, 0 if there is none.
   uint64_t number(const char* name) {
     pthread_mutex_lock(&lock_);
     const uint16_t at = index_[place_of(name)];
@@ -78,7 +79,8 @@ class Request {
     std::free(index_);
   }
 
-  // Where the index has the name, or would have it. There is always room: fields are fewer.
+  // Returns the place where the index has the name, or would have it. There is always room: there
+  // are fewer fields than places.
   size_t place_of(const char* name) const {
     uint32_t hash = 2166136261u;
     for (const char* c = name; *c != '\0'; ++c)

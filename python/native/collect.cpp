@@ -1,12 +1,14 @@
-// lanemalloc-collect DIRECTORY CHUNKS: makes the session DIRECTORY/ring, reads what traced
-// processes write into it (trace_ring.h), puts it in the order of time, numbers the objects, and
-// writes columns to its standard output.
-// Called by: `lanemalloc trace`, which makes Parquet of them. Ends when its standard input ends.
+// lanemalloc-collect DIRECTORY CHUNKS: makes the session DIRECTORY/ring, reads the events that
+// traced processes write into it (trace_ring.h), puts them in the order of time, numbers the
+// objects, and writes columns to its standard output.
+// Called by: `lanemalloc trace`, which makes Parquet of the columns. Ends when its standard input
+// ends.
 //
-// Order: a sweep reads what all threads have written. `T`, taken before it, less a millisecond, is
-// a time before which no event can come any more, unless a thread was seen in the middle of writing
-// one: then it is the T of the sweep before. What is older than that is merged and goes out; the
-// rest waits for the next sweep. So memory is bounded by the ring, not by the trace.
+// Order: a sweep reads the events that all threads have written. `T` is a time taken before it,
+// less a millisecond. No event from before T can come any more, unless the sweep sees a thread in
+// the middle of writing one: then the T of the sweep before counts. The events older than T are
+// merged and go out; the others wait for the next sweep. So memory is bounded by the ring, not by
+// the trace.
 //
 // Output: frames, each {uint32 kind, uint32 rows, uint64 bytes}, then the bytes. kHello: none.
 // kRows: the columns in the order of struct Columns, each padded to 8 bytes. kEnd: a JSON object.
@@ -48,8 +50,8 @@ enum Frame : uint32_t { kHello = 1, kRows = 2, kEnd = 3 };
 
 std::string session_directory;
 
-// Nobody reads any more: who would have removed the session is gone. The programs find that the
-// heart has stopped.
+// No process reads any more: the one that would have removed the session is gone. The traced
+// programs find that the heart has stopped.
 [[noreturn]] void leave_alone() {
   std::error_code ignored;
   std::filesystem::remove_all(session_directory, ignored);
@@ -87,7 +89,7 @@ struct Column {
   static uint64_t bytes(size_t rows) { return (rows * sizeof(T) + 7) / 8 * 8; }
 };
 
-// Values that may be absent, and a bit for each that is there.
+// Values that may be absent, and a bit for each value that is there.
 struct Nullable {
   Column<int64_t> values;
   Column<uint64_t> there;  // 64 rows each
@@ -137,7 +139,7 @@ struct Live {
   uint64_t size;
 };
 
-// Open addressing; a hole is closed by moving up what follows it.
+// Open addressing; a hole is closed by moving up the slots that follow it.
 class AddressMap {
  public:
   Live* find(uint64_t address) {
@@ -193,9 +195,10 @@ class AddressMap {
   unsigned shift_ = 0;
 };
 
-// What a process sees at its addresses. A forked one sees what its parent had at the fork: its own
-// map first, then its parent's, objects below `limit` only. Before an ancestor changes an address
-// its children take what they see there.
+// The objects that a process sees at its addresses. A forked process sees the objects that its
+// parent had at the fork: it looks in its own map first, then in its parent's, there for objects
+// below `limit` only. Before an ancestor changes an address, its children copy what they see there
+// into their own maps.
 //
 //   parent: own  <--- child: own, limit     parent frees a: child.own[a] = what was there
 class View {
@@ -267,7 +270,7 @@ struct ThreadState {
 struct Process {
   ProcessSlot* slot;
   View* view = nullptr;
-  std::map<uint32_t, View*> forks;  // made, and not seen yet
+  std::map<uint32_t, View*> forks;  // made, but their children are not seen yet
   std::deque<ThreadState> threads;
   bool replaced = false;  // by exec
   bool gone = false, dropped = false;
@@ -279,7 +282,7 @@ struct Process {
   int64_t first = 0, last = 0;
 };
 
-// Events of one thread, in its order.
+// Events of one thread, in their order.
 struct Slice {
   std::vector<Event> events;
   size_t at = 0;
@@ -308,7 +311,7 @@ class Collector {
     unsigned idle_us = 500;
     while (!told_to_end(idle_us)) {
       const size_t got = sweep(false);
-      // 16 KiB at a time or less: not worth a look
+      // 16 KiB or less at a time: not worth more frequent looks
       idle_us = got > kEventsAChunk ? 500 : std::min(idle_us * 2, 10000U);
       look_after_processes();
     }
@@ -330,7 +333,7 @@ class Collector {
     const size_t bytes = kSessionBytes + size_t{chunks} * kChunkBytes;
     const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (file < 0) fail(path.c_str());
-    // All of it now: a page that is not to be had later would kill the program.
+    // Allocates all of it now: a page that is not available later would kill the program.
     errno = posix_fallocate(file, 0, static_cast<off_t>(bytes));
     if (errno != 0) fail("no memory for the buffer");
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -365,7 +368,7 @@ class Collector {
   struct Moment {
     uint64_t tick, ns;
   };
-  // The closest of some pairs.
+  // Takes several pairs of readings and returns the closest.
   Moment moment() const {
     Moment best = {};
     uint64_t closest = ~uint64_t{0};
@@ -390,7 +393,7 @@ class Collector {
       ns_a_tick_ = static_cast<double>(anchor_.ns - first_.ns) /
                    static_cast<double>(anchor_.tick - first_.tick);
   }
-  // Never goes back, also where the scale was found to be a little different.
+  // Never goes back, even if the scale was found to be a little different.
   int64_t time_of(uint64_t tick) {
     const double after =
         static_cast<double>(static_cast<int64_t>(tick - anchor_.tick)) * ns_a_tick_;
@@ -410,7 +413,7 @@ class Collector {
   struct Seen {
     uint32_t events = 0;
     uint32_t writing = 0;  // the state in which a thread was seen writing
-    uint64_t since = 0;    // no event of it is earlier
+    uint64_t since = 0;    // no event of the thread is earlier
     uint64_t at_ms = 0;
   };
 
@@ -447,7 +450,8 @@ class Collector {
       } else if ((state & 1) != 0) {
         Seen& seen = seen_[i];
         if (seen.writing != state) seen.writing = state, seen.since = last_before_, seen.at_ms = ms;
-        // Stopped in the middle for long: do not wait for it. Its event goes in where it comes.
+        // A thread that has stopped in the middle for long is not waited for. Its event goes in
+        // where it comes.
         if (ms - seen.at_ms < 1000) sure = std::min(sure, seen.since);
       }
     }
@@ -466,7 +470,7 @@ class Collector {
     slice->process = chunk.process;
     slice->thread = chunk.thread;
     slice->tid = chunk.tid;
-    // Two readings of the counter may change places by some cycles.
+    // Two readings of the counter may be in the wrong order by some cycles.
     uint64_t low = 0;
     for (Event& event : slice->events) {
       const uint64_t tick = event.head >> kTickShift;
@@ -498,7 +502,7 @@ class Collector {
     return syscall(SYS_tgkill, p.slot->pid, chunk.tid, 0) != 0 && errno == ESRCH;
   }
 
-  // Puts out what is older than `sure`, in the order of time.
+  // Puts out the events that are older than `sure`, in the order of time.
   void merge(uint64_t sure) {
     std::vector<Slice*> heap;
     heap.reserve(slices_.size());
@@ -596,7 +600,7 @@ class Collector {
     const uint64_t tick = event.head >> kTickShift;
     if (op == Op::kFork) {
       process.forks[static_cast<uint32_t>(event.size)] = new View(&view_of(process), objects_ + 1);
-      // Those that failed, or whose child never said anything.
+      // Forks that failed, or whose child has never written anything.
       if (process.forks.size() > kMostForksUnseen) drop_oldest_fork(process);
       return;
     }
@@ -631,8 +635,8 @@ class Collector {
     row(process, slice, time, op, event, true, object, from.address != 0, from.live.object);
   }
 
-  // The realloc whose end this is: the last that began with the same site and size. Handlers that
-  // left by a jump leave theirs unfinished.
+  // Finds the realloc that this event ends: the last one that began with the same site and size.
+  // Handlers that left by a jump leave their reallocs unfinished.
   static Moved moved_from(Process& process, const Slice& slice, const Event& event) {
     auto& moving = thread_of(process, slice).moving;
     for (size_t i = moving.size(); i-- > 0;) {
@@ -669,7 +673,8 @@ class Collector {
       return true;
     });
   }
-  // What had the same process id before is over: by exec, or it ended and the id was used again.
+  // The process that had the same process id before is over: by exec, or because it ended and the
+  // id was used again.
   void admit(uint32_t index) {
     const uint32_t pid = session_->process[index].pid;
     if (auto old = by_pid_.find(pid); old != by_pid_.end())
@@ -694,8 +699,8 @@ class Collector {
     return *process.view;
   }
 
-  // Copies what maps living processes have from time to time, for those that are killed before they
-  // say so themselves.
+  // Copies the maps of living processes from time to time, for processes that are killed before
+  // they copy their maps themselves.
   void look_after_processes() {
     const uint64_t ms = now_ms();
     if (ms < next_care_ms_) return;
@@ -741,12 +746,13 @@ class Collector {
         p.gone = true, p.gone_ms = ms;
     }
   }
-  // Its last events have long come. A view that others look through stays until they are gone too.
+  // The last events of the process have come long ago. A view that other views look through stays
+  // until those are gone, too.
   bool drop_view(Process& process) {
     while (!process.forks.empty()) drop_oldest_fork(process);
     if (process.view == nullptr) {
       if (process.slot->parent < 0) return true;
-      view_of(process);  // of a child that made no call
+      view_of(process);  // takes the view of a child that made no call
     }
     if (process.view->has_children()) return false;
     delete process.view;
@@ -761,8 +767,8 @@ class Collector {
     const size_t n = fread(line, 1, sizeof line - 1, file);
     fclose(file);
     const char* name_end = n > 0 ? strrchr(line, ')') : nullptr;
-    // A main thread that has ended leaves a zombie while others run: then there is more than one
-    // thread.
+    // A main thread that has ended leaves a zombie while other threads run: then there is more than
+    // one thread.
     if (name_end == nullptr || name_end[1] == '\0' || (name_end[2] != 'Z' && name_end[2] != 'X'))
       return false;
     int threads = 0;
@@ -839,7 +845,7 @@ class Collector {
   std::vector<std::unique_ptr<Slice>> slices_, spare_;
   uint64_t last_before_ = 0, next_look_ms_ = 0, next_care_ms_ = 0;
   std::vector<std::unique_ptr<Process>> processes_;
-  std::vector<uint32_t> waiting_;  // not written in full yet
+  std::vector<uint32_t> waiting_;  // slots that are not written in full yet
   std::map<uint32_t, uint32_t> by_pid_;
   uint64_t objects_ = 0;
   Columns columns_;
@@ -854,7 +860,7 @@ int main(int argc, char** argv) {
   }
   signal(SIGPIPE, SIG_IGN);
   session_directory = argv[1];
-  // Fewer changes of who runs; refused, it only takes longer
+  // A large pipe makes fewer switches between processes; if it is refused, all only takes longer
   fcntl(STDOUT_FILENO, F_SETPIPE_SZ, 1 << 20);
   Collector(argv[1], static_cast<uint32_t>(strtoul(argv[2], nullptr, 10))).run();
   return 0;

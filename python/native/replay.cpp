@@ -11,9 +11,9 @@
 //           +--> thread 1: indices of its events --------------+   a free waits for the object
 //
 // At most kWindow events are under way, so the threads cannot run apart by more; with --full each
-// waits until the one before it is done. A trace of one thread is replayed by main alone: the
-// process stays single-threaded. What the replay itself needs is mapped and touched before it
-// begins, and is not counted; it calls no allocation function on its own account.
+// event waits until the one before it is done. A trace of one thread is replayed by main alone: the
+// process stays single-threaded. The memory that the replay itself needs is mapped and touched
+// before it begins, and is not counted; the replay calls no allocation function on its own account.
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -48,12 +48,12 @@ struct Slot {
   size_t size;
 };
 
-// A call that gave nothing: what is to be freed later is not there.
+// Stands for the object of a call that gave nothing, so that there is nothing to free later.
 void* const kNothing = reinterpret_cast<void*>(1);
 
 struct alignas(128) Worker {
   std::atomic<uint64_t> given;  // indices put into the queue
-  uint64_t boundary[2];         // what was given when a half of the window began
+  uint64_t boundary[2];         // the value of `given` when a half of the window began
   alignas(128) std::atomic<uint64_t> done;
   std::atomic<uint32_t> asleep;
   uint64_t ticks, calls, failed;
@@ -68,8 +68,8 @@ struct Replay {
   Slot* slots;
   PlanEvent* ring;
   Worker* workers;
-  std::atomic<uint64_t> read;               // events in the ring, all told
-  alignas(128) std::atomic<uint64_t> turn;  // of --full: the event that is next
+  std::atomic<uint64_t> read;               // events put into the ring so far
+  alignas(128) std::atomic<uint64_t> turn;  // with --full: the event that is next
   uint64_t start_ns;
   uint64_t cost;  // of reading the time twice, in ticks
 };
@@ -81,7 +81,7 @@ Replay replay;
   _exit(1);
 }
 
-// Memory of the replay's own, touched now.
+// Maps memory for the replay itself; touches it at once if `now`.
 template <class T>
 T* own(size_t n, bool now = true) {
   const size_t bytes = (n * sizeof(T) + 4095) & ~size_t{4095};
@@ -108,7 +108,7 @@ void wake(Worker& worker) {
   futex(&worker.asleep, FUTEX_WAKE_PRIVATE, 1, nullptr);
 }
 
-// Looks for a while, then sleeps until it is woken, or a millisecond.
+// Looks for a while, then sleeps until it is woken or a millisecond has passed.
 template <class Condition>
 void wait_until(Worker& worker, Condition condition) {
   for (int i = 0; i < 2000; ++i) {
@@ -284,8 +284,8 @@ void* run_worker(void* argument) {
     const PlanEvent event = replay.ring[position];
     uint64_t index = 0;
     if (replay.full) {
-      // The index of which `position` is the place: less than a window from the one whose turn it
-      // is.
+      // The index that lies at `position` in the ring: less than a window from the one whose turn
+      // it is.
       index = replay.turn.load(std::memory_order_acquire);
       index += (position - index) % kWindow;
       wait_until(worker, [&] { return replay.turn.load(std::memory_order_acquire) == index; });
@@ -323,7 +323,7 @@ void wait_for_boundary(int half) {
   }
 }
 
-// Hands the events out. Before a half of the ring is written again, all that was in it is done.
+// Hands the events out. Before a half of the ring is written again, all events in it are done.
 void hand_out(int file) {
   static PlanEvent block[1024];
   constexpr uint32_t kHalf = kWindow / 2;
@@ -383,7 +383,7 @@ void run_alone(int file) {
   if (index != replay.header.events) fail("the plan is cut off");
 }
 
-// Of a file in /proc: the number behind a name, in bytes.
+// Returns the number behind a name in a file of /proc, in bytes.
 uint64_t kilobytes(const char* path, const char* name) {
   static char text[8192];
   const int file = open(path, O_RDONLY | O_CLOEXEC);

@@ -1,11 +1,11 @@
-// The compact form of a trace that is replayed: what was recorded of one process, objects replaced
-// by slots.
-// Written by: lanemalloc-replay --prepare, from what the tool reads out of Parquet. Read by:
-// lanemalloc-replay, as a stream.
+// The compact form of a trace for a replay: the events of one process, with slots in the place of
+// objects.
+// Written by: lanemalloc-replay --prepare, from the events that the tool reads out of Parquet. Read
+// by: lanemalloc-replay, as a stream.
 //
 // A slot is used again only kWindow events after its object was freed, and a replay has at most
-// kWindow events under way: so an allocation never waits for a free, and an event only ever waits
-// for one before it.
+// kWindow events under way. So an allocation never waits for a free, and an event waits only for an
+// earlier one.
 #pragma once
 
 #include <stdint.h>
@@ -19,7 +19,7 @@ inline constexpr uint32_t kWindow = 1 << 14;
 inline constexpr uint8_t kThreadEnds = 31;  // beside the operations
 inline constexpr uint16_t kHasObject = 1, kHasOld = 2;
 
-// As the tool writes them.
+// An event as the tool writes it.
 struct RawEvent {
   int64_t time;
   uint64_t object, old_object;
@@ -32,7 +32,7 @@ struct RawEvent {
 static_assert(sizeof(RawEvent) == 40);
 
 struct PlanEvent {
-  uint64_t time;  // since the first
+  uint64_t time;  // since the first event
   uint64_t size;
   uint32_t slot, old_slot;
   uint32_t thread;

@@ -1,6 +1,6 @@
-// lanemalloc-replay --prepare FILE: makes a plan (replay_plan.h) of raw events on standard input.
-// Input: uint32 threads, for each uint64 how many events it has; then RawEvents. Called by:
-// python/lanemalloc/replays.py.
+// lanemalloc-replay --prepare FILE: makes a plan (replay_plan.h) from raw events on standard input.
+// Input: uint32 number of threads; for each thread uint64 number of its events; then RawEvents.
+// Called by: python/lanemalloc/replays.py.
 #include "replay_prepare.h"
 
 #include <errno.h>

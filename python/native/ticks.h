@@ -1,4 +1,4 @@
-// Time as it is read around calls: the CPU's counter where it is the same on all CPUs, else the
+// Time as it is read around calls: the CPU's counter if it is the same on all CPUs, else the
 // system's clock.
 // Called by: trace.cpp, collect.cpp, replay.cpp.
 #pragma once
@@ -16,9 +16,10 @@ inline uint64_t clock_ns() {
 
 #if defined(__x86_64__)
 inline constexpr bool kHasCounter = true;
-// Not before what stands before it is done: a malloc, or the load that brought the pointer which is
-// freed now from another thread. What follows a free may begin early, but others see it only when
-// all before it has retired, this too.
+// Reads the counter only when the instructions before it are done: a malloc, or the load that
+// brought the pointer which is freed now from another thread. The instructions after a free may
+// begin early, but other threads see their effects only when all before them have retired, this one
+// too.
 inline uint64_t counter() {
   unsigned cpu;
   return __builtin_ia32_rdtscp(&cpu);

@@ -13,9 +13,9 @@
 //   2 state = n | writing; event n; n + 1
 //   3 mine = home
 //
-// so each chunk has one writer, and what it does is plain stores. A free is recorded before it is
-// done and an allocation after it is: sorted by time, an address is free before it is given out
-// again.
+// So each chunk has one writer, and its writes are plain stores. A free is recorded before it is
+// done and an allocation after it is done: sorted by time, an address is free before it is given
+// out again.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +48,7 @@ void _ZSt17__throw_bad_allocv() __attribute__((weak));
 namespace lanemalloc::trace {
 namespace {
 
-// --- What is behind this library.
+// --- The functions behind this library.
 
 struct Real {
   void* (*malloc)(size_t);
@@ -67,7 +67,8 @@ enum class Start : int { kNot, kNow, kDone };
 std::atomic<Start> started{Start::kNot};
 thread_local bool starting;
 
-// What the dynamic linker allocates while it looks for the real functions. Never given back.
+// Memory for what the dynamic linker allocates while it looks for the real functions. It is never
+// given back.
 alignas(16) char early[64 << 10];
 std::atomic<size_t> early_used{0};
 
@@ -109,7 +110,7 @@ SLOW void start() {
   started.store(Start::kDone, std::memory_order_release);
 }
 
-// True if this thread is in start(): what it asks for is early.
+// True if this thread is in start(): its allocations then come from `early`.
 FAST bool not_ready() {
   if (LIKELY(started.load(std::memory_order_acquire) == Start::kDone)) return false;
   if (starting) return true;
@@ -133,7 +134,7 @@ const volatile uint32_t kOne = 1;
 const volatile uint32_t* same_process =
     &kOne;  // reads 0 in the child of a fork, also of one that runs no handlers
 
-// Stands where a thread's chunk would: nothing can be written to it.
+// Stands in the place of a thread's chunk: nothing can be written to it.
 Chunk full_chunk = {{kFullState}, {kHeldChunk}, 0, 0, 0, {0}, {}, {}};
 
 struct Thread {
@@ -166,12 +167,13 @@ void append(char*& at, uint32_t n) {
   *at = '\0';
 }
 
-// Not the C library's functions, which are points of cancellation and may be somebody else's.
+// Avoids the C library's functions, which are points of cancellation and which another library may
+// replace.
 int open_file(const char* path, int flags) {
   return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0600));
 }
 
-// Copies what the system says of this process to a file beside the session.
+// Copies a file of /proc about this process to a file beside the session.
 void copy_file(const char* from, const char* kind) {
   char to[sizeof directory + 40];
   char* at = to;
@@ -262,7 +264,8 @@ void lose(uint64_t events = 1) {
   session->process[my_process].lost.fetch_add(events, std::memory_order_relaxed);
 }
 
-// Sleeps until the collector gives a chunk back. Null if it does not live, or the session is over.
+// Sleeps until the collector gives a chunk back. Returns null if the collector does not live, or if
+// the session is over.
 SLOW Chunk* wait_for_chunk() {
   uint64_t beat = session->heartbeat.load(std::memory_order_relaxed);
   unsigned still = 0;
@@ -283,7 +286,7 @@ SLOW Chunk* wait_for_chunk() {
   return chunk;
 }
 
-// A chunk of this thread's, marked as being written to before any time is read.
+// Takes a chunk for this thread, and marks it as being written to before any time is read.
 Chunk* acquire(Thread& t) {
   if (session->closed.load(std::memory_order_relaxed) != 0) return nullptr;
   Chunk* chunk = take_chunk(session);
@@ -293,7 +296,7 @@ Chunk* acquire(Thread& t) {
   chunk->thread = t.number;
   chunk->tid = t.tid;
   chunk->state.store(1, std::memory_order_relaxed);
-  // [hold.release] the collector reads it first
+  // [hold.release] the collector reads this word first
   chunk->owner.store(kHeldChunk, std::memory_order_seq_cst);
   return chunk;
 }
@@ -315,8 +318,8 @@ FAST void write_event(Chunk* chunk, uint32_t state, uint64_t kind, const void* p
   chunk->state.store(state + 2, std::memory_order_release);  // [event.release] the event is whole
 }
 
-// The child has one thread, whose chunks are the parent's. Frames of hooks that a handler has
-// interrupted to fork leave `mine` as home, which is no longer the parent's.
+// The child has one thread, whose chunks are the parent's. If a handler has interrupted hooks and
+// forked, these hooks set `mine` to `home`, which is no longer the parent's.
 SLOW void enter_child() {
   if (*same_process == 0) *const_cast<volatile uint32_t*>(same_process) = 1;
   Thread& t = thread;
@@ -333,7 +336,7 @@ SLOW void enter_child() {
   errno = saved;
 }
 
-// A handler may interrupt it, and come here too.
+// A handler may interrupt this function, and call it too.
 void name_thread(Thread& t) {
   const uint32_t number =
       session->process[my_process].threads.fetch_add(1, std::memory_order_relaxed);
@@ -367,7 +370,7 @@ void write_nested(Thread& t, uint64_t kind, const void* pointer, size_t size, co
   t.depth = depth;
 }
 
-// `mine` is what the hook took; the thread's word holds the full chunk.
+// `mine` is the chunk that the hook took; the thread's word holds the full chunk.
 SLOW void record_slowly(Chunk* mine, uint64_t kind, const void* pointer, size_t size,
                         const void* site) {
   Thread& t = thread;
@@ -386,7 +389,7 @@ SLOW void record_slowly(Chunk* mine, uint64_t kind, const void* pointer, size_t 
     fence();
     name_thread(t);
   } else {
-    // [retire.release] it is the collector's
+    // [retire.release] the chunk is the collector's
     mine->owner.store(kRetiredChunk, std::memory_order_release);
   }
   t.home = &full_chunk;
@@ -431,7 +434,7 @@ void in_child() { enter_child(); }
 
 SLOW void mark_exit() {
   if (attached.load(std::memory_order_relaxed) != 2 || *same_process == 0) return;
-  // The child of a vfork leaves in its parent's memory.
+  // The child of a vfork exits in its parent's memory.
   if (static_cast<uint32_t>(getpid()) != session->process[my_process].pid) return;
   const int saved = errno;
   copy_file("/proc/self/maps", ".maps-at-exit");
@@ -508,7 +511,7 @@ FAST void* allocate_object(size_t size, size_t alignment) {
   return real.aligned_alloc(alignment, (size + alignment - 1) & ~(alignment - 1));
 }
 
-// What the handler throws passes through here.
+// An exception of the handler passes through here.
 SLOW void* until_handler_gives_up(Op op, size_t size, size_t alignment, const void* site) {
   for (;;) {
     const std::new_handler handler = new_handler();
@@ -526,8 +529,8 @@ FAST void* new_object(Op op, size_t size, size_t alignment, const void* site) {
   return LIKELY(p != nullptr) ? p : until_handler_gives_up(op, size, alignment, site);
 }
 
-// What the handler throws must be caught here, which only the C++ runtime can; its function calls
-// the throwing form.
+// An exception of the handler must be caught here, which only the C++ runtime can do; its function
+// calls the throwing form.
 template <class... Alignment>
 FAST void* new_nothrow(Op op, const char* name, const void* site, size_t size,
                        const std::nothrow_t& tag, Alignment... alignment) {
@@ -617,7 +620,7 @@ SAME_AS(calloc) void* __libc_calloc(size_t, size_t);
 SAME_AS(realloc) void* __libc_realloc(void*, size_t);
 SAME_AS(memalign) void* __libc_memalign(size_t, size_t);
 
-// They leave without destructors.
+// These functions exit without destructors.
 EXPORT [[noreturn]] void _exit(int status) {
   mark_exit();
   for (;;) syscall(SYS_exit_group, status);

@@ -1,15 +1,15 @@
 // The memory that the traced processes and the collector share: one file, mapped by all of them.
-// Written by: trace.cpp (chunks, process slots). Read, and chunks given back, by: collect.cpp,
-// which also makes it.
+// Written by: trace.cpp (chunks, process slots). Made and read by: collect.cpp, which also gives
+// chunks back.
 //
-//   Session | processes: a slot each | chunks of 16 KiB: a thread fills one at a time
+//   Session | processes: one slot each | chunks of 16 KiB: a thread fills one at a time
 //
 //   free --acquire()--> held by one thread --full or thread gone--> the collector reads the rest
 //        --> free
 //
-// The collector reads held chunks too, as far as `state` says they are written, so that nothing
-// waits for a chunk to fill and nothing is lost with a process that is killed. Plain data and
-// lock-free words only: any process may die anywhere.
+// The collector reads held chunks too, as far as `state` says they are written. So nothing waits
+// for a chunk to fill, and nothing is lost with a process that is killed. The memory has plain data
+// and lock-free words only: any process may die anywhere.
 #pragma once
 
 #include <stddef.h>
@@ -48,7 +48,8 @@ enum class Op : uint8_t {
   kDeleteArraySized,
   kDeleteNothrow,
   kDeleteArrayNothrow,
-  // Not calls of their own: what a realloc frees, before it does, and a fork, before it is made.
+  // Not calls of their own: the free in a realloc, recorded before it is done, and a fork, recorded
+  // before it is made.
   kReallocFrom,
   kFork,
 };
@@ -75,8 +76,8 @@ inline constexpr unsigned kOpBits = 5;
 inline constexpr unsigned kTickShift = 11;
 static_assert(sizeof(Event) == 32 && static_cast<unsigned>(Op::kFork) < (1U << kOpBits));
 
-// state: events written << 1 | the thread is about to write one. What the collector needs to know
-// is in it: events below the count are whole; a thread that is not writing has no event with an
+// state: events written << 1 | the thread is about to write one. It tells the collector all that it
+// needs: events below the count are whole; a thread that is not writing has no event with an
 // earlier time than now.
 inline constexpr uint32_t kEventsAChunk = (kChunkBytes - 64) / sizeof(Event);
 inline constexpr uint32_t kFullState = kEventsAChunk << 1;
@@ -107,7 +108,7 @@ struct ProcessSlot {
   std::atomic<uint32_t> end;  // ProcessEnd
   std::atomic<uint32_t> threads;
   std::atomic<uint32_t> forks;
-  std::atomic<uint64_t> lost;  // events without a place
+  std::atomic<uint64_t> lost;  // events that found no place
   uint64_t unused[3];
 };
 static_assert(sizeof(ProcessSlot) == 64);
@@ -125,7 +126,7 @@ struct Session {
   alignas(128) std::atomic<uint32_t> processes;
   std::atomic<uint32_t> closed;
   alignas(128) std::atomic<uint32_t> waiting;  // threads without a chunk
-  std::atomic<uint32_t> given_back;            // they sleep on this
+  std::atomic<uint32_t> given_back;            // those threads sleep on this
   std::atomic<uint64_t> heartbeat;
   alignas(128) ProcessSlot process[kMostProcesses];
 };
@@ -134,8 +135,8 @@ inline constexpr size_t kSessionBytes =
     (sizeof(Session) + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
 
 // A list of chunks by index, so that it means the same in every process. The count of changes
-// defeats this: T1 reads head A and next B; T2 takes A and B and gives A back; T1's exchange would
-// then make B, which T2 fills, the head.
+// prevents this case: T1 reads head A and next B; T2 takes A and B and gives A back; T1's exchange
+// would then make B, which T2 fills, the head.
 inline Chunk* chunk_at(Session* session, uint32_t index) {
   return reinterpret_cast<Chunk*>(reinterpret_cast<char*>(session) + kSessionBytes) + index;
 }

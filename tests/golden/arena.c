@@ -1,8 +1,8 @@
-// Resets arenas whose blocks come from lanes of our choice, for callgrind to count what that takes;
-// and holds the hit of an allocation between marks, for its instructions to be read. Used by:
-// tests/golden/arena.py.
-// Usage: arena own|other|two|pieces BLOCKS BLOCK_SIZE [thread]. `pieces` frees as many objects of
-// another lane one by one. With `thread` a process that has one thread has had another.
+// Resets arenas whose blocks come from lanes of our choice, so that callgrind can count what that
+// takes. Holds the hit of an allocation between marks, so that its instructions can be read. Used
+// by: tests/golden/arena.py.
+// Usage: arena own|other|two|pieces BLOCKS BLOCK_SIZE [thread]. `pieces` also frees BLOCKS objects
+// of another lane one by one. With `thread`, a process with one thread has had another one before.
 #include <lanemalloc/arena.h>
 #include <pthread.h>
 #include <stdio.h>

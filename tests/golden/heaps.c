@@ -1,12 +1,12 @@
-// Objects of a heap, or of malloc, for callgrind to count what they take. Used by:
+// Allocates objects of a heap, or of malloc, so that callgrind can count what they take. Used by:
 // tests/golden/heaps.py.
 //
-//   destroyed   a heap is made, so many objects are allocated in it, and all go with it; with
-//               malloc each is freed
-//   peak        so many objects are allocated, and stay; prints what they made of resident memory
+//   destroyed   a heap is made, OBJECTS objects are allocated in it, and all go with it; with
+//               malloc each object is freed
+//   peak        OBJECTS objects are allocated, and stay; prints how much resident memory they take
 //
-// Usage: heaps heap|malloc destroyed|peak OBJECTS ROUNDS [SIZE]. SIZE 0: of 16 to 512 bytes, fixed
-// pseudo-random. The process has had a second thread before.
+// Usage: heaps heap|malloc destroyed|peak OBJECTS ROUNDS [SIZE]. With SIZE 0 the sizes are 16 to
+// 512 bytes, fixed pseudo-random. The process has had a second thread before.
 #include <lanemalloc/heap.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,14 +1,13 @@
-// A toy allocator for the self-test of the golden checks: whole as it stands, and with one planted
-// fault by -DMUTANT_...:
-//   MUTANT_LOCK, MUTANT_XCHG, MUTANT_FENCE, MUTANT_CALL   in the body of malloc, each run once a
-//                                                         call
-//   MUTANT_MORE   one instruction more in malloc
-//   MUTANT_TAIL   a locked add out of line, that every malloc goes through by a tail jump: only the
-//                 executed
-//   path shows it MUTANT_TEXTREL   an absolute address in the text
+// A toy allocator for the self-test of the golden checks. It is whole as it stands, and has one
+// planted fault with -DMUTANT_...:
+//   MUTANT_LOCK, MUTANT_XCHG, MUTANT_FENCE, MUTANT_CALL   in the body of malloc, run once per call
+//   MUTANT_MORE      one instruction more in malloc
+//   MUTANT_TAIL      a locked add out of line, that every malloc goes through by a tail jump: only
+//                    the executed path shows it
+//   MUTANT_TEXTREL   an absolute address in the text
 // -ftls-model=global-dynamic, -lm and a missing export are faults that tests/golden/run.sh plants
-// by flags. Objects above kLargest are never reused; nothing aligned is served. Good enough for
-// pairs.c, for nothing else. Called by: tests/golden/run.sh.
+// by flags. Objects above kLargest are never reused, and nothing aligned is served. The allocator
+// is good enough for pairs.c, and for nothing else. Called by: tests/golden/run.sh.
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stddef.h>

@@ -1,10 +1,10 @@
-// A pair of an allocation and its free, in one loop for all fronts, for callgrind to count. Used
-// by: tests/golden/pools.py.
+// A pair of an allocation and its free, in one loop for all fronts, so that callgrind can count it.
+// Used by: tests/golden/pools.py.
 // Usage: pools FRONT one|bulk|slabs|handed COUNT [thread]. Fronts: empty (the loop alone), malloc,
 // heap (with the size given), pool, limited, functions (ctor and dtor). one: the pair again and
-// again; bulk: 1000 objects, then freed in a fixed shuffled order; slabs: the same with 20,000, of
-// ten slabs; handed: 1000 that another thread frees. With `thread` the process has had a thread
-// before.
+// again; bulk: 1000 objects, then freed in a fixed shuffled order; slabs: the same with 20,000
+// objects, of ten slabs; handed: 1000 objects that another thread frees. With `thread`, the process
+// has had a second thread before.
 #define _GNU_SOURCE
 #include <lanemalloc/heap.h>
 #include <lanemalloc/pool.h>
@@ -26,7 +26,7 @@ static void* objects[kMany];
 static char fake_object[kSize];
 static lane_heap* heap;
 static lane_pool* pool;
-static pthread_barrier_t barrier;  // of handed: the objects are there; they are gone
+static pthread_barrier_t barrier;  // for handed: the objects are there; they are gone
 
 static int begin(void* object, size_t size, void* argument) {
   (void)object, (void)size, (void)argument;

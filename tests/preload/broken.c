@@ -2,7 +2,7 @@
 // checks see one.
 //
 // glibc's malloc behind a wrapper. BROKEN_EVERY=N plants the fault at every N-th chance (0: never),
-// counted for objects of BROKEN_MIN (16) to BROKEN_MAX (no limit) bytes; BROKEN_MODE says which:
+// counted for objects of BROKEN_MIN (16) to BROKEN_MAX (no limit) bytes; BROKEN_MODE names it:
 //   overlap   malloc returns the object that it returned last and that is still in use
 //   scribble  free inverts a byte in the middle of another object that is in use
 #define _GNU_SOURCE
@@ -23,8 +23,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static size_t every, least, most, chances;
 static int overlap, ready;
 static void* victim;               // an object in use, or NULL
-static size_t victim_size;         // of `victim`, as it was asked for
-static void* shared[kMostShared];  // objects with one owner too many, once for each
+static size_t victim_size;         // the size that was asked for `victim`
+static void* shared[kMostShared];  // objects with extra owners, once for each extra owner
 static size_t shared_count;
 
 static size_t number(const char* name, size_t otherwise) {
@@ -46,7 +46,8 @@ static int chance(void) { return ready && every != 0 && ++chances % every == 0; 
 
 static int counts(size_t size) { return size >= least && size <= most; }
 
-// A second owner of the victim for an object of `size` bytes, or NULL. `lock` is held.
+// Makes a second owner of the victim and returns the victim, for an object of `size` bytes, or
+// returns NULL. `lock` is held.
 static void* second_owner(size_t size) {
   if (!overlap || victim == NULL || victim_size < size || shared_count == kMostShared || !chance())
     return NULL;

@@ -2,7 +2,7 @@
 //
 // Preloaded by tests/preload/lib.sh before the library under test. Its constructor appends to the
 // file named by PRELOAD_WITNESS, for every function, one line "PID PROGRAM FUNCTION FILE". lib.sh's
-// `mapped` reads that file. It allocates nothing, and keeps nothing open.
+// `mapped` reads that file. The constructor allocates nothing, and keeps nothing open.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

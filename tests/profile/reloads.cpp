@@ -1,6 +1,6 @@
 // Loads one library after the other at the same place. Their functions have frames of different
-// sizes, so a rule that was kept of the first would lead the walk astray in the second. Called by:
-// run.sh, with the two files.
+// sizes, so a rule that was kept from the first would lead the walk astray in the second. Called
+// by: run.sh, with the two files.
 #include <dlfcn.h>
 #include <stdio.h>
 

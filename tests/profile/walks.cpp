@@ -1,6 +1,6 @@
-// Both walks by tables, compared: ours, which keeps rules, and the C library's. Built by run.sh
-// twice: as a library whose malloc compares them at one call in a hundred of any program
-// (WALKS_FILE: where it says what came of it), and with reloads.cpp.
+// Compares both walks by tables: ours, which keeps rules, and the C library's. run.sh builds this
+// file twice: as a library whose malloc compares them at one call in a hundred of any program, and
+// with reloads.cpp. The library writes the result to the file $WALKS_FILE.
 #include "walks.h"
 
 #include <dlfcn.h>
@@ -45,7 +45,7 @@ __attribute__((noinline)) Walks compare_walks() {
                                     reinterpret_cast<Address>(__builtin_dwarf_cfa()), frame[0]},
                                    found, kMost);
   if (n == 0) return ++counted.left, Walks::kLeft;
-  // The first is this function.
+  // The first frame is this function's.
   const auto depth = static_cast<unsigned>(all - 1);
   if (n == depth && memcmp(found, frames + 1, n * sizeof *found) == 0)
     return ++counted.same, Walks::kSame;

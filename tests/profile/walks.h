@@ -1,6 +1,6 @@
 #pragma once
 
-enum class Walks { kSame, kLeft, kDifferent };  // kLeft: ours left the stack to the C library
+enum class Walks { kSame, kLeft, kDifferent };  // kLeft: our walk left the stack to the C library
 
-// Of the stack from the caller on.
+// Compares the two walks of the stack, from the caller on.
 Walks compare_walks();

@@ -1,4 +1,5 @@
-// Contention: each case makes one kind of it until it is seen, and looks who else has seen any.
+// Contention: each case makes one kind of it until it is seen, and looks which other cells have
+// seen any.
 #include "work.h"
 
 static atomic_int stop;
@@ -26,7 +27,7 @@ static void* runs_fight(void* nothing) {
   while (!stop) free(hide(malloc(700 << 10)));
   return nothing;
 }
-// Pieces larger than what is taken in advance; nobody touches them, and they are kept.
+// Pieces larger than what is taken in advance; no thread touches them, and they are kept.
 static void* growth_fight(void* nothing) {
   for (int i = 0; i < 100; i++) CHECK(hide(malloc((size_t)192 << 20)) != NULL);
   return nothing;
@@ -51,8 +52,8 @@ static void* lives_short(void* nothing) {
   }
   return nothing;
 }
-// Until so many have waited at that cell; at the others that are named, a twentieth at most:
-// threads that begin may meet there.
+// Runs until `wanted` waits were counted at the cell `name`. The cells in `spared` may have at most
+// a twentieth of these waits: threads that begin may meet there.
 static void fight(void* (*fighter)(void*), int n, const char* name, uint64_t wanted,
                   const char* spared) {
   pthread_t threads[16];
@@ -105,9 +106,9 @@ CASE(the_run_allocator_is_waited_for) {
   CHECK(lane_set("decay_ms", "-1") == 0 && lane_set("lanes", "owned") == 0);
   fight(runs_fight, kThreads, "runs", 100, "depot,readers,pools,budgets");
 }
-// Who finds the lock taken takes fresh addresses without it: so there are failures, but no waits
-// while there is memory. A process has addresses for one round, so each has its own, until threads
-// met in one.
+// A thread that finds the lock taken takes fresh addresses without it. So there are failures, but
+// no waits while there is memory. A process has addresses for one round, so each round has its own
+// process, until threads have met in one.
 CASE(growth_is_contended_and_nobody_waits) {
   enum { kNobodyMet = 77 };
   CHECK(lane_set("decay_ms", "-1") == 0 && lane_set("lanes", "owned") == 0);
@@ -134,7 +135,7 @@ CASE(a_pool_at_its_limit_is_waited_for) {
   const struct lane_pool_options options = {.name = "tight", .object_size = 64, .limit = 2};
   REQUIRE((pool = lane_pool_create(&options)) != NULL);
   fight(pool_fight, 6, "pools", 100, "growth,readers");
-  // What a lane cannot keep goes to the depot and comes back, so that some meet there.
+  // What a lane cannot keep goes to the depot and comes back, so some threads meet there.
   CHECK(cell(&now, "depot")->waits < cell(&now, "pools")->waits / 2);
   CHECK(lane_pool_destroy(pool) == 0);
 }

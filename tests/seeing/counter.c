@@ -1,13 +1,15 @@
 // Counts allocations by itself, in front of the library: LD_PRELOAD=counter.so:liblanemalloc.so.
-// When a process ends, one line of JSON is added to the file $COUNTER_FILE: what was counted here,
-// and what the library says of the same moment. check.py compares them.
+// When a process ends, it adds one line of JSON to the file $COUNTER_FILE: what was counted here,
+// and what the library says of the same moment. check.py compares the two.
 // Called by: tests/seeing/run.sh.
 //
 // Every call goes on to the library, and is counted by what malloc_usable_size() says of the
-// object. At the end, and in fork(), everybody is held at the gate until nobody is inside: figures
-// are exact at rest only. A realloc that moves is an allocation and a free; one in place is none,
-// nor one that the kernel moves: a large object of at least 1 MiB that grows (Engine::move_large).
-// $COUNTER_FAULT=N: a free is counted twice, the Nth: the planted fault that check.py must see.
+// object. At the end, and in fork(), every other thread is held at the gate until no call is
+// inside, since figures are exact at rest only. A realloc that moves counts as an allocation and a
+// free. A realloc in place counts as neither. Nor does one that the kernel moves: a large object of
+// at least 1 MiB that grows (Engine::move_large).
+// $COUNTER_FAULT=N: the Nth free is counted twice. This is the planted fault that check.py must
+// see.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,11 +29,11 @@ enum { kGranule = 16, kBlock = 64 << 10, kRows = kBlock / kGranule };
 #define EXPORT __attribute__((visibility("default")))
 typedef _Atomic unsigned long Count;
 
-// By size / 16. Row 0: of 64 KiB and more, whose size may change in place.
+// By size / 16. Row 0 is for objects of 64 KiB and more, whose size may change in place.
 static Count allocations[kRows], frees[kRows];
 static Count large_bytes, fault_countdown;
 static Count inside;        // calls
-static _Atomic int closed;  // nobody enters, but `keeper`
+static _Atomic int closed;  // no thread enters, except `keeper`
 static __thread int depth __attribute__((tls_model("initial-exec")));
 static __thread int keeper __attribute__((tls_model("initial-exec")));
 static pid_t reported;
@@ -75,8 +77,8 @@ static void start(void) {
   *(void**)&real.free = next("free");
 }
 
-// --- The gate. A handler within a call passes: whoever waits for nobody to be inside waits for the
-// call.
+// --- The gate. A handler inside a call passes: a thread that waits until no call is inside waits
+// for the interrupted call anyway.
 
 static void enter(void) {
   start();
@@ -93,7 +95,7 @@ static void leave(void) {
   --depth;
 }
 
-// 1 if nobody else is inside now; 0: somebody did not leave for long.
+// Returns 1 if no other call is inside now, and 0 if one did not leave for a long time.
 static int close_gate(void) {
   while (atomic_exchange(&closed, 1) != 0) usleep(200);
   keeper = 1;
@@ -161,7 +163,7 @@ EXPORT void* realloc(void* p, size_t size) {
     const size_t after = real.usable(q);
     const int moved_by_kernel = before >= (1 << 20) && after > before && row_of(after) == 0;
     if (q == p || moved_by_kernel) {
-      large_bytes += after - before;  // of an object below 64 KiB both are the same
+      large_bytes += after - before;  // for an object below 64 KiB both are the same
     } else {
       made(q);
       gone(before);
@@ -204,7 +206,7 @@ EXPORT void* pvalloc(size_t size) {
 }
 EXPORT void cfree(void* p) { free(p); }
 
-// C++'s, by their names. No program here runs out of memory, so none of them throws.
+// C++'s functions, by their names. No program here runs out of memory, so none of them throws.
 static void* make(size_t size) { return malloc(size != 0 ? size : 1); }
 static void* make_aligned(size_t size, size_t alignment) { return memalign(alignment, size); }
 #define NEW(name, ...) EXPORT void* name(size_t size, ##__VA_ARGS__)

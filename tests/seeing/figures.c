@@ -118,7 +118,7 @@ CASE(a_fork_child_goes_on_with_its_parents_figures) {
 
 static atomic_uint handler_calls, handler_problems;
 static void ask_everything(void) {
-  static Figures figures;  // a signal at a time
+  static Figures figures;  // one signal at a time
   static char text[48 << 10];
   const int failed = lane_stats(&figures, sizeof figures);
   if (failed || figures.version != LANE_STATS_VERSION || figures.live_objects > 1000000)
@@ -139,7 +139,7 @@ static void on_alarm(int signal) {
   errno = saved;
 }
 
-// 8 KiB, with pages behind both ends that nobody may touch.
+// 8 KiB, with a page behind each end that the process may not touch.
 static void small_signal_stack(void) {
   const size_t frame = getauxval(AT_MINSIGSTKSZ), size = 8192;
   if (frame + 4096 > size) SKIP("a signal's frame takes %zu bytes here", frame);
@@ -168,8 +168,8 @@ CASE(handlers_that_interrupt_malloc_on_eight_KiB_of_stack) {
 }
 
 #if defined(__x86_64__)
-// The trap flag: a signal after every instruction of malloc and free. Every 61st asks for the
-// figures.
+// The trap flag raises a signal after every instruction of malloc and free. Every 61st signal asks
+// for the figures.
 static void on_trap(int signal, siginfo_t* info, void* context) {
   (void)signal, (void)info;
   const greg_t* r = ((ucontext_t*)context)->uc_mcontext.gregs;

@@ -1,4 +1,4 @@
-// Samples: as many as chance says, and nothing else changes.
+// Samples: their number is what chance says, and nothing else changes.
 #include "work.h"
 
 static double expected_samples(double objects, double size, double interval) {
@@ -19,7 +19,7 @@ static void allocate_and_free(size_t objects, size_t size) {
 }
 CASE(so_many_are_sampled_as_chance_says) {
   CHECK(lane_set("sample", "64k") == 0);
-  allocate_and_free(500000, 64);  // what was counted down when sampling was off is over
+  allocate_and_free(500000, 64);  // ends the count that began when sampling was off
   static const struct {
     size_t size, objects;
   } sizes[] = {{16, 2000000},  {100, 600000},  {1000, 200000},
@@ -67,7 +67,7 @@ CASE(a_sample_changes_nothing_for_its_object) {
     free(zeroed);
   }
   look(&now);
-  // All but those that bins had before.
+  // Sampled are all objects except those that bins had before.
   CHECK_MSG(now.samples >= before.samples + 5 * (LANE_STATS_CLASSES - 1) / 2, "%lu samples",
             now.samples - before.samples);
   CHECK(now.live_objects == before.live_objects + LANE_STATS_CLASSES - 1);

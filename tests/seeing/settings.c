@@ -105,7 +105,7 @@ CASE(odd_names_and_values_are_refused) {
     if (result == EINVAL) CHECK(strcmp(value, get(cases[i].name)) == 0);
   }
   CHECK(lane_set("stats_file", longest) == EINVAL);
-  // Null is no name, and no value.
+  // Null is neither a name nor a value.
   CHECK(lane_set(NULL, "1") == ENOENT && lane_set(NULL, NULL) == ENOENT &&
         lane_set("decay_ms", NULL) == EINVAL);
   CHECK(lane_get(NULL, NULL, 0) == -1 && lane_get("stats.lanes", NULL, 10) > 0);
@@ -147,7 +147,7 @@ static void* wait_for_end(void* unused) {
   return unused;
 }
 CASE(decay_ms_set_later_takes_effect) {
-  // A process with one thread has nobody to give anything back while it is idle.
+  // A process with one thread has no scavenger that gives memory back while it is idle.
   pthread_t other;
   CHECK(pthread_create(&other, NULL, wait_for_end, NULL) == 0);
   SET("options.decay_ms", "-1");
@@ -182,7 +182,7 @@ CASE(lanes_set_later_take_effect) {
     CHECK(strcmp(entry, entries[i]) == 0 && strcmp(now.entry, entries[i]) == 0 &&
           strcmp(get("options.lanes"), entries[i]) == 0);
   }
-  // The other way to say it is seen here too.
+  // A change by lane_set_entry() is seen here too.
   CHECK(lane_set_entry("shared:3") == 0);
   CHECK_MSG(strcmp(get("options.lanes"), "shared:3") == 0, "%s", get("options.lanes"));
   CHECK(lane_set("decay_ms", "500") == 0);

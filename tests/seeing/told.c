@@ -1,8 +1,8 @@
-// What others look at: started by check.py, or by run.sh with the counter in front. No cases of
-// their own.
+// Programs that are looked at from outside. check.py starts them, or run.sh with the counter in
+// front. They have no cases of their own.
 #include "work.h"
 
-// Counted from outside: threads, thread exits, frees by others, forks. Part of it stays alive.
+// Counted from outside: threads, thread exits, remote frees, forks. Some objects stay alive.
 CHILD(churn) {
   for (int round = 0; round < 3; round++) {
     in_threads(6, work, (void*)(size_t)6000);
@@ -14,7 +14,7 @@ CHILD(churn) {
     }
     CHECK(status_of(child) == 0);
   }
-  // Large ones that grow in place, by the kernel, and by copying; and shrink.
+  // Large objects that grow in place, by the kernel, and by copying; and that shrink.
   char* p = malloc(600 << 10);
   for (size_t size = 700 << 10; size < 64 << 20; size = size * 5 / 4)
     p = realloc(p, size), p[size - 1] = 1;
@@ -23,7 +23,7 @@ CHILD(churn) {
   q = realloc(q, 100);
   free(p);
   for (int i = 0; i < kShelf; i += 2) free(atomic_exchange(&shelf[i], NULL));
-  // A fork while others are inside.
+  // A fork while other threads are inside.
   pthread_t threads[3];
   for (int i = 0; i < 3; i++) pthread_create(&threads[i], NULL, work, (void*)(size_t)8000);
   for (int i = 0; i < 8; i++) {
@@ -37,8 +37,8 @@ CHILD(churn) {
   for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
 }
 
-// Everything that there is to read, at one moment, in files: check.py compares them. test_argument:
-// a folder.
+// Writes everything that there is to read, at one moment, to files, which check.py compares.
+// test_argument: a folder.
 static void put_file(const char* name, const char* text, size_t n) {
   char path[600];
   snprintf(path, sizeof path, "%s/%s", test_argument, name);
@@ -73,7 +73,7 @@ CHILD(tell_everything) {
   for (size_t i = 0; (name = lane_name(i)) != NULL; i++)
     used += (size_t)snprintf(names + used, sizeof names - used, "%s %s\n", name, get(name));
   look(&before);
-  // And nothing was.
+  // And nothing was allocated.
   CHECK(before.allocations == now.allocations && before.live_bytes == now.live_bytes);
   fclose(memory);
   const ssize_t lines_length = read(ends[0], lines, sizeof lines);
@@ -90,7 +90,7 @@ CHILD(tell_everything) {
       (size_t)old.uordblks, (size_t)old.fordblks, (size_t)old.keepcost);
   put_file("mallinfo", info_text, (size_t)n);
 }
-// Where the figures lie, for a reader of the struct: "name offset" a line.
+// Where the figures lie, for a reader of the struct: "name offset" on each line.
 CHILD(struct_layout) {
 #define AT(member) say(#member " %zu\n", offsetof(Figures, member))
   AT(allocations);
@@ -132,8 +132,8 @@ static void* lane_fight(void* nothing) {
   return nothing;
 }
 
-// Makes objects, says what the library says, and stays until its input ends. "exec": once more, as
-// another program.
+// Makes objects, prints what the library says, and stays until its input ends. "exec": does so once
+// more, as another program.
 CHILD(stay) {
 #if defined(PREFIXED)
 #define ALLOCATE lane_malloc
@@ -160,7 +160,7 @@ CHILD(stay) {
   while (read(STDIN_FILENO, &end, 1) > 0) {
   }
 }
-// Waits for signals until its input ends, forks once on "f".
+// Waits for signals until its input ends, and forks once for each "f".
 CHILD(obey) {
   work((void*)(size_t)500);
   say("%d\n", getpid());

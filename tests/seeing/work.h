@@ -1,5 +1,6 @@
-// What the programs here share: a look at the figures, what must hold of them at any rest, and work
-// of all kinds in threads. One translation unit each; linked with the library (run.sh).
+// What the programs here share: a look at the figures, what must hold of them whenever the process
+// is at rest, and work of all kinds in threads. Each program is one translation unit, linked with
+// the library (run.sh).
 #ifndef TESTS_SEEING_WORK_H_
 #define TESTS_SEEING_WORK_H_
 

@@ -1,6 +1,6 @@
-// Directory: which cores hold which line, as a MESI directory knows it; caches without end, so a
-// line once held is lost only to another core. A transfer is a read of a line that another core has
-// modified, or a write of a line that another core holds. A line that nobody holds yet comes from
+// Directory: tells which cores hold which line, as a MESI directory does. Its caches have no end,
+// so a core loses a line only to another core. A transfer is a read of a line that another core has
+// modified, or a write of a line that another core holds. A line that no core holds yet comes from
 // memory: that is no transfer.
 // Called by: simulator.cpp.
 #pragma once
@@ -17,7 +17,7 @@ namespace simulator {
 
 class Line {
  public:
-  // True if it is a transfer.
+  // True if the access is a transfer.
   bool access(int core, bool is_write) {
     const auto me = static_cast<size_t>(core);
     const bool mine = holders_[me];
@@ -54,7 +54,7 @@ class Directory {
  public:
   explicit Directory(size_t bytes) : pages_(bytes / Page::kSize + 1) {}
 
-  // Of the page at this distance from the beginning of what is watched.
+  // The page at this distance from the beginning of the watched memory.
   Page& page(uintptr_t distance) {
     std::unique_ptr<Page>& page = pages_[distance / Page::kSize];
     if (page == nullptr) page = std::make_unique<Page>();

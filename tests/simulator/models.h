@@ -13,7 +13,7 @@
 
 namespace simulator {
 
-// Memory that is only ever handed out, behind the models' roots.
+// Memory behind the models' roots. It is handed out and never taken back.
 inline std::byte* models_memory(size_t bytes) {
   static size_t taken = Simulated::kRootSize;
   std::byte* p = arena + taken;
@@ -99,7 +99,8 @@ class TreiberStack {
   std::atomic<uint64_t> head_{0};
 };
 
-// One arena under one lock: a list a size class, a header that tells the class, and counters.
+// One arena under one lock: a list for each size class, a header that tells the class, and
+// counters.
 class OneLockArena {
  public:
   void* allocate(size_t size) {

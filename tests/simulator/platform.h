@@ -11,8 +11,8 @@
 namespace simulator {
 
 struct Simulated {
-  static constexpr lanemalloc::Bytes kRootSize =
-      lanemalloc::kHugePage;  // of the arena, for what lies outside the region
+  // The beginning of the arena, for what lies outside the region.
+  static constexpr lanemalloc::Bytes kRootSize = lanemalloc::kHugePage;
 
   static lanemalloc::Bytes page_size() noexcept { return 4096; }
   static lanemalloc::Bytes address_limit() noexcept { return ~lanemalloc::Bytes{0}; }
@@ -46,7 +46,7 @@ struct Simulated {
   static uint64_t now_ns() noexcept { return now() + 1; }
   static uint32_t cpus() noexcept { return static_cast<uint32_t>(core_count()); }
   static uint64_t waits() noexcept { return 0; }
-  // A core has one thread, which never leaves it: a restartable sequence is one step.
+  // A core has one thread, which never leaves it. So a restartable sequence is one step.
   static uint32_t lane_number() noexcept { return static_cast<uint32_t>(current_core()); }
   static lanemalloc::Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower,
                                            uint32_t mark, uint32_t& before) noexcept {

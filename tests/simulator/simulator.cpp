@@ -1,15 +1,15 @@
-// The simulator. workloads.cpp and the sources of the core are compiled with -fsanitize=thread,
-// which puts a call of __tsan_* before every access to memory and in place of every atomic
-// operation. Here these calls are ours.
+// The simulator. workloads.cpp and the sources of the core are compiled with -fsanitize=thread.
+// This puts a call of a __tsan_* function before every access to memory and in place of every
+// atomic operation. This file defines these functions.
 // Called by: workloads.cpp.
 //
-//   core      a fiber with a clock; the one whose clock is lowest makes the next access, so a run
+//   core      a fiber with a clock. The core whose clock is lowest makes the next access, so a run
 //             depends on its seed alone
 //   access    takes 1, and kLocked more if it is a read-modify-write
-//   transfer  takes kTransfer more; transfers of one line come one after the other
+//   transfer  takes kTransfer more. Transfers of one line come one after the other
 //
-// The times only decide who comes next: how often compare-exchanges fail and locks are met. Memory
-// is sequentially consistent.
+// The times only decide which core comes next, and thereby how often compare-exchanges fail and
+// locks are met. Memory is sequentially consistent.
 #include "simulator.h"
 
 #include <setjmp.h>
@@ -67,7 +67,7 @@ struct Core {
 using Turn = std::pair<uint64_t, int>;  // clock, core
 
 Core cores[kMostCores];
-int current = -1;  // none: outside run()
+int current = -1;  // -1: outside run()
 int core_total = 0;
 int unfinished = 0;
 bool in_step = false;
@@ -82,11 +82,11 @@ Counts counted;
 uintptr_t objects = ~uintptr_t{0};
 std::mt19937_64 generator;
 
-// Null: not watched.
+// Null if the address is not watched.
 Page* page_of(uintptr_t a) {
   const uintptr_t in_arena = a - reinterpret_cast<uintptr_t>(arena);
   if (in_arena < kArenaSize) return &arena_directory.page(in_arena);
-  // From where the page begins, so that its lines are where they are in memory.
+  // Counted from the beginning of the page, so that its lines are where they are in memory.
   const uintptr_t begin = reinterpret_cast<uintptr_t>(&__data_start) / Page::kSize * Page::kSize;
   if (a >= begin && a < reinterpret_cast<uintptr_t>(&_end))
     return &static_directory.page(a - begin);
@@ -138,7 +138,7 @@ void core_main(int core) {
   enter(next);
 }
 
-// Where an access stands in the program; null: an access of the program's own.
+// Where an access stands in the program; null for an access of the program's own.
 using Place = const void*;
 std::map<Place, Blame> blamed;
 
@@ -197,7 +197,7 @@ void store(volatile T* p, T value, Place place) {
   *p = value;
 }
 
-// A locked operation takes the line to write, whether or not it changes it.
+// A locked operation takes the line for writing, whether or not it changes it.
 template <class T, class Change>
 T modify(volatile T* p, Place place, Change change) {
   access(reinterpret_cast<uintptr_t>(p), true, true, place);

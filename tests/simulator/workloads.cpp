@@ -1,11 +1,11 @@
 // The programs that are simulated: an allocator under a workload. The shipped engine is compiled in
 // here, with -fsanitize=thread.
-// Called by: run.py and `lanemalloc sim`, as `simulator ALLOCATOR WORKLOAD CORES SEED [where]`;
+// Called by: run.py and `lanemalloc sim`, as `simulator ALLOCATOR WORKLOAD CORES SEED [where]`. It
 // prints one line of JSON, and with `where` a line for each place in the program that made
-// transfers. Without arguments: the allocators.
+// transfers. Without arguments it lists the allocators.
 //
-// A workload runs twice: what the first run touches for the first time is not counted, what the
-// second does is.
+// A workload runs twice. The first run touches memory for the first time and is not counted; the
+// second one is.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -62,7 +62,7 @@ class Lanes {
   }
 
  private:
-  // A thread's static storage, of which the allocator has one word.
+  // A thread's static storage. One word of it is the allocator's.
   struct alignas(4096) ThreadStorage {
     Slot slot{&lanemalloc::no_lane_gate};
   };
@@ -82,7 +82,8 @@ constexpr size_t kLargest = 32 << 10;
 size_t mixed_size() { return random(64) == 0 ? 1 + random(kLargest) : 1 + random(1024); }
 size_t message_size() { return 64 * (1 + random(8)); }
 
-// What the program does to an object is cut short: further lines are the program's alone.
+// The program touches only the beginning of an object, since further lines would be the program's
+// alone.
 constexpr size_t kTouched = 128;
 size_t touched(size_t size) { return size < kTouched ? size : kTouched; }
 
@@ -117,7 +118,7 @@ void use_and_free(Allocator& allocator, Object& object, Operations& done) {
   idle(random(32));
 }
 
-// So that what a size needs when it is first asked for belongs to the first run.
+// So that the first run does what a size needs when it is first asked for.
 template <class Allocator>
 void use_every_size(Allocator& allocator, Operations& done) {
   for (size_t size = 16; size <= kLargest; size += size < 1024 ? 16 : 128) {
@@ -126,7 +127,7 @@ void use_every_size(Allocator& allocator, Operations& done) {
   }
 }
 
-// Every core allocates and frees its own objects. How many it has goes up and down.
+// Every core allocates and frees its own objects. Their number goes up and down.
 template <class Allocator>
 class Local {
  public:
@@ -165,8 +166,8 @@ class Local {
   std::vector<Object> objects_[kMostCores];
 };
 
-// Core 2k allocates, core 2k + 1 reads and frees. What takes the objects from one to the other is
-// the program's, and not counted.
+// Core 2k allocates, core 2k + 1 reads and frees. The channel that takes the objects from one to
+// the other is the program's, and is not counted.
 template <class Allocator, bool kMixed>
 class ProducerConsumer {
  public:
@@ -256,7 +257,7 @@ bool simulate(const Plan& plan, Allocator& allocator) {
   return true;
 }
 
-// In the arena from its beginning, so that its lines are watched.
+// The allocator lies at the beginning of the arena, so that its lines are watched.
 template <class Allocator, class... Arguments>
 bool simulate_all(const Plan& plan, const Arguments&... arguments) {
   static_assert(sizeof(Allocator) <= Simulated::kRootSize);

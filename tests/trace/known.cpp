@@ -1,6 +1,6 @@
 // A program whose allocation calls are known: it counts them itself, by operation, and prints the
 // counts as JSON.
-// Called by: tests/trace/check.py, under `lanemalloc trace`. known CASE [ARGUMENT...]
+// Called by: tests/trace/check.py, under `lanemalloc trace`. Usage: known CASE [ARGUMENT...]
 #include <malloc.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -23,7 +23,7 @@ extern "C" void free_aligned_sized(void*, size_t, size_t) __attribute__((weak));
 
 namespace {
 
-// Not to be seen through, or calls in pairs are left out.
+// Hides a pointer from the compiler, which would otherwise leave out calls in pairs.
 template <class T>
 T* hide(T* p) {
   asm volatile("" : "+r"(p) : : "memory");
@@ -51,7 +51,7 @@ void say() {
   if (write(STDOUT_FILENO, line, static_cast<size_t>(n)) != n) abort();
 }
 
-// Every kind of call, as often as its place in this list.
+// Makes every kind of call as often as its place in this list says.
 void kinds() {
   void* p;
   free(hide(malloc(101)));
@@ -85,7 +85,7 @@ void kinds() {
     operator delete[](hide(operator new[](1901, line, std::nothrow)), line, std::nothrow);
   for (int i = 0; i < 20; ++i) operator delete(hide(operator new(2001, line)), size_t{2001}, line);
   for (int i = 0; i < 21; ++i) free(hide(static_cast<void*>(nullptr)));
-  // What is refused.
+  // Calls that are refused.
   volatile size_t huge = ~size_t{0} / 4;
   if (hide(malloc(huge)) != nullptr) abort();
   p = hide(malloc(2301));
@@ -95,7 +95,7 @@ void kinds() {
   hide(realloc(p, 0));
 }
 
-// N threads of M pairs each; every second object is freed by the next thread.
+// N threads make M pairs each; the next thread frees every second object.
 struct Worker {
   pthread_t thread;
   long rounds;
@@ -135,9 +135,9 @@ void threads(int n, long rounds) {
   for (Worker& w : workers) pthread_join(w.thread, nullptr);
 }
 
-// One thread allocates, another frees: as soon as it sees the object, and it looks just when that
-// comes, in a line that its caches do not have. What it does next its CPU may begin before the line
-// is there; so nothing that waits for that comes between.
+// One thread allocates, and another frees each object as soon as it sees it. That thread looks just
+// when the object comes, in a line that its caches do not have. Its CPU may begin with what the
+// thread does next before the line is there. So nothing that waits for the line comes between.
 struct alignas(1024) Hand {
   std::atomic<void*> object;
 };
@@ -258,8 +258,8 @@ void exits(int n) {
   }
 }
 
-// The child frees what the parent allocated, and has its own; the parent does so too, and reuses
-// the addresses.
+// The child frees what the parent allocated, and has objects of its own. The parent does the same,
+// and reuses the addresses.
 void forks(const char* self) {
   std::vector<void*> shared;
   for (int i = 0; i < 100; ++i) shared.push_back(get(9001));

@@ -1,24 +1,24 @@
-// The explorer. scenarios.cpp and the sources of the core are compiled with -fsanitize=thread,
-// which puts a call of __tsan_* before every access to memory and in place of every atomic
-// operation. Here these calls are ours.
-// Called by: run.py, as `explorer SCENARIO DEEPER [CHOICE...]`; DEEPER more preemptions than the
-// scenario says are allowed. Without arguments it lists the scenarios.
+// The explorer. scenarios.cpp and the sources of the core are compiled with -fsanitize=thread. This
+// puts a call of a __tsan_* function before every access to memory and in place of every atomic
+// operation. This file defines these functions.
+// Called by: run.py, as `explorer SCENARIO DEEPER [CHOICE...]`. DEEPER is the number of preemptions
+// that are allowed beyond what the scenario says. Without arguments it lists the scenarios.
 //
-//   threads   are fibers; before every atomic operation the explorer may stop one and go on with
+//   threads   are fibers. Before every atomic operation the explorer may stop one and go on with
 //             another
-//   schedule  is the list of choices made; the search is depth first, so the next one differs in
-//             its last choice
+//   schedule  is the list of choices made. The search is depth first, so the next schedule differs
+//             in its last choice
 //   memory    is x86's: a thread's stores wait in its buffer, in order, until a locked operation, a
-//             barrier, or the time comes; when a thread is stopped, how many of the newest stores
-//             stay in its buffer is a choice too
-//   CPUs      have numbers; threads with the same one are never interleaved without the kernel
-//             taking one off it, which is a full barrier and puts what the one did before what the
-//             next does. Restartable sequences rely on that
-//   races     are found by vector clocks, as ThreadSanitizer does: two accesses to a place, one of
-//             them plain and one of them a write, that no release and acquire put into an order,
-//             whether or not they come close in time
+//             barrier, or some later time. When the explorer stops a thread, it also chooses how
+//             many of the newest stores stay in the thread's buffer
+//   CPUs      have numbers. Threads of one CPU change places only when the kernel takes one of them
+//             off the CPU. That is a full barrier, and it puts what that thread did before what the
+//             next one does. Restartable sequences rely on that
+//   races     are found by vector clocks, as ThreadSanitizer does. A race is two accesses to one
+//             place, one of them plain and one of them a write, that no release and acquire put
+//             into an order, whether or not they come close in time
 //
-// A failure is printed as its choices and, step by step, what was done; the same choices run it
+// A failure is printed as its choices and, step by step, what was done. The same choices run it
 // again.
 #include "explorer.h"
 
@@ -76,12 +76,12 @@ struct Thread {
   const void* waits_for;  // the futex word
   std::vector<Store> buffer;
   Clock clock;
-  Clock loaded;  // what its relaxed loads would have acquired: an acquire fence does
+  Clock loaded;  // what its relaxed loads could have acquired; an acquire fence does
   int pauses;    // in a row, without a write of another thread
   bool in_handler;
   int cpu;
-  uint32_t restarts;  // whatever makes a restartable sequence start again
-  Clock stepped;      // when its last step with the contents of a lane was done
+  uint32_t restarts;  // counts what makes a restartable sequence start again
+  Clock stepped;      // its clock when its last step changed a lane
   jmp_buf place;
   ucontext_t start;
   bool fresh = true;  // to be started at the top
@@ -93,7 +93,7 @@ struct Choice {
   uint8_t taken;
 };
 
-// What is known of one place in memory during one schedule.
+// What the explorer knows of one place in memory during one schedule.
 struct Cell {
   uintptr_t address = 0;
   uint32_t schedule = 0;
@@ -117,10 +117,10 @@ size_t position;
 int deeper = 0;
 int preemptions_left, signals_left, moves_left, steps;
 constexpr int kCpus = kMostThreads;
-int on_cpu[kCpus];  // the thread that runs there, or none: -1
+int on_cpu[kCpus];  // the thread that runs there, or -1 for none
 Clock cpu_clocks[kCpus];
-bool is_alone;        // in a fork child: what the others have read does not matter any more
-int cpu_at_rest = 0;  // of what runs before and after the threads
+bool is_alone;        // in a fork child: what other threads have read no longer matters
+int cpu_at_rest = 0;  // the CPU of the code before and after the threads
 uint32_t schedule_number = 0;
 uint64_t schedules = 0;
 std::string failure;
@@ -140,8 +140,8 @@ bool is_tracked(uintptr_t a) {
          a - reinterpret_cast<uintptr_t>(arena) < kArenaSize;
 }
 
-// What an atomic there publishes is known: also of one on a thread's stack, which others see while
-// that thread waits.
+// True if the explorer knows what an atomic at this place publishes. It also knows this for a
+// thread's stack, since other threads look there while that thread waits.
 bool is_published(uintptr_t a) {
   for (int i = 0; i < thread_count; ++i)
     if (a - reinterpret_cast<uintptr_t>(threads[i].stack.data()) < threads[i].stack.size())
@@ -160,7 +160,7 @@ bool is_published(uintptr_t a) {
   std::printf("\n");
 }
 
-// Places by a name that is the same in every run.
+// A name for a place that is the same in every run.
 std::string name_of(uintptr_t a) {
   char text[64];
   const uintptr_t in_state = a - reinterpret_cast<uintptr_t>(state);
@@ -185,7 +185,7 @@ std::string name_of(uintptr_t a) {
   _longjmp(main_place, 2);
 }
 
-// The core follows a wild pointer.
+// Called when the core has followed a wild pointer.
 void crash(int) {
   if (schedule_number == 0) std::abort();
   fail("crashes");
@@ -270,7 +270,7 @@ Cell& cell_of(uintptr_t address) {
   }
 }
 
-// Others that spin may see something new now.
+// Other threads that spin may see something new now.
 void wake_spinners() {
   for (int i = 0; i < thread_count; ++i) {
     if (i == current) continue;
@@ -279,7 +279,7 @@ void wake_spinners() {
   }
 }
 
-// Lets all but the newest `keep` stores out of the buffer.
+// Writes all but the newest `keep` stores of the buffer to memory.
 void drain(Thread& thread, size_t keep) {
   if (thread.buffer.size() <= keep) return;
   const size_t n = thread.buffer.size() - keep;
@@ -300,7 +300,7 @@ int ready_others(int* list) {
   return n;
 }
 
-// The current thread cannot go on: another must.
+// The current thread cannot go on, so another one must.
 void give_way() {
   drain(threads[current]);
   int others[kMostThreads];
@@ -331,7 +331,7 @@ void maybe_move() {
   move((threads[0].cpu + 1) % 2);
 }
 
-// Before every operation that others can see.
+// Called before every operation that other threads can see.
 void point() {
   if (++steps > kMostSteps) fail("does not end");
   maybe_signal();
@@ -355,7 +355,7 @@ void thread_main(int i) {
   for (;;) {
     Thread& me = threads[i];
     tested->thread(state, i);
-    if (!me.buffer.empty()) point();  // the last stores may come late
+    if (!me.buffer.empty()) point();  // the last stores may reach memory late
     me.condition = Condition::kDone;
     trace(nullptr, "-- ends");
     drain(me);
@@ -415,8 +415,8 @@ void plain_range(uintptr_t a, size_t n, bool is_write, const void* pc) {
     if (tested->bounds.at_plain) point();
     plain_access(a + i, is_write, pc);
   }
-  // It goes to memory by itself: what the thread has stored there with its neighbours, in one step,
-  // has to be there before.
+  // The access itself goes straight to memory. So if a store in the thread's buffer covers this
+  // place, perhaps together with its neighbours, that store has to be there before.
   Thread& thread = threads[current];
   for (const Store& store : thread.buffer)
     if (store.address < a + n && a < store.address + store.size) return drain(thread);
@@ -439,7 +439,7 @@ void atomic_access(uintptr_t a, bool is_read, bool is_write, const void* pc) {
 bool acquires(int order) { return order != __ATOMIC_RELAXED && order != __ATOMIC_RELEASE; }
 bool releases(int order) { return order == __ATOMIC_RELEASE || order >= __ATOMIC_ACQ_REL; }
 
-// What this thread sees: memory, and over it its own stores that are not there yet.
+// What this thread sees: memory, and on top of it its own stores that are not there yet.
 uint64_t peek(uintptr_t a, unsigned size) {
   std::array<uint8_t, 8> bytes{};
   std::memcpy(bytes.data(), reinterpret_cast<const void*>(a), size);
@@ -459,8 +459,8 @@ uint64_t load(const volatile void* p, unsigned size, int order, const void* pc) 
     std::memcpy(&value, const_cast<const void*>(p), size);
     return value;
   }
-  // A second look by a spinning thread, while nobody else has done anything, is no place to stop
-  // it.
+  // A spinning thread that looks again, while no other thread has done anything, need not be
+  // stopped here.
   if (threads[current].pauses <= 1) point();
   value = peek(a, size);
   atomic_access(a, true, false, pc);
@@ -479,14 +479,14 @@ void store(volatile void* p, uint64_t value, unsigned size, int order, const voi
   me.buffer.push_back({a, value, static_cast<uint8_t>(size), releases(order), me.clock});
   if (releases(order)) ++me.clock[current];
   if (is_alone)
-    // Nobody else looks; and what asm adds to memory, which is not seen here, must come after
+    // No other thread looks. And what asm adds to memory, which is not seen here, must come after
     drain(me);
   trace(pc, "store %s = %#zx", name_of(a).c_str(), static_cast<size_t>(value));
   if (order == __ATOMIC_SEQ_CST) drain(me);
   wake_spinners();
 }
 
-// Reads, and writes what change() makes of it if that says so.
+// Reads the word, and writes what change() makes of it if change() returns true.
 template <class Change>
 uint64_t modify(volatile void* p, unsigned size, int order, int failed_order, const void* pc,
                 Change change) {
@@ -507,7 +507,7 @@ uint64_t modify(volatile void* p, unsigned size, int order, int failed_order, co
     Cell& cell = cell_of(a);
     if (acquires(done ? order : failed_order)) join(me.clock, cell.released);
     if (done && releases(order)) {
-      join(cell.released, me.clock);  // a read-modify-write goes on with the release sequence
+      join(cell.released, me.clock);  // a read-modify-write continues the release sequence
       ++me.clock[current];
     }
   }
@@ -562,7 +562,7 @@ void put_back() {
   touched_pages.clear();
 }
 
-// Runs one schedule. False: it failed.
+// Runs one schedule. Returns false if it failed.
 bool run_once() {
   put_back();
   ++schedule_number;
@@ -604,7 +604,7 @@ bool run_once() {
   }
   running = false;
   if (how == 1) {
-    // From here a failed check comes back as 2.
+    // From here on a failed check comes back here, as 2.
     if (_setjmp(main_place) == 0) {
       current = 0;
       tested->check(state);
@@ -615,7 +615,7 @@ bool run_once() {
   return false;
 }
 
-// The next schedule: the last choice that has an alternative takes it.
+// Goes to the next schedule: the last choice that has an alternative left takes it.
 bool next_schedule() {
   while (!choices.empty() && choices.back().taken + 1 == choices.back().count) choices.pop_back();
   if (choices.empty()) return false;
@@ -678,9 +678,10 @@ bool fork_here() {
     if (i == current) continue;
     threads[i].condition = Condition::kDone;
     on_cpu[threads[i].cpu] = -1;
-    // The kernel flushes every CPU's TLB before the child's memory is what it is
+    // The kernel flushes every CPU's TLB before the child's memory is final
     drain(threads[i]);
-    // Stores come to the child in their order, and a step is a single one: never half done.
+    // The child sees stores in their order. A step takes effect by one store, so the child never
+    // sees it half done.
     join(threads[current].clock, threads[i].stepped);
     make_fiber(i);
   }
@@ -729,7 +730,7 @@ static uint32_t load_in_step(const void* word, const void* pc) {
   return value;
 }
 
-// The same of a word of the page map.
+// The same for a word of the page map, relaxed.
 static uint64_t load_in_step_relaxed(const void* word, const void* pc) {
   const auto a = reinterpret_cast<uintptr_t>(word);
   if (!running) return *static_cast<const uint64_t*>(word);
@@ -739,7 +740,8 @@ static uint64_t load_in_step_relaxed(const void* word, const void* pc) {
   return value;
 }
 
-// Between two accesses of a restartable sequence. False: it must start again.
+// Called between two accesses of a restartable sequence. Returns false if the sequence must start
+// again.
 static bool goes_on(uint32_t begun, const void* pc) {
   if (!running) return true;
   point();
@@ -810,7 +812,7 @@ Step push_here(const void* word, const void* who, size_t list, void* object) {
   const uint64_t seen = load_in_step_relaxed(who, pc);
   if (static_cast<uint16_t>(free) != static_cast<uint16_t>(seen)) return Step::kElsewhere;
   if (!goes_on(begun, pc)) return Step::kInterrupted;
-  // Two words that one store writes.
+  // One store writes both words.
   const uintptr_t head = (seen >> 16) + list, count = head + sizeof(void*);
   plain_access(count, false, pc);
   const auto left = static_cast<int32_t>(*reinterpret_cast<const uint32_t*>(count)) - 1;
@@ -834,7 +836,8 @@ Step push_here(const void* word, const void* who, size_t list, void* object) {
   return Step::kDone;
 }
 
-// An interrupt on every CPU: what its thread did comes before, what it does comes after.
+// An interrupt on every CPU: what the CPU's thread did comes before it, what that thread does next
+// comes after it.
 void restart() {
   if (!running) return;
   point();
@@ -909,8 +912,8 @@ void sleep() {
   int others[kMostThreads];
   const int n = ready_others(others);
   Thread& me = threads[current];
-  // Once more, and nobody else has done anything: who waits by looking again and again lets the
-  // others go on.
+  // The thread sleeps once more, and no other thread has done anything. A thread that waits by
+  // looking again and again lets other threads go on.
   me.pauses += kPausesBeforeYield / 2;
   if (me.pauses > kPausesBeforeYield && n > 0) {
     me.condition = Condition::kPaused;
@@ -948,7 +951,7 @@ int main(int count, char** arguments) {
   return explore(count > 3);
 }
 
-// --- The __tsan_* interface. PC: where the operation stands.
+// --- The __tsan_* interface. PC: the address of the operation.
 
 #define PC __builtin_extract_return_addr(__builtin_return_address(0))
 

@@ -1,10 +1,10 @@
-// Explorer: runs a small concurrent program under every schedule with at most so many preemptions.
-// Called by: scenarios.cpp (what is run), platform.h (what the threads ask of the system). How it
+// Explorer: runs a small concurrent program under every schedule up to a number of preemptions.
+// Called by: scenarios.cpp (the programs), platform.h (what the threads ask of the system). How it
 // works: explorer.cpp.
 //
-// A scenario is a struct: its constructor sets up, thread(i) is what thread i does, check() looks
-// at the end. It lies in memory that is put back before every schedule, so it may hold nothing that
-// points elsewhere (no std::string, no vector).
+// A scenario is a struct. Its constructor sets up, thread(i) is what thread i does, and check()
+// looks at the result. The struct lies in memory that is put back before every schedule, so it may
+// hold nothing that points elsewhere (no std::string, no vector).
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,12 @@ inline constexpr int kMostThreads = 4;
 
 struct Bounds {
   int threads;
-  int preemptions;  // a thread is stopped although it could go on, at most so often
-  int signals = 0;  // S::handler(0) interrupts thread 0, at most so often
-  bool at_plain =
-      // Handlers also come, and threads are stopped, between plain accesses, not only before atomic
-      // ones
-      false;
+  int preemptions;  // how often at most a thread is stopped that could go on
+  int signals = 0;  // how often at most S::handler(0) interrupts thread 0
+  // Between plain accesses, not only before atomic ones, handlers also come and threads are stopped
+  bool at_plain = false;
   const char* cpus = "0123";  // thread i runs on the CPU with the number cpus[i]
-  int moves = 0;              // thread 0 is moved to the next CPU, at most so often
+  int moves = 0;              // how often at most thread 0 is moved to the next CPU
 };
 
 struct Scenario {
@@ -53,7 +51,7 @@ Scenario scenario(const char* name, const char* what, Bounds bounds) {
           [](void* s) { static_cast<S*>(s)->check(); }};
 }
 
-// scenarios.cpp.
+// Defined in scenarios.cpp.
 extern const Scenario kScenarios[];
 extern const size_t kScenarioCount;
 
@@ -61,14 +59,16 @@ extern const size_t kScenarioCount;
 // Fails this schedule.
 void check(bool good, const char* what);
 int current_thread();
-// Moves the thread. In a constructor or in check(): says where what follows runs.
+// Moves the thread to this CPU. In a constructor or in check(): says on which CPU the code that
+// follows runs.
 void run_on(int cpu);
-// Stands for fork: one branch goes on as before; in the other (true) all other threads are gone.
-// What they did without a release that the child acquires is a race with what the child does: it
-// may find it half done.
+// Stands for fork. In one branch everything goes on as before; in the other (true) all other
+// threads are gone. If they did something without a release that the child acquires, it races with
+// what the child does: the child may find it half done.
 bool fork_here();
-// In such a child, before it puts together what others may have left half done: from now on nothing
-// that they did is a race. Their stores are there in their order, up to any one of them.
+// Such a child calls it before it puts together what other threads may have left half done. From
+// then on nothing that they did is a race. The child finds their stores in their order, up to any
+// one of them.
 void take_memory_as_it_is();
 
 // --- For the platform.
@@ -76,18 +76,20 @@ inline constexpr size_t kArenaSize = size_t{24} << 20;
 extern std::byte arena[kArenaSize];  // put back before every schedule
 void touched(void* from, size_t bytes);
 void barrier();
-// Restartable sequences: they end by one store, and start again (kInterrupted) if their thread was
-// taken off its CPU, moved or interrupted by a signal before that, or if anybody called restart().
+// Restartable sequences. A sequence ends by one store. It starts again (kInterrupted) if its thread
+// was taken off its CPU, moved or interrupted by a signal before that, or if any thread called
+// restart().
 enum class Step { kDone, kElsewhere, kEmpty, kInterrupted, kLast };
 int cpu();
-// seen: its lower half is asked for; with `who` it is read there, after the word.
+// The word must hold the CPU's number above the lower 16 bits of `seen`. With `who`, `seen` is read
+// there, after the word.
 Step take_here(void* word, const void* who, uint64_t& seen, uint32_t mark, uint32_t& before);
 Step pop_here(const void* word, void** head, void*& object);
-// list: bytes into what the upper 48 bits of *who are the address of.
+// list: the distance in bytes from the address in the upper 48 bits of *who.
 Step push_here(const void* word, const void* who, size_t list, void* object);
 void restart();
-// A look by the kernel, with acquire order: also at what its thread has taken with it, so it is
-// never in a race.
+// A read by the kernel, with acquire order. A thread that is gone may have taken this memory with
+// it, so the read is never in a race.
 bool reads_as(const void* at, uint64_t value);
 void wait(const void* word, uint32_t value);
 void wake(const void* word, int count);

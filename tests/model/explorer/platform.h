@@ -12,12 +12,12 @@
 namespace explorer {
 
 struct Model {
-  static inline uint64_t clock = 0;  // milliseconds; moved on by who waits for the time to pass
+  static inline uint64_t clock = 0;  // milliseconds; a thread that waits for a time moves it on
 
   static lanemalloc::Bytes page_size() noexcept { return 4096; }
   static lanemalloc::Bytes address_limit() noexcept { return ~lanemalloc::Bytes{0}; }
   static bool charges_by_mapping() noexcept { return false; }
-  // A body of 8 MiB, and room for what is known of it.
+  // A body of 8 MiB, and room for its metadata.
   static lanemalloc::Ground ground(unsigned attempt) noexcept {
     if (attempt > 0) return {};
     return {reinterpret_cast<lanemalloc::Address>(arena), 12 << 20};
@@ -33,7 +33,7 @@ struct Model {
   static bool open(lanemalloc::Address, lanemalloc::Bytes) noexcept { return false; }
   static bool release(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
   static void prefer_huge(lanemalloc::Address, lanemalloc::Bytes) noexcept {}
-  // What the memory holds is not looked at.
+  // No scenario looks at what the memory holds.
   static bool empty(lanemalloc::Address, lanemalloc::Bytes) noexcept { return true; }
   static lanemalloc::Move move(lanemalloc::Address, lanemalloc::Address,
                                lanemalloc::Bytes) noexcept {
@@ -42,7 +42,7 @@ struct Model {
   static uint64_t block_signals() noexcept { return 0; }
   static void restore_signals(uint64_t) noexcept {}
   static uint64_t now_ms() noexcept { return clock; }
-  // Of a thread always the same, so that schedules can be repeated.
+  // Always the same for one thread, so that schedules can be repeated.
   static uint64_t now_ns() noexcept { return 1 + static_cast<uint64_t>(current_thread()); }
   static uint32_t cpus() noexcept { return 2; }
   static uint64_t waits() noexcept { return 0; }
@@ -75,7 +75,7 @@ struct Model {
                                                void* object) noexcept {
     return static_cast<lanemalloc::Restartable>(explorer::push_here(&word, &who, kAt, object));
   }
-  // Set by scenarios: what an architecture without such a store does is shipped too.
+  // Scenarios set it, since the core also ships what an architecture without such a store does.
   static inline bool pushes = true;
   static bool pushes_here() noexcept { return pushes; }
   static uint64_t interruptions() noexcept { return 0; }

@@ -15,11 +15,11 @@ using namespace lanemalloc;
 using explorer::check;
 using explorer::Model;
 
-// Plain memory: two threads that touch it must be in an order, or the explorer stops.
+// Plain memory. If two threads touch it in no order, the explorer stops.
 struct Plain {
   int value = 0;
   void work() { ++value; }
-  // One that the compiler leaves in.
+  // A read that the compiler does not remove.
   int read() { return *const_cast<volatile int*>(&value); }
 };
 
@@ -60,16 +60,16 @@ struct InboxScenario {
   }
 };
 
-// Batches of several objects, whose holders name the others: a giver fills one and then another,
-// the owner takes them in and writes to every object, as a lane does.
+// Batches of several objects, in which holders name the other objects. A giver fills one batch and
+// then another. The owner takes them in and writes to every object, as a lane does.
 struct BatchScenario {
   struct Small {  // an object of 32 bytes: it can name two
     Object object;
     Object* names[2];
   };
   static constexpr int kFirst = 7, kSecond = 2, kEach = kFirst + kSecond;
-  // A holder, a row of three, one of one; a holder, a row of one. Then a batch of two, of which the
-  // first is of the last row's slab.
+  // The first batch: a holder, a row of three, a row of one; a holder, a row of one. Then a batch
+  // of two, of which the first is of the last row's slab.
   static constexpr uint64_t kSlabs[kEach] = {1, 1, 1, 1, 2, 3, 3, 3, 1};
   Inbox<> inbox;
   Small objects[2 * kEach];
@@ -165,8 +165,8 @@ struct LockScenario {
   }
 };
 
-// Two have work and poke; the third is the scavenger, and perhaps asleep. Whoever comes last waits
-// until the work is done, and stops it; the other may poke after that.
+// Two threads have work and poke; the third is the scavenger, and perhaps asleep. The last poker
+// waits until the work is done, and stops the scavenger; the other one may poke after that.
 struct ScavengerScenario {
   static constexpr int kPokers = 2;
   Scavenger<Model> scavenger;
@@ -192,7 +192,7 @@ struct ScavengerScenario {
   void check() { explorer::check(work.load() == 0, "work is left and nobody will come"); }
 };
 
-// Runs, with threads that may not wait (signal handlers): their frees are deferred when the lock is
+// Runs, with threads that may not wait (signal handlers). Their frees are deferred if the lock is
 // held.
 struct RunsScenario {
   Region<Model> region;
@@ -216,7 +216,7 @@ struct RunsScenario {
   }
   void check() {
     Visit visit(this, true);
-    const BlockIndex more = runs.allocate(1, 1, visit).at;  // takes the deferred ones back
+    const BlockIndex more = runs.allocate(1, 1, visit).at;  // takes the deferred runs in
     runs.check_invariants();
     explorer::check(more != mine[0], "a block comes twice");
     runs.free(more, 1, visit);
@@ -227,13 +227,13 @@ struct RunsScenario {
   }
 };
 
-// The same, and they need memory again at once.
+// The same, but the threads need memory again at once.
 struct RunsAgainScenario : RunsScenario {
   void thread(int i) {
     Visit visit(&mine[i], i == 0);
     runs.free(mine[i], 1, visit);
     mine[i] = runs.allocate(1, 1, visit).at;
-    // All the rest is in the hands of the one who may wait
+    // All other memory is in the hands of the thread that may wait
     is_free[i] = mine[i] == Runs<Model>::kNone;
     explorer::check(i != 0 || !is_free[i], "no memory for the one who may wait");
   }
@@ -245,8 +245,8 @@ struct RunsAgainScenario : RunsScenario {
   }
 };
 
-// A library's lock, which its fork handler takes between the two ends of the allocator's, and which
-// a thread holds that frees and allocates.
+// A library's lock. The library's fork handler takes it after the allocator has closed its own
+// locks and before it opens them. Another thread that frees and allocates may hold it then.
 struct ForkLockScenario {
   Region<Model> region;
   Runs<Model> runs{region};
@@ -289,7 +289,7 @@ struct ForkLockScenario {
   }
 };
 
-// Two sleep in a lock when forks close it.
+// Threads sleep in a lock when a fork closes it.
 struct ForkSleepScenario {
   Lock<Model> lock{Rank::kRuns};
   Lock<Model> foreign{Rank::kPool};
@@ -317,14 +317,14 @@ struct ForkSleepScenario {
   }
 };
 
-// What the child of a fork finds, while another thread allocates and frees. kInsists: that one
-// takes what the fork has closed.
+// What the child of a fork finds, while another thread allocates and frees. kInsists: that thread
+// takes the lock that the fork has closed.
 template <bool kInsists>
 struct ForkRunsScenario : ForkLockScenario {
   bool in_child = false;
   ForkRunsScenario() {
     Visit visit(this, true);
-    // So that there is a run to be cut, and nobody grows
+    // So that there is a run to cut, and no thread grows
     runs.free(runs.allocate(8, 1, visit).at, 8, visit);
   }
   void thread(int i) {
@@ -342,7 +342,8 @@ struct ForkRunsScenario : ForkLockScenario {
       runs.salvage(false);
     }
     runs.check_invariants();
-    // In use are those blocks that the threads have, and perhaps one that the other had in hand.
+    // In use are the blocks that the threads have, and perhaps one that the other thread had in
+    // hand.
     const RunStatistics s = runs.statistics();
     explorer::check(
         bytes_of(region.frontier()) - s.dirty - s.clean <= bytes_of(explorer::kMostThreads + 1),
@@ -356,18 +357,18 @@ struct ForkRunsScenario : ForkLockScenario {
   }
 };
 
-// A handler tears the first thread off, by a long jump, which then ends: what it was changing is
-// made anew, while another, who does not wait for it, goes on.
+// A handler tears the first thread off by a long jump, and that thread then ends. At its end it
+// makes anew what it was changing, while another thread goes on without waiting for it.
 struct TornRunsScenario : ForkLockScenario {
   jmp_buf out;
   bool may_be_torn = false;
   bool is_torn = false;
   BlockIndex& its = mine[2];
-  BlockIndex& others = mine[3];  // behind it
-  BlockIndex longer;             // the other's too
+  BlockIndex& others = mine[3];  // lies behind it
+  BlockIndex longer;             // also the other thread's
   TornRunsScenario() : longer(runs.allocate_fresh(3)) {
     Visit visit(this, true);
-    // So that there is a run to be cut, and nobody grows
+    // So that there is a run to cut, and no thread grows
     runs.free(runs.allocate(8, 1, visit).at, 8, visit);
   }
   void handler(int) {
@@ -400,22 +401,22 @@ struct TornRunsScenario : ForkLockScenario {
     explorer::check(!runs.lock().is_held(), "the lock stays held");
     explorer::check(runs.is_whole(), "somebody takes for good");
     Visit visit(this, true);
-    runs.free(runs.allocate(1, 1, visit).at, 1, visit);  // takes in what waits
+    runs.free(runs.allocate(1, 1, visit).at, 1, visit);  // takes in the deferred runs
     runs.check_invariants();
     explorer::check(others != longer && (is_torn || its != others), "a block comes twice");
     if (!is_torn) runs.free(its, 2, visit);
     for (BlockIndex at : {mine[0], mine[1], others, longer}) runs.free(at, 1, visit);
     runs.check_invariants();
-    // What the thread was giving back, or was to have, and what it had just taken of the other's
-    // that waited.
+    // At most this is lost: what the thread was giving back or was to get, and the other thread's
+    // deferred runs that it had just taken.
     const RunStatistics s = runs.statistics();
     explorer::check(s.claimed - s.dirty - s.clean <= bytes_of(is_torn ? 2 + 3 : 0),
                     "blocks are lost");
   }
 };
 
-// Two need memory at once, and there is just enough for one of them to grow by a step: that does
-// for both. kHandler: one of them may not wait, and gets memory or not.
+// Two threads need memory at once, and there is just enough for one of them to grow by a step. That
+// step is enough for both. kHandler: one of them may not wait, so it may get no memory.
 template <bool kHandler>
 struct GrowthScenario {
   Region<Model> region;
@@ -436,8 +437,8 @@ struct GrowthScenario {
     explorer::check(got[0] != got[1], "a block comes twice");
     const bool both = got[1] != Runs<Model>::kNone;
     explorer::check(both || kHandler, "no memory for one, and too much for the other");
-    // Of a step that both live on, or of half a step, where the other had taken a block of the
-    // whole one before.
+    // What is left of a step that both live on; or of half a step, if the other thread had taken a
+    // block of the whole step before.
     const Bytes left = runs.statistics().clean;
     explorer::check(left == bytes_of(kStep - 2) || left == bytes_of(kStep / 2 - 1) || kHandler,
                     "what was left over is not there");
@@ -449,12 +450,12 @@ struct GrowthScenario {
 
  private:
   static constexpr BlockCount kAll = (8 << 20) >> kBlockShift;  // as Model's ground allows
-  // Less than the first one asked for
+  // Less than the first step that a thread asks for
   static constexpr BlockCount kStep = kHugePage / 4 >> kBlockShift;
 };
 
-// Two need memory at once, and there is much: one step does for both. Who has found the other
-// growing takes a block of its own.
+// Two threads need memory at once, and there is plenty: one step is enough for both. A thread that
+// has found the other one growing takes a block of its own.
 struct GrowthOnceScenario {
   Region<Model> region;
   Runs<Model> runs{region};
@@ -487,7 +488,7 @@ struct Threads {
     settings.shared_lanes = shared_lanes;
     return settings;
   }
-  // Of the threads with a lane, thread i is set up on the CPU number cpus[i].
+  // Thread i, if it gets a lane here, is set up on the CPU with the number cpus[i].
   explicit Threads(int with_lane, const Settings& settings = {}, const char* cpus = "0000") {
     if (!engine.start(settings,
                       [](Verdict, const void*) { check(false, "an object was reported as bad"); }))
@@ -506,7 +507,7 @@ struct Threads {
   Lane<Model>& lane(int i) {
     return *static_cast<Lane<Model>*>(slots[i].load(std::memory_order_relaxed));
   }
-  // Writes to it: an object belongs to one thread at a time.
+  // Writes to the object, since it belongs to one thread at a time.
   void* allocate(int i) {
     void* p = engine.allocate(16, slots[i]);
     check(p != nullptr, "no memory");
@@ -516,13 +517,13 @@ struct Threads {
   void free(void* p, int i) {
     check(engine.free(p, slots[i]) == Verdict::kGood, "a good pointer is refused");
   }
-  // An object that nobody else has meanwhile.
+  // Uses an object that no other thread has meanwhile.
   void use(int i) {
     void* p = allocate(i);
     explorer::check(*static_cast<int*>(p) == i, "an object was given away twice");
     free(p, i);
   }
-  // Takes somebody's lane away and cleans it, as trim and the scavenger do.
+  // Revokes a lane and cleans it, as trim and the scavenger do.
   void revoke(Lane<Model>& lane, int i) {
     Visit visit(&slots[i], true);
     engine.world().with_idle_lane(lane, visit, [&](Lane<Model>& held) { held.clean(visit); });
@@ -534,7 +535,7 @@ struct Threads {
   }
 };
 
-// The owner hits; another takes the lane away. They never meet inside.
+// The owner hits, and another thread revokes the lane. They never meet inside.
 struct EntryScenario : Threads {
   Lane<Model>* target;
   EntryScenario() : Threads(1), target(&lane(0)) {}
@@ -546,7 +547,7 @@ struct EntryScenario : Threads {
   void check() { check_all(); }
 };
 
-// The owner frees a hit first, and misses.
+// The owner first frees by a hit, and then misses.
 struct MissScenario : Threads {
   Lane<Model>* target;
   MissScenario() : Threads(1), target(&lane(0)) {}
@@ -559,8 +560,8 @@ struct MissScenario : Threads {
   void check() { check_all(); }
 };
 
-// A handler that allocates and frees interrupts a thread anywhere: in hits, in misses, and when it
-// ends.
+// A handler that allocates and frees interrupts a thread anywhere: in hits, in misses, and when the
+// thread ends.
 struct HandlerScenario : Threads {
   void* kept = nullptr;  // by the handler
   HandlerScenario() : Threads(1) {}
@@ -583,7 +584,7 @@ struct HandlerScenario : Threads {
   void check() { check_all(); }
 };
 
-// The same, while another thread takes the lane away.
+// The same, while another thread revokes the lane.
 struct HandlerAndRevokerScenario : HandlerScenario {
   Lane<Model>* target = &lane(0);
   void thread(int i) {
@@ -593,8 +594,9 @@ struct HandlerAndRevokerScenario : HandlerScenario {
   }
 };
 
-// A thread ends and gives its lane back; another, new, takes one; a third takes lanes away. The
-// first thread's slot is its own memory, gone afterwards: only the kernel may look there.
+// A thread ends and gives its lane back; a new thread takes a lane; a third thread revokes lanes.
+// The first thread's slot lies in its own memory, which is gone afterwards, so only the kernel may
+// look there.
 struct ExitScenario : Threads {
   Lane<Model>* target;
   ExitScenario() : Threads(1), target(&lane(0)) {}
@@ -615,7 +617,7 @@ struct ExitScenario : Threads {
   }
 };
 
-// A thread ends without a word, and its memory goes with it, while another takes its lane away.
+// A thread ends without notice, and its memory goes with it, while another thread revokes its lane.
 struct SilentExitScenario : Threads {
   Lane<Model>* target;
   SilentExitScenario() : Threads(1), target(&lane(0)) {}
@@ -627,8 +629,8 @@ struct SilentExitScenario : Threads {
   void check() { engine.check_invariants(); }
 };
 
-// One thread frees what another has allocated, and ends, so that its batch is sent; the owner
-// empties its inbox.
+// One thread frees what another one has allocated, and ends, so that its batch is sent. The owner
+// drains its inbox.
 struct RemoteScenario : Threads {
   RemoteScenario() : Threads(2) {}
   void thread(int i) {
@@ -648,7 +650,7 @@ struct RemoteScenario : Threads {
   void check() { check_all(); }
 };
 
-// The same with as many objects as two holders name, and one more.
+// The same with one object more than two holders can name.
 template <Bytes kSize, Bytes kOtherSize>
 struct RemoteBatchScenario : Threads {
   static constexpr int kObjects = 8;
@@ -680,7 +682,8 @@ struct RemoteBatchScenario : Threads {
   }
 };
 
-// A thread frees a chain, of its own objects and of another's, whose owner takes in what has come.
+// A thread frees a chain of its own objects and another thread's. That other thread takes in what
+// has come.
 struct ChainScenario : Threads {
   static constexpr size_t kObjects = 7;
   Object* first = nullptr;
@@ -715,7 +718,7 @@ struct ChainScenario : Threads {
   }
 };
 
-// A process forks while another thread works, and a third takes that one's lane away: the child
+// A process forks while another thread works and a third thread revokes that one's lane. The child
 // goes on with what is whole.
 struct ForkScenario : Threads {
   bool in_child = false;
@@ -753,8 +756,8 @@ struct ForkScenario : Threads {
 // --- Lanes that are entered by the CPU.
 
 struct ByCpu : Threads {
-  Lane<Model>* target;  // of CPU 0
-  // pushes: frees are steps; else their threads enter.
+  Lane<Model>* target;  // CPU 0's lane
+  // pushes: frees are steps; otherwise a thread that frees enters the lane.
   explicit ByCpu(int with_lane, const char* cpus = "0000", bool pushes = true)
       : Threads((Model::pushes = pushes, with_lane), by(Entry::kPerCpu), cpus), target(&lane(0)) {
     if (target->how != Entry::kPerCpu) __builtin_trap();
@@ -783,7 +786,7 @@ struct CpuHitScenario : ByCpu {
   void thread(int i) { use(i); }
 };
 
-// The last one takes the lane of the others' CPU away.
+// The last thread revokes the lane of the other threads' CPU.
 template <int kUsers>
 struct CpuRevokeScenario : ByCpu {
   CpuRevokeScenario() : ByCpu(kUsers, kUsers == 1 ? "0" : "00") {}
@@ -793,14 +796,14 @@ struct CpuRevokeScenario : ByCpu {
   }
 };
 
-// A hit of free: the object's slab may leave the lane until the thread is inside.
+// A free that hits: the object's slab may leave the lane as long as the thread is not inside.
 template <bool kPushes>
 struct CpuFreeScenario : ByCpu {
   CpuFreeScenario() : ByCpu(1, "0000", kPushes) {}
   void thread(int i) {
     if (i == 0) return free(object[0], 0);
     revoke(*target, i);
-    revoke(*target, i);  // the first may have lost
+    revoke(*target, i);  // the first one may have failed
   }
 };
 
@@ -812,11 +815,11 @@ struct CpuMissScenario : ByCpu {
       return free(object[0], 0);
     }
     revoke(*target, i);
-    revoke(*target, i);  // the first may have lost
+    revoke(*target, i);  // the first one may have failed
   }
 };
 
-// The same where the slab may be another CPU's by then.
+// The same, but the slab may be another CPU's by then.
 struct CpuLeftScenario : ByCpu {
   CpuLeftScenario() : ByCpu(1) {
     // CPU 1 has a lane; it has no slab of the class.
@@ -830,7 +833,8 @@ struct CpuLeftScenario : ByCpu {
   }
 };
 
-// Two threads of one CPU miss, so that one works in the second lane, and free objects of the first.
+// Two threads of one CPU miss, so that one of them works in the second lane. They free objects of
+// the first lane.
 struct CpuSecondScenario : ByCpu {
   CpuSecondScenario() : ByCpu(2) {}
   void thread(int i) {
@@ -848,7 +852,8 @@ struct CpuSecondScenario : ByCpu {
   }
 };
 
-// Thread 0 works in the second lane and frees objects of the first, while another takes that away.
+// Thread 0 works in the second lane and frees objects of the first lane, while another thread
+// revokes the first lane.
 struct CpuOffScenario : ByCpu {
   void* second;
   CpuOffScenario() : ByCpu(1) {
@@ -862,12 +867,12 @@ struct CpuOffScenario : ByCpu {
   void thread(int i) {
     if (i == 0) return free(object[0], 0);
     revoke(*target, i);
-    revoke(*target, i);  // the first may have lost
+    revoke(*target, i);  // the first one may have failed
   }
 };
 
-// Thread 0 is moved to another CPU at any point, also inside the lane; another thread uses the lane
-// that it came from.
+// Thread 0 is moved to another CPU at any point, also inside the lane. Another thread uses the lane
+// that thread 0 came from.
 template <bool kPushes>
 struct CpuMoveScenario : ByCpu {
   CpuMoveScenario() : ByCpu(2, "0000", kPushes) {}
@@ -906,8 +911,8 @@ struct CpuHandlerScenario : ByCpu {
   }
 };
 
-// A process forks while another thread works on another CPU, and a third takes that CPU's lane
-// away.
+// A process forks while another thread works on another CPU and a third thread revokes that CPU's
+// lane.
 template <bool kPushes>
 struct CpuForkScenario : ByCpu {
   bool in_child = false;
@@ -924,7 +929,7 @@ struct CpuForkScenario : ByCpu {
     if (!in_child) return engine.after_fork_in_parent();
     engine.after_fork_in_child(slots[1]);
     void* p = allocate(1);
-    explorer::run_on(0);  // whose lane may have been taken
+    explorer::run_on(0);  // its lane may have been taken
     void* q = allocate(3);
     explorer::check(p != q && p != kept && q != kept, "an object was given away twice");
     explorer::check(*static_cast<int*>(kept) == 1234, "an object of the parent's is overwritten");
@@ -937,12 +942,12 @@ struct CpuForkScenario : ByCpu {
   }
 };
 
-// One CPU's threads free what another's have allocated; both lanes are cleaned, which sends and
-// receives.
+// The threads of one CPU free what those of another have allocated. Both lanes are cleaned, which
+// sends batches and takes them in.
 struct CpuRemoteScenario : ByCpu {
   Lane<Model>* other = &lane(1);
   CpuRemoteScenario() : ByCpu(2, "01") {
-    // A batch that is there.
+    // So that a batch is there.
     explorer::run_on(0);
     void* p = engine.allocate(16, slots[0]);
     explorer::run_on(1);
@@ -958,8 +963,8 @@ struct CpuRemoteScenario : ByCpu {
   }
 };
 
-// A free of another CPU's object, into a batch that is there; the lane that it works in is taken
-// away.
+// A free of another CPU's object goes into a batch that is there. Another thread revokes the lane
+// that the free works in.
 struct CpuSendScenario : CpuRemoteScenario {
   void thread(int i) {
     if (i == 1) return free(object[0], 1);
@@ -967,7 +972,7 @@ struct CpuSendScenario : CpuRemoteScenario {
   }
 };
 
-// The entry changes, there and back, while threads have objects of lanes of the old one.
+// The entry changes and changes back, while threads have objects of the old entry's lanes.
 struct SwitchScenario : Threads {
   SwitchScenario() : Threads(2, {}, "01") {}
   void thread(int i) {
@@ -977,7 +982,7 @@ struct SwitchScenario : Threads {
       engine.choose_entry(by(Entry::kOwned));
       return;
     }
-    object[2] = engine.allocate(48, slots[0]);  // a miss: follows
+    object[2] = engine.allocate(48, slots[0]);  // a miss: follows the change
     free(object[0], 0);
   }
   void check() {
@@ -988,14 +993,14 @@ struct SwitchScenario : Threads {
   }
 };
 
-// The same in a handler, and between the two steps of entering too: the thread goes on with the
-// gate of the lane that it had. Another thread adopts a lane meanwhile.
+// The same in a handler, which may also come between the two steps of entering. The thread then
+// goes on with the gate of the lane that it had. Another thread adopts a lane meanwhile.
 struct SwitchInHandlerScenario : Threads {
   SwitchInHandlerScenario() : Threads(1, {}, "01") {}
   void thread(int i) { use(i); }
   void handler(int) {
     engine.choose_entry(by(Entry::kPerCpu));
-    void* p = engine.allocate(48, slots[0]);  // a miss: follows, where the thread is not inside
+    void* p = engine.allocate(48, slots[0]);  // a miss: follows if the thread is not inside
     engine.free(p, slots[0]);
     engine.choose_entry(by(Entry::kOwned));
   }
@@ -1006,8 +1011,8 @@ struct SwitchInHandlerScenario : Threads {
   }
 };
 
-// A handler gives the thread its first lane, between the two steps of entering too: it is the
-// thread's afterwards.
+// A handler gives the thread its first lane, perhaps between the two steps of entering. Afterwards
+// the lane is the thread's.
 struct FirstLaneScenario : Threads {
   void* large;
   void* kept = nullptr;  // by the handler
@@ -1051,8 +1056,8 @@ struct SharedHandlerScenario : SharedScenario<1, 2> {
 
 // --- Between lanes.
 
-// A slab lies in the depot: one takes it, another frees an object of it, a third gives what it can
-// give back to the system.
+// A slab lies in the depot. One thread takes it, another frees an object of it, and a third gives
+// back to the system what it can.
 struct DepotScenario : Threads {
   Lane<Model>* target = &lane(0);
   DepotScenario() : Threads(3) {
@@ -1075,13 +1080,13 @@ struct DepotScenario : Threads {
 
 // --- Safepoints.
 
-// Where the system has no barrier, readers have fences.
+// If the system has no barrier, readers use fences.
 struct NoBarrier : Model {
   static bool barrier() noexcept { return false; }
 };
 
-// The first thread replaces an object and writes to the old one as soon as that may be freed: two
-// threads that touch it then are in no order. The others read.
+// The first thread replaces an object, and writes to the old one as soon as that may be freed. If
+// that is too early, its write and a reader's read are in no order. The other threads read.
 template <class P, bool kOnline>
 struct EpochsScenario {
   Epochs<P> epochs;
@@ -1128,7 +1133,8 @@ struct EpochsScenario {
   }
 };
 
-// Two look, of whom one has unlinked something: what that one has found safe the other may free.
+// Two threads look, and one of them has unlinked something. What that thread has found safe, the
+// other one may free.
 struct EpochsFoundScenario {
   Epochs<Model> epochs;
   lane_reader reader;
@@ -1159,8 +1165,8 @@ struct EpochsFoundScenario {
   void check() {}
 };
 
-// Threads 1 and 2 defer what they take out of a cell, by hits, the last in its place; thread 0
-// reads, and polls where that is asked for.
+// The other threads take an object out of a cell, put a new one in its place, and defer the old one
+// by a hit. Thread 0 reads, and polls if kPoll says so.
 template <bool kPoll>
 struct DeferScenario : Threads {
   struct Node {
@@ -1176,7 +1182,7 @@ struct DeferScenario : Threads {
   }
   DeferScenario() : Threads(2, with_room_for_two()) {
     engine.add_reader(reader, "", slots[0]);
-    // Its ring is there, and its gate open.
+    // So that thread 1's ring is there, and its gate is open.
     engine.defer(object[1], slots[1]);
     engine.free_at_stop(slots[1]);
     cell.store(make(1), std::memory_order_relaxed);
@@ -1217,7 +1223,7 @@ struct DeferScenario : Threads {
   }
 };
 
-// Two make the calls of one lane: one at a time, each call once.
+// Two threads make the deferred calls of one lane: one at a time, and each call once.
 struct CallsScenario : Threads {
   Plain guarded;
   static Settings in_batches_of_one() {
@@ -1240,7 +1246,7 @@ struct CallsScenario : Threads {
 
 // --- Pools.
 
-// Threads 0 .. kWithLane - 1 have lanes; the pool's objects were made by the first.
+// Threads 0 .. with_lane - 1 have lanes; the first one made the pool's objects.
 struct Pools : Threads {
   Pool<Model> pool;
   void* held[explorer::kMostThreads]{};
@@ -1256,7 +1262,7 @@ struct Pools : Threads {
   void start(uint64_t limit) {
     if (!pool.start(limit, 0, slots[0])) __builtin_trap();
   }
-  // Writes to it: an object belongs to one thread at a time.
+  // Writes to the object, since it belongs to one thread at a time.
   void* take(int i, uint32_t flags = 0) {
     void* p = pool.allocate(flags, slots[i]);
     if (p != nullptr) ++*static_cast<int*>(p);
@@ -1279,7 +1285,7 @@ struct Pools : Threads {
   }
 };
 
-// The owner of a bin hits; another takes its lane away.
+// The owner of a bin hits, and another thread revokes its lane.
 struct PoolHitScenario : Pools {
   Lane<Model>* target;
   PoolHitScenario() : Pools(1, 0), target(&lane(0)) {
@@ -1294,7 +1300,7 @@ struct PoolHitScenario : Pools {
   void check() { check_pool(0); }
 };
 
-// Threads of one CPU hit its lane's bin; one more takes the lane away.
+// Threads of one CPU hit the bin of its lane, and one more thread revokes the lane.
 template <int kUsers>
 struct PoolCpuScenario : Pools {
   Lane<Model>* target;
@@ -1311,8 +1317,8 @@ struct PoolCpuScenario : Pools {
   void check() { check_pool(0); }
 };
 
-// Two objects of a slab that the bin does not take objects from any more are freed: by its owner,
-// or by the CPU; another takes the lane away, and the slab with it, which has a free object then.
+// The bin has left a slab, and two objects of that slab are freed: by its owner, or by the CPU.
+// Another thread revokes the lane, and takes the slab with it, which has a free object then.
 template <bool kByCpu>
 struct PoolSlabScenario : Pools {
   static constexpr Bytes kBytes = 16384;
@@ -1342,7 +1348,7 @@ struct PoolSlabScenario : Pools {
   }
 };
 
-// One object: thread 0 frees it, the others wait for it and free it in turn.
+// There is one object. Thread 0 frees it; the other threads wait for it and free it in turn.
 template <int kWaiters>
 struct PoolWaitScenario : Pools {
   PoolWaitScenario() : Pools(1 + kWaiters, 1) { held[0] = take(0); }
@@ -1357,7 +1363,7 @@ struct PoolWaitScenario : Pools {
   }
 };
 
-// The same, freed by a thread whose lane has no bin of the pool yet.
+// The same, but a thread frees it whose lane has no bin of the pool yet.
 struct PoolSendScenario : Pools {
   PoolSendScenario() : Pools(3, 1) { held[2] = take(2); }
   void thread(int i) {
@@ -1367,7 +1373,7 @@ struct PoolSendScenario : Pools {
   void check() { check_pool(1); }
 };
 
-// Room for two comes at once; two wait.
+// Two threads wait, and room for two objects comes at once.
 struct PoolRoomScenario : Pools {
   PoolRoomScenario() : Pools(3, 1) { held[0] = take(0); }
   void thread(int i) {
@@ -1377,8 +1383,8 @@ struct PoolRoomScenario : Pools {
   void check() { check_pool(3); }
 };
 
-// The one object is on its way to lane 0 when the thread that has freed it ends, and its batch is
-// sent.
+// The one object is on its way to lane 0 when the thread that has freed it ends, so that its batch
+// is sent.
 template <bool kWait>
 struct PoolExitScenario : Pools {
   PoolExitScenario() : Pools(3, 1) {
@@ -1394,8 +1400,8 @@ struct PoolExitScenario : Pools {
   void check() { check_pool(1); }
 };
 
-// Two objects come back at once, one of them by a handler, anywhere in what its thread does; two
-// wait.
+// Two threads wait, and two objects come back at once. kHandler: a handler frees one of them,
+// anywhere in what its thread does.
 template <bool kHandler>
 struct PoolTwoScenario : Pools {
   void* spare = nullptr;  // the handler's

@@ -1,7 +1,7 @@
 // Relacy behind the Atomics policy and behind the name std::atomic: model::atomic<T> has
 // std::atomic's functions, and Relacy decides which value a load sees and which thread goes on.
-// Called by: the tests here, and the copy of some headers in which run.py writes model::atomic for
-// std::atomic.
+// Called by: the tests here, and the copy of some headers in which run.py writes model::atomic in
+// place of std::atomic.
 #pragma once
 
 #include <array>
@@ -125,7 +125,7 @@ class atomic {
   rl::atomic<Raw> impl_;
 };
 
-// The core's other ways to write a relaxed load, and one with its store.
+// The core's other ways to write a relaxed load, and a relaxed load together with its store.
 template <class T>
 T hit_load(const atomic<T>& word) {
   return word.load(std::memory_order_relaxed);
@@ -136,9 +136,9 @@ void move_on(atomic<T*>& pointer) {
   pointer.store(pointer.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-// A compiler's fence on one side and a membarrier on the other are a pair of fences of which one is
-// free and the other full (P1202's asymmetric fences); to each other they behave like two full
-// fences, and so they are modelled.
+// A compiler's fence on one side and a membarrier on the other are a pair of fences: one is free,
+// the other is full (P1202's asymmetric fences). To each other they behave like two full fences,
+// and that is how they are modelled.
 inline void full_fence() { rl::atomic_thread_fence(rl::mo_seq_cst, $); }
 
 // The Atomics policy of the core.
@@ -147,7 +147,8 @@ struct Relacy {
   using atomic = model::atomic<T>;
 };
 
-// A plain variable whose unordered use by two threads is an error; it counts what was done to it.
+// A plain variable. If two threads use it in no order, that is an error. It counts what was done to
+// it.
 class Contents {
  public:
   Contents() { value_($) = 0; }
@@ -158,8 +159,8 @@ class Contents {
   rl::var<int> value_;
 };
 
-// Relacy puts its own allocator behind new and delete, which a stringstream does not survive: this
-// text has a fixed place.
+// Relacy puts its own allocator behind new and delete, and a stringstream does not survive that. So
+// this text has a fixed place.
 class Text : public std::streambuf {
  public:
   Text() { setp(text_, text_ + sizeof text_ - 1); }
@@ -172,8 +173,9 @@ class Text : public std::streambuf {
   char text_[1 << 16];
 };
 
-// Runs one test over all schedules with at most `bound` preemptions, or over `random` ones. Exit
-// status: 0 good, 1 bad. One line for run.py: how many schedules were tried.
+// Runs one test over all schedules with at most `bound` preemptions, or over `random` random ones.
+// Returns the exit status: 0 good, 1 bad. Prints one line for run.py: how many schedules were
+// tried.
 template <class Test>
 int run(unsigned bound, unsigned random = 0) {
   static Text text;

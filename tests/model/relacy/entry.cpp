@@ -37,12 +37,12 @@ struct Platform {
   }
 };
 
-// One way for an owner to make sure that the lane is not being revoked.
+// The ways in which an owner makes sure that the lane is not being revoked.
 enum class Look { kAllocate, kFree, kDefer, kKind, kMiss };
 
-// An owner that goes in and out, and one who takes the lane away meanwhile: what is in the lane is
-// plain memory, so Relacy stops when they are inside together, or when one does not see what the
-// other has done.
+// An owner goes in and out, while another thread revokes the lane. What is in the lane is plain
+// memory. So Relacy stops if both are inside together, or if one does not see what the other has
+// done.
 template <Look kLook>
 struct EntryTest : rl::test_suite<EntryTest<kLook>, 2> {
   static constexpr uint16_t kId = 7;
@@ -82,8 +82,8 @@ struct EntryTest : rl::test_suite<EntryTest<kLook>, 2> {
   }
 };
 
-// The owner's thread ends, and gives its lane back, while another takes the lane away: who has the
-// lane and finds an owner there finds the owner's thread too.
+// The owner's thread ends and gives its lane back, while another thread revokes the lane. If the
+// revoker has the lane and finds an owner there, the owner's thread is still there too.
 struct DisownTest : rl::test_suite<DisownTest, 2> {
   World<Platform> world;
   Slot slot{nullptr};

@@ -6,7 +6,7 @@
 
 namespace model {
 
-// The system has a barrier, and a compiler's fence is one half of it.
+// has_barrier: the system has a barrier. is_half: a compiler's fence is one half of it.
 inline bool has_barrier, is_half;
 inline void compiler_fence() {
   if (is_half) full_fence();
@@ -41,10 +41,10 @@ struct Platform {
   static void say(const char*, Bytes) {}
 };
 
-// One thread takes an object out, relaxed, and frees it if another's look, or its own, allows; the
-// reader, in a section or online, uses what it finds, relaxed as well. All that puts them in order
-// are the epochs.
-// kQuiescent: online from the first on, so that no fence is needed, and none is there.
+// One thread takes an object out by a relaxed store, and frees it if its own look, or another
+// thread's, allows that. The reader, in a section or online, finds an object by a relaxed load and
+// uses it. Only the epochs put them in order.
+// kQuiescent: the reader is online from the start, so no fence is needed, and none is there.
 enum class How { kSections, kOnline, kQuiescent, kFound };
 
 template <How kHow, bool kBarrier>

@@ -19,8 +19,8 @@ using lanemalloc::IdStack;
 using lanemalloc::Inbox;
 using model::Relacy;
 
-// Two givers, one of them twice, and the owner, who takes twice and once more at the end. Every
-// batch comes out exactly once, and what its giver wrote before it gave is seen by the owner.
+// There are two givers, one of which gives twice. The owner takes twice, and once more at the end.
+// Every batch comes out exactly once, and the owner sees what its giver wrote before it gave.
 struct InboxTest : rl::test_suite<InboxTest, 3> {
   struct Batch : lanemalloc::BasicObject<Relacy> {
     model::Contents links;  // stands for the plain links of the batch's objects
@@ -53,9 +53,9 @@ struct InboxTest : rl::test_suite<InboxTest, 3> {
   }
 };
 
-// A pop that is interrupted between its two looks while the other thread pops, pops and pushes
-// (ABA). A number belongs to one thread at a time, none is lost, and its next holder sees what the
-// last one did.
+// A pop is interrupted between its two looks while the other thread pops, pops and pushes (ABA). A
+// number belongs to one thread at a time, no number is lost, and its next holder sees what the last
+// one did.
 struct StackTest : rl::test_suite<StackTest, 2> {
   static constexpr uint32_t kMembers = 3;
   IdStack<Relacy> stack;
@@ -98,7 +98,7 @@ struct StackTest : rl::test_suite<StackTest, 2> {
   }
 };
 
-// The list that everybody writes first: the same without a tag.
+// The stack as a programmer writes it at first: the same without a tag.
 struct NaiveStack {
   model::atomic<uint32_t> head_{0};
   template <class LinkOf>
@@ -119,9 +119,9 @@ struct NaiveStack {
   }
 };
 
-// T1 reads the head C1 and its next C2, and stops; T2 pops C1, pops C2 and pushes C1; T1's
-// compare-exchange: if it succeeds, the list's head is C2, which is in use. Source:
-// MoarVM's fixed-size allocator (docs/seeds.md).
+// T1 reads the head C1 and its next C2, and stops. T2 pops C1, pops C2 and pushes C1. If T1's
+// compare-exchange succeeds then, the list's head is C2, which is in use. Source: MoarVM's
+// fixed-size allocator (docs/seeds.md).
 template <class Stack>
 struct AbaTest : rl::test_suite<AbaTest<Stack>, 2> {
   static constexpr uint32_t kMembers = 3;

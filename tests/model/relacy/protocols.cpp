@@ -19,7 +19,7 @@ using namespace lanemalloc;
 struct Platform {
   static bool single_threaded() { return false; }
   static void pause() { rl::yield(1, $); }
-  // A lock's word is one of 64 bits, and waiters look at the lower half.
+  // A lock's word has 64 bits, and waiters look at its lower half.
   template <class T>
   static void wait(model::atomic<T>&, uint32_t, uint64_t = kForever) {
     rl::yield(1, $);
@@ -49,14 +49,15 @@ struct LockTest : rl::test_suite<LockTest, 3> {
 struct LaneLockTest;
 LaneLockTest* lane_lock_test;
 
-// With a futex that sleeps until it is woken: where a wake-up is lost, Relacy finds a thread that
-// waits for good.
+// Here a waiter sleeps on its futex until it is woken. If a wake-up is lost, Relacy finds a thread
+// that waits for good.
 struct Sleepers : Platform {
   static void wait(model::atomic<uint64_t>& word, uint32_t value, uint64_t);
   static void wake(model::atomic<uint64_t>& word, int count);
 };
 
-// A lane's lock: given back by a plain store and a look at who sleeps.
+// A lane's lock. A thread gives it back by a plain store and then looks whether another thread
+// sleeps.
 struct LaneLockTest : rl::test_suite<LaneLockTest, 3> {
   Lock<Sleepers> lock{Rank::kLane};
   model::Contents guarded;
@@ -90,7 +91,7 @@ void Sleepers::wake(model::atomic<uint64_t>&, int) {
 struct ScavengerTest;
 ScavengerTest* scavenger_test;
 
-// With a clock, and a futex that the scavenger sleeps on until it is woken.
+// Here there is a clock, and a futex on which the scavenger sleeps until it is woken.
 struct ScavengerPlatform : Platform {
   static void wait(model::atomic<uint32_t>& word, uint32_t value, uint64_t most_ms = kForever);
   static void wake(model::atomic<uint32_t>& word, int count);
@@ -129,7 +130,7 @@ struct ScavengerTest : rl::test_suite<ScavengerTest, 3> {
     changed.notify_all($);
     kernel.unlock($);
   }
-  // True: nobody will ever wake it.
+  // True if no thread will ever wake the scavenger.
   bool sleep(model::atomic<uint32_t>& word, uint32_t value) {
     bool for_good = false;
     kernel.lock($);
@@ -165,8 +166,8 @@ void ScavengerPlatform::wait(model::atomic<uint32_t>& word, uint32_t value, uint
 void ScavengerPlatform::wake(model::atomic<uint32_t>&, int) { scavenger_test->wake(); }
 uint64_t ScavengerPlatform::now_ms() { return scavenger_test->clock; }
 
-// Freed runs that wait for the next holder of the lock: pushed by two threads, taken twice by a
-// third, and at the end.
+// Deferred runs, which wait for the next holder of the lock. Two threads push them; a third takes
+// them in twice, and the rest is taken in at the end.
 struct DeferredTest : rl::test_suite<DeferredTest, 3> {
   struct RunState {
     BlockIndex next;

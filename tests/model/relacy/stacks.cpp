@@ -31,9 +31,9 @@ struct Platform {
   static void release(Address, Bytes) {}
 };
 
-// Two threads insert the same stack, and one of them another one that begins at the same slot; a
-// third reads all the while. Each stack that anybody finds is whole, there is one of each that
-// counts, and nothing is lost.
+// Two threads insert the same stack, and one of them also inserts another one that begins at the
+// same slot. A third thread reads all the while. Each stack that a thread finds is whole, only one
+// copy of each has counts, and nothing is lost.
 struct StacksTest : rl::test_suite<StacksTest, 3> {
   using Table = Stacks<Platform, Relacy>;
   model::atomic<uint64_t> words[kWords];

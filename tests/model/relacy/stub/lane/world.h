@@ -1,5 +1,5 @@
-// Stands in for lane/world.h: of a lane only what entry/owned.h needs, so that the shipped owned.h
-// can run under Relacy.
+// Stands in for lane/world.h. It has only those parts of a lane that entry/owned.h needs, so that
+// the shipped owned.h can run under Relacy.
 // Called by: relacy/entry.cpp, through the copy of owned.h.
 #pragma once
 

@@ -40,7 +40,11 @@ struct lane_bin {
   uint64_t others[6];
 };
 
-extern __thread void* lane_thread_slot __attribute__((tls_model("initial-exec")));
+/* The number of the layout above. The thread's slot is a symbol with that number: a program that was
+ * compiled for another layout does not link with the library, and does not start with it. */
+#define LANE_HIT_LAYOUT 1
+extern __thread void* lane_thread_slot __asm__("lane_thread_slot_of_layout_1")
+    __attribute__((tls_model("initial-exec")));
 
 static inline char* lane_hit_enter(void) {
   char* gate = (char*)__atomic_load_n(&lane_thread_slot, __ATOMIC_RELAXED);

@@ -10,6 +10,7 @@
 #   heaps          against our own malloc, where all objects go at once or are freed with their sizes; as in heaps.tsv (heaps.py)
 #   deferred frees their instructions and shared operations, against plain frees (safepoints.py)
 #   pools          instructions of pools' and heaps' pairs: against malloc's, and as in pools.tsv (pools.py)
+#   hit layout     what hits in programs know of a lane, under the same number as in hit_layout.txt
 #   start          a small program is at most 1 MiB larger than with the C library
 #   self-test      each of these checks catches a library with the fault that it is there for (mutant.c)
 # --update writes fast_path.txt, exports.txt, figures.tsv, heaps.tsv and pools.tsv from LIBRARY; look at the difference before you commit it.
@@ -143,6 +144,13 @@ self_test() {
     [[ ! -e $library ]] || catches "a pool whose pair goes out of line" 'limited, one: .* at most 0.8' \
       "$python" "$here/pools.py" --pool limited "$library"
   fi
+  cp -r "$root/include" "$work/include"
+  sed -i 's/  984 /  992 /' "$work/include/lanemalloc/hit.h"
+  catches "another layout of hits under the same number" 'LANE_GATE_AREA 992 under the same number' \
+    "$python" "$here/hit_layout.py" --include "$work/include"
+  sed -i 's/define LANE_HIT_LAYOUT 1/define LANE_HIT_LAYOUT 2/' "$work/include/lanemalloc/hit.h"
+  catches "another number of the layout, and the old symbol" 'the symbol of the slot has another number' \
+    "$python" "$here/hit_layout.py" --include "$work/include"
   # A library whose start dirties 2 MiB.
   echo 'static char dirt[2 << 20]; __attribute__((constructor)) static void start(void)
     { for (unsigned i = 0; i < sizeof dirt; i += 4096) ((volatile char*)dirt)[i] = 1; }' >"$work/fat.c"
@@ -157,6 +165,7 @@ if [[ -e $library ]]; then
   part "instructions" "$python" "$here/figures.py" "${update[@]}" "$library"
   part "arenas" "$python" "$here/arena.py" "$library"
   part "heaps" "$python" "$here/heaps.py" "${update[@]}" "$library"
+  part "hit layout" "$python" "$here/hit_layout.py" "${update[@]}"
   part "deferred frees" "$python" "$here/safepoints.py" "$library"
   part "pools" "$python" "$here/pools.py" "${update[@]}" "$library"
   part "start" "$python" "$root/bench/startup/run.py" --check-rss --lib "lanemalloc=$library"

@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly kParts=(layers format unit tool trace rust golden semantics seeing profile cpp docs examples stress model simulator bounds borders preload bench aarch64)
+readonly kParts=(layers format unit tool trace rust golden semantics seeing profile cpp projects docs examples stress model simulator bounds borders preload bench aarch64)
 # These leave CPUs idle and bear company: those that are neighbours here run at the same time.
 readonly kTogether=(tool trace rust semantics seeing profile preload bench aarch64)
 readonly kUnitPresets=(dev asan-ubsan tsan)

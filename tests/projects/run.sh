@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# How another project finds the library: find_package and add_subdirectory of CMake, pkg-config, and a
+# plain compiler. Each way builds and runs the programs here; a program that was compiled for another
+# layout of the hits must not start.
+# Called by: tests/run.sh, and by hand. Needs the release build.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+"$root/tools/install-packages" cmake ninja-build g++ gcc pkg-config >&2
+[[ -e $root/build/release/liblanemalloc.so ]] || "$root/tools/build" release >&2
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+unset LD_PRELOAD LANEMALLOC_OPTIONS
+passed=0 failed=0
+
+# expect NAME COMMAND...: it prints ok, and nothing else.
+expect() {
+  local name=$1 said
+  shift
+  if said=$("$@" 2>&1) && [[ $said == ok ]]; then
+    echo "ok $name"
+    passed=$((passed + 1))
+  else
+    echo "FAILED $name: ${said:-no output}" | tail -5
+    failed=$((failed + 1))
+  fi
+}
+# made NAME COMMAND...: it succeeds.
+made() {
+  local name=$1 log=$work/log
+  shift
+  if "$@" >"$log" 2>&1; then
+    echo "ok $name"
+    passed=$((passed + 1))
+  else
+    echo "FAILED $name"
+    tail -20 "$log"
+    failed=$((failed + 1))
+  fi
+}
+
+made 'it is installed' cmake --install "$root/build/release" --prefix "$work/prefix"
+library_folder=$(dirname "$(find "$work/prefix" -name liblanemalloc.so)")
+
+for way in find_package add_subdirectory; do
+  flags=(-DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_BUILD_TYPE=Release)
+  [[ $way == find_package ]] || flags=(-DLANEMALLOC_FOLDER="$root" -DCMAKE_BUILD_TYPE=Release)
+  made "$way is configured" cmake -G Ninja -S "$here" -B "$work/$way" "${flags[@]}"
+  made "$way is built" cmake --build "$work/$way"
+  for program in malloc_lanemalloc malloc_static fronts_lanemalloc fronts_static fronts_prefixed; do
+    expect "$way $program" "$work/$way/$program"
+  done
+done
+if cmake -G Ninja -S "$here" -B "$work/none" >"$work/log" 2>&1; then
+  echo 'FAILED: a package that is not there was found'
+  failed=$((failed + 1))
+else
+  passed=$((passed + 1))
+fi
+
+export PKG_CONFIG_PATH=$library_folder/pkgconfig
+# shellcheck disable=SC2046  # several words
+made 'pkg-config lanemalloc' gcc "$here/uses_malloc.c" -o "$work/by_pc" $(pkg-config --cflags --libs lanemalloc)
+expect 'the program of it' env LD_LIBRARY_PATH="$library_folder" "$work/by_pc"
+# shellcheck disable=SC2046
+made 'pkg-config lanemalloc-prefixed' g++ -std=c++17 "$here/uses_fronts.cpp" -o "$work/by_pc_prefixed" \
+  $(pkg-config --static --cflags --libs lanemalloc-prefixed)
+expect 'the program of it' "$work/by_pc_prefixed"
+made 'a plain compiler' gcc "$here/uses_malloc.c" -I"$root/include" -o "$work/plain" \
+  "$root/build/release/liblanemalloc.so" -Wl,-rpath,"$root/build/release"
+expect 'the program of it' "$work/plain"
+
+# Hits of another layout: the slot has another name.
+cp -r "$root/include" "$work/other"
+sed -i 's/lane_thread_slot_of_layout_1"/lane_thread_slot_of_layout_0"/' "$work/other/lanemalloc/hit.h"
+if g++ -std=c++17 -I"$work/other" "$here/uses_fronts.cpp" -o "$work/no" \
+  "$root/build/release/liblanemalloc.so" >"$work/log" 2>&1 || ! grep -q lane_thread_slot_of_layout_0 "$work/log"; then
+  echo 'FAILED: a program of another layout of the hits was linked, or for another reason not'
+  failed=$((failed + 1))
+else
+  passed=$((passed + 1))
+fi
+made 'linked all the same' g++ -std=c++17 -I"$work/other" "$here/uses_fronts.cpp" -o "$work/other_layout" \
+  "$root/build/release/liblanemalloc.so" -Wl,-rpath,"$root/build/release" -Wl,--unresolved-symbols=ignore-all
+if "$work/other_layout" >"$work/log" 2>&1 || ! grep -q 'lane_thread_slot_of_layout_0' "$work/log"; then
+  echo "FAILED: a program of another layout of the hits starts: $(tail -2 "$work/log")"
+  failed=$((failed + 1))
+else
+  echo 'ok a program of another layout of the hits does not start'
+  passed=$((passed + 1))
+fi
+echo "$passed passed, $failed failed, 0 skipped"
+((failed == 0))

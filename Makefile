@@ -6,7 +6,7 @@ library := $(CURDIR)/build/release/liblanemalloc.so
 export LANEMALLOC_RUN_CMD := $(value CMD)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test run bench seeds verify docs install lint clean
+.PHONY: help demo build test check run bench seeds verify docs install lint clean
 
 help: ## list the targets
 	@echo 'usage: make TARGET'
@@ -20,6 +20,9 @@ build: ## build build/release/liblanemalloc.so and the static libraries
 
 test: ## run all tests; tests/run.sh PART... runs some
 	@tests/run.sh
+
+check: ## run what one runs before a commit: layers, format, the unit tests without sanitizers
+	@LANEMALLOC_UNIT_PRESETS=dev tests/run.sh layers format unit
 
 run: ## run CMD='program arguments' with lanemalloc preloaded
 	@if [ -z "$$LANEMALLOC_RUN_CMD" ]; then \

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests: all parts in order, or those named. One line for each part; its output is in build/test-logs/<part>.log.
-# Called by: make test, tests/verify.sh. LANEMALLOC_TEST_SCALE (default 1) multiplies the work of the parts that repeat.
+# Called by: make test, make check, tests/verify.sh. LANEMALLOC_TEST_SCALE (default 1) multiplies the work of the parts that repeat.
+# LANEMALLOC_UNIT_PRESETS: which builds of the unit tests run.
 # A part ends its output with `N passed, N failed, N skipped`. It has failed when that says so, when it is missing, when
 # its script exits with an error, or when it ran nothing.
 set -euo pipefail
@@ -9,7 +10,8 @@ cd "$(dirname "$0")/.."
 readonly kParts=(layers format unit tool trace rust golden semantics seeing profile cpp projects docs examples stress model simulator bounds borders preload bench aarch64)
 # These leave CPUs idle and bear company: those that are neighbours here run at the same time.
 readonly kTogether=(tool trace rust semantics seeing profile preload bench aarch64)
-readonly kUnitPresets=(dev asan-ubsan tsan)
+read -ra kUnitPresets <<<"${LANEMALLOC_UNIT_PRESETS:-dev asan-ubsan tsan}"
+readonly kUnitPresets
 readonly kLogs=$PWD/build/test-logs
 export LANEMALLOC_TEST_SCALE=${LANEMALLOC_TEST_SCALE:-1}
 if [[ ! $LANEMALLOC_TEST_SCALE =~ ^[1-9][0-9]*$ ]]; then
@@ -212,6 +214,12 @@ if [[ ${#skip_lines[@]} -gt 0 ]]; then
   echo 'Skipped:'
   printf '  %s\n' "${skip_lines[@]}"
 fi
+left_out=()
+for part in "${kParts[@]}"; do [[ " ${parts[*]} " == *" $part "* ]] || left_out+=("$part"); done
+for preset in dev asan-ubsan tsan; do
+  [[ " ${parts[*]} " != *' unit '* || " ${kUnitPresets[*]} " == *" $preset "* ]] || left_out+=("unit ($preset)")
+done
+[[ ${#left_out[@]} -eq 0 ]] || echo "Left out: ${left_out[*]}"
 if [[ ${#failed_parts[@]} -gt 0 ]]; then
   echo "Failed: ${failed_parts[*]} (logs in build/test-logs)"
 fi

@@ -1,4 +1,5 @@
-/// @file Arenas as C++ objects: owned, with objects whose destructors run at the reset, and as a
+/// @file
+/// Arenas as C++ objects: owned, with objects whose destructors run at the reset, and as a
 /// memory resource. C++17; part of lanemalloc.hpp. malloc.hpp tells of errors. arena.h tells what
 /// arenas are, what threads, signal handlers and fork children may do with them, and where the idea
 /// comes from.

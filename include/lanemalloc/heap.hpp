@@ -1,4 +1,5 @@
-/// @file Heaps as C++ objects: owned, as an allocator, as a memory resource. C++17; part of
+/// @file
+/// Heaps as C++ objects: owned, as an allocator, as a memory resource. C++17; part of
 /// lanemalloc.hpp. malloc.hpp tells of errors. heap.h tells what heaps are, what threads, signal
 /// handlers and fork children may do with them, and where the idea comes from.
 #ifndef LANEMALLOC_HEAP_HPP

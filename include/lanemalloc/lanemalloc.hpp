@@ -1,4 +1,5 @@
-/// @file lanemalloc for C++17 and later: all of it. Header only, over the C functions of
+/// @file
+/// lanemalloc for C++17 and later: all of it. Header only, over the C functions of
 /// liblanemalloc.so, .a or liblanemalloc_prefixed.a (for the last, define LANEMALLOC_PREFIXED).
 /// Works without exceptions and without RTTI.
 #ifndef LANEMALLOC_LANEMALLOC_HPP

@@ -1,4 +1,5 @@
-/// @file malloc as an allocator of standard containers and as a memory resource. C++17; part of
+/// @file
+/// malloc as an allocator of standard containers and as a memory resource. C++17; part of
 /// lanemalloc.hpp.
 ///
 /// The memory is malloc's: with liblanemalloc.so or .a linked or preloaded, lanemalloc's. A program

@@ -1,4 +1,5 @@
-/// @file Pools as C++ objects: typed, and as a memory resource. C++17; part of lanemalloc.hpp.
+/// @file
+/// Pools as C++ objects: typed, and as a memory resource. C++17; part of lanemalloc.hpp.
 /// malloc.hpp tells of errors. pool.h tells what pools are, what threads, signal handlers and fork
 /// children may do with them, and where the idea comes from.
 #ifndef LANEMALLOC_POOL_HPP

@@ -1,4 +1,5 @@
-/// @file Readers and deferred frees as C++ objects. C++17; part of lanemalloc.hpp. safepoint.h
+/// @file
+/// Readers and deferred frees as C++ objects. C++17; part of lanemalloc.hpp. safepoint.h
 /// tells what they are, what threads, signal handlers and fork children may do with them, and where
 /// the idea comes from.
 #ifndef LANEMALLOC_SAFEPOINT_HPP

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "engine/engine.h"
 #include "telemetry/root.h"
 
 // The classes have no standard layout; all the same it is known where their members lie.

@@ -12,6 +12,8 @@
 // Source: UMA's caches over other zones' items (uma_zcache_create); its buckets.
 #pragma once
 
+#include "pool/pool.h"
+
 namespace lanemalloc {
 
 template <class P>

@@ -1,5 +1,5 @@
-// A program of another project: its malloc must be lanemalloc's. Prints "ok". Built by run.sh, by each
-// way that a project has to find the library.
+// A program of another project: its malloc must be lanemalloc's. Prints "ok". Built by run.sh, by
+// each way that a project has to find the library.
 #include <lanemalloc/stats.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -40,8 +40,8 @@ struct lane_bin {
   uint64_t others[6];
 };
 
-/* The number of the layout above. The thread's slot is a symbol with that number: a program that was
- * compiled for another layout does not link with the library, and does not start with it. */
+/* The number of the layout above. The thread's slot is a symbol with that number: a program that
+ * was compiled for another layout does not link with the library, and does not start with it. */
 #define LANE_HIT_LAYOUT 1
 extern __thread void* lane_thread_slot __asm__("lane_thread_slot_of_layout_1")
     __attribute__((tls_model("initial-exec")));

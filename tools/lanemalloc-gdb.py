@@ -156,115 +156,104 @@ def tell_nobodys(root, block):
     print(f"  free: {condition}")
 
 
-class Lanemalloc(gdb.Command):
+# --- The commands. Each is a function of the root and of what was typed behind its name.
+
+
+def pointer(root, argument):
+    """Whose an address is: lanemalloc pointer ADDRESS."""
+    address = address_in(argument, "lanemalloc pointer ADDRESS")
+    block = root.block_of(address)
+    if block is None:
+        return print(f"{address:#x}: not in memory of lanemalloc")
+    owner, state = root.entry(block)
+    print(f"{address:#x}: block {block}, {root.begin(block):#x}")
+    if owner == NOBODY:
+        return tell_nobodys(root, block)
+    if owner & ~PRIVATE == LARGE:
+        length = root.one("state.length", root.state(block))
+        return print(f"  a large object of {length} blocks ({length << root.shift} bytes) begins here")
+    tell_slab(root, owner, state)
+    size_class = root.one("state.size_class", state)
+    if size_class == 0:  # a kind's
+        return None
+    begin, size = root.begin(root.block_of_state(state)), root.sizes[size_class]
+    number, into = divmod(address - begin, size)
+    start = begin + number * size
+    if number >= root.one("state.carved", state):
+        return print("  no object was ever handed out there")
+    condition = "in use"
+    if start in objects_of(root.one("state.free_list", state)):
+        condition = "free, on the slab's list"
+    elif owner >= root.first_lane:
+        lane = dict(root.lanes())[owner - root.first_lane]
+        if start in objects_of(root.get("lane.heads", lane)[size_class]):
+            condition = "free, in its lane's bin"
+    return print(f"  object {number} at {start:#x}, {into} bytes into it: {condition}")
+
+
+def slab(root, argument):
+    """The slab that an address lies in: lanemalloc slab ADDRESS."""
+    address = address_in(argument, "lanemalloc slab ADDRESS")
+    block = root.block_of(address)
+    owner, state = (NOBODY, 0) if block is None else root.entry(block)
+    if owner & ~PRIVATE < DEPOT:
+        raise gdb.GdbError(f"lanemalloc: {address:#x} lies in no slab")
+    tell_slab(root, owner, state)
+
+
+def lanes(root, _):
+    """All lanes: lanemalloc lanes."""
+    slabs = {}
+    for owner, _ in root.slabs():
+        slabs[owner] = slabs.get(owner, 0) + 1
+    print(f"{'lane':>6} {'thread':>8} {'slabs':>6} {'in bins':>8} {'misses':>10}")
+    for number, at in root.lanes():
+        waiting = sum(len(objects_of(head)) for head in root.get("lane.heads", at)[1:])
+        thread = root.one("lane.thread", at) or "-"
+        print(f"{number:>6} {thread:>8} {slabs.get(number + root.first_lane, 0):>6} {waiting:>8} "
+              f"{root.one('lane.misses', at):>10}")
+    print(f"{'depot':>6} {'':>8} {slabs.get(DEPOT, 0):>6}")
+
+
+def lane(root, argument):
+    """A lane's bins and slabs: lanemalloc lane NUMBER."""
+    number = address_in(argument, "lanemalloc lane NUMBER")
+    known = dict(root.lanes())
+    if number not in known:
+        raise gdb.GdbError(f"lanemalloc: there is no lane {number}")
+    at = known[number]
+    print(f"lane {number} at {at:#x}, thread {root.one('lane.thread', at) or '-'}")
+    slabs, in_use = {}, {}
+    for owner, state in root.slabs():
+        if owner == number + root.first_lane:
+            size_class = root.one("state.size_class", state)
+            slabs[size_class] = slabs.get(size_class, 0) + 1
+            in_use[size_class] = in_use.get(size_class, 0) + root.in_use(state)
+    print(f"{'bytes':>8} {'slabs':>6} {'in use':>8} {'in bin':>7}")
+    for size_class, head in enumerate(root.get("lane.heads", at)):
+        waiting = len(objects_of(head)) if size_class else 0
+        if size_class in slabs or waiting:
+            print(f"{root.sizes[size_class]:>8} {slabs.get(size_class, 0):>6} "
+                  f"{in_use.get(size_class, 0) - waiting:>8} {waiting:>7}")
+
+
+class Prefix(gdb.Command):
     """Show what lanemalloc knows: lanemalloc pointer|slab|lanes|lane."""
 
     def __init__(self):
         super().__init__("lanemalloc", gdb.COMMAND_DATA, prefix=True)
 
 
-class Pointer(gdb.Command):
-    """Whose an address is: lanemalloc pointer ADDRESS."""
-
-    def __init__(self):
-        super().__init__("lanemalloc pointer", gdb.COMMAND_DATA)
-
-    def invoke(self, argument, from_tty):
-        root = find_root()
-        address = address_in(argument, "lanemalloc pointer ADDRESS")
-        block = root.block_of(address)
-        if block is None:
-            return print(f"{address:#x}: not in memory of lanemalloc")
-        owner, state = root.entry(block)
-        print(f"{address:#x}: block {block}, {root.begin(block):#x}")
-        if owner == NOBODY:
-            return tell_nobodys(root, block)
-        if owner & ~PRIVATE == LARGE:
-            length = root.one("state.length", root.state(block))
-            return print(f"  a large object of {length} blocks ({length << root.shift} bytes) begins here")
-        tell_slab(root, owner, state)
-        size_class = root.one("state.size_class", state)
-        if size_class == 0:
-            return None
-        begin, size = root.begin(root.block_of_state(state)), root.sizes[size_class]
-        number, into = divmod(address - begin, size)
-        start = begin + number * size
-        if number >= root.one("state.carved", state):
-            return print("  no object was ever handed out there")
-        free = "in use"
-        if start in objects_of(root.one("state.free_list", state)):
-            free = "free, on the slab's list"
-        elif owner >= root.first_lane:
-            lane = dict(root.lanes())[owner - root.first_lane]
-            if start in objects_of(root.get("lane.heads", lane)[size_class]):
-                free = "free, in its lane's bin"
-        print(f"  object {number} at {start:#x}, {into} bytes into it: {free}")
-        return None
-
-
-class Slab(gdb.Command):
-    """The slab that an address lies in: lanemalloc slab ADDRESS."""
-
-    def __init__(self):
-        super().__init__("lanemalloc slab", gdb.COMMAND_DATA)
+class Command(gdb.Command):
+    def __init__(self, tell):
+        self.__doc__ = tell.__doc__
+        self.tell = tell
+        super().__init__(f"lanemalloc {tell.__name__}", gdb.COMMAND_DATA)
 
     def invoke(self, argument, from_tty):
-        root = find_root()
-        address = address_in(argument, "lanemalloc slab ADDRESS")
-        block = root.block_of(address)
-        owner, state = (NOBODY, 0) if block is None else root.entry(block)
-        if owner & ~PRIVATE < DEPOT:
-            raise gdb.GdbError(f"lanemalloc: {address:#x} lies in no slab")
-        tell_slab(root, owner, state)
+        self.tell(find_root(), argument)
 
 
-class Lanes(gdb.Command):
-    """All lanes: lanemalloc lanes."""
-
-    def __init__(self):
-        super().__init__("lanemalloc lanes", gdb.COMMAND_DATA)
-
-    def invoke(self, argument, from_tty):
-        root = find_root()
-        slabs = {}
-        for owner, _ in root.slabs():
-            slabs[owner] = slabs.get(owner, 0) + 1
-        print(f"{'lane':>6} {'thread':>8} {'slabs':>6} {'in bins':>8} {'misses':>10}")
-        for number, lane in root.lanes():
-            waiting = sum(len(objects_of(head)) for head in root.get("lane.heads", lane)[1:])
-            thread = root.one("lane.thread", lane) or "-"
-            print(f"{number:>6} {thread:>8} {slabs.get(number + root.first_lane, 0):>6} {waiting:>8} "
-                  f"{root.one('lane.misses', lane):>10}")
-        print(f"{'depot':>6} {'':>8} {slabs.get(DEPOT, 0):>6}")
-
-
-class OneLane(gdb.Command):
-    """A lane's bins and slabs: lanemalloc lane NUMBER."""
-
-    def __init__(self):
-        super().__init__("lanemalloc lane", gdb.COMMAND_DATA)
-
-    def invoke(self, argument, from_tty):
-        root = find_root()
-        number = address_in(argument, "lanemalloc lane NUMBER")
-        lanes = dict(root.lanes())
-        if number not in lanes:
-            raise gdb.GdbError(f"lanemalloc: there is no lane {number}")
-        lane = lanes[number]
-        print(f"lane {number} at {lane:#x}, thread {root.one('lane.thread', lane) or '-'}")
-        slabs, in_use = {}, {}
-        for owner, state in root.slabs():
-            if owner == number + root.first_lane:
-                size_class = root.one("state.size_class", state)
-                slabs[size_class] = slabs.get(size_class, 0) + 1
-                in_use[size_class] = in_use.get(size_class, 0) + root.in_use(state)
-        print(f"{'bytes':>8} {'slabs':>6} {'in use':>8} {'in bin':>7}")
-        for size_class, head in enumerate(root.get("lane.heads", lane)):
-            waiting = len(objects_of(head)) if size_class else 0
-            if size_class in slabs or waiting:
-                print(f"{root.sizes[size_class]:>8} {slabs.get(size_class, 0):>6} "
-                      f"{in_use.get(size_class, 0) - waiting:>8} {waiting:>7}")
-
-
-for command in (Lanemalloc, Pointer, Slab, Lanes, OneLane):
-    command()
+Prefix()
+for function in (pointer, slab, lanes, lane):
+    Command(function)

@@ -165,8 +165,8 @@ def test_every_option_is_told(folder: Path) -> list[str]:
 
 
 def test_links(_folder: Path) -> list[str]:
-    """From README and the chapters to files of this tree."""
-    links = [(page, link) for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    """From all pages to files of this tree."""
+    links = [(page, link) for page in [*ROOT.glob("*.md"), ROOT / "tests" / "README.md", *(ROOT / "docs").rglob("*.md")]
              for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())]
     missing = [f"{page.relative_to(ROOT)}: {link} is missing" for page, link in links if not (page.parent / link).exists()]
     return missing + ([] if len(links) > 50 else ["few links"])

@@ -1,5 +1,6 @@
 // Owned: the entry of a lane that belongs to one thread. The owner enters by a plain store and a
-// plain look. Any other thread may take an idle lane away, at no cost to the owner.
+// plain look. Any other thread may take the lane away while the owner is outside, at no cost to the
+// owner.
 // Called by: engine (owner's side), lane and scavenger (other side). Locking: the other side holds
 // the lane's lock.
 //

@@ -57,7 +57,7 @@ class Engine {
       Owned::leave(slot, gate);
       return object;
     }
-    void* object = static_cast<Lane<P>*>(gate)->pop(gate->classes[index]);
+    void* object = lane_behind<P>(gate)->pop(gate->classes[index]);
     if (UNLIKELY(object == nullptr)) return miss(gate);
     Owned::leave(slot, gate);
     return object;
@@ -82,7 +82,7 @@ class Engine {
   // slab; an object of another lane whose batch has room. Null or false: nothing has changed.
   FAST void* allocate_from_bin(Bytes size, Slot& slot, Gate* gate) {
     if (!Owned::may_allocate(gate, 0) || size - 1 >= kSlabMax) return nullptr;
-    Lane<P>* lane = static_cast<Lane<P>*>(gate);
+    Lane<P>* lane = lane_behind<P>(gate);
     const SizeClass c = class_of(size);
     void* object = lane->pop(index_of(c));
     if (object == nullptr) object = lane->refill_from_own_list(index_of(c));
@@ -97,7 +97,7 @@ class Engine {
     using Sent = typename Lane<P>::Sent;
     Remote* batch;
     const auto class_of_object = [&] { return world_.region.size_class_of(p); };
-    const Sent sent = static_cast<Lane<P>*>(gate)->send_to_open_batch(
+    const Sent sent = lane_behind<P>(gate)->send_to_open_batch(
         static_cast<Object*>(p), entry, class_of_object, batch);
     if (sent == Sent::kNot) return false;
     if (UNLIKELY(sent == Sent::kFull)) return full(gate, batch), true;
@@ -395,24 +395,24 @@ class Engine {
   void* allocate_here(Bytes size, Slot& slot, Gate* gate);
   void* allocate_in_short_stay(Bytes size, Slot& slot, Gate* gate);
   FAST bool free_in_short_stay(void* p, Slot& slot, Gate* gate);
-  void give_up_lane(Lane<P>& lane, Visit& visit);
-  void rest_lane(Lane<P>& lane, Visit& visit);
+  void give_up_lane(AnyLane<P>& lane, Visit& visit);
+  void rest_lane(AnyLane<P>& lane, Visit& visit);
   void step_aside(Slot& slot);
-  Lane<P>* find_own_lane(const Slot& slot);
-  bool reclaim(Lane<P>& lane, Visit& visit);
-  void give_back_torn(Slot& slot, Lane<P>* inside);
-  void give_back_torn(Lane<P>& lane, Visit& visit);
+  AnyLane<P>* find_own_lane(const Slot& slot);
+  bool reclaim(AnyLane<P>& lane, Visit& visit);
+  void give_back_torn(Slot& slot, AnyLane<P>* inside);
+  void give_back_torn(AnyLane<P>& lane, Visit& visit);
   void sweep(Visit& visit);
   bool can_enter_by_cpu();
   void set_entry(Entry entry, uint32_t shared_lanes);
   bool change_entry(Entry from, Entry to, uint32_t shared_lanes);
   void follow_waits(uint64_t allocated);
-  bool may_have_any(const Lane<P>& lane, const KindOwner& owner) const;
+  bool may_have_any(const AnyLane<P>& lane, const KindOwner& owner) const;
   void unmark(const Slab* slab);
   void check_kinds();
   class Search;
   template <class Work>
-  bool in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work);
+  bool in_lane(AnyLane<P>& lane, Slot& slot, bool wait, Work work);
 
   bool wait_for_holders(Slot& slot);
   bool collect_empties(Need need, Gate* gate, Visit& visit);
@@ -445,8 +445,8 @@ class Engine {
   void free_without_lane(Object* object, MapEntry entry);
   static bool pass(void* engine);
   bool pass();
-  bool tend(Lane<P>& lane, Visit& visit);
-  void sort_out_lane(Lane<P>& lane, Slot& slot, Gate* gate);
+  bool tend(AnyLane<P>& lane, Visit& visit);
+  void sort_out_lane(AnyLane<P>& lane, Slot& slot, Gate* gate);
 
   // The rest of engine_safepoint.h.
   template <class Entry>
@@ -464,16 +464,16 @@ class Engine {
       world_.report(verdict, object);
   }
   void free_now(Call call, Slot&) { call.free(call.context, &call.object, 1); }
-  static Deferred* deferred_in(const Lane<P>& lane);
+  static Deferred* deferred_in(const AnyLane<P>& lane);
   template <class Work>
-  bool visit_lane(Lane<P>& lane, Slot& slot, Work work);
-  size_t free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts, bool may_call = true);
+  bool visit_lane(AnyLane<P>& lane, Slot& slot, Work work);
+  size_t free_in_lane(AnyLane<P>& lane, Slot& slot, Epoch upto, int attempts, bool may_call = true);
   void cut(Deferred& deferred);
   void cut_and_look(Slot& slot);
   void help_idle(Slot& slot, bool may_call);
   bool is_calling(const Slot& slot);
   NOINLINE int defer_call_in_stay(Call call, Slot& slot, Gate* gate);
-  bool is_lost(const Lane<P>& lane);
+  bool is_lost(const AnyLane<P>& lane);
   void forget_callers(const Slot& slot);
 
   static constexpr Epoch kEverything = ~Epoch{0};

@@ -21,8 +21,8 @@ bool Engine<P>::add_owner(KindOwner& owner, Slot& slot) {
 template <class P>
 void Engine<P>::relabel(KindOwner& owner, Handle label) {
   owner.label.store(label, std::memory_order_relaxed);
-  P::barrier();  // as Lane::give_label() says
-  world_.lanes.for_each([&](Lane<P>& lane) { lane.relabel(owner); });
+  P::barrier();  // as Area::give_label() says
+  world_.lanes.for_each([&](AnyLane<P>& lane) { lane.relabel(owner); });
 }
 
 template <class P>
@@ -47,9 +47,9 @@ FAST Object* Engine<P>::take_from_bin_of(const Place& place, Slot& slot) {
   Bin* bin;
   void* object = nullptr;
   if (LIKELY(area != 0)) {
-    if (LIKELY(Lane<P>::find_bin(area, place, bin))) object = bin->pop();
+    if (LIKELY(Area::find_bin(area, place, bin))) object = bin->pop();
   } else if (const Address here = PerCpu::area(gate);
-             here != 0 && Lane<P>::find_bin(here, place, bin)) {
+             here != 0 && Area::find_bin(here, place, bin)) {
     if (!PerCpu::pop_off<P>(gate, bin->head, object)) object = nullptr;
   }
   object != nullptr ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
@@ -73,7 +73,7 @@ bool Engine<P>::free_in_short_stay_of(const Kind& kind, Object* object, Slot& sl
   bool done = false;
   if (Owned::area(gate) != 0) {
     if (LIKELY(kind_at(object) == &kind))
-      done = static_cast<Lane<P>*>(gate)->send_to_open_batch(object, world_.region.entry_of(object),
+      done = lane_behind<P>(gate)->send_to_open_batch(object, world_.region.entry_of(object),
                                                              kind);
     done ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
     return done;
@@ -124,7 +124,7 @@ FAST bool Engine<P>::free_to_slab_or_batch(const Place& place, Object* object, S
     if (UNLIKELY(!bin->push(object))) {
       const MapEntry entry = world_.region.entry_for(object);
       Slab* slab = static_cast<Slab*>(entry.state());
-      const bool is_here = entry.owner() == private_of(static_cast<Lane<P>*>(gate)->id());
+      const bool is_here = entry.owner() == private_of(lane_behind<P>(gate)->id());
       if (UNLIKELY(!is_here || slab->bin != bin))
         return leave(), Owned::leave_as_found(slot, gate), false;
       if (UNLIKELY(slab->push(object))) return look(gate, slab), true;
@@ -133,9 +133,9 @@ FAST bool Engine<P>::free_to_slab_or_batch(const Place& place, Object* object, S
     return Owned::leave(slot, gate), true;
   };
   if (LIKELY(area != 0)) {
-    if (LIKELY(Lane<P>::find_bin(area, place, bin))) return free_and([] {});
+    if (LIKELY(Area::find_bin(area, place, bin))) return free_and([] {});
   } else if (const Address here = PerCpu::area(gate);
-             here != 0 && Lane<P>::find_bin(here, place, bin)) {
+             here != 0 && Area::find_bin(here, place, bin)) {
     uint64_t seen;
     uint32_t free;
     if (LIKELY(PerCpu::enter_for<P>(gate, PerCpu::area_here(gate), seen, free)))
@@ -331,7 +331,7 @@ bool Engine<P>::one_at_a_time(Slot& slot, Work work) {
 }
 
 template <class P>
-bool Engine<P>::may_have_any(const Lane<P>& lane, const KindOwner& owner) const {
+bool Engine<P>::may_have_any(const AnyLane<P>& lane, const KindOwner& owner) const {
   for (const Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
     if (lane.bin_of(*kind) != nullptr || kind->strays.load(std::memory_order_relaxed)) return true;
   return false;
@@ -340,14 +340,14 @@ bool Engine<P>::may_have_any(const Lane<P>& lane, const KindOwner& owner) const 
 // Works in the lane, as its owner or from outside. False if the lane cannot be reached.
 template <class P>
 template <class Work>
-bool Engine<P>::in_lane(Lane<P>& lane, Slot& slot, bool wait, Work work) {
+bool Engine<P>::in_lane(AnyLane<P>& lane, Slot& slot, bool wait, Work work) {
   constexpr int kSpins = 256;
   for (int attempt = 0;; ++attempt) {
     if (lane.is_set_aside()) return true;  // what it has is lost already
     {
       Stay stay(*this, slot, Owned::enter(slot), true);
       stay.visit().insists = wait ? Visit::kPatience : 0;
-      if (stay.lane() == &lane) return work(lane, stay.visit()), true;
+      if (stay.lane() == &lane) return work(*stay.lane(), stay.visit()), true;
       if (world_.with_idle_lane(lane, stay.visit(),
                                 [&](Lane<P>& held) { work(held, stay.visit()); }))
         return true;
@@ -374,7 +374,7 @@ template <class Take, class Put>
 bool Engine<P>::in_each_lane(KindOwner& owner, Slot& slot, bool wait, Take take, Put put) {
   Search search(*this, slot);
   bool all = true;
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (!may_have_any(lane, owner)) return;
     Object* found = nullptr;
     all &=
@@ -394,7 +394,7 @@ bool Engine<P>::gather(KindOwner& owner, Slot& slot, bool wait) {
   bool all = true, moved = true;
   for (int round = 0; round < 2 || (moved && round < kMostRounds); ++round) {
     moved = false;
-    world_.lanes.for_each([&](Lane<P>& lane) {
+    world_.lanes.for_each([&](AnyLane<P>& lane) {
       if (!may_have_any(lane, owner)) return;
       all &= in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) {
         moved |= held.drain_inbox(visit);
@@ -437,7 +437,7 @@ typename Engine<P>::KindCount Engine<P>::count_kind(Kind& kind, Slot& slot) {
     ++count.slabs;
     count.used += slab->used();
   };
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (lane.bin_of(kind) == nullptr) return;
     in_lane(lane, slot, true, [&](Lane<P>& held, Visit&) {
       const Bin& bin = *held.bin_of(kind);
@@ -464,7 +464,7 @@ bool Engine<P>::for_each_slab(Kind& kind, Slot& slot, Visitor visit) {
   const auto note = [&](const Slab* slab) {
     for (; slab != nullptr && n < most; slab = slab->next) notes[n++] = slab;
   };
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (lane.bin_of(kind) == nullptr) return;
     in_lane(lane, slot, true, [&](Lane<P>& held, Visit&) {
       note(held.bin_of(kind)->partial.first());
@@ -505,7 +505,7 @@ bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
   SlabList slabs;
   {
     Search search(*this, slot);
-    world_.lanes.for_each([&](Lane<P>& lane) {
+    world_.lanes.for_each([&](AnyLane<P>& lane) {
       if (!may_have_any(lane, owner)) return;
       if (lane.is_set_aside()) all = false;
       all &= in_lane(lane, slot, true, [&](Lane<P>& held, Visit& visit) {
@@ -564,7 +564,7 @@ void Engine<P>::check_kinds() {
         carved += slab->carved;
       };
       bool all = !world_.was_torn.load(std::memory_order_relaxed);
-      world_.lanes.for_each([&](Lane<P>& lane) {
+      world_.lanes.for_each([&](AnyLane<P>& lane) {
         all &= !lane.is_set_aside();
         const Bin* bin = lane.bin_of(*kind);
         if (bin != nullptr && !lane.is_set_aside()) bin->for_each_slab(add);

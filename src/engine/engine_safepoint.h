@@ -51,7 +51,7 @@ template <class P>
 int Engine<P>::defer_call(const Call& call, Slot& slot) {
   Gate* gate = Owned::enter(slot);
   if (LIKELY(Owned::may_allocate(gate, 0))) {
-    Deferred* deferred = static_cast<Lane<P>*>(gate)->deferred.load(std::memory_order_relaxed);
+    Deferred* deferred = lane_behind<P>(gate)->deferred.load(std::memory_order_relaxed);
     if (LIKELY(deferred != nullptr && deferred->push_if_room(call)))
       return Owned::leave(slot, gate), 0;
   }
@@ -272,27 +272,27 @@ void Engine<P>::free_other(Lane<P>& lane, void* p, Visit& visit) {
 
 // What the lane has deferred; null if there is nothing.
 template <class P>
-Deferred* Engine<P>::deferred_in(const Lane<P>& lane) {
+Deferred* Engine<P>::deferred_in(const AnyLane<P>& lane) {
   Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
   return deferred != nullptr && !deferred->is_empty() ? deferred : nullptr;
 }
 
-// Calls work(deferred, visit) inside a lane that has deferred something: the thread's own lane, or
+// Calls work(lane, deferred, visit) inside a lane that has deferred something: the thread's own lane, or
 // one that no thread is inside. False if a thread is inside.
 template <class P>
 template <class Work>
-bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
+bool Engine<P>::visit_lane(AnyLane<P>& lane, Slot& slot, Work work) {
   Gate* gate = Owned::enter(slot);
   const auto visit_here = [&](Lane<P>& here, Visit& visit) {
     Deferred* deferred = here.deferred.load(std::memory_order_relaxed);
-    work(*deferred, visit);
+    work(here, *deferred, visit);
     here.set_deferred_limit(deferred->objects.limit());
     deferred->call_limit = deferred->calls.limit();
   };
   if (gate == &lane && lane.how == Entry::kOwned) {
     Stay stay(*this, slot, gate);
     if (stay.lane() != &lane) return false;
-    visit_here(lane, stay.visit());
+    visit_here(*stay.lane(), stay.visit());
     return true;
   }
   Inside inside(slot, gate);
@@ -303,18 +303,19 @@ bool Engine<P>::visit_lane(Lane<P>& lane, Slot& slot, Work work) {
 // Frees what has a tag up to `upto`. Makes no more calls than wait now, and none if the thread is
 // in such a call. If another thread is inside the lane, tries `attempts` times.
 template <class P>
-size_t Engine<P>::free_in_lane(Lane<P>& lane, Slot& slot, Epoch upto, int attempts, bool may_call) {
+size_t Engine<P>::free_in_lane(AnyLane<P>& lane, Slot& slot, Epoch upto, int attempts,
+                               bool may_call) {
   size_t freed = 0;
   uint64_t until = 0;
   may_call = may_call && deferred_in(lane) != nullptr && !is_calling(slot);
   for (uint32_t made = 1; made != 0 && deferred_in(lane) != nullptr;) {
     Calls calls;
-    const auto work = [&](Deferred& deferred, Visit& visit) {
+    const auto work = [&](Lane<P>& held, Deferred& deferred, Visit& visit) {
       if (until == 0) {
         if (upto == kEverything) cut(deferred);
         until = deferred.calls.added();
       }
-      freed += free_deferred(lane, deferred.objects, upto, ~uint64_t{0}, visit);
+      freed += free_deferred(held, deferred.objects, upto, ~uint64_t{0}, visit);
       if (may_call) calls.take(deferred, upto, until, &slot);
     };
     Patience<P> patience;
@@ -334,9 +335,9 @@ void Engine<P>::cut(Deferred& deferred) {
 // Cuts everything that waits, so that one look at the readers does for all.
 template <class P>
 void Engine<P>::cut_and_look(Slot& slot) {
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (deferred_in(lane) != nullptr)
-      visit_lane(lane, slot, [&](Deferred& deferred, Visit&) { cut(deferred); });
+      visit_lane(lane, slot, [&](Lane<P>&, Deferred& deferred, Visit&) { cut(deferred); });
   });
   Inside inside(slot, Owned::enter(slot));
   epochs_.look(inside.visit(), true);
@@ -348,7 +349,7 @@ size_t Engine<P>::free_at_stop(Slot& slot) {
   constexpr int kAttempts = 80;
   count<P>(reclaim_counters_.stops);
   size_t freed = 0;
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (!is_lost(lane)) freed += free_in_lane(lane, slot, kEverything, kAttempts);
   });
   return freed;
@@ -361,7 +362,7 @@ size_t Engine<P>::free_what_may_be_freed(Slot& slot) {
   cut_and_look(slot);
   size_t freed = 0;
   world_.lanes.for_each(
-      [&](Lane<P>& lane) { freed += free_in_lane(lane, slot, epochs_.safe(), kAttempts); });
+      [&](AnyLane<P>& lane) { freed += free_in_lane(lane, slot, epochs_.safe(), kAttempts); });
   return freed;
 }
 
@@ -378,11 +379,11 @@ int Engine<P>::wait_for_readers(Slot& slot) {
   Patience<P> patience;
   cut_and_look(slot);
   bool waited = false;
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (deferred_in(lane) == nullptr) return;
     uint64_t objects = 0, calls_until = 0;
     bool seen = false, done = false;
-    const auto work = [&](Deferred& deferred, Visit&) {
+    const auto work = [&](Lane<P>&, Deferred& deferred, Visit&) {
       if (!seen) {
         cut(deferred);
         objects = deferred.objects.added();
@@ -410,7 +411,7 @@ int Engine<P>::wait_for_readers(Slot& slot) {
 // Waits for calls that another thread is just making, which may be among them. Outside any lane.
 template <class P>
 void Engine<P>::make_calls_of(const void* context, Slot& slot) {
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
     Patience<P> patience;
     for (bool more = true; more && deferred != nullptr && deferred->has_calls();) {
@@ -432,14 +433,14 @@ void Engine<P>::make_calls_of(const void* context, Slot& slot) {
 // moment.
 template <class P>
 void Engine<P>::help_idle(Slot& slot, bool may_call) {
-  Lane<P>* idle = nullptr;
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  AnyLane<P>* idle = nullptr;
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (idle == nullptr && lane.number() == kNoNumber && lane.owner_slot() == nullptr &&
         deferred_in(lane) != nullptr)
       idle = &lane;
   });
   if (idle == nullptr) return;
-  visit_lane(*idle, slot, [&](Deferred& deferred, Visit&) { cut(deferred); });
+  visit_lane(*idle, slot, [&](Lane<P>&, Deferred& deferred, Visit&) { cut(deferred); });
   free_in_lane(*idle, slot, epochs_.safe(), 1, may_call);
 }
 
@@ -449,7 +450,7 @@ void Engine<P>::help_idle(Slot& slot, bool may_call) {
 template <class P>
 bool Engine<P>::is_calling(const Slot& slot) {
   bool any = false;
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     const Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
     any |= deferred != nullptr && deferred->caller.load(std::memory_order_relaxed) == &slot;
   });
@@ -458,13 +459,13 @@ bool Engine<P>::is_calling(const Slot& slot) {
 
 // In a fork child: whether a thread that is not there was inside the lane.
 template <class P>
-bool Engine<P>::is_lost(const Lane<P>& lane) {
+bool Engine<P>::is_lost(const AnyLane<P>& lane) {
   return lane.is_set_aside() || (lane.is_taken_here() && world_.lanes.is_forgotten(lane));
 }
 
 template <class P>
 void Engine<P>::forget_callers(const Slot& slot) {
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
     if (deferred != nullptr) deferred->forget_callers_but(&slot);
   });
@@ -476,18 +477,18 @@ template <class P>
 void Engine<P>::statistics(lane_safepoint_statistics& s, Slot& slot) {
   constexpr int kAttempts = 64;
   s = lane_safepoint_statistics{};
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     const Deferred* deferred = lane.deferred.load(std::memory_order_acquire);
     if (deferred == nullptr) return;
-    const auto read = [&](const Deferred& d, Visit&) {
+    const auto read = [&](const Deferred& d) {
       s.deferred += d.added();
       s.freed += d.freed();
       s.batches += d.objects.tags() + d.calls.tags();
     };
     int attempts = is_lost(lane) ? 0 : kAttempts;
-    while (attempts > 0 && !visit_lane(lane, slot, read)) --attempts;
-    Visit visit(&slot, true);
-    if (attempts == 0) read(*deferred, visit);  // as it is just now
+    const auto read_here = [&](Lane<P>&, const Deferred& d, Visit&) { read(d); };
+    while (attempts > 0 && !visit_lane(lane, slot, read_here)) --attempts;
+    if (attempts == 0) read(*deferred);  // as it is just now
   });
   Inside inside(slot, Owned::enter(slot));
   s.helped = reclaim_counters_.helped.load(std::memory_order_relaxed);

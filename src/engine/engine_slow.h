@@ -71,7 +71,7 @@ class Engine<P>::Stay : public Inside {
   World<P>& world() { return engine_.world_; }
 
   void enter(Gate* gate) {
-    Lane<P>* lane = gate == &no_lane_gate ? nullptr : static_cast<Lane<P>*>(gate);
+    AnyLane<P>* lane = gate == &no_lane_gate ? nullptr : lane_named<P>(gate);
     const Entry entry = world().lanes.entry();
     if (LIKELY(entry == Entry::kOwned) || P::single_threaded()) {
       lane_ = LIKELY(lane != nullptr && lane->how == Entry::kOwned) ? enter_own(lane) : adopt();
@@ -88,21 +88,21 @@ class Engine<P>::Stay : public Inside {
     }
   }
 
-  Lane<P>* enter_own(Lane<P>* lane) {
+  Lane<P>* enter_own(AnyLane<P>* lane) {
     if (UNLIKELY(lane->is_being_revoked())) {
       // Once for each revoker: the revoker may have been torn off, and then it never lets go.
-      if (!lane->is_set_aside() && lane->is_new_holder()) give_way(lane);
+      if (!lane->is_set_aside() && lane->entered().is_new_holder()) give_way(lane);
       // Meanwhile a handler may have come and changed the slot.
       if (gate_ != lane || lane->is_being_revoked()) return nullptr;
     }
-    lane->open_gate();
-    return lane;
+    lane->entered().open_gate();
+    return &lane->entered();
   }
 
   // The revoker must find the owner outside, and the revoker may have been preempted. So the owner
   // leaves for a moment. To the proof in entry/owned.h that is the end of one operation, which did
   // nothing, and the start of another.
-  NOINLINE void give_way(Lane<P>* lane) {
+  NOINLINE void give_way(AnyLane<P>* lane) {
     constexpr int kMoment = 512;
     Owned::leave(slot_, gate_);
     for (int i = 0; i < kMoment && lane->is_being_revoked(); ++i) P::pause();
@@ -119,13 +119,14 @@ class Engine<P>::Stay : public Inside {
     return lane;
   }
   Lane<P>* adopt_uninterrupted() {
-    Lane<P>* lane = UNLIKELY(world().lanes.has_changed()) ? engine_.find_own_lane(slot_) : nullptr;
+    AnyLane<P>* lane =
+        UNLIKELY(world().lanes.has_changed()) ? engine_.find_own_lane(slot_) : nullptr;
     if (lane == nullptr) lane = world().lanes.pop_idle_or_make();
     if (lane == nullptr || !lane->adopt_by(slot_, visit_)) return nullptr;
     gate_ = lane;
     if (engine_.watch_exit_ == nullptr || engine_.watch_exit_(slot_)) {
       world().lanes.owners().fetch_add(1, std::memory_order_relaxed);
-      return lane;
+      return &lane->entered();
     }
     // Nobody would tell us that the thread has gone. So it works in overflow lanes.
     lane->disown(visit_);
@@ -134,7 +135,7 @@ class Engine<P>::Stay : public Inside {
     return nullptr;
   }
 
-  void enter_shared(Lane<P>* lane) {
+  void enter_shared(AnyLane<P>* lane) {
     LaneTable<P>& lanes = world().lanes;
     if (lane == nullptr || lane->how != Entry::kShared || lane->number() >= lanes.orders().lanes())
       lane = lanes.shared(lanes.next_shared());
@@ -179,18 +180,19 @@ NOINLINE Lane<P>* Engine<P>::take_here(const Gate* gate, const Visit& visit) {
     const uint32_t number = P::lane_number();
     for (uint32_t which = 0;; ++which) {
       if (which == LaneTable<P>::kLanesHere) return nullptr;
-      Lane<P>* lane = world_.lanes.here(number, which);
+      AnyLane<P>* lane = world_.lanes.here(number, which);
       if (UNLIKELY(lane == nullptr)) return nullptr;
       if (UNLIKELY(!lane->is_free_here())) continue;
       uint32_t before;
       const Restartable result =
           P::take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before);
       if (LIKELY(result == Restartable::kDone)) {
-        if (gate->how == Entry::kPerCpu && static_cast<const Lane<P>*>(gate)->number() != number)
+        if (gate->how == Entry::kPerCpu && static_cast<const AnyLane<P>*>(gate)->number() != number)
           count<P>(world_.counters.rebinds);
-        lane->taken_by(visit.who);
-        lane->see_growth();
-        return lane;
+        Lane<P>& entered = lane->entered();
+        entered.take_by(visit.who);
+        entered.see_growth();
+        return &entered;
       }
       // If the step was interrupted, or the thread has moved to another CPU, it tries once more.
       // Otherwise the lane was taken or revoked just now.
@@ -207,19 +209,18 @@ class Engine<P>::ShortStay {
  public:
   FAST ShortStay(Engine& engine, Slot& slot, Gate* gate) : visit_(&slot, true) {
     if (is_busy(gate) || gate->how != engine.entry() || engine.world_.settings.checked) return;
-    Lane<P>* lane = static_cast<Lane<P>*>(gate);
+    AnyLane<P>* lane = lane_named<P>(gate);
     if (gate->how == Entry::kShared) {
-      if (lane->number() < engine.world_.lanes.orders().lanes() &&
-          Shared<P>(engine.world_, visit_).try_enter(*lane))
-        lane_ = lane;
+      if (lane->number() < engine.world_.lanes.orders().lanes())
+        lane_ = Shared<P>(engine.world_, visit_).try_enter(*lane);
     } else if (gate->how == Entry::kPerCpu) {
       // The usual lane first, without a look at the CPU's number.
       uint32_t before;
       if (LIKELY(lane->is_first_here && P::take_here(lane->here, static_cast<uint16_t>(lane->id()),
                                                      kTakenHere, before) == Restartable::kDone)) {
-        lane->taken_by(visit_.who);
-        lane->see_growth();
-        lane_ = lane;
+        lane_ = &lane->entered();
+        lane_->take_by(visit_.who);
+        lane_->see_growth();
       } else {
         lane_ = engine.take_here(gate, visit_);
       }
@@ -253,7 +254,7 @@ NOINLINE void* Engine<P>::allocate_here(Bytes size, Slot& slot, Gate* gate) {
     return is_busy(gate) || gate->how == Entry::kOwned ? nullptr
                                                        : allocate_in_short_stay(size, slot, gate);
   if (UNLIKELY(size - 1 >= kSlabMax)) return nullptr;
-  Lane<P>* lane = static_cast<Lane<P>*>(gate);
+  AnyLane<P>* usual = lane_named<P>(gate);
   const Bytes bin = index_of(class_of(size));
   void* object;
   if (!PerCpu::may_allocate(gate, small_index(size)) && LIKELY(entry() == Entry::kPerCpu) &&
@@ -261,10 +262,11 @@ NOINLINE void* Engine<P>::allocate_here(Bytes size, Slot& slot, Gate* gate) {
     Owned::leave(slot, gate);
     return object;
   }
-  if (UNLIKELY(!lane->is_first_here || entry() != Entry::kPerCpu || world_.sampler.on() ||
-               !PerCpu::enter<P>(lane)))
-    return allocate_in_short_stay(size, slot, gate);
-  lane->taken_by(&slot);
+  Lane<P>* lane = nullptr;
+  if (LIKELY(usual->is_first_here && entry() == Entry::kPerCpu && !world_.sampler.on()))
+    lane = PerCpu::enter<P>(usual);
+  if (UNLIKELY(lane == nullptr)) return allocate_in_short_stay(size, slot, gate);
+  lane->take_by(&slot);
   object = lane->pop(bin);
   if (object == nullptr) object = lane->refill_from_own_list(bin);
   lane->leave_here();
@@ -300,15 +302,16 @@ NOINLINE bool Engine<P>::free_by_cpu(void* p, Slot& slot, Gate* gate) {
   // acquire: a thread that has read the owner's number from the page map sees the owner's lane
   // made. Pairs with [entries.release].
   std::atomic_thread_fence(std::memory_order_acquire);
-  Lane<P>& its = world_.lanes.at(owner);
-  Lane<P>& lane = *static_cast<Lane<P>*>(gate);
-  if (P::pushes_here() && its.number() == lane.number() && &its != &lane && its.here_bins != 0 &&
+  AnyLane<P>& its = world_.lanes.at(owner);
+  AnyLane<P>& usual = *lane_named<P>(gate);
+  if (P::pushes_here() && its.number() == usual.number() && &its != &usual && its.here_bins != 0 &&
       PerCpu::push<P>(&its, word, p))
     return Owned::leave(slot, gate), true;
-  if (UNLIKELY(&its == &lane || !lane.is_first_here || entry() != Entry::kPerCpu ||
-               !PerCpu::enter<P>(&lane)))
-    return false;
-  lane.taken_by(&slot);
+  if (UNLIKELY(&its == &usual || !usual.is_first_here || entry() != Entry::kPerCpu)) return false;
+  Lane<P>* entered = PerCpu::enter<P>(&usual);
+  if (UNLIKELY(entered == nullptr)) return false;
+  Lane<P>& lane = *entered;
+  lane.take_by(&slot);
   // Read again inside: before that, the slab may have gone to the depot or come from it.
   const MapEntry now(word.load(std::memory_order_relaxed));
   using Sent = typename Lane<P>::Sent;
@@ -420,7 +423,7 @@ void Engine<P>::follow_waits(uint64_t allocated) {
 template <class P>
 void* Engine<P>::allocate_by_owner(Bytes size, Slot& slot, Gate* gate) {
   if (UNLIKELY(size - 1 >= kSlabMax)) return nullptr;
-  Lane<P>* lane = static_cast<Lane<P>*>(gate);
+  Lane<P>* lane = lane_behind<P>(gate);
   if (UNLIKELY(lane->is_asked() ||
                (world_.lanes.entry() != Entry::kOwned && !P::single_threaded())))
     return nullptr;
@@ -475,7 +478,7 @@ bool Engine<P>::wait_for_holders(Slot& slot) {
   if (is_busy(slot.load(std::memory_order_relaxed))) return false;
   Inside inside(slot, Owned::enter(slot));
   bool any = false;
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (!lane.lock().is_held() || !lane.lock_or_wait(inside.visit())) return;
     lane.unlock(inside.visit());
     any = true;
@@ -546,7 +549,7 @@ void* Engine<P>::allocate_large_again(Bytes size, Bytes alignment, Slot& slot, b
 
 template <class P>
 Run Engine<P>::take_run(BlockCount blocks, BlockCount align_blocks, Gate* gate, Visit& visit) {
-  if (Owned::may_allocate(gate, 0)) static_cast<Lane<P>*>(gate)->give_back_big(visit);
+  if (Owned::may_allocate(gate, 0)) lane_behind<P>(gate)->give_back_big(visit);
   Run run = {world_.runs.reuse(blocks, align_blocks, visit), false};
   if (run.at == Runs<P>::kNone) {
     collect_empties(Need::kSome, gate, visit);
@@ -563,7 +566,7 @@ bool Engine<P>::collect_empties(Need need, Gate* gate, Visit& visit) {
   const BlockCount least = need == Need::kSome ? Lane<P>::kMuch : 1;
   bool any = false;
   if (Owned::may_allocate(gate, 0)) {
-    Lane<P>* lane = static_cast<Lane<P>*>(gate);
+    Lane<P>* lane = lane_behind<P>(gate);
     if (lane->empty_blocks() >= least) any = lane->give_back_empties(lane->empty_blocks(), visit);
   }
   return world_.collect_empties(need, nullptr, visit) || any;
@@ -669,9 +672,9 @@ Verdict Engine<P>::free_chain(Object* first, size_t n, Slot& slot, const void*& 
 template <class P>
 FAST void Engine<P>::look_in_stay(Slab* slab, Slot& slot, Gate* gate) {
   Inside inside(slot, gate);
-  Lane<P>* lane = static_cast<Lane<P>*>(gate);
+  Lane<P>* lane = lane_behind<P>(gate);
   if (LIKELY(lane->how != Entry::kPerCpu)) return lane->look_at(slab, inside.visit());
-  lane->taken_by(inside.visit().who);
+  lane->take_by(inside.visit().who);
   lane->look_at(slab, inside.visit());
   lane->leave_here();
 }
@@ -679,7 +682,7 @@ FAST void Engine<P>::look_in_stay(Slab* slab, Slot& slot, Gate* gate) {
 template <class P>
 void Engine<P>::flush_in_stay(Remote* batch, Slot& slot, Gate* gate) {
   Inside inside(slot, gate);
-  static_cast<Lane<P>*>(gate)->flush(*batch, inside.visit());
+  lane_behind<P>(gate)->flush(*batch, inside.visit());
 }
 
 // There is no memory for a lane of our own. A batch of one object goes straight to the owner. An
@@ -916,7 +919,7 @@ bool Engine<P>::trim(Slot& slot) {
   const uint64_t before = world_.runs.statistics().purged;
   for (int round = 0; round < 2; ++round) {  // the second takes in what the first has sent
     if (stay.lane() != nullptr) stay.lane()->clean(visit);
-    world_.lanes.for_each([&](Lane<P>& lane) {
+    world_.lanes.for_each([&](AnyLane<P>& lane) {
       if (&lane != stay.lane())
         world_.with_idle_lane(lane, visit, [&](Lane<P>& held) { held.clean(visit); });
     });
@@ -941,7 +944,7 @@ bool Engine<P>::pass() {
   const bool may_follow = many_threads_.load(std::memory_order_relaxed) != kChosen;
   uint64_t allocated = 0;
   world_.scavenger.begin_move();
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (world_.scavenger.must_stop()) return;
     if (may_follow) allocated += lane.objects_taken();
     more |= tend(lane, visit);
@@ -961,7 +964,7 @@ bool Engine<P>::pass() {
 
 // True if the lane must be looked at again.
 template <class P>
-bool Engine<P>::tend(Lane<P>& lane, Visit& visit) {
+bool Engine<P>::tend(AnyLane<P>& lane, Visit& visit) {
   // After these the lane's thread is taken to have left us by a long jump.
   constexpr uint32_t kAttempts = 32;
   auto& rest = lane.rest();
@@ -1016,7 +1019,7 @@ void Engine<P>::sweep(Visit& visit) {
     return world_.runs.keep_limit(visit);
   swept_at_ms_ = now;
   world_.scavenger.begin_move();
-  world_.lanes.for_each([&](Lane<P>& lane) {
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     reclaim(lane, visit);
     world_.with_idle_lane(lane, visit, [&](Lane<P>& held) { held.clean(visit); });
   });
@@ -1034,7 +1037,7 @@ void Engine<P>::thread_exits(Slot& slot) {
   const bool is_torn = is_busy(gate);
   gate = is_torn ? reinterpret_cast<Gate*>(reinterpret_cast<uintptr_t>(gate) - kBusyByte)
                  : Owned::current(slot, gate);
-  Lane<P>* lane = names_lane(gate) ? static_cast<Lane<P>*>(gate) : nullptr;
+  AnyLane<P>* lane = names_lane(gate) ? lane_named<P>(gate) : nullptr;
   Visit visit(&slot, !is_torn);
   if (UNLIKELY(is_torn)) {
     give_back_torn(slot, lane);
@@ -1042,18 +1045,18 @@ void Engine<P>::thread_exits(Slot& slot) {
     give_up_lane(*lane, visit);
   }
   if (UNLIKELY(world_.lanes.has_changed())) {
-    while (Lane<P>* other = find_own_lane(slot)) give_up_lane(*other, visit);
+    while (AnyLane<P>* other = find_own_lane(slot)) give_up_lane(*other, visit);
   }
   Owned::leave(slot, &exited_gate);
 }
 
 // The thread's own lane joins the idle ones, with its contents.
 template <class P>
-void Engine<P>::give_up_lane(Lane<P>& lane, Visit& visit) {
+void Engine<P>::give_up_lane(AnyLane<P>& lane, Visit& visit) {
   const bool rested = lane.rests();
-  lane.disown(visit);
-  if (!lane.lock_or_wait(visit)) return;  // it was set aside, after a fork
-  lane.flush_all(visit);
+  // Waits for a revoker: afterwards nobody looks at the slot. False: set aside, after a fork.
+  if (!lane.lock_or_wait(visit)) return;
+  lane.forget_owner().flush_all(visit);
   lane.leave_full(true);
   lane.unlock(visit);
   if (!rested) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
@@ -1063,10 +1066,9 @@ void Engine<P>::give_up_lane(Lane<P>& lane, Visit& visit) {
 // The thread goes over to another entry. Its lane is no other thread's while it lives
 // (entry/owned.h), but other threads may take what lies in the lane.
 template <class P>
-void Engine<P>::rest_lane(Lane<P>& lane, Visit& visit) {
+void Engine<P>::rest_lane(AnyLane<P>& lane, Visit& visit) {
   if (!lane.lock_or_wait(visit)) return;  // it was set aside, after a fork
-  lane.rest_closed();
-  lane.flush_all(visit);
+  lane.rest_closed().flush_all(visit);
   lane.leave_full(true);
   lane.unlock(visit);
   world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
@@ -1074,9 +1076,9 @@ void Engine<P>::rest_lane(Lane<P>& lane, Visit& visit) {
 
 // One that the thread has though its slot does not name it, or null.
 template <class P>
-Lane<P>* Engine<P>::find_own_lane(const Slot& slot) {
-  Lane<P>* own = nullptr;
-  world_.lanes.for_each([&](Lane<P>& lane) {
+AnyLane<P>* Engine<P>::find_own_lane(const Slot& slot) {
+  AnyLane<P>* own = nullptr;
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (lane.owner_slot() == &slot && lane.how == Entry::kOwned && !lane.is_set_aside())
       own = &lane;
   });
@@ -1086,7 +1088,7 @@ Lane<P>* Engine<P>::find_own_lane(const Slot& slot) {
 // Takes back a lane whose thread has ended without a word. False: the lane has no owner, or one
 // that lives, or that cannot be told.
 template <class P>
-bool Engine<P>::reclaim(Lane<P>& lane, Visit& visit) {
+bool Engine<P>::reclaim(AnyLane<P>& lane, Visit& visit) {
   const uint32_t thread = lane.owner_thread();
   if (thread == 0 || lane.how != Entry::kOwned || !P::thread_is_gone(thread)) return false;
   // A number of another process says nothing here: it is that of a child that shares our memory, or
@@ -1099,12 +1101,12 @@ bool Engine<P>::reclaim(Lane<P>& lane, Visit& visit) {
     // True if the thread was outside when it ended. If its slot does not tell that any more, the
     // thread may have been inside.
     const bool is_whole = rested || lane.is_named_by(slot);
-    lane.forget_owner();
+    Lane<P>& its = lane.forget_owner();
     if (!is_whole) {
       world_.was_torn.store(true, std::memory_order_relaxed);
-      lane.salvage(visit);
+      its.salvage(visit);
     }
-    lane.flush_all(visit);
+    its.flush_all(visit);
     lane.leave_full(true);
     if (!rested) world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
   }
@@ -1116,7 +1118,7 @@ bool Engine<P>::reclaim(Lane<P>& lane, Visit& visit) {
 // Gives back what the thread was inside of when it was torn off. The thread must not wait for a
 // lock here: other threads wait for those that it has itself.
 template <class P>
-void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
+void Engine<P>::give_back_torn(Slot& slot, AnyLane<P>* inside) {
   Visit visit(&slot, false);
   world_.was_torn.store(true, std::memory_order_relaxed);
   if (world_.runs.lock().take_over(visit)) {
@@ -1137,8 +1139,7 @@ void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
   }
   if (inside != nullptr && inside->how == Entry::kOwned && inside->owner_slot() == &slot) {
     if (inside->take_over(visit) || inside->try_lock(visit)) {
-      inside->forget_owner();
-      inside->salvage(visit);
+      inside->forget_owner().salvage(visit);
       inside->leave_full(true);
       inside->unlock(visit);
       world_.lanes.owners().fetch_sub(1, std::memory_order_relaxed);
@@ -1147,10 +1148,10 @@ void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
     // Otherwise a revoker has the lane now, and gives it up at once. The scavenger takes the lane
     // back when the thread is gone.
   }
-  world_.lanes.for_each([&](Lane<P>& lane) {
-    if (lane.is_taken_by(&slot)) {
-      lane.salvage(visit);
-      lane.leave_here();
+  world_.lanes.for_each([&](AnyLane<P>& lane) {
+    if (Lane<P>* taken = lane.taken_by(&slot)) {
+      taken->salvage(visit);
+      taken->leave_here();
     }
     if (lane.take_over(visit)) give_back_torn(lane, visit);
   });
@@ -1166,15 +1167,16 @@ void Engine<P>::give_back_torn(Slot& slot, Lane<P>* inside) {
 // CPU, it may have been torn off before it had the lane, or after. So the lane is taken once more;
 // that has to wait while the owner is inside.
 template <class P>
-void Engine<P>::give_back_torn(Lane<P>& lane, Visit& visit) {
-  bool held = lane.take_again();
-  for (uint64_t ms = 0; !held && lane.is_being_revoked() && P::barrier() && ms < kLateMs; ++ms) {
+void Engine<P>::give_back_torn(AnyLane<P>& lane, Visit& visit) {
+  Lane<P>* held = lane.hold_again();
+  for (uint64_t ms = 0;
+       held == nullptr && lane.is_being_revoked() && P::barrier() && ms < kLateMs; ++ms) {
     P::sleep_ms(1);
-    held = lane.take_again();
+    held = lane.hold_again();
   }
-  if (held) {
-    lane.salvage(visit);
-    return lane.let_go(visit);
+  if (held != nullptr) {
+    held->salvage(visit);
+    return held->let_go(visit);
   }
   if (!lane.is_being_revoked()) return lane.unlock(visit);
   P::barrier() ? lane.set_aside() : lane.let_go(visit);
@@ -1220,7 +1222,7 @@ void Engine<P>::step_aside(Slot& slot) {
   if (names_lane(gate) && gate->how == Entry::kOwned) {
     if (entry() == Entry::kOwned) return Owned::leave(slot, gate);
     Visit visit(&slot, true);
-    rest_lane(*static_cast<Lane<P>*>(gate), visit);
+    rest_lane(*lane_named<P>(gate), visit);
   }
   Owned::leave(slot, gate == &exited_gate ? gate : &forking_gate);
 }
@@ -1260,8 +1262,8 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
     world_.depot.abandon();
     world_.kinds.for_each([](KindOwner& owner) { Depot<P>::forget_slabs_of(owner); });
   }
-  world_.lanes.for_each([](Lane<P>& lane) { lane.inbox().forget_givers(); });
-  world_.lanes.for_each([&](Lane<P>& lane) { sort_out_lane(lane, slot, gate); });
+  world_.lanes.for_each([](AnyLane<P>& lane) { lane.inbox().forget_givers(); });
+  world_.lanes.for_each([&](AnyLane<P>& lane) { sort_out_lane(lane, slot, gate); });
   world_.lanes.forget_makers();
   if (searcher_.load(std::memory_order_relaxed) != &slot)
     searcher_.store(nullptr, std::memory_order_relaxed);
@@ -1272,7 +1274,7 @@ void Engine<P>::after_fork_in_child(Slot& slot) {
 }
 
 template <class P>
-void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate* gate) {
+void Engine<P>::sort_out_lane(AnyLane<P>& lane, Slot& slot, Gate* gate) {
   if (lane.is_set_aside()) return;
   const Slot* owner = lane.owner_slot();
   const bool is_orphan = owner != nullptr && owner != &slot;
@@ -1293,7 +1295,7 @@ void Engine<P>::sort_out_lane(Lane<P>& lane, Slot& slot, Gate* gate) {
     Visit visit(&slot, false);
     visit.may_drain = false;  // the other lanes may not be sorted out yet
     world_.was_torn.store(true, std::memory_order_relaxed);
-    lane.salvage(visit);
+    lane.hold_in_child().salvage(visit);
     lane.begin_in_child();
   }
   if (!is_orphan) return;
@@ -1305,8 +1307,8 @@ template <class P>
 void Engine<P>::check_invariants() {
   world_.runs.check_invariants();
   world_.depot.check_invariants();
-  world_.lanes.for_each([](Lane<P>& lane) {
-    lane.check_invariants();
+  world_.lanes.for_each([](AnyLane<P>& lane) {
+    lane.at_rest().check_invariants();
     const Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
     if (deferred == nullptr) return;
     deferred->check_invariants();

@@ -223,7 +223,7 @@ struct Layout {
       memcpy(cell->name, place.name, sizeof place.name);
       if (place.where == static_cast<uint32_t>(CellPlace::Where::kLane)) {
         engine.world_.lanes.for_each(
-            [&](L& lane) { add(*cell, at<Contention>(&lane, place.offset)); });
+            [&](AnyLane<P>& lane) { add(*cell, at<Contention>(&lane, place.offset)); });
       } else if ((place.where & CellPlace::kNeverWaits) != 0) {
         add(*cell, at<Tries<>>(&engine, place.offset));
       } else {

@@ -42,7 +42,7 @@ class Collection {
     s_.version = LANE_STATS_VERSION;
     s_.size = sizeof(lane_statistics);
     look_at_slabs();
-    world_.lanes.for_each([this](Lane<P>& lane) { look_at(lane); });
+    world_.lanes.for_each([this](AnyLane<P>& lane) { look_at(lane); });
     look_at_world();
     add_up();
   }
@@ -74,22 +74,23 @@ class Collection {
   }
 
   // What waits in the lane, and what it has counted.
-  void look_at(Lane<P>& lane) {
+  void look_at(AnyLane<P>& lane) {
     uint64_t waiting[kClassCount]{};
     for (int attempt = 0; attempt < kAttempts; ++attempt) {  // a thread is rarely inside for long
-      if (!lane.try_hold(visit_, false)) {
+      Lane<P>* held = lane.try_hold(visit_, false);
+      if (held == nullptr) {
         // Another thread, perhaps the scavenger or one that ends, may have been preempted inside.
         if (visit_.may_block && attempt >= kAttempts / 2 && patience_ms_ > 0)
           P::sleep_ms(1), --patience_ms_;
         continue;
       }
-      for (unsigned c = 1; c < kClassCount; ++c) waiting[c] = lane.bin_length(c);
+      for (unsigned c = 1; c < kClassCount; ++c) waiting[c] = held->bin_length(c);
       if (const Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
           deferred != nullptr) {
         s_.deferred += deferred->added();
         s_.deferred_waiting += deferred->added() - deferred->freed();
       }
-      lane.let_go(visit_);
+      held->let_go(visit_);
       break;
     }
     const LaneCounters& counters = lane.counters();

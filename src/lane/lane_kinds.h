@@ -2,9 +2,6 @@
 // depot in the same way as malloc's.
 // Included by lane_work.h only. Locking: the caller is inside the lane, or holds it from outside.
 //
-//   area --> [ labels | 0 | bin | bin | table of a heap --> [bin | bin | ..] | .. ]
-//             each slot has 64 bytes; slot 0 is always empty
-//
 // The page map and the remote batches name the owner with its private bit, so no hit of malloc's
 // takes such an object for its own.
 #pragma once
@@ -73,92 +70,38 @@ struct Lane<P>::KindBin {
 // --- Bins.
 
 template <class P>
-FAST Bin* Lane<P>::bin_in(Address area, const BinPlace& place) {
-  if (area == 0) return nullptr;
-  if (place.index == BinPlace::kNoIndex) return reinterpret_cast<Bin*>(area + place.slot);
-  Bin* table = table_in(area, place.slot).load(std::memory_order_acquire);  // [table.acquire]
-  return table != nullptr ? table + place.index : nullptr;
-}
-
-template <class P>
-FAST bool Lane<P>::find_bin(Address area, const PoolHit& hit, Bin*& bin) {
-  const Handle label = label_at(area, Labels::kPools, hit.handle);
-  if (UNLIKELY(label != hit.handle) && label != (hit.handle | Labels::kMissed)) return false;
-  bin = reinterpret_cast<Bin*>(slot_at(area, hit.handle));
-  return true;
-}
-
-template <class P>
-FAST bool Lane<P>::find_bin(Address area, const HeapHit& hit, Bin*& bin) {
-  if (UNLIKELY(label_at(area, Labels::kHeaps, hit.handle) != hit.handle)) return false;
-  const auto& place = *reinterpret_cast<std::atomic<Bin*>*>(slot_at(area, hit.handle));
-  Bin* table = place.load(std::memory_order_acquire);  // [table.acquire]
-  bin = table + hit.index;
-  return table != nullptr;
-}
-
-template <class P>
-FAST Bin* Lane<P>::bin_of(const Kind& kind) const {
-  Bin* bin = bin_in(bins_at_.load(std::memory_order_acquire), kind);
-  return bin != nullptr && bin->kind.load(std::memory_order_relaxed) == &kind ? bin : nullptr;
-}
-
-template <class P>
 Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
   if (Bin* bin = bin_of(kind); LIKELY(bin != nullptr)) return bin;
   Address at = bins_at_.load(std::memory_order_relaxed);
   if (at == 0 && (at = open_area(visit)) == 0) return nullptr;
-  if (kind.index != Kind::kNoIndex && bin_in(at, kind) == nullptr) {
+  if (kind.index != Kind::kNoIndex && Area::bin(at, kind) == nullptr) {
     void* table = allocate(class_of(kTableBins * sizeof(Bin)), visit);
     if (table == nullptr) return nullptr;
     memset(table, 0, kTableBins * sizeof(Bin));
     // release: a thread that looks at this lane from elsewhere finds a table of empty bins. Pairs
     // with [table.acquire].
-    table_in(at, kind.slot).store(static_cast<Bin*>(table), std::memory_order_release);
-    give_label(*kind.owner, at);
+    Area::table_at(at, kind.slot).store(static_cast<Bin*>(table), std::memory_order_release);
+    Area::give_label(*kind.owner, at);
   }
-  Bin* bin = bin_in(at, kind);
+  Bin* bin = Area::bin(at, kind);
   bin->next = bins_;
   bins_ = bin;
   compiler_fence();  // a bin that has a kind is always found here
   bin->kind.store(&kind, std::memory_order_relaxed);
-  if (kind.index == Kind::kNoIndex) give_label(*kind.owner, at);
+  if (kind.index == Kind::kNoIndex) Area::give_label(*kind.owner, at);
   return bin;
-}
-
-// The label may change meanwhile. Engine::relabel stores the new label, makes every thread pass a
-// barrier, and then looks into each lane. If the barrier falls before the second look here, that
-// look sees the change. If it falls after the look, the store here came before the barrier, and
-// relabel() finds a label here.
-template <class P>
-void Lane<P>::give_label(const KindOwner& owner, Address area) {
-  std::atomic<Handle>* const place = label_of(owner, area);
-  if (place == nullptr) return;
-  Handle label;
-  do {
-    label = owner.label.load(std::memory_order_relaxed);
-    place->store(label, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  } while (owner.label.load(std::memory_order_relaxed) != label);
-}
-
-template <class P>
-void Lane<P>::relabel(const KindOwner& owner) {
-  const Address begin = bins_at_.load(std::memory_order_acquire);
-  const std::atomic<Handle>* place = begin != 0 ? label_of(owner, begin) : nullptr;
-  if (place != nullptr && place->load(std::memory_order_relaxed) != 0) give_label(owner, begin);
 }
 
 // Takes fresh addresses while there are any: they read as zeros, and pages without a bin cost
 // nothing. Returns 0 if there is no memory.
 template <class P>
 Address Lane<P>::open_area(Visit& visit) {
-  BlockIndex at = world_.runs.allocate_fresh(kAreaBlocks);
+  BlockIndex at = world_.runs.allocate_fresh(Area::kBlocks);
   if (UNLIKELY(at == Runs<P>::kNone)) {
-    const Run run = world_.runs.allocate(kAreaBlocks, 1, visit);
+    const Run run = world_.runs.allocate(Area::kBlocks, 1, visit);
     if (run.at == Runs<P>::kNone) return 0;
     at = run.at;
-    if (!run.zeroed) memset(world_.region.pointer_to(at), 0, bytes_of(kAreaBlocks));
+    if (!run.zeroed) memset(world_.region.pointer_to(at), 0, bytes_of(Area::kBlocks));
   }
   const Address begin = world_.region.address_of(at);
   bins_at_.store(begin, std::memory_order_release);
@@ -283,7 +226,7 @@ template <class P>
 void Lane<P>::forget_table(const KindOwner& owner, Visit& visit) {
   const Address at = bins_at_.load(std::memory_order_relaxed);
   if (owner.type != KindOwner::Type::kHeap || at == 0) return;
-  Bin* table = table_in(at, owner.slot).exchange(nullptr, std::memory_order_relaxed);
+  Bin* table = Area::table_at(at, owner.slot).exchange(nullptr, std::memory_order_relaxed);
   if (table != nullptr)
     free(reinterpret_cast<Object*>(table), world_.region.entry_of(table), visit);
 }

@@ -17,15 +17,18 @@ namespace lanemalloc {
 
 // The owner is kept out all the time: what lies here may be half done.
 template <class P>
-bool Lane<P>::take_again() {
-  if (how == Entry::kPerCpu)
-    return here.load(std::memory_order_relaxed) == kRevokedHere && P::restart_here() &&
-           here.load(std::memory_order_acquire) == kRevokedHere;  // as in take_from_cpu()
-  Slot* slot = owner_slot();
-  if (slot == nullptr || rests_) return true;
-  if (!is_being_revoked()) return false;
-  close_gate();
-  return P::barrier() && is_named_by(slot) && is_closed();  // as in take_from_owner()
+Lane<P>* AnyLane<P>::hold_again() {
+  const auto is_held = [&] {
+    if (how == Entry::kPerCpu)
+      return here.load(std::memory_order_relaxed) == kRevokedHere && P::restart_here() &&
+             here.load(std::memory_order_acquire) == kRevokedHere;  // as in take_from_cpu()
+    Slot* slot = owner_slot();
+    if (slot == nullptr || rests_) return true;
+    if (!is_being_revoked()) return false;
+    close_gate();
+    return P::barrier() && is_named_by(slot) && is_closed();  // as in take_from_owner()
+  };
+  return is_held() ? &entered() : nullptr;
 }
 
 // chain: what the bin of the slab's class or kind held. It may lie in another slab.

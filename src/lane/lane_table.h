@@ -41,9 +41,9 @@ class LaneTable {
 
   // For a lane that has been made; a thread that knows its number sees that it is made. acquire:
   // for a checker that does not follow fences.
-  Lane<P>& at(Owner id) {
+  AnyLane<P>& at(Owner id) {
     DCHECK(made(number(id)).load(std::memory_order_acquire));
-    return *reinterpret_cast<Lane<P>*>(lanes_ + number(id) * kStride);
+    return *reinterpret_cast<AnyLane<P>*>(lanes_ + number(id) * kStride);
   }
 
   // Calls visit(lane) for every lane that exists.
@@ -59,12 +59,12 @@ class LaneTable {
 
   // Returns an idle lane, or a new one; no other thread has it. Null if there is no memory, or no
   // number.
-  Lane<P>* pop_idle_or_make() {
+  AnyLane<P>* pop_idle_or_make() {
     const uint32_t link =
         idle_.pop([this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
     return link != IdStack<>::kNone ? &at(owner(link)) : make(nullptr, Entry::kOwned, kNoNumber);
   }
-  void push_idle(Lane<P>& lane) {
+  void push_idle(AnyLane<P>& lane) {
     idle_.push(static_cast<uint32_t>(lane.id()),
                [this](uint32_t n) -> auto& { return at(owner(n)).idle_link(); });
   }
@@ -89,11 +89,11 @@ class LaneTable {
   const ProbeOrders& orders() const { return orders_; }
 
   // Null if there is no memory, or if another thread is just making the lane.
-  Lane<P>* shared(uint32_t i) {
+  AnyLane<P>* shared(uint32_t i) {
     return i < orders_.lanes() ? numbered(shared_[i], Entry::kShared, i) : nullptr;
   }
   // which: the number among the CPU's lanes.
-  Lane<P>* here(uint32_t i, uint32_t which = 0) {
+  AnyLane<P>* here(uint32_t i, uint32_t which = 0) {
     if (UNLIKELY(i >= kMostNumbers)) return nullptr;
     std::atomic<uint16_t>& entry = here_[i][which];
     if (UNLIKELY(entry.load(std::memory_order_relaxed) == 0)) see_number(i);
@@ -103,10 +103,10 @@ class LaneTable {
   uint32_t next_shared() { return orders_.start(turn_.fetch_add(1, std::memory_order_relaxed)); }
 
   // In a fork child: the lane keeps what it has; its number goes to a new lane.
-  void forget_number(const Lane<P>& lane) {
+  void forget_number(const AnyLane<P>& lane) {
     if (std::atomic<uint16_t>* entry = entry_of(lane)) entry->store(0, std::memory_order_relaxed);
   }
-  bool is_forgotten(const Lane<P>& lane) {
+  bool is_forgotten(const AnyLane<P>& lane) {
     return lane.how == Entry::kPerCpu && entry_of(lane) == nullptr;
   }
   // In a fork child: a thread that was making a lane is not here.
@@ -127,11 +127,11 @@ class LaneTable {
   // memory.
   Lane<P>* enter_overflow(Visit& visit) {
     for (uint32_t n = overflow_.load(std::memory_order_acquire); n != 0;) {
-      Lane<P>& lane = at(owner(n));
-      if (lane.try_lock(visit)) return &lane;
+      AnyLane<P>& lane = at(owner(n));
+      if (lane.try_lock(visit)) return &lane.entered();
       n = lane.overflow_link().load(std::memory_order_relaxed);
     }
-    Lane<P>* lane = make(&visit, Entry::kShared, kNoNumber);
+    AnyLane<P>* lane = make(&visit, Entry::kShared, kNoNumber);
     if (lane == nullptr) return nullptr;
     rescues_.fetch_add(1, std::memory_order_relaxed);
     // The list only grows, so a compare-exchange cannot be fooled. release: publishes the lane to
@@ -142,7 +142,7 @@ class LaneTable {
                                             std::memory_order_release, std::memory_order_relaxed) &&
            overflow_tries_.failed());
     overflow_tries_.done();
-    return lane;
+    return &lane->entered();
   }
 
   const Tries<>& idle_tries() const { return idle_.tries(); }
@@ -169,7 +169,7 @@ class LaneTable {
   static_assert(sizeof(Lane<P>) + sizeof(std::atomic<bool>) <= kStride);
 
   // The entry through which the lane's number leads to the lane; null if there is none.
-  std::atomic<uint16_t>* entry_of(const Lane<P>& lane) {
+  std::atomic<uint16_t>* entry_of(const AnyLane<P>& lane) {
     if (lane.number() == kNoNumber) return nullptr;
     const auto is_its = [&](const std::atomic<uint16_t>& entry) {
       return entry.load(std::memory_order_relaxed) == static_cast<uint16_t>(lane.id());
@@ -186,14 +186,14 @@ class LaneTable {
     }
   }
 
-  Lane<P>* numbered(std::atomic<uint16_t>& entry, Entry how, uint32_t number,
+  AnyLane<P>* numbered(std::atomic<uint16_t>& entry, Entry how, uint32_t number,
                     bool is_first_here = false) {
     // acquire: sees the lane made. Pairs with the release below.
     uint16_t id = entry.load(std::memory_order_acquire);
     if (LIKELY(id != 0)) return id != kBeingMade ? &at(owner(id)) : nullptr;
     // With signals blocked, no thread is torn off that would leave the lane half made.
     const uint64_t mask = P::block_signals();
-    Lane<P>* lane = nullptr;
+    AnyLane<P>* lane = nullptr;
     if (entry.compare_exchange_strong(id, kBeingMade, std::memory_order_relaxed)) {
       lane = make(nullptr, how, number);
       if (lane != nullptr) lane->is_first_here = is_first_here;
@@ -205,7 +205,7 @@ class LaneTable {
   }
 
   // With a visit: the visit holds the lane's lock before any other thread can see the lane.
-  Lane<P>* make(Visit* visit, Entry how, uint32_t lane_number) {
+  AnyLane<P>* make(Visit* visit, Entry how, uint32_t lane_number) {
     uint32_t i = count_.load(std::memory_order_relaxed);
     Address place;
     do {
@@ -216,7 +216,7 @@ class LaneTable {
                                            std::memory_order_relaxed) &&
              count_tries_.failed());
     count_tries_.done();
-    Lane<P>* lane = new (reinterpret_cast<void*>(place))
+    AnyLane<P>* lane = new (reinterpret_cast<void*>(place))
         Lane<P>(owner(i + static_cast<uint32_t>(Owner::kFirstLane)), world_, how, lane_number);
     if (visit != nullptr) lane->try_lock(*visit);
     // release: a thread that sees the lane ready sees it whole. Pairs with the acquire in

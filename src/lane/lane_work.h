@@ -12,26 +12,25 @@ namespace lanemalloc {
 
 template <class P>
 Lane<P>::Lane(Owner id, World<P>& world, Entry entry, uint32_t number)
-    : id_(id), number_(number), world_(world) {
-  how = entry;
+    : AnyLane<P>(id, world, entry, number) {
   if (how != Entry::kPerCpu) return;
   if (!world.settings.checked && P::numbers_for_hits()) {
     here_bins = kSmallIndexes + 1;
     see_growth();
   }
-  here.store(word_if_free(), std::memory_order_relaxed);
+  here.store(this->word_if_free(), std::memory_order_relaxed);
 }
 
 template <class P>
-bool Lane<P>::try_hold(Visit& visit, bool ask) {
-  if (!try_lock(visit)) return false;
-  if (how == Entry::kPerCpu ? take_from_cpu() : take_from_owner(ask)) return true;
+Lane<P>* AnyLane<P>::try_hold(Visit& visit, bool ask) {
+  if (!try_lock(visit)) return nullptr;
+  if (how == Entry::kPerCpu ? take_from_cpu() : take_from_owner(ask)) return &entered();
   unlock(visit);
-  return false;
+  return nullptr;
 }
 
 template <class P>
-void Lane<P>::let_go(Visit& visit) {
+void AnyLane<P>::let_go(Visit& visit) {
   if (how == Entry::kPerCpu) {
     leave_here();
   } else {
@@ -43,7 +42,7 @@ void Lane<P>::let_go(Visit& visit) {
 // No thread gets the lock from now on, and a thread that waits for it stops waiting. A thread that
 // still has the lane in its slot finds the lane revoked, or taken, for good.
 template <class P>
-void Lane<P>::set_aside() {
+void AnyLane<P>::set_aside() {
   set_aside_ = true;
   lock_.forget_holder();
   if (how == Entry::kPerCpu) {
@@ -539,8 +538,8 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
   // acquire: a thread that has read the owner's number from the page map sees the owner's lane
   // made. Pairs with [entries.release].
   std::atomic_thread_fence(std::memory_order_acquire);
-  Lane& owner = world_.lanes.at(public_of(remote.owner));
-  const Object* earlier = owner.inbox_.give(batch);
+  AnyLane<P>& owner = world_.lanes.at(public_of(remote.owner));
+  const Object* earlier = owner.inbox().give(batch);
   if (kind != nullptr) {
     // Another lane has sent something since. With more objects per batch the two would meet less
     // often.
@@ -556,10 +555,10 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
   // The owner has not looked for a while. If it refills its bins, tell it. Otherwise, if it is not
   // inside, drain its inbox on its behalf.
   remote.unanswered = 0;
-  const auto misses = static_cast<uint8_t>(owner.counters_.misses.load(std::memory_order_relaxed));
+  const auto misses = static_cast<uint8_t>(owner.counters().misses.load(std::memory_order_relaxed));
   if (remote.seen != misses) {
     remote.seen = misses;
-    owner.mail_waits_.store(true, std::memory_order_relaxed);
+    owner.mail_waits();
     return;
   }
   visit.may_drain = false;

@@ -71,7 +71,7 @@ struct World {
   Runs<P> runs{region};
   Depot<P> depot{Slabs<P>{region, runs}};
   LaneTable<P> lanes{*this};
-  KindTable kinds{bytes_of(Lane<P>::kAreaBlocks)};
+  KindTable kinds{bytes_of(Area::kBlocks)};
   // A thread was torn off, perhaps while it made a slab of a kind or gave one back. That slab may
   // be counted, and charged, for good.
   std::atomic<bool> was_torn{false};
@@ -86,19 +86,20 @@ struct World {
 
   Slabs<P> slabs() { return {region, runs}; }
 
-  // Takes the lane from its owner, works in it and gives it back. False if the lane is busy.
+  // Takes the lane from its owner, calls work(held lane) and gives it back. False if the lane is
+  // busy.
   template <class Work>
-  bool with_idle_lane(Lane<P>& lane, Visit& visit, Work work) {
-    const bool held = lane.try_hold(visit);
-    PROBE2(revoke, lane.id(), held);
-    if (!held) {
+  bool with_idle_lane(AnyLane<P>& lane, Visit& visit, Work work) {
+    Lane<P>* held = lane.try_hold(visit);
+    PROBE2(revoke, lane.id(), held != nullptr);
+    if (held == nullptr) {
       counters.refused_revocations.fetch_add(1, std::memory_order_relaxed);
       return false;
     }
     if (lane.owner_slot() != nullptr || lane.how == Entry::kPerCpu)
       counters.revocations.fetch_add(1, std::memory_order_relaxed);
-    work(lane);
-    lane.let_go(visit);
+    work(*held);
+    held->let_go(visit);
     return true;
   }
 
@@ -107,12 +108,12 @@ struct World {
   // have many empty blocks, and from one lane of an exited thread, so that no caller pays for many.
   // kAll, when there is no memory: from all. True if any lane gave something back; cheap if none
   // does. Never waits for a lane, since the caller may be in one.
-  bool collect_empties(Need need, const Lane<P>* except, Visit& visit) {
+  bool collect_empties(Need need, const AnyLane<P>* except, Visit& visit) {
     if (!visit.may_drain) return false;
     const BlockCount least = need == Need::kSome ? Lane<P>::kMuch : 1;
     bool any = false;
     bool may_clean = true;
-    lanes.for_each([&](Lane<P>& lane) {
+    lanes.for_each([&](AnyLane<P>& lane) {
       if (&lane == except || !((may_clean && lane.was_left_full()) || lane.empty_blocks() >= least))
         return;
       with_idle_lane(lane, visit, [&](Lane<P>& held) {

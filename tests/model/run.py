@@ -172,10 +172,10 @@ PROGRAMS = {
             # No time passes while somebody sleeps: who is not woken sleeps for good, and that is found.
             (LOCK, "kLateMs = 1000", "kLateMs = ~uint64_t{0}"),
             (KINDS, "kSpins = 256", "kSpins = 2"),
-            (LANE, "kAreaBlocks = 18", "kAreaBlocks = 3"),
+            ("lane/area.h", "kBlocks = 18", "kBlocks = 3"),
             # What comes of a lane that somebody was inside does not rely on what that thread has released.
-            (ENGINE_SLOW, "lane.salvage(visit);\n    lane.begin_in_child();",
-             "P::take_memory_as_it_is(); lane.salvage(visit);\n    lane.begin_in_child();"),
+            (ENGINE_SLOW, "lane.hold_in_child().salvage(visit);\n    lane.begin_in_child();",
+             "P::take_memory_as_it_is(); lane.hold_in_child().salvage(visit);\n    lane.begin_in_child();"),
         ),
     ),
 }

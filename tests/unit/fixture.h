@@ -279,13 +279,13 @@ class EngineTest : public FakeTest {
   void make_lanes() {
     LaneTable<Fake>& lanes = world().lanes;
     for (uint32_t i = 0; i < 8; ++i) lanes.shared(i), lanes.here(i);
-    std::vector<Lane<Fake>*> owned, overflow;
+    std::vector<AnyLane<Fake>*> owned, overflow;
     std::deque<Visit> visits;
     for (int i = 0; i < 8; ++i) {
       owned.push_back(lanes.pop_idle_or_make());
       overflow.push_back(lanes.enter_overflow(visits.emplace_back(&visits, false)));
     }
-    for (Lane<Fake>* lane : owned) lanes.push_idle(*lane);
+    for (AnyLane<Fake>* lane : owned) lanes.push_idle(*lane);
     for (size_t i = 0; i < visits.size(); ++i) overflow[i]->unlock(visits[i]);
   }
 

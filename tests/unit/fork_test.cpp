@@ -196,7 +196,7 @@ TEST_ALL_CONFIGS(ForkTest, WhatAThreadWasInsideIsWholeInTheChildAndNothingOfItIs
   fork_in_child(a);
   EXPECT_EQ(statistics().live_objects, all.size());
   EXPECT_EQ(statistics().allocations, all.size() + 20);
-  world().lanes.for_each([](Lane<Fake>& each) { EXPECT_FALSE(each.is_set_aside()); });
+  world().lanes.for_each([](AnyLane<Fake>& each) { EXPECT_FALSE(each.is_set_aside()); });
   for (void* p : all) give(a, p);
   Slot &b = thread(), &c = thread();  // these adopt the others' lanes
   for (Slot* t : {&b, &c}) give(*t, take(*t, 48));

@@ -11,7 +11,7 @@ class KindsTest : public PoolTest {
  protected:
   uint64_t batches_sent() {
     uint64_t n = 0;
-    world().lanes.for_each([&](Lane<Fake>& lane) { n += lane.counters().remote_batches; });
+    world().lanes.for_each([&](AnyLane<Fake>& lane) { n += lane.counters().remote_batches; });
     return n;
   }
   Lane<Fake>& lane_with(const Slot& slot) { return *lane_of(slot); }

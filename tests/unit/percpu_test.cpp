@@ -26,7 +26,7 @@ class PerCpuTest : public EngineTest {
     EXPECT_EQ(engine().free(p, slot), Verdict::kGood);
   }
   // The lane of a CPU that a thread has used.
-  Lane<Fake>& lane(uint32_t number) { return *world().lanes.here(number); }
+  Lane<Fake>& lane(uint32_t number) { return world().lanes.here(number)->entered(); }
   // True if the operation is a hit.
   bool hits_allocate(Slot& slot, void*& p) {
     bool hit = true;
@@ -111,7 +111,7 @@ TEST_PER_CPU(PerCpuTest, WhoFindsTheLaneTakenGoesToTheNextOfTheCpu) {
   Stopped inside(a);
   EXPECT_EQ(lane(0).here, kTakenHere);
   void* p = take_on(0, b, 100);
-  Lane<Fake>& second = *world().lanes.here(0, 1);
+  Lane<Fake>& second = world().lanes.here(0, 1)->entered();
   EXPECT_EQ(owner_of(p), second.id());
   EXPECT_EQ(second.here, second.word_if_free());
   EXPECT_EQ(lane_of(b), &second);
@@ -142,7 +142,7 @@ TEST_PER_CPU(PerCpuTest, AnObjectOfALargerClassThatTheBinHasIsTakenByAStep) {
     Stopped inside(a);
     std::vector<void*> all;
     for (int i = 0; i < 8; ++i) all.push_back(take_on(0, b, size));
-    Lane<Fake>& second = *world().lanes.here(0, 1);
+    Lane<Fake>& second = world().lanes.here(0, 1)->entered();
     for (void* p : all) EXPECT_EQ(owner_of(p), second.id());
     for (void* p : all) give_on(0, b, p);
     all = {take_on(0, b, size)};
@@ -164,7 +164,7 @@ TEST_PER_CPU(PerCpuTest, WhoFindsAllLanesOfTheCpuTakenGoesToAnOverflowLane) {
   std::set<Owner> owners;
   Fake::number = 0;
   for (uint32_t which = 0; which < LaneTable<Fake>::kLanesHere; ++which) {
-    Lane<Fake>& one = *world().lanes.here(0, which);
+    Lane<Fake>& one = world().lanes.here(0, which)->entered();
     owners.insert(one.id());
     one.here = kTakenHere;
   }

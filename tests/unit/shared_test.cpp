@@ -24,7 +24,7 @@ class SharedTest : public EngineTest {
     EngineTest::TearDown();
   }
 
-  Lane<Fake>& lane(uint32_t i) { return *world().lanes.shared(i); }
+  Lane<Fake>& lane(uint32_t i) { return world().lanes.shared(i)->entered(); }
   // A thread whose lane is number `i`.
   Slot& thread_at(uint32_t i) {
     Slot& slot = thread();

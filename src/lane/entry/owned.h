@@ -122,7 +122,7 @@ struct Owned {
 };
 
 template <class P>
-void Lane<P>::close_gate() {
+void AnyLane<P>::close_gate() {
   open_bins.store(0, std::memory_order_relaxed);
   open_owner.store(static_cast<uint16_t>(Owner::kClosed), std::memory_order_relaxed);
   area.store(0, std::memory_order_relaxed);
@@ -130,8 +130,7 @@ void Lane<P>::close_gate() {
   deferred_end.store(0, std::memory_order_relaxed);
 }
 
-// Only the owner calls it, inside, while the lane is not being revoked. A revoker that comes at the
-// same time finds the slot busy and gives up.
+// A revoker that comes at the same time finds the slot busy and gives up.
 template <class P>
 void Lane<P>::open_gate() {
   if (world_.settings.checked) return;  // every operation then takes the slow path, which checks
@@ -151,7 +150,7 @@ void Lane<P>::open_area_to_hits() {
 }
 
 template <class P>
-bool Lane<P>::is_closed() const {
+bool AnyLane<P>::is_closed() const {
   return open_bins.load(std::memory_order_relaxed) == 0 &&
          open_owner.load(std::memory_order_relaxed) == static_cast<uint16_t>(Owner::kClosed) &&
          area_of_hits.load(std::memory_order_relaxed) == lanemalloc::no_area &&
@@ -163,7 +162,7 @@ bool Lane<P>::is_closed() const {
 
 // The lock is held. If there is no owner, the lock is enough.
 template <class P>
-bool Lane<P>::take_from_owner(bool ask) {
+bool AnyLane<P>::take_from_owner(bool ask) {
   Slot* slot = owner_slot();
   if (slot == nullptr || rests_) return true;
   revoking_.store(true, std::memory_order_relaxed);
@@ -184,7 +183,7 @@ bool Lane<P>::take_from_owner(bool ask) {
 }
 
 template <class P>
-void Lane<P>::give_to_owner() {
+void AnyLane<P>::give_to_owner() {
   // release: the owner that reads this sees what was done to its lane [revoking.release].
   revoking_.store(false, std::memory_order_release);
 }
@@ -192,40 +191,42 @@ void Lane<P>::give_to_owner() {
 // --- The owner's side.
 
 template <class P>
-bool Lane<P>::adopt_by(Slot& slot, Visit& visit) {
+bool AnyLane<P>::adopt_by(Slot& slot, Visit& visit) {
   if (!lock_or_wait(visit)) return false;
   leave_full(false);
   rests_ = false;
   set_owner(&slot);
-  open_gate();
+  entered().open_gate();  // as the owner that it is now
   unlock(visit);
   return true;
 }
 
 template <class P>
-void Lane<P>::disown(Visit& visit) {
+void AnyLane<P>::disown(Visit& visit) {
   if (!lock_or_wait(visit)) return;  // waits for a revoker: afterwards nobody looks at the slot
   forget_owner();
   unlock(visit);
 }
 
 template <class P>
-void Lane<P>::forget_owner() {
+Lane<P>& AnyLane<P>::forget_owner() {
   rests_ = false;
   set_owner(nullptr);
   close_gate();
+  return entered();
 }
 
 // --- For a thread that works elsewhere from now on, or is gone. The lock is held.
 
 template <class P>
-void Lane<P>::rest_closed() {
+Lane<P>& AnyLane<P>::rest_closed() {
   close_gate();
   rests_ = true;
+  return entered();
 }
 
 template <class P>
-bool Lane<P>::is_named_by(const Slot* slot) const {
+bool AnyLane<P>::is_named_by(const Slot* slot) const {
   return P::reads_as(slot, reinterpret_cast<Address>(static_cast<const Gate*>(this)));
 }
 

@@ -123,16 +123,18 @@ struct PerCpu {
                              uint32_t& free) {
     return P::hit_take_here(here(gate), word, kTakenHere, free, seen) == Restartable::kDone;
   }
-  // The thread is inside on return, if the lane is one of this CPU and no thread is in it. The gate
-  // is not busy, and its lane is one for hits.
+  // The thread is inside on return, if the lane is one of this CPU and no thread is in it; else
+  // null. The gate is not busy, and its lane is one for hits.
   template <class P>
-  FAST static bool enter(Lane<P>* lane) {
+  FAST static Lane<P>* enter(AnyLane<P>* lane) {
     uint32_t before;
-    return P::hit_take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before) ==
-           Restartable::kDone;
+    const bool is_inside =
+        P::hit_take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before) ==
+        Restartable::kDone;
+    return is_inside ? &lane->entered() : nullptr;
   }
   FAST static void leave(Gate* gate, uint32_t free) {
-    // release: as Lane::leave_here().
+    // release: as AnyLane::leave_here().
     here(gate).store(free, std::memory_order_release);
   }
 
@@ -150,9 +152,9 @@ struct PerCpu {
 
 // The lock is held.
 template <class P>
-bool Lane<P>::take_from_cpu() {
+bool AnyLane<P>::take_from_cpu() {
   uint32_t free = word_if_free();
-  // acquire [take.here]: sees what the last thread inside did. Pairs with Lane::leave_here().
+  // acquire [take.here]: sees what the last thread inside did. Pairs with AnyLane::leave_here().
   if (!here.compare_exchange_strong(free, kRevokedHere, std::memory_order_acquire,
                                     std::memory_order_relaxed))
     return false;

@@ -32,20 +32,20 @@ class Shared {
 
   // Enters a lane of the pool, `current` if possible; waits as the last resort. Null in a fork
   // child, if the lane that it waited for is no more. Not for signal handlers.
-  Lane<P>* enter(Lane<P>& current) {
-    if (LIKELY(try_enter(current))) return &current;
+  Lane<P>* enter(AnyLane<P>& current) {
+    if (Lane<P>* lane = try_enter(current); LIKELY(lane != nullptr)) return lane;
     last_ = longest_ = &current;
     if (Lane<P>* lane = settings().scan_from_first ? scan() : probe(current)) return lane;
     return wait(settings().wait_on_random && longest_ == &current ? *last_ : *longest_);
   }
 
-  // Never waits.
-  FAST bool try_enter(Lane<P>& lane) {
+  // Never waits; null if the lane is taken.
+  FAST Lane<P>* try_enter(AnyLane<P>& lane) {
     const bool entered = lane.try_lock(visit_);
     const bool contended = lane.precedence().load(std::memory_order_relaxed) != 0;
     if (UNLIKELY(contended == entered))
       lane.precedence().store(entered ? 0 : P::now_ns(), std::memory_order_relaxed);
-    return entered;
+    return entered ? &lane.entered() : nullptr;
   }
 
  private:
@@ -61,15 +61,15 @@ class Shared {
   Lane<P>* scan() {
     const uint32_t n = most_probes();
     for (uint32_t i = 0; i < n; ++i) {
-      Lane<P>* lane = world_.lanes.shared(i);
+      AnyLane<P>* lane = world_.lanes.shared(i);
       if (lane == nullptr) continue;
       last_ = lane;
-      if (try_enter(*lane)) return found(lane, i + 1);
+      if (Lane<P>* entered = try_enter(*lane)) return found(entered, i + 1);
     }
     return found(nullptr, n);
   }
 
-  Lane<P>* probe(Lane<P>& current) {
+  Lane<P>* probe(AnyLane<P>& current) {
     const ProbeOrders& orders = world_.lanes.orders();
     const uint64_t precedence =
         settings().use_precedence ? current.precedence().load(std::memory_order_relaxed) : 0;
@@ -79,10 +79,11 @@ class Shared {
     uint64_t lowest = ~uint64_t{0};
     uint32_t index = orders.start(r);
     for (uint32_t i = 0; i < n; ++i, index = orders.next(index, step)) {
-      Lane<P>* lane = world_.lanes.shared(index);
+      AnyLane<P>* lane = world_.lanes.shared(index);
       if (lane == nullptr) continue;
       last_ = lane;
-      if (lane != &current && try_enter(*lane)) return found(lane, i + 1);
+      Lane<P>* entered = lane != &current ? try_enter(*lane) : nullptr;
+      if (entered != nullptr) return found(entered, i + 1);
       const uint64_t since = lane->precedence().load(std::memory_order_relaxed);
       if (!settings().use_precedence || since == 0 || since >= lowest) continue;
       lowest = since;
@@ -97,16 +98,16 @@ class Shared {
     return lane;
   }
 
-  Lane<P>* wait(Lane<P>& lane) {
+  Lane<P>* wait(AnyLane<P>& lane) {
     if (!lane.lock_or_wait(visit_)) return nullptr;
     lane.precedence().store(0, std::memory_order_relaxed);
-    return &lane;
+    return &lane.entered();
   }
 
   World<P>& world_;
   Visit& visit_;
-  Lane<P>* last_ = nullptr;  // the lane that was tried last
-  Lane<P>* longest_ =
+  AnyLane<P>* last_ = nullptr;  // the lane that was tried last
+  AnyLane<P>* longest_ =
       nullptr;  // of the lanes tried, contended longest; the thread's own if none was
 };
 

@@ -524,7 +524,7 @@ struct Threads {
     free(p, i);
   }
   // Revokes a lane and cleans it, as trim and the scavenger do.
-  void revoke(Lane<Model>& lane, int i) {
+  void revoke(AnyLane<Model>& lane, int i) {
     Visit visit(&slots[i], true);
     engine.world().with_idle_lane(lane, visit, [&](Lane<Model>& held) { held.clean(visit); });
   }
@@ -1028,7 +1028,7 @@ struct FirstLaneScenario : Threads {
   }
   void handler(int) { kept = engine.allocate(16, slots[0]); }
   void check() {
-    engine.world().lanes.for_each([&](Lane<Model>& lane) {
+    engine.world().lanes.for_each([&](AnyLane<Model>& lane) {
       explorer::check(lane.owner_slot() == nullptr || lane.owner_slot()->load() == &lane,
                       "a thread has a lane that it does not know of");
     });
@@ -1046,7 +1046,7 @@ struct SharedScenario : Threads {
   void check() {
     check_all();
     engine.world().lanes.for_each(
-        [](Lane<Model>& lane) { explorer::check(!lane.lock().is_held(), "a lane stays taken"); });
+        [](AnyLane<Model>& lane) { explorer::check(!lane.lock().is_held(), "a lane stays taken"); });
   }
 };
 

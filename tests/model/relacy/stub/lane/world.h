@@ -20,15 +20,15 @@ struct World {
 };
 
 template <class P>
-class Lane : public Gate {
+class AnyLane : public Gate {
  public:
-  Lane(Owner id, World<P>& world) : id_(id), world_(world) {}
+  Lane<P>& entered() { return static_cast<Lane<P>&>(*this); }
   // As in lane/lane_work.h.
-  bool try_hold(Visit& visit) {
-    if (!try_lock(visit)) return false;
-    if (take_from_owner(true)) return true;
+  Lane<P>* try_hold(Visit& visit) {
+    if (!try_lock(visit)) return nullptr;
+    if (take_from_owner(true)) return &entered();
     unlock(visit);
-    return false;
+    return nullptr;
   }
   void let_go(Visit& visit) {
     give_to_owner();
@@ -39,25 +39,21 @@ class Lane : public Gate {
   void unlock(Visit& visit) { lock_.release(visit); }
   bool adopt_by(Slot& slot, Visit& visit);
   void disown(Visit& visit);
-  void forget_owner();
-  void rest_closed();
+  Lane<P>& forget_owner();
+  Lane<P>& rest_closed();
   bool is_named_by(const Slot* slot) const;
-  void open_gate();
-  void open_area_to_hits();
-  void close_gate();
   bool is_closed() const;
   bool is_being_revoked() const { return revoking_.load(std::memory_order_acquire); }
   void set_owner(Slot* slot) { owner_slot_.store(slot, std::memory_order_relaxed); }
   Slot* owner_slot() const { return owner_slot_.load(std::memory_order_relaxed); }
 
-  model::Contents contents;  // everything else in a lane
-
- private:
+ protected:
+  AnyLane(Owner id, World<P>& world) : id_(id), world_(world) {}
+  void close_gate();
   bool take_from_owner(bool ask);
   void leave_full(bool) {}
   void give_to_owner();
 
-  Address deferred_limit_ = 4096;         // there is room
   model::atomic<Address> bins_at_{4096};  // there are bins
   const Owner id_;
   World<P>& world_;
@@ -66,6 +62,23 @@ class Lane : public Gate {
   model::atomic<bool> revoking_{false};
   model::atomic<bool> asked_{false};
   bool rests_ = false;
+};
+
+template <class P>
+class Lane : public AnyLane<P> {
+ public:
+  Lane(Owner id, World<P>& world) : AnyLane<P>(id, world) {}
+  void open_gate();
+
+  model::Contents contents;  // everything else in a lane
+
+ private:
+  using AnyLane<P>::bins_at_, AnyLane<P>::id_, AnyLane<P>::world_;
+  using Gate::area, Gate::area_of_hits, Gate::deferred_end, Gate::open_bins, Gate::open_owner;
+
+  void open_area_to_hits();
+
+  Address deferred_limit_ = 4096;  // there is room
 };
 
 }  // namespace lanemalloc

@@ -7,31 +7,19 @@
 // happens then.
 #pragma once
 
+#include "engine/large.h"
 #include "engine/options.h"
+#include "engine/pointers.h"
+#include "engine/searches.h"
 #include "engine/statistics.h"
-#include "engine/waits.h"
-#include "lane/lane_work.h"
+#include "engine/stay.h"
+#include "engine/upkeep.h"
 #include "reclaim/deferred.h"
 
 namespace lanemalloc {
 
 template <class P>
 struct Layout;  // engine/layout.h
-
-// What malloc_usable_size, realloc and free need to know of a pointer.
-struct Found {
-  Verdict verdict;
-  MapEntry entry;
-};
-
-// What is known of a large allocation. It lies in the state of the allocation's first block.
-struct LargeState {
-  KindOwner* owner;        // if the object is a heap's
-  Sample sample;           // if the object is sampled; else it has no stack
-  SizeClass sample_class;  // the class that it counts as; 0: large
-  bool moved;              // the kernel has moved its pages here
-};
-static_assert(sizeof(LargeState) <= BlockState::kOwnerPart);
 
 template <class P>
 class Engine {
@@ -41,9 +29,7 @@ class Engine {
 
   // Call it once, before use; again if it has returned false (no address space).
   bool start(const Settings& settings, void (*report)(Verdict, const void*));
-  // `watch` is called when a thread adopts a lane. It must see to it that thread_exits() is called;
-  // it returns false if it cannot.
-  void set_exit_watch(bool (*watch)(Slot& slot)) { watch_exit_ = watch; }
+  void set_exit_watch(bool (*watch)(Slot& slot)) { world_.watch_exit = watch; }
 
   // --- Hits. The owner of a lane comes first (entry/owned.h): it pays for nothing that only the
   // other entries need. Then hits by the CPU (entry/percpu.h). Shared lanes are entered in misses.
@@ -97,8 +83,8 @@ class Engine {
     using Sent = typename Lane<P>::Sent;
     Remote* batch;
     const auto class_of_object = [&] { return world_.region.size_class_of(p); };
-    const Sent sent = lane_behind<P>(gate)->send_to_open_batch(
-        static_cast<Object*>(p), entry, class_of_object, batch);
+    const Sent sent = lane_behind<P>(gate)->send_to_open_batch(static_cast<Object*>(p), entry,
+                                                               class_of_object, batch);
     if (sent == Sent::kNot) return false;
     if (UNLIKELY(sent == Sent::kFull)) return full(gate, batch), true;
     Owned::leave(slot, gate);
@@ -145,8 +131,10 @@ class Engine {
   Verdict free_chain(Object* first, size_t n, Slot& slot, const void*& bad);
   // p must be good (find). size > 0.
   void* reallocate(void* p, MapEntry entry, Bytes size, Slot& slot);
-  Found find(const void* p) const;
-  Bytes usable_size(const void* p, MapEntry entry) const;
+  Found find(const void* p) const { return pointers().find(p); }
+  Bytes usable_size(const void* p, MapEntry entry) const {
+    return pointers().usable_size(p, entry);
+  }
 
   // --- Kinds (engine_kinds.h): what heaps and pools are made of.
   // Enters the owner among all others, with a place in the lanes' areas. False if there are too
@@ -204,9 +192,7 @@ class Engine {
   void* allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot, bool& zeroed);
   template <class Visitor>
   void for_each_large(const KindOwner& owner, Visitor visit);
-  Bytes large_bytes(const void* p) const {
-    return bytes_of(world_.region.state(world_.region.block_of(p)).length);
-  }
+  Bytes large_bytes(const void* p) { return large().bytes(p); }
   bool is_block_start(const void* p) const { return world_.region.distance(p) % kBlockSize == 0; }
   void* resize_large_of(void* p, Bytes size, Budget& budget, Slot& slot);
   void free_large_of(void* p, Slot& slot);
@@ -222,7 +208,11 @@ class Engine {
   // Calls work() while no other thread looks into all lanes, as gather() does. False if work() was
   // not called: a handler may not wait for that.
   template <class Work>
-  bool one_at_a_time(Slot& slot, Work work);
+  bool one_at_a_time(Slot& slot, Work work) {
+    typename Searches<P>::Turn turn(searches_, slot);
+    if (turn.is_alone()) work();
+    return turn.is_alone();
+  }
   // Calls work(lane, visit) inside the thread's lane. False if there is no memory for a lane.
   template <class Work>
   bool in_own_lane(Slot& slot, Work work);
@@ -264,9 +254,13 @@ class Engine {
   bool is_checked() const { return world_.settings.checked; }
   // The marks that objects have with checked=1: check_out() sets one, is_marked() reads it,
   // check_in() removes it, and returns false if it was removed already.
-  bool check_out(const void* p) { return !world_.settings.checked || (mark_in_use(p), true); }
-  bool is_marked(const void* p) const { return !world_.settings.checked || is_in_use(p); }
-  bool check_in(const void* p) { return !world_.settings.checked || mark_free(p); }
+  bool check_out(const void* p) {
+    return !world_.settings.checked || (pointers().mark_in_use(p), true);
+  }
+  bool is_marked(const void* p) const {
+    return !world_.settings.checked || pointers().is_in_use(p);
+  }
+  bool check_in(const void* p) { return !world_.settings.checked || pointers().mark_free(p); }
 
   // --- Frees that wait for a safepoint (engine_safepoint.h; lanemalloc/safepoint.h says what each
   // function does). `miss(gate)`: the object is still to be deferred (defer_in_stay).
@@ -309,27 +303,27 @@ class Engine {
 
   // Sets how threads enter lanes from now on, as the settings say; a thread follows at its next
   // miss. False if the system cannot do that; then nothing has changed. One caller at a time.
-  bool choose_entry(const Settings& settings);
-  // Counts a wait for a lock to the caller's stack, if that wait is sampled. Returns that stack, or
-  // null. Leaves out the scavenger's waits: a walk would not know where its stack ends.
-  const Stack* contended(const void* who, uint64_t ns);
+  bool choose_entry(const Settings& settings) { return entry_choice_.choose(settings); }
+  const Stack* contended(const void* who, uint64_t ns) {
+    return Sampling<P>(world_).contended(who, ns);
+  }
   // Takes over the settings that may change while the process runs, except the entry.
   void adjust(const Settings& settings);
   Entry entry() const { return world_.lanes.entry(); }
   // Gives back what can be given back now. True if anything was given back.
-  bool trim(Slot& slot);
+  bool trim(Slot& slot) { return upkeep_.trim(slot); }
   // The thread that returns memory while the program is idle (abi/threads.cpp). scavenger_begins:
   // it is about to start. scavenge: what it does, until it is stopped. scavenger_is_gone: it has
   // ended. While there is no scavenger, frees give memory back, past a limit.
-  void scavenger_begins();
-  void scavenge();
+  void scavenger_begins() { upkeep_.begins(); }
+  void scavenge() { upkeep_.scavenge(); }
   void stop_scavenger() { world_.scavenger.stop(); }
-  void scavenger_is_gone();
+  void scavenger_is_gone() { upkeep_.is_gone(); }
   bool has_scavenger() const { return world_.scavenger.is_running(); }
   void wake_scavenger() { world_.scavenger.poke(); }
   // Set once, before the scavenger starts: `watch` is called at the end of each of its passes.
   // True: another pass is wanted.
-  void set_pass_watch(bool (*watch)()) { watch_pass_ = watch; }
+  void set_pass_watch(bool (*watch)()) { upkeep_.set_watch(watch); }
   // The time between two passes; 0: no pass is wanted.
   uint64_t scavenger_period_ms() const { return world_.scavenger.period_ms(); }
   // From now on the thread works in overflow lanes. It calls this itself; nothing of the thread
@@ -368,9 +362,8 @@ class Engine {
  private:
   SHOWN_BY_LAYOUT;
 
-  class Inside;
-  // One stay of a thread in a lane; see engine_slow.h.
-  class Stay;
+  Large<P> large() { return Large<P>(world_); }
+  Pointers<P> pointers() const { return Pointers<P>(world_); }
 
   template <class Miss, class Look>
   FAST void free_hit_by_cpu(void* p, Bytes distance, Slot& slot, Gate* gate, Miss miss, Look look) {
@@ -389,63 +382,23 @@ class Engine {
     PerCpu::leave(gate, free);
     Owned::leave(slot, gate);
   }
-  class ShortStay;
-  Lane<P>* take_here(const Gate* gate, const Visit& visit);
   void* allocate_by_owner(Bytes size, Slot& slot, Gate* gate);
   void* allocate_here(Bytes size, Slot& slot, Gate* gate);
   void* allocate_in_short_stay(Bytes size, Slot& slot, Gate* gate);
   FAST bool free_in_short_stay(void* p, Slot& slot, Gate* gate);
-  void give_up_lane(AnyLane<P>& lane, Visit& visit);
-  void rest_lane(AnyLane<P>& lane, Visit& visit);
   void step_aside(Slot& slot);
-  AnyLane<P>* find_own_lane(const Slot& slot);
-  bool reclaim(AnyLane<P>& lane, Visit& visit);
   void give_back_torn(Slot& slot, AnyLane<P>* inside);
   void give_back_torn(AnyLane<P>& lane, Visit& visit);
-  void sweep(Visit& visit);
-  bool can_enter_by_cpu();
-  void set_entry(Entry entry, uint32_t shared_lanes);
-  bool change_entry(Entry from, Entry to, uint32_t shared_lanes);
-  void follow_waits(uint64_t allocated);
   bool may_have_any(const AnyLane<P>& lane, const KindOwner& owner) const;
   void unmark(const Slab* slab);
   void check_kinds();
-  class Search;
-  template <class Work>
-  bool in_lane(AnyLane<P>& lane, Slot& slot, bool wait, Work work);
 
-  bool wait_for_holders(Slot& slot);
-  bool collect_empties(Need need, Gate* gate, Visit& visit);
-  void free_large(void* p, Visit& visit);
-  bool resize_large(void* p, BlockCount blocks, Visit& visit);
-  // budget: charged before the pages move; null: none.
-  void* move_large(void* p, Bytes size, Visit& visit, Budget* budget = nullptr);
-  FAST void* allocate_large(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
-  FAST void* allocate_large_once(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed);
-  NOINLINE void* allocate_large_again(Bytes size, Bytes alignment, Slot& slot, bool& zeroed);
   NOINLINE void* allocate_again(SizeClass c, Slot& slot);
-  Run take_run(BlockCount blocks, BlockCount align_blocks, Gate* gate, Visit& visit);
-  void publish_large(BlockIndex at, bool moved);
-  // The rest of engine_samples.h.
   NOINLINE void* allocate_sampled(SizeClass c, Slot& slot, Gate* gate);
-  uint64_t sample_seed();
-  void sample_large(BlockIndex at, Bytes size);
-  void resample_large(Sample before, BlockIndex at, Bytes size);
-  void forget_sample(LargeState& state);
   bool free_sampled_of(Object*& link, Slot& slot);
-  void give_large_to(KindOwner* owner, const void* p);
   void* copy_to_new(void* p, Bytes old_size, Bytes size, Slot& slot);
   NOINLINE void* copy_to_run(void* p, Bytes old_size, Bytes size, Slot& slot);
-  void mark_in_use(const void* p);
-  bool mark_free(const void* p);
-  bool is_in_use(const void* p) const;
-  Bytes large_size(const void* p) const;
-  bool is_start(const void* p, MapEntry entry) const;
-  Verdict why_nobody(const void* p) const;
   void free_without_lane(Object* object, MapEntry entry);
-  static bool pass(void* engine);
-  bool pass();
-  bool tend(AnyLane<P>& lane, Visit& visit);
   void sort_out_lane(AnyLane<P>& lane, Slot& slot, Gate* gate);
 
   // The rest of engine_safepoint.h.
@@ -479,32 +432,20 @@ class Engine {
   static constexpr Epoch kEverything = ~Epoch{0};
   static constexpr uint32_t kLookEvery = 4;  // complete batches that wait
 
-  // If there are more threads than these for each CPU, and one that waits for them, lanes=auto asks
-  // whether they wait.
-  static constexpr uint32_t kThreadsPerCpu = 4;
-  static constexpr uint32_t kChosen = ~uint32_t{0};
-
   World<P> world_;
+  EntryChoice<P> entry_choice_{world_};
+  Upkeep<P> upkeep_{world_, entry_choice_};
   Epochs<P> epochs_;
   struct {
     std::atomic<uint64_t> helped{0}, waited_ns{0}, stops{0};
   } reclaim_counters_;
-  // For lanes=auto: up to this number, threads with a lane are few. kChosen: the entry is the
-  // chosen one.
-  std::atomic<uint32_t> many_threads_{kChosen};
-  Waits waits_;               // the scavenger's
-  uint64_t swept_at_ms_ = 0;  // the scavenger's
-  bool (*watch_exit_)(Slot& slot) = nullptr;
-  bool (*watch_pass_)() = nullptr;
-  // The thread that looks into all lanes.
-  alignas(kNoSharing) std::atomic<Slot*> searcher_{nullptr};
-  std::atomic<uint32_t> searches_{0};  // searches that are over
+  Searches<P> searches_{world_};
 };
 
 }  // namespace lanemalloc
 
+#include "engine/engine_fork.h"
 #include "engine/engine_kinds.h"
-#include "engine/engine_samples.h"
 #include "engine/engine_slow.h"
 #include "engine/layout.h"
 // After the files above.

@@ -1,9 +1,5 @@
 // What the engine does for kinds: the objects of pools and heaps. Included by engine.h only; see
 // there.
-//
-// A thread that must reach every lane (at a limit, to give memory back, to count, at the end) does
-// so from outside any lane: for each other lane it enters its own, tries the other one, and leaves
-// again. One thread at a time does so, since two would find each other busy.
 #pragma once
 
 #include "engine/engine.h"
@@ -59,7 +55,7 @@ FAST Object* Engine<P>::take_from_bin_of(const Place& place, Slot& slot) {
 template <class P>
 Object* Engine<P>::take_in_short_stay_of(const Kind& kind, Slot& slot) {
   Gate* gate = Owned::enter(slot);
-  ShortStay stay(*this, slot, gate);
+  ShortStay<P> stay(world_, slot, gate);
   if (stay.lane() == nullptr) return Owned::leave_as_found(slot, gate), nullptr;
   Bin* bin = stay.lane()->bin_of(kind);
   Object* object = LIKELY(bin != nullptr) ? bin->pop() : nullptr;
@@ -73,12 +69,11 @@ bool Engine<P>::free_in_short_stay_of(const Kind& kind, Object* object, Slot& sl
   bool done = false;
   if (Owned::area(gate) != 0) {
     if (LIKELY(kind_at(object) == &kind))
-      done = lane_behind<P>(gate)->send_to_open_batch(object, world_.region.entry_of(object),
-                                                             kind);
+      done = lane_behind<P>(gate)->send_to_open_batch(object, world_.region.entry_of(object), kind);
     done ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
     return done;
   }
-  ShortStay stay(*this, slot, gate);
+  ShortStay<P> stay(world_, slot, gate);
   if (stay.lane() == nullptr) return Owned::leave_as_found(slot, gate), false;
   Bin* bin = stay.lane()->bin_of(kind);
   done = LIKELY(bin != nullptr) && bin->push(object);
@@ -96,7 +91,7 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
       return object;
   for (int attempt = 0;; ++attempt) {
     {
-      Stay stay(*this, slot, Owned::enter(slot), true);
+      Stay<P> stay(world_, slot, Owned::enter(slot), true);
       if (stay.lane() == nullptr) return nullptr;
       stay.visit().insists = attempt == 1 ? Visit::kPatience : 0;
       if (Object* object = stay.lane()->allocate(kind, stay.visit())) return object;
@@ -107,7 +102,7 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
     if (!kind.budget->may_take(kind.size)) {
       gather(*kind.owner, slot, true);
     } else {
-      wait_for_holders(slot);
+      wait_for_holders(world_, slot);
     }
   }
 }
@@ -147,7 +142,7 @@ FAST bool Engine<P>::free_to_slab_or_batch(const Place& place, Object* object, S
 template <class P>
 void Engine<P>::free_of(Kind& kind, Object* object, Slot& slot) {
   if (free_in_short_stay_of(kind, object, slot)) return;
-  Stay stay(*this, slot, Owned::enter(slot), true);
+  Stay<P> stay(world_, slot, Owned::enter(slot), true);
   // Read inside: before that, the slab may have gone to the depot or come from it.
   const MapEntry entry = world_.region.entry_of(object);
   if (LIKELY(stay.lane() != nullptr)) return stay.lane()->free_of_kind(object, entry, stay.visit());
@@ -166,7 +161,7 @@ template <class P>
 size_t Engine<P>::allocate_batch_of(Kind& kind, void** objects, size_t n, Slot& slot) {
   constexpr size_t kMost = 256;
   for (size_t had = 0; had < n;) {
-    Stay stay(*this, slot, Owned::enter(slot), true);
+    Stay<P> stay(world_, slot, Owned::enter(slot), true);
     if (stay.lane() == nullptr) return had;
     for (const size_t end = n - had < kMost ? n : had + kMost; had < end; ++had)
       if ((objects[had] = stay.lane()->allocate(kind, stay.visit())) == nullptr) return had;
@@ -178,7 +173,7 @@ template <class P>
 size_t Engine<P>::free_batch_of(const KindOwner& owner, void** objects, size_t n, Slot& slot) {
   constexpr size_t kMost = 256;
   for (size_t freed = 0; freed < n;) {
-    Stay stay(*this, slot, Owned::enter(slot), true);
+    Stay<P> stay(world_, slot, Owned::enter(slot), true);
     if (stay.lane() == nullptr) return freed;
     Lane<P>& lane = *stay.lane();
     for (const size_t end = n - freed < kMost ? n : freed + kMost; freed < end; ++freed) {
@@ -211,24 +206,11 @@ const KindOwner* Engine<P>::owner_of(const void* p) const {
   return static_cast<const Slab*>(entry.state())->its_kind().owner;
 }
 
-// Gives the object from malloc to the owner or, if `owner` is null, back to malloc. Malloc's
-// figures count the one as a free, the other as an allocation.
-template <class P>
-void Engine<P>::give_large_to(KindOwner* owner, const void* p) {
-  const BlockIndex at = world_.region.block_of(p);
-  __atomic_store_n(&large_state(world_.region, at).owner, owner, __ATOMIC_RELAXED);
-  const Owner word = owner != nullptr ? private_of(Owner::kLarge) : Owner::kLarge;
-  world_.region.set_entries(at, 1, world_.region.make_entry(word, at));
-  count<P>(owner != nullptr ? world_.counters.large_frees : world_.counters.large_allocations);
-  count<P>(world_.counters.large_bytes,
-           owner != nullptr ? uint64_t{0} - large_bytes(p) : large_bytes(p));
-}
-
 template <class P>
 void* Engine<P>::allocate_large_of(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot,
                                    bool& zeroed) {
-  void* p = allocate_large(size, alignment, slot, Owned::enter(slot), zeroed);
-  if (p != nullptr) give_large_to(&owner, p);
+  void* p = large().allocate(size, alignment, slot, Owned::enter(slot), zeroed);
+  if (p != nullptr) large().give_to(&owner, p);
   return p;
 }
 
@@ -237,29 +219,29 @@ void* Engine<P>::resize_large_of(void* p, Bytes size, Budget& budget, Slot& slot
   if (size <= kSlabMax || size >= world_.region.most_bytes()) return nullptr;
   Inside inside(slot, Owned::enter(slot));
   if (!inside.visit().may_block) return nullptr;  // what is charged in vain must go back at once
-  const Bytes before = large_bytes(p);
+  const Bytes before = large().bytes(p);
   KindOwner* const owner = large_state(world_.region, world_.region.block_of(p)).owner;
-  give_large_to(nullptr, p);
+  large().give_to(nullptr, p);
   void* moved = nullptr;
-  if (!resize_large(p, blocks_for(size), inside.visit())) {
-    moved = move_large(p, size, inside.visit(), &budget);
-  } else if (const Bytes after = large_bytes(p); after <= before) {
+  if (!large().resize(p, blocks_for(size), inside.visit())) {
+    moved = large().move(p, size, inside.visit(), &budget);
+  } else if (const Bytes after = large().bytes(p); after <= before) {
     budget.give(before - after);
     moved = p;
   } else if (budget.take(after - before, 1) != 0) {
     moved = p;
   } else {
-    resize_large(p, blocks_for(before), inside.visit());
+    large().resize(p, blocks_for(before), inside.visit());
   }
-  give_large_to(owner, moved != nullptr ? moved : p);
+  large().give_to(owner, moved != nullptr ? moved : p);
   return moved;
 }
 
 template <class P>
 void Engine<P>::free_large_of(void* p, Slot& slot) {
-  give_large_to(nullptr, p);
+  large().give_to(nullptr, p);
   Inside inside(slot, Owned::enter(slot));
-  free_large(p, inside.visit());
+  large().free(p, inside.visit());
 }
 
 // Visits every object that is there all the time, and some of the others. Calls visit(p) until it
@@ -284,52 +266,6 @@ bool Engine<P>::is_start_of(const Kind& kind, const void* p) const {
 
 // --- All lanes.
 
-// A turn to look into all lanes. A thread that waits for its turn is in no lane and has no lock. A
-// handler that has interrupted the allocator does without a turn, since it may not wait. So does a
-// handler that has interrupted a search, and a thread that has waited too long.
-template <class P>
-class Engine<P>::Search {
- public:
-  Search(Engine& engine, Slot& slot) : engine_(engine) {
-    if (is_busy(slot.load(std::memory_order_relaxed))) return;
-    for (const uint64_t since = P::now_ns();;) {
-      // acquire, both: what the last search has found is to be seen; and a thread that sees that a
-      // search is over sees no searcher.
-      const uint32_t over = engine.searches_.load(std::memory_order_acquire);
-      Slot* searcher = nullptr;
-      has_turn_ =
-          engine.searcher_.compare_exchange_strong(searcher, &slot, std::memory_order_acquire);
-      is_alone_ = has_turn_ || searcher == &slot;
-      if (is_alone_) return;
-      P::wait(engine.searches_, over, kLateMs);
-      // The searcher may have been torn off, by a long jump.
-      if (UNLIKELY(P::now_ns() - since >= kLateMs * 1'000'000)) return;
-    }
-  }
-  Search(const Search&) = delete;
-  ~Search() {
-    if (!has_turn_) return;
-    engine_.searcher_.store(nullptr, std::memory_order_release);
-    engine_.searches_.fetch_add(1, std::memory_order_release);
-    P::wake(engine_.searches_, 1);
-  }
-  // True also within another search of the same thread.
-  bool is_alone() const { return is_alone_; }
-
- private:
-  Engine& engine_;
-  bool has_turn_ = false;
-  bool is_alone_ = false;
-};
-
-template <class P>
-template <class Work>
-bool Engine<P>::one_at_a_time(Slot& slot, Work work) {
-  Search search(*this, slot);
-  if (search.is_alone()) work();
-  return search.is_alone();
-}
-
 template <class P>
 bool Engine<P>::may_have_any(const AnyLane<P>& lane, const KindOwner& owner) const {
   for (const Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
@@ -337,34 +273,10 @@ bool Engine<P>::may_have_any(const AnyLane<P>& lane, const KindOwner& owner) con
   return false;
 }
 
-// Works in the lane, as its owner or from outside. False if the lane cannot be reached.
-template <class P>
-template <class Work>
-bool Engine<P>::in_lane(AnyLane<P>& lane, Slot& slot, bool wait, Work work) {
-  constexpr int kSpins = 256;
-  for (int attempt = 0;; ++attempt) {
-    if (lane.is_set_aside()) return true;  // what it has is lost already
-    {
-      Stay stay(*this, slot, Owned::enter(slot), true);
-      stay.visit().insists = wait ? Visit::kPatience : 0;
-      if (stay.lane() == &lane) return work(*stay.lane(), stay.visit()), true;
-      if (world_.with_idle_lane(lane, stay.visit(),
-                                [&](Lane<P>& held) { work(held, stay.visit()); }))
-        return true;
-      if (!wait || lane.is_doubtful() || !stay.visit().may_block || !P::barrier()) return false;
-    }
-    if (attempt < kSpins) {
-      P::pause();
-    } else {
-      P::sleep_ms(1);
-    }
-  }
-}
-
 template <class P>
 template <class Work>
 bool Engine<P>::in_own_lane(Slot& slot, Work work) {
-  Stay stay(*this, slot, Owned::enter(slot), true);
+  Stay<P> stay(world_, slot, Owned::enter(slot), true);
   if (stay.lane() != nullptr) work(*stay.lane(), stay.visit());
   return stay.lane() != nullptr;
 }
@@ -372,13 +284,13 @@ bool Engine<P>::in_own_lane(Slot& slot, Work work) {
 template <class P>
 template <class Take, class Put>
 bool Engine<P>::in_each_lane(KindOwner& owner, Slot& slot, bool wait, Take take, Put put) {
-  Search search(*this, slot);
+  typename Searches<P>::Turn turn(searches_, slot);
   bool all = true;
   world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (!may_have_any(lane, owner)) return;
     Object* found = nullptr;
-    all &=
-        in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) { found = take(held, visit); });
+    all &= searches_.in_lane(lane, slot, wait,
+                             [&](Lane<P>& held, Visit& visit) { found = take(held, visit); });
     put(found);
   });
   return all;
@@ -390,13 +302,13 @@ bool Engine<P>::in_each_lane(KindOwner& owner, Slot& slot, bool wait, Take take,
 template <class P>
 bool Engine<P>::gather(KindOwner& owner, Slot& slot, bool wait) {
   constexpr int kMostRounds = 8;
-  Search search(*this, slot);
+  typename Searches<P>::Turn turn(searches_, slot);
   bool all = true, moved = true;
   for (int round = 0; round < 2 || (moved && round < kMostRounds); ++round) {
     moved = false;
     world_.lanes.for_each([&](AnyLane<P>& lane) {
       if (!may_have_any(lane, owner)) return;
-      all &= in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) {
+      all &= searches_.in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) {
         moved |= held.drain_inbox(visit);
         moved |= held.flush_all(visit);
         for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
@@ -415,12 +327,12 @@ template <class P>
 void Engine<P>::unmark(const Slab* slab) {
   if (!world_.settings.checked) return;
   for (Address at = begin_of(slab); at < begin_of(slab) + bytes_of(slab->blocks()); at += kGranule)
-    mark_free(reinterpret_cast<void*>(at));
+    pointers().mark_free(reinterpret_cast<void*>(at));
 }
 
 template <class P>
 void Engine<P>::tidy(KindOwner& owner, Slot& slot) {
-  Stay stay(*this, slot, Owned::enter(slot), true);
+  Stay<P> stay(world_, slot, Owned::enter(slot), true);
   Lane<P>* lane = stay.lane();
   if (lane == nullptr || !may_have_any(*lane, owner)) return;
   lane->drain_inbox(stay.visit());
@@ -432,14 +344,14 @@ void Engine<P>::tidy(KindOwner& owner, Slot& slot) {
 template <class P>
 typename Engine<P>::KindCount Engine<P>::count_kind(Kind& kind, Slot& slot) {
   KindCount count{};
-  Search search(*this, slot);
+  typename Searches<P>::Turn turn(searches_, slot);
   const auto add = [&](const Slab* slab) {
     ++count.slabs;
     count.used += slab->used();
   };
   world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (lane.bin_of(kind) == nullptr) return;
-    in_lane(lane, slot, true, [&](Lane<P>& held, Visit&) {
+    searches_.in_lane(lane, slot, true, [&](Lane<P>& held, Visit&) {
       const Bin& bin = *held.bin_of(kind);
       bin.for_each_slab(add);
       for (const Object* object = bin.head; object != nullptr; object = object->next)
@@ -466,7 +378,7 @@ bool Engine<P>::for_each_slab(Kind& kind, Slot& slot, Visitor visit) {
   };
   world_.lanes.for_each([&](AnyLane<P>& lane) {
     if (lane.bin_of(kind) == nullptr) return;
-    in_lane(lane, slot, true, [&](Lane<P>& held, Visit&) {
+    searches_.in_lane(lane, slot, true, [&](Lane<P>& held, Visit&) {
       note(held.bin_of(kind)->partial.first());
       note(held.bin_of(kind)->full.first());
     });
@@ -504,11 +416,11 @@ bool Engine<P>::dissolve(KindOwner& owner, Slot& slot, Each each) {
   bool all = gather(owner, slot, true);
   SlabList slabs;
   {
-    Search search(*this, slot);
+    typename Searches<P>::Turn turn(searches_, slot);
     world_.lanes.for_each([&](AnyLane<P>& lane) {
       if (!may_have_any(lane, owner)) return;
       if (lane.is_set_aside()) all = false;
-      all &= in_lane(lane, slot, true, [&](Lane<P>& held, Visit& visit) {
+      all &= searches_.in_lane(lane, slot, true, [&](Lane<P>& held, Visit& visit) {
         for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
           if (Bin* bin = held.bin_of(*kind)) held.forget_kind(*bin, slabs, visit);
         held.forget_table(owner, visit);

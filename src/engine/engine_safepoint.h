@@ -39,7 +39,7 @@ class Patience {
 template <class P>
 int Engine<P>::defer_in_stay(void* object, Slot& slot, Gate* gate) {
   {
-    ShortStay stay(*this, slot, gate);
+    ShortStay<P> stay(world_, slot, gate);
     if (stay.lane() != nullptr && stay.end(slot, stay.lane()->defer_to_open_ring(object))) return 0;
   }
   return defer(&Deferred::objects, object, slot, gate);
@@ -61,7 +61,7 @@ int Engine<P>::defer_call(const Call& call, Slot& slot) {
 template <class P>
 int Engine<P>::defer_call_in_stay(Call call, Slot& slot, Gate* gate) {
   {
-    ShortStay stay(*this, slot, gate);
+    ShortStay<P> stay(world_, slot, gate);
     Deferred* deferred =
         stay.lane() != nullptr ? stay.lane()->deferred.load(std::memory_order_relaxed) : nullptr;
     if (stay.lane() != nullptr &&
@@ -84,7 +84,7 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
     bool done = false, looked = false;
     {
       // Calls go where make_calls_of() can reach them.
-      Stay stay(*this, slot, gate, std::is_same_v<Entry, Call>);
+      Stay<P> stay(world_, slot, gate, std::is_same_v<Entry, Call>);
       Deferred* deferred =
           stay.lane() != nullptr ? deferred_of(*stay.lane(), kind, stay.visit()) : nullptr;
       if (LIKELY(deferred != nullptr && alone == 0)) {
@@ -252,17 +252,18 @@ template <class P>
 void Engine<P>::free_other(Lane<P>& lane, void* p, Visit& visit) {
   if (p == nullptr) return;
   const MapEntry entry = world_.region.entry_for(p);
-  Verdict verdict = entry.owner() == Owner::kNobody ? why_nobody(p) : Verdict::kGood;
+  Verdict verdict = entry.owner() == Owner::kNobody ? pointers().why_nobody(p) : Verdict::kGood;
   const bool is_large = entry.owner() == Owner::kLarge;
-  if (verdict == Verdict::kGood && (is_large || world_.settings.checked) && !is_start(p, entry))
+  if (verdict == Verdict::kGood && (is_large || world_.settings.checked) &&
+      !pointers().is_start(p, entry))
     verdict = Verdict::kNotAStart;
-  if (verdict == Verdict::kGood && !is_large && world_.settings.checked && !mark_free(p))
+  if (verdict == Verdict::kGood && !is_large && world_.settings.checked && !pointers().mark_free(p))
     verdict = Verdict::kFreedAlready;
   if (UNLIKELY(verdict != Verdict::kGood)) {
     count<P>(world_.counters.bad_pointers);
     world_.report(verdict, p);
   } else if (is_large) {
-    free_large(p, visit);
+    large().free(p, visit);
   } else {
     lane.free(static_cast<Object*>(p), entry, visit);
   }
@@ -290,7 +291,7 @@ bool Engine<P>::visit_lane(AnyLane<P>& lane, Slot& slot, Work work) {
     deferred->call_limit = deferred->calls.limit();
   };
   if (gate == &lane && lane.how == Entry::kOwned) {
-    Stay stay(*this, slot, gate);
+    Stay<P> stay(world_, slot, gate);
     if (stay.lane() != &lane) return false;
     visit_here(*stay.lane(), stay.visit());
     return true;
@@ -419,9 +420,10 @@ void Engine<P>::make_calls_of(const void* context, Slot& slot) {
       uint32_t n = 0;
       more = false;
       {
-        Search search(*this, slot);
-        in_lane(lane, slot, true,
-                [&](Lane<P>&, Visit&) { more = deferred->take_out(context, &slot, found, n); });
+        typename Searches<P>::Turn turn(searches_, slot);
+        searches_.in_lane(lane, slot, true, [&](Lane<P>&, Visit&) {
+          more = deferred->take_out(context, &slot, found, n);
+        });
       }
       for (uint32_t i = 0; i < n; ++i) free_now(found[i], slot);
       if (more && n == 0) patience.wait();

@@ -89,8 +89,8 @@ class AnyLane : public Gate {
   // Makes the owner's label here what it is now, if it has one here. Any thread may call it, also
   // while the lane's own thread is inside.
   void relabel(const KindOwner& owner) {
-    if (const Address area = bins_at_.load(std::memory_order_acquire); area != 0)
-      Area::relabel(owner, area);
+    if (const Address at = bins_at_.load(std::memory_order_acquire); at != 0)
+      Area::relabel(owner, at);
   }
   // What waits for a safepoint; null if nothing ever did.
   std::atomic<Deferred*> deferred{nullptr};
@@ -120,7 +120,7 @@ class AnyLane : public Gate {
   std::atomic<uint64_t>& precedence() { return precedence_; }
 
   // --- The owner's side of the entry (entry/owned.h).
-  bool adopt_by(Slot& slot, Visit& visit);  // false: the lane was set aside
+  Lane<P>* adopt_by(Slot& slot, Visit& visit);  // null: the lane was set aside
   void disown(Visit& visit);
   // The same while the lock is held, which is enough from now on: the caller is inside.
   Lane<P>& forget_owner();

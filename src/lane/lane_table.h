@@ -187,7 +187,7 @@ class LaneTable {
   }
 
   AnyLane<P>* numbered(std::atomic<uint16_t>& entry, Entry how, uint32_t number,
-                    bool is_first_here = false) {
+                       bool is_first_here = false) {
     // acquire: sees the lane made. Pairs with the release below.
     uint16_t id = entry.load(std::memory_order_acquire);
     if (LIKELY(id != 0)) return id != kBeingMade ? &at(owner(id)) : nullptr;

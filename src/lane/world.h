@@ -25,7 +25,7 @@ struct SharedSettings {
 
 struct Settings {
   Relaxed<Entry> entry = Entry::kOwned;
-  // The entry is chosen from what is seen while the process runs (engine/engine_slow.h)
+  // The entry is chosen from what is seen while the process runs (engine/entry_choice.h)
   Relaxed<bool> choose_entry = false;
   Relaxed<uint32_t> shared_lanes = 0;  // 0: the number of CPUs
   SharedSettings shared;
@@ -53,7 +53,7 @@ struct SharedCounters {
   std::atomic<uint64_t> large_bytes{0};  // live
   // Objects sent straight to their owner, because the thread had no lane.
   std::atomic<uint64_t> direct_frees[kClassCount]{};
-  // For sampled objects, which have runs of their own (engine/engine_samples.h).
+  // For sampled objects, which have runs of their own (engine/large.h).
   std::atomic<uint64_t> sampled_allocations[kClassCount]{};
   std::atomic<uint64_t> sampled_frees[kClassCount]{};
   std::atomic<uint64_t> sampled_large{0};  // sampled large objects, also among large_allocations
@@ -81,6 +81,9 @@ struct World {
   Sampler<P> sampler;
   Settings settings{};
   alignas(kNoSharing) SharedCounters counters;
+  // Called when a thread adopts a lane. It must see to it that Engine::thread_exits() is called; it
+  // returns false if it cannot.
+  bool (*watch_exit)(Slot& slot) = nullptr;
   // Reports a bad pointer that was found late; may abort, or return.
   void (*report)(Verdict why, const void* pointer) = nullptr;
 

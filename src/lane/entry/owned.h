@@ -191,14 +191,14 @@ void AnyLane<P>::give_to_owner() {
 // --- The owner's side.
 
 template <class P>
-bool AnyLane<P>::adopt_by(Slot& slot, Visit& visit) {
-  if (!lock_or_wait(visit)) return false;
+Lane<P>* AnyLane<P>::adopt_by(Slot& slot, Visit& visit) {
+  if (!lock_or_wait(visit)) return nullptr;
   leave_full(false);
   rests_ = false;
   set_owner(&slot);
-  entered().open_gate();  // as the owner that it is now
+  entered().open_gate();
   unlock(visit);
-  return true;
+  return &entered();
 }
 
 template <class P>

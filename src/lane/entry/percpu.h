@@ -55,7 +55,7 @@
 //
 // A thread that was stopped inside keeps the lane until it runs again. So each CPU has several
 // lanes (LaneTable::kLanesHere), and a thread that misses takes the first free one
-// (Engine::take_here). Hits and pushes use the lane that the slot names, while it is free.
+// (Here::enter). Hits and pushes use the lane that the slot names, while it is free.
 //
 // [push] writes to the object before its last instruction. If the step starts again, or never ends,
 // that does no harm: until then the object is the caller's.
@@ -128,9 +128,8 @@ struct PerCpu {
   template <class P>
   FAST static Lane<P>* enter(AnyLane<P>* lane) {
     uint32_t before;
-    const bool is_inside =
-        P::hit_take_here(lane->here, static_cast<uint16_t>(lane->id()), kTakenHere, before) ==
-        Restartable::kDone;
+    const bool is_inside = P::hit_take_here(lane->here, static_cast<uint16_t>(lane->id()),
+                                            kTakenHere, before) == Restartable::kDone;
     return is_inside ? &lane->entered() : nullptr;
   }
   FAST static void leave(Gate* gate, uint32_t free) {
@@ -148,6 +147,59 @@ struct PerCpu {
   FAST static std::atomic<uint32_t>& here(Gate* gate) {
     return *word<std::atomic<uint32_t>, offsetof(Gate, here)>(gate);
   }
+};
+
+// The lanes of the CPU that the thread runs on.
+template <class P>
+class Here {
+ public:
+  Here(World<P>& world, const Visit& visit) : world_(world), visit_(visit) {}
+
+  // Enters the first free lane. Returns null if no lane is free, or if there is no memory for
+  // another one. It takes the first one, so that the threads of a CPU meet in one lane again after
+  // one of them was stopped inside. before: what the thread's slot named before.
+  NOINLINE Lane<P>* enter(const Gate* before) {
+    constexpr int kAttempts = 3;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      const uint32_t number = P::lane_number();
+      for (uint32_t which = 0;; ++which) {
+        if (which == LaneTable<P>::kLanesHere) return nullptr;
+        AnyLane<P>* lane = world_.lanes.here(number, which);
+        if (UNLIKELY(lane == nullptr)) return nullptr;
+        if (UNLIKELY(!lane->is_free_here())) continue;
+        Restartable result;
+        if (Lane<P>* entered = enter(*lane, result); LIKELY(entered != nullptr)) {
+          if (before->how == Entry::kPerCpu &&
+              static_cast<const AnyLane<P>*>(before)->number() != number)
+            count<P>(world_.counters.rebinds);
+          return entered;
+        }
+        // If the step was interrupted, or the thread has moved to another CPU, it tries once more.
+        // Otherwise the lane was taken or revoked just now.
+        if (result == Restartable::kInterrupted || lane->is_free_here()) break;
+      }
+    }
+    return nullptr;
+  }
+  // Enters this lane, if it is one of the CPU and free; else null.
+  FAST Lane<P>* enter(AnyLane<P>& lane) {
+    Restartable result;
+    return enter(lane, result);
+  }
+
+ private:
+  FAST Lane<P>* enter(AnyLane<P>& lane, Restartable& result) {
+    uint32_t before;
+    result = P::take_here(lane.here, static_cast<uint16_t>(lane.id()), kTakenHere, before);
+    if (UNLIKELY(result != Restartable::kDone)) return nullptr;
+    Lane<P>& entered = lane.entered();
+    entered.take_by(visit_.who);
+    entered.see_growth();
+    return &entered;
+  }
+
+  World<P>& world_;
+  const Visit& visit_;
 };
 
 // The lock is held.

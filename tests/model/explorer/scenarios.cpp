@@ -1045,8 +1045,9 @@ struct SharedScenario : Threads {
   void thread(int i) { use(i); }
   void check() {
     check_all();
-    engine.world().lanes.for_each(
-        [](AnyLane<Model>& lane) { explorer::check(!lane.lock().is_held(), "a lane stays taken"); });
+    engine.world().lanes.for_each([](AnyLane<Model>& lane) {
+      explorer::check(!lane.lock().is_held(), "a lane stays taken");
+    });
   }
 };
 

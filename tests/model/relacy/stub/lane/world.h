@@ -37,7 +37,7 @@ class AnyLane : public Gate {
   bool try_lock(Visit& visit) { return lock_.try_acquire(visit); }
   bool lock_or_wait(Visit& visit) { return lock_.acquire(visit); }
   void unlock(Visit& visit) { lock_.release(visit); }
-  bool adopt_by(Slot& slot, Visit& visit);
+  Lane<P>* adopt_by(Slot& slot, Visit& visit);
   void disown(Visit& visit);
   Lane<P>& forget_owner();
   Lane<P>& rest_closed();

@@ -132,7 +132,7 @@ struct PerCpu {
            Restartable::kDone;
   }
   FAST static void leave(Gate* gate, uint32_t free) {
-    // release: as Lane::leave_here().
+    // release [leave]: as Lane::leave_here().
     here(gate).store(free, std::memory_order_release);
   }
 
@@ -162,7 +162,7 @@ bool Lane<P>::take_from_cpu() {
     here.compare_exchange_strong(free, word_if_free(), std::memory_order_relaxed);
     return false;
   }
-  return here.load(std::memory_order_acquire) == kRevokedHere;
+  return here.load(std::memory_order_acquire) == kRevokedHere;  // [look]
 }
 
 }  // namespace lanemalloc

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 COMMENT = r"(?://(?:\\\n|[^\n])*|/\*.*?\*/)"
 TOKEN = re.compile(rf"(?P<comment>{COMMENT})|\"(?:\\.|[^\"\\\n])*\"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'", re.DOTALL)
@@ -46,11 +45,7 @@ def relaxed(place: str, order: str) -> Edit:
     return Edit(place, f"memory_order_{order}", "memory_order_relaxed", every=True)
 
 
-@dataclass(frozen=True)
-class Spot:
-    path: Path
-    begin: int
-    end: int
+Spot = tuple[int, int]  # begin and end in a file's text
 
 
 @functools.lru_cache(maxsize=1000)
@@ -90,7 +85,7 @@ def statement_to(code: str, at: int) -> tuple[int, int]:
     return begin, end
 
 
-def labeled(label: str, path: Path, text: str) -> Iterator[Spot]:
+def labeled(label: str, text: str) -> Iterator[Spot]:
     code = code_of(text)
     # Lines of comments below each other are one comment.
     for comment in re.finditer(rf"{COMMENT}(?:\s*//[^\n]*)*", text, re.DOTALL):
@@ -100,17 +95,17 @@ def labeled(label: str, path: Path, text: str) -> Iterator[Spot]:
         if code[line : comment.start()].strip():
             first = comment[0].split("\n")[0]  # what stands below belongs to the next statement
             if label in first:
-                yield Spot(path, *statement_to(code, comment.start()))
+                yield statement_to(code, comment.start())
                 continue
-        yield Spot(path, *statement_from(code, comment.end()))
+        yield statement_from(code, comment.end())
 
 
-def named(name: str, path: Path, text: str) -> Iterator[Spot]:
+def named(name: str, text: str) -> Iterator[Spot]:
     code = code_of(text)
     within, _, bare = name.rpartition("::")
     for found in CLASS.finditer(code):
         if found[1] == name:
-            yield Spot(path, found.end(), end_of(code, found.end() - 1) - 1)
+            yield found.end(), end_of(code, found.end() - 1) - 1
     for found in re.finditer(rf"(?:\b(\w+)(?:<[^<>;]*>)?::)?(?<!\w){re.escape(bare)}\s*\(", code):
         after = end_of(code, found.end() - 1)
         qualifiers = QUALIFIERS.match(code, after)
@@ -120,7 +115,7 @@ def named(name: str, path: Path, text: str) -> Iterator[Spot]:
             continue
         if within and within != (found[1] or class_around(code, found.start())):
             continue
-        yield Spot(path, body + 1, end_of(code, body) - 1)
+        yield body + 1, end_of(code, body) - 1
 
 
 def class_around(code: str, at: int) -> str:
@@ -131,12 +126,13 @@ def class_around(code: str, at: int) -> str:
     return around
 
 
-def spots(place: str, texts: dict[Path, str]) -> list[Spot]:
+@functools.lru_cache(maxsize=10000)
+def spots(place: str, text: str) -> tuple[Spot, ...]:
     if not place:
-        return [Spot(path, 0, len(text)) for path, text in texts.items()]
-    find = labeled if place.startswith("[") else named
-    word = place if place.startswith("[") else place.rpartition("::")[2]
-    return [spot for path, text in texts.items() if word in text for spot in find(place, path, text)]
+        return ((0, len(text)),)
+    if place.startswith("["):
+        return tuple(labeled(place, text)) if place in text else ()
+    return tuple(named(place, text)) if place.rpartition("::")[2] in text else ()
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
@@ -150,21 +146,18 @@ def pattern_of(text: str) -> re.Pattern[str]:
     return re.compile(begin + r"\s*([^;]*?)\s*".join(pieces) + end)
 
 
-def read(tree: Path) -> dict[Path, str]:
-    files = [*tree.rglob("*"), *(tree.parent / "include").rglob("*.h")]
-    return {path: path.read_text() for path in sorted(files) if path.is_file()}
-
-
-def change(edit: Edit, texts: dict[Path, str]) -> None:
-    found = spots(edit.place, texts)
+def change(edit: Edit, texts: dict[str, str]) -> None:
+    """Changes one of the texts, which are named by their files."""
+    found = [(path, spot) for path, text in texts.items() for spot in spots(edit.place, text)]
     if not found:
         raise Broken(f"the sources have no {edit.place}")
-    pattern = pattern_of(edit.text)
-    matches: dict[tuple[Path, int], tuple[re.Match[str], Spot]] = {}
-    for spot in found:
-        for match in pattern.finditer(code_of(texts[spot.path]), spot.begin, spot.end):
-            matches[spot.path, match.start()] = (match, spot)
-    places = len({spot for _, spot in matches.values()}) if edit.every else len(matches)
+    pattern, words = pattern_of(edit.text), re.findall(r"\w+", edit.text)
+    matches: dict[tuple[str, int], tuple[re.Match[str], Spot]] = {}
+    for path, spot in found:
+        if all(word in texts[path] for word in words):  # only to save time
+            for match in pattern.finditer(code_of(texts[path]), *spot):
+                matches[path, match.start()] = (match, spot)
+    places = len({(path, spot) for (path, _), (_, spot) in matches.items()}) if edit.every else len(matches)
     if places != 1:
         where = f"{edit.place} has" if edit.place else "the sources have"
         raise Broken(f"{where} this {places} times, not once: {edit.text}")
@@ -173,17 +166,6 @@ def change(edit: Edit, texts: dict[Path, str]) -> None:
         gaps = iter([text[slice(*match.span(i + 1))] for i in range(len(match.groups()))])
         replacement = re.sub(r"\.\.", lambda _: next(gaps), edit.replacement)
         texts[path] = text[: match.start()] + replacement + text[match.end() :]
-
-
-def apply(tree: Path, edits: tuple[Edit, ...]) -> None:
-    """Changes the files of a copy of src/, beside which lies include/."""
-    texts = read(tree)
-    before = dict(texts)
-    for edit in edits:
-        change(edit, texts)
-    for path, text in texts.items():
-        if text is not before[path]:
-            path.write_text(text)
 
 
 SAMPLE = """
@@ -240,14 +222,14 @@ CASES: tuple[tuple[Edit, tuple[str, str] | None], ...] = (
 def self_test() -> int:
     failed = 0
     for edit, want in CASES:
-        texts = {Path("sample.h"): SAMPLE}
+        texts = {"sample.h": SAMPLE}
         try:
             change(edit, texts)
         except Broken as why:
             got = str(why)
-            good = want is None and texts[Path("sample.h")] == SAMPLE
+            good = want is None and texts["sample.h"] == SAMPLE
         else:
-            got = texts[Path("sample.h")]
+            got = texts["sample.h"]
             good = want is not None and SAMPLE.count(want[0]) == 1 and got == SAMPLE.replace(*want)
         if not good:
             failed += 1

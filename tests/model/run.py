@@ -15,6 +15,7 @@ LANEMALLOC_TEST_SCALE above 1 allows the explorer one preemption more.
 
 import argparse
 import concurrent.futures
+import functools
 import os
 import re
 import shlex
@@ -25,7 +26,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from anchors import Broken, Edit, apply, gone, relaxed, swap
+from anchors import Broken, Edit, change, gone, relaxed, swap
 
 HERE = Path(__file__).resolve().parent
 SOURCE = Path(os.environ.get("LANEMALLOC_MODEL_SOURCE", HERE.parent.parent / "src"))
@@ -61,7 +62,7 @@ class Program:
 
 RELAXED, RELEASE, ACQUIRE = (f"std::memory_order_{order}" for order in ("relaxed", "release", "acquire"))
 
-EPOCHS, PUBLIC = "reclaim/epochs.h", "../include/lanemalloc/safepoint.h"
+PUBLIC = "include/lanemalloc/safepoint.h"
 # Relacy's variables have no halves: who sleeps looks at the whole word.
 WHOLE_WORD = swap("", "inline model::atomic<uint32_t>& lower_half_of(..) {..;..;}",
                   "inline model::atomic<uint64_t>& lower_half_of(model::atomic<uint64_t>& word) { return word; }")
@@ -84,7 +85,7 @@ PROGRAMS = {
             "scavenger": "Scavenger: no wake-up is lost",
             "deferred": "Runs: a deferred free is put back exactly once, whole",
         },
-        prepare=("base/lock.h", "memory/scavenger.h", "memory/runs.h", "platform/platform.h"),
+        prepare=("src/base/lock.h", "src/memory/scavenger.h", "src/memory/runs.h", "src/platform/platform.h"),
         substitutes=(
             swap("Lock", "kSpins = 64", "kSpins = 1"),  # so that a waiter comes to sleep
             WHOLE_WORD,
@@ -101,7 +102,7 @@ PROGRAMS = {
             "entry-miss": "Owned: the same with a miss's look",
             "disown": "Owned: who has a lane and finds an owner there finds its thread too",
         },
-        prepare=("base/lock.h", "lane/entry/owned.h", "lane/gate.h"),
+        prepare=("src/base/lock.h", "src/lane/entry/owned.h", "src/lane/gate.h"),
         includes=("relacy/stub",),
         substitutes=(
             swap("Owned::enter", "compiler_fence();", "model::full_fence();"),
@@ -120,7 +121,7 @@ PROGRAMS = {
             "epochs-fences": "Epochs: the same without a barrier",
             "epochs-found": "Epochs: what one has found safe another may free",
         },
-        prepare=("base/lock.h", EPOCHS, PUBLIC),
+        prepare=("src/base/lock.h", "src/reclaim/epochs.h", PUBLIC),
         substitutes=(
             swap("Lock::release", "compiler_fence();", "model::full_fence();"),
             WHOLE_WORD,
@@ -476,13 +477,12 @@ def read_schedules() -> list[Schedule]:
     return schedules
 
 
-def cut_deferred(runs: Path, out: Path) -> None:
-    """Writes two functions of Runs to a file of their own."""
-    text = runs.read_text()
+def cut_deferred(text: str) -> str:
+    """Two functions of Runs, for a file of their own."""
     functions = [re.search(rf"^  (?:NOINLINE )?void {name}\(.*?^  }}$", text, re.MULTILINE | re.DOTALL) for name in ("defer", "take_back_deferred")]
     if None in functions:
         raise Broken("runs.h has no defer() or take_back_deferred()")
-    out.write_text("\n".join(f.group(0) for f in functions if f))
+    return "\n".join(f.group(0) for f in functions if f)
 
 
 def with_model_builtins(text: str) -> str:
@@ -494,19 +494,30 @@ def with_model_builtins(text: str) -> str:
     return text.replace("__atomic_thread_fence(__ATOMIC_SEQ_CST)", "model::full_fence()")
 
 
-def prepare(tree: Path, program: Program) -> None:
+@functools.cache
+def shipped() -> dict[str, str]:
+    """The texts of src/ and include/."""
+    return {f"{name}/{path.relative_to(folder)}": path.read_text()
+            for name, folder in (("src", SOURCE), ("include", SOURCE.parent / "include"))
+            for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def texts_of(program: Program, edits: tuple[Edit, ...]) -> dict[str, str]:
+    """The sources with the edits, as the program has them."""
+    texts = dict(shipped())
+    for edit in edits:
+        change(edit, texts)
     for name in program.prepare:
-        path = tree / name
-        text = path.read_text().replace("std::atomic<", "model::atomic<")
+        text = texts[name].replace("std::atomic<", "model::atomic<")
         # Relacy's variables live only while a test runs. Nobody reads the three gates that are not a lane's.
         text = re.sub(r"inline constinit Gate (\w+);", r"inline Gate& \1 = *reinterpret_cast<Gate*>(0x1000);", text)
         text = re.sub(r"static_assert\(offsetof.*\n", "", text)  # Relacy's atomics are larger
-        path.write_text(text)
-        if name == PUBLIC:
-            path.write_text(with_model_builtins(path.read_text()))
-    apply(tree, program.substitutes)
-    if "memory/runs.h" in program.prepare:
-        cut_deferred(tree / "memory/runs.h", tree / "deferred.inc")
+        texts[name] = with_model_builtins(text) if name == PUBLIC else text
+    for edit in program.substitutes:
+        change(edit, texts)
+    if "src/memory/runs.h" in program.prepare:
+        texts["src/deferred.inc"] = cut_deferred(texts["src/memory/runs.h"])
+    return texts
 
 
 def compile(command: list[str]) -> None:
@@ -527,13 +538,11 @@ def precompile(place: Path) -> Path:
 
 
 def write_tree(program: Program, edits: tuple[Edit, ...], place: Path) -> Path:
-    """Makes a copy of src/ with the edits, as the program has it. Returns where it lies."""
-    tree = place / "src"
-    shutil.copytree(SOURCE, tree)
-    shutil.copytree(SOURCE.parent / "include", place / "include")
-    apply(tree, edits)
-    prepare(tree, program)
-    return tree
+    """Writes src/ and include/ with the edits, as the program has them. Returns where src/ lies."""
+    for name, text in texts_of(program, edits).items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    return place / "src"
 
 
 def build(name: str, edits: tuple[Edit, ...], sources: Path, place: Path) -> Path:
@@ -645,12 +654,11 @@ def check_quotes() -> list[Outcome]:
     """Whether each place that a mutant or a program changes is there once. Compiles nothing."""
     outcomes = []
     for title, name, edits in [(f"program {name}", name, ()) for name in PROGRAMS] + [(f"mutant '{m.name}'", m.program, m.edits) for m in MUTANTS]:
-        with tempfile.TemporaryDirectory() as place:
-            try:
-                write_tree(PROGRAMS[name], edits, Path(place))
-                outcomes.append(Outcome(True, f"{title} finds its places"))
-            except Broken as why:
-                outcomes.append(Outcome(False, f"{title}: {why}"))
+        try:
+            texts_of(PROGRAMS[name], edits)
+            outcomes.append(Outcome(True, f"{title} finds its places"))
+        except Broken as why:
+            outcomes.append(Outcome(False, f"{title}: {why}"))
     return outcomes
 
 

@@ -4,6 +4,8 @@
   Lock::close      the body of this function, or without the class, of all functions with this name
   Lock             the body of this class
   (nothing)        all sources
+A label may stand at several statements, such as both partners of an order. The text tells which one is meant: in all of them it
+must be there once.
 """
 
 import functools

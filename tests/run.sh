@@ -37,10 +37,10 @@ read_counts() {
   done <"$log"
 }
 
-# Also what the part model would find only after half an hour: a change of src/ that a mutant quotes.
+# Also what the part model would find only after half an hour: a change of src/ that takes away a mutant's place.
 run_layers() {
   tools/install-packages python3 && tools/check-layers --self-test && tools/check-layers && tools/check-headers &&
-    python3 tests/model/run.py --quotes
+    python3 tests/model/anchors.py && python3 tests/model/run.py --quotes
 }
 run_format() { tools/check-format; }
 

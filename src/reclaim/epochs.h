@@ -69,7 +69,7 @@ class Epochs {
   }
   // What has this tag or a smaller one may be freed.
   Epoch safe() const {
-    // acquire: the readers' last reads come before the free. Pairs with the release in look().
+    // acquire: the readers' last reads come before the free [found.safe].
     return safe_.load(std::memory_order_acquire);
   }
   Epoch now() { return word(shared_.now).load(std::memory_order_relaxed); }
@@ -83,7 +83,7 @@ class Epochs {
     if (!can_tell() || !(must ? lock_.acquire(visit) : lock_.try_acquire(visit))) return false;
     const Epoch before = safe_.load(std::memory_order_relaxed);
     const Epoch oldest = oldest_epoch();
-    // release: as in safe().
+    // release: as in safe() [found.safe].
     if (oldest > before) safe_.store(oldest, std::memory_order_release);
     lock_.release(visit);
     return oldest > before;

@@ -133,7 +133,7 @@ struct PerCpu {
     return is_inside ? &lane->entered() : nullptr;
   }
   FAST static void leave(Gate* gate, uint32_t free) {
-    // release: as AnyLane::leave_here().
+    // release [leave]: as AnyLane::leave_here().
     here(gate).store(free, std::memory_order_release);
   }
 
@@ -216,7 +216,7 @@ bool AnyLane<P>::take_from_cpu() {
     here.compare_exchange_strong(free, word_if_free(), std::memory_order_relaxed);
     return false;
   }
-  return here.load(std::memory_order_acquire) == kRevokedHere;
+  return here.load(std::memory_order_acquire) == kRevokedHere;  // [look]
 }
 
 }  // namespace lanemalloc

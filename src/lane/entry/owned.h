@@ -34,14 +34,14 @@
 // it find a lane in the slot whose contents are half done.
 //
 // If the system has no such barrier, a lane with an owner cannot be taken. The owner is asked
-// instead (Lane::asked_).
+// instead (AnyLane::asked_).
 //
 // Threads that are gone. The slot lies in its thread's memory, and a thread may end without a word:
 // by the raw system call, or after its last key destructor. So only the thread itself reads a slot
 // as memory. [peek] makes the kernel read it (P::reads_as), and no memory is an answer like any
 // other. Memory that belongs to another thread by now cannot mislead: it reads as this lane only if
 // that thread has adopted this lane. A slot that does not read as the lane looks busy for good. The
-// scavenger asks whether the thread is gone, and reclaims the lane (Engine::reclaim).
+// scavenger asks whether the thread is gone, and reclaims the lane (Threads::reclaim).
 //
 // Lanes at rest. A thread that changes over to another entry keeps its lane, closed, until the
 // thread ends. It may change over in a handler that has interrupted it between [enter]'s load and

@@ -61,7 +61,7 @@ struct EntryTest : rl::test_suite<EntryTest<kLook>, 2> {
     void** next;
     if (hits && kLook == Look::kDefer && Owned::may_defer(gate, next)) return true;
     if (hits && kLook == Look::kKind && Owned::area(gate) != 0) return true;
-    // As a miss does it (Engine::Stay).
+    // As a miss does it (engine/stay.h).
     if (lane.is_being_revoked()) return false;
     lane.open_gate();
     return true;

@@ -61,8 +61,8 @@ AS_DECLARED void free_full(void*, Gate* gate, ProcessEngine::Remote* batch) {
   process_engine.flush_in_stay(batch, thread_slot, gate);
 }
 
-NOINLINE void free_after_miss(void* p, Gate* gate, MapEntry entry) {
-  if (LIKELY(process_engine.free_to_batch(p, thread_slot, gate, entry,
+NOINLINE void free_after_miss(void* p, Gate* gate, MapWord word) {
+  if (LIKELY(process_engine.free_to_batch(p, thread_slot, gate, word,
                                           [=](Gate* g, auto* batch) { free_full(p, g, batch); })))
     return;
   if (p == nullptr) return Owned::leave_as_found(thread_slot, gate);
@@ -80,7 +80,7 @@ FAST void* allocate(Bytes size) {
 
 FAST void deallocate(void* p) {
   process_engine.free(
-      p, thread_slot, [=](Gate* gate, MapEntry entry) { free_after_miss(p, gate, entry); },
+      p, thread_slot, [=](Gate* gate, MapWord word) { free_after_miss(p, gate, word); },
       [=](Gate* gate, Slab* slab) { free_look(p, gate, slab); });
 }
 
@@ -109,7 +109,7 @@ void* reallocate(void* p, Bytes size) {
     return no_memory();
   }
   return checked_allocation(
-      size, [=] { return process_engine.reallocate(p, found.entry, size, thread_slot); });
+      size, [=] { return process_engine.reallocate(p, found.word, size, thread_slot); });
 }
 
 // memalign's rule: an alignment that is not a power of two is rounded up to one. EINVAL only if
@@ -183,7 +183,7 @@ EXPORT size_t LANE_NAME(malloc_usable_size)(void* p) {
     report_bad_pointer("malloc_usable_size", p, found.verdict);
     return 0;
   }
-  return process_engine.usable_size(p, found.entry);
+  return process_engine.usable_size(p, found.word);
 }
 
 EXPORT int LANE_NAME(malloc_trim)(size_t) {

@@ -202,7 +202,7 @@ void* Arena<P>::resize_large(Bytes size) {
     engine_.world().report(found.verdict, large);
     return nullptr;
   }
-  large = static_cast<lane_arena_large*>(engine_.reallocate(large, found.entry, bytes, slot_));
+  large = static_cast<lane_arena_large*>(engine_.reallocate(large, found.word, bytes, slot_));
   if (UNLIKELY(large == nullptr)) return nullptr;
   arena_.large = large;
   arena_.large_bytes += bytes - large->bytes;

@@ -56,9 +56,9 @@ class Engine {
     const Bytes distance = world_.region.distance(p);
     if (UNLIKELY(distance >= world_.region.hit_bytes()))
       return free_hit_by_cpu(p, distance, slot, gate, miss, look);
-    const MapEntry entry = world_.region.entry_at(distance);
-    if (UNLIKELY(!Owned::may_free(gate, entry))) return miss(gate, entry);
-    Slab* slab = static_cast<Slab*>(entry.state());
+    const MapWord word = world_.region.word_at(distance);
+    if (UNLIKELY(!Owned::may_free(gate, word))) return miss(gate, word);
+    Slab* slab = static_cast<Slab*>(word.state());
     if (UNLIKELY(slab->push(static_cast<Object*>(p)))) return look(gate, slab);
     Owned::leave(slot, gate);
   }
@@ -78,12 +78,12 @@ class Engine {
   using Remote = typename Lane<P>::Remote;
   // `full(gate, batch)`: the object is freed, and the batch must be sent (flush_in_stay).
   template <class Full>
-  FAST bool free_to_batch(void* p, Slot& slot, Gate* gate, MapEntry entry, Full full) {
+  FAST bool free_to_batch(void* p, Slot& slot, Gate* gate, MapWord word, Full full) {
     if (!Owned::may_allocate(gate, 0)) return false;
     using Sent = typename Lane<P>::Sent;
     Remote* batch;
     const auto class_of_object = [&] { return world_.region.size_class_of(p); };
-    const Sent sent = lane_behind<P>(gate)->send_to_open_batch(static_cast<Object*>(p), entry,
+    const Sent sent = lane_behind<P>(gate)->send_to_open_batch(static_cast<Object*>(p), word,
                                                                class_of_object, batch);
     if (sent == Sent::kNot) return false;
     if (UNLIKELY(sent == Sent::kFull)) return full(gate, batch), true;
@@ -119,7 +119,7 @@ class Engine {
     Verdict verdict = Verdict::kGood;
     free(
         p, slot,
-        [&](Gate* gate, MapEntry) {
+        [&](Gate* gate, MapWord) {
           if (!free_by_cpu(p, slot, gate)) verdict = free_in_stay(p, slot, gate);
         },
         [&](Gate* gate, Slab* slab) { look_in_stay(slab, slot, gate); });
@@ -130,11 +130,9 @@ class Engine {
   // stores it in `bad`. That object, and those linked behind it, are left as they are.
   Verdict free_chain(Object* first, size_t n, Slot& slot, const void*& bad);
   // p must be good (find). size > 0.
-  void* reallocate(void* p, MapEntry entry, Bytes size, Slot& slot);
+  void* reallocate(void* p, MapWord word, Bytes size, Slot& slot);
   Found find(const void* p) const { return pointers().find(p); }
-  Bytes usable_size(const void* p, MapEntry entry) const {
-    return pointers().usable_size(p, entry);
-  }
+  Bytes usable_size(const void* p, MapWord word) const { return pointers().usable_size(p, word); }
 
   // --- Kinds (engine_kinds.h): what heaps and pools are made of.
   // Enters the owner among all others, with a place in the lanes' areas. False if there are too
@@ -367,17 +365,17 @@ class Engine {
 
   template <class Miss, class Look>
   FAST void free_hit_by_cpu(void* p, Bytes distance, Slot& slot, Gate* gate, Miss miss, Look look) {
-    if (UNLIKELY(!PerCpu::may_free(gate, distance))) return miss(gate, MapEntry());
+    if (UNLIKELY(!PerCpu::may_free(gate, distance))) return miss(gate, MapWord());
     if (P::pushes_here()) {
       if (UNLIKELY(!PerCpu::push<P>(gate, world_.region.map_word(distance), p)))
-        return miss(gate, MapEntry());
+        return miss(gate, MapWord());
       return Owned::leave(slot, gate);
     }
-    uint64_t entry;
+    uint64_t word;
     uint32_t free;
-    if (UNLIKELY(!PerCpu::enter_for<P>(gate, world_.region.map_word(distance), entry, free)))
-      return miss(gate, MapEntry());
-    Slab* slab = static_cast<Slab*>(MapEntry(entry).state());
+    if (UNLIKELY(!PerCpu::enter_for<P>(gate, world_.region.map_word(distance), word, free)))
+      return miss(gate, MapWord());
+    Slab* slab = static_cast<Slab*>(MapWord(word).state());
     if (UNLIKELY(slab->push(static_cast<Object*>(p)))) return look(gate, slab);
     PerCpu::leave(gate, free);
     Owned::leave(slot, gate);
@@ -398,17 +396,17 @@ class Engine {
   bool free_sampled_of(Object*& link, Slot& slot);
   void* copy_to_new(void* p, Bytes old_size, Bytes size, Slot& slot);
   NOINLINE void* copy_to_run(void* p, Bytes old_size, Bytes size, Slot& slot);
-  void free_without_lane(Object* object, MapEntry entry);
+  void free_without_lane(Object* object, MapWord word);
   void sort_out_lane(AnyLane<P>& lane, Slot& slot, Gate* gate);
 
   // The rest of engine_safepoint.h.
-  template <class Entry>
-  int defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slot, Gate* gate);
-  template <class Entry>
-  Deferred* deferred_of(Lane<P>& lane, Ring<Entry> Deferred::* kind, Visit& visit);
+  template <class Item>
+  int defer(Ring<Item> Deferred::* kind, const Item& item, Slot& slot, Gate* gate);
+  template <class Item>
+  Deferred* deferred_of(Lane<P>& lane, Ring<Item> Deferred::* kind, Visit& visit);
   void* take_blocks(Bytes bytes, Visit& visit);
-  template <class Entry>
-  bool tend(Lane<P>& lane, Deferred& deferred, Ring<Entry>& ring, Calls& calls, Visit& visit);
+  template <class Item>
+  bool tend(Lane<P>& lane, Deferred& deferred, Ring<Item>& ring, Calls& calls, Visit& visit);
   uint64_t free_deferred(Lane<P>& lane, Ring<void*>& ring, Epoch upto, uint64_t most, Visit& visit);
   void free_all(Lane<P>& lane, void** from, void** to, Visit& visit);
   void free_other(Lane<P>& lane, void* p, Visit& visit);

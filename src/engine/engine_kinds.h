@@ -69,7 +69,7 @@ bool Engine<P>::free_in_short_stay_of(const Kind& kind, Object* object, Slot& sl
   bool done = false;
   if (Owned::area(gate) != 0) {
     if (LIKELY(kind_at(object) == &kind))
-      done = lane_behind<P>(gate)->send_to_open_batch(object, world_.region.entry_of(object), kind);
+      done = lane_behind<P>(gate)->send_to_open_batch(object, world_.region.word_of(object), kind);
     done ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
     return done;
   }
@@ -78,7 +78,7 @@ bool Engine<P>::free_in_short_stay_of(const Kind& kind, Object* object, Slot& sl
   Bin* bin = stay.lane()->bin_of(kind);
   done = LIKELY(bin != nullptr) && bin->push(object);
   if (!done && (done = kind_at(object) == &kind))
-    stay.lane()->free_of_kind(object, world_.region.entry_of(object), stay.visit());
+    stay.lane()->free_of_kind(object, world_.region.word_of(object), stay.visit());
   stay.end(slot, true);
   return done;
 }
@@ -117,9 +117,9 @@ FAST bool Engine<P>::free_to_slab_or_batch(const Place& place, Object* object, S
   const Address area = Owned::area(gate);
   const auto free_and = [&](auto leave) __attribute__((always_inline)) {
     if (UNLIKELY(!bin->push(object))) {
-      const MapEntry entry = world_.region.entry_for(object);
-      Slab* slab = static_cast<Slab*>(entry.state());
-      const bool is_here = entry.owner() == private_of(lane_behind<P>(gate)->id());
+      const MapWord word = world_.region.word_for(object);
+      Slab* slab = static_cast<Slab*>(word.state());
+      const bool is_here = word.owner() == private_of(lane_behind<P>(gate)->id());
       if (UNLIKELY(!is_here || slab->bin != bin))
         return leave(), Owned::leave_as_found(slot, gate), false;
       if (UNLIKELY(slab->push(object))) return look(gate, slab), true;
@@ -144,15 +144,15 @@ void Engine<P>::free_of(Kind& kind, Object* object, Slot& slot) {
   if (free_in_short_stay_of(kind, object, slot)) return;
   Stay<P> stay(world_, slot, Owned::enter(slot), true);
   // Read inside: before that, the slab may have gone to the depot or come from it.
-  const MapEntry entry = world_.region.entry_of(object);
-  if (LIKELY(stay.lane() != nullptr)) return stay.lane()->free_of_kind(object, entry, stay.visit());
+  const MapWord word = world_.region.word_of(object);
+  if (LIKELY(stay.lane() != nullptr)) return stay.lane()->free_of_kind(object, word, stay.visit());
   // There is no memory for a lane. A batch of one object goes straight to the owner, or to some
   // lane, which sends it on.
   kind.in_flight.fetch_add(1, std::memory_order_relaxed);
   kind.strays.store(true, std::memory_order_relaxed);
   object->next = nullptr;
   std::atomic_thread_fence(std::memory_order_acquire);  // as in Lane::flush
-  const Owner owner = public_of(entry.owner());
+  const Owner owner = public_of(word.owner());
   world_.lanes.at(is_lane(owner) ? owner : Owner::kFirstLane).inbox().give(object);
 }
 
@@ -178,13 +178,13 @@ size_t Engine<P>::free_batch_of(const KindOwner& owner, void** objects, size_t n
     Lane<P>& lane = *stay.lane();
     for (const size_t end = n - freed < kMost ? n : freed + kMost; freed < end; ++freed) {
       Object* object = static_cast<Object*>(objects[freed]);
-      const MapEntry entry = world_.region.entry_for(object);
-      Slab* slab = static_cast<Slab*>(entry.state());
-      const bool is_here = entry.owner() == private_of(lane.id());
+      const MapWord word = world_.region.word_for(object);
+      Slab* slab = static_cast<Slab*>(word.state());
+      const bool is_here = word.owner() == private_of(lane.id());
       const bool is_of_kind = LIKELY(is_here) || kind_at(object) != nullptr;
       if (UNLIKELY(!is_of_kind || slab->its_kind().owner != &owner)) return freed;
       is_here ? lane.free_own(object, slab, stay.visit())
-              : lane.free_of_kind(object, entry, stay.visit());
+              : lane.free_of_kind(object, word, stay.visit());
     }
   }
   return n;
@@ -192,18 +192,18 @@ size_t Engine<P>::free_batch_of(const KindOwner& owner, void** objects, size_t n
 
 template <class P>
 FAST Kind* Engine<P>::kind_at(const void* p) const {
-  const MapEntry entry = world_.region.entry_for(p);
-  if (!is_private(entry.owner()) || !is_slab(public_of(entry.owner()))) return nullptr;
-  return static_cast<const Slab*>(entry.state())->kind.load(std::memory_order_relaxed);
+  const MapWord word = world_.region.word_for(p);
+  if (!is_private(word.owner()) || !is_slab(public_of(word.owner()))) return nullptr;
+  return static_cast<const Slab*>(word.state())->kind.load(std::memory_order_relaxed);
 }
 
 template <class P>
 const KindOwner* Engine<P>::owner_of(const void* p) const {
-  const MapEntry entry = world_.region.entry_for(p);
-  if (!is_private(entry.owner())) return nullptr;
-  if (public_of(entry.owner()) == Owner::kLarge)
-    return __atomic_load_n(&static_cast<const LargeState*>(entry.state())->owner, __ATOMIC_RELAXED);
-  return static_cast<const Slab*>(entry.state())->its_kind().owner;
+  const MapWord word = world_.region.word_for(p);
+  if (!is_private(word.owner())) return nullptr;
+  if (public_of(word.owner()) == Owner::kLarge)
+    return __atomic_load_n(&static_cast<const LargeState*>(word.state())->owner, __ATOMIC_RELAXED);
+  return static_cast<const Slab*>(word.state())->its_kind().owner;
 }
 
 template <class P>
@@ -251,7 +251,7 @@ template <class Visitor>
 void Engine<P>::for_each_large(const KindOwner& owner, Visitor visit) {
   const Region<P>& region = world_.region;
   for (BlockIndex at = 0; at < world_.runs.used_end(); ++at)
-    if (region.entry(at).owner() == private_of(Owner::kLarge) &&
+    if (region.word(at).owner() == private_of(Owner::kLarge) &&
         owner_of(region.pointer_to(at)) == &owner)
       if (visit(region.pointer_to(at))) return;
 }
@@ -259,8 +259,8 @@ void Engine<P>::for_each_large(const KindOwner& owner, Visitor visit) {
 template <class P>
 bool Engine<P>::is_start_of(const Kind& kind, const void* p) const {
   const Bytes distance = world_.region.distance(p);
-  const MapEntry entry = world_.region.entry_at(distance);
-  const Bytes into = distance - bytes_of(world_.region.block_of_state(entry.state()));
+  const MapWord word = world_.region.word_at(distance);
+  const Bytes into = distance - bytes_of(world_.region.block_of_state(word.state()));
   return into % kind.size == 0 && into / kind.size < kind.capacity;
 }
 
@@ -485,7 +485,7 @@ void Engine<P>::check_kinds() {
         add(slab);
         ++in_depot;
         CHECK(slab->place == Slab::Place::kPartial && slab->bin == nullptr && slab->has_room());
-        CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() ==
+        CHECK(world_.region.word(world_.region.block_of_state(slab)).owner() ==
               private_of(Owner::kDepot));
       });
       CHECK(in_depot == kind->depot_count.load(std::memory_order_relaxed));

@@ -74,25 +74,25 @@ int Engine<P>::defer_call_in_stay(Call call, Slot& slot, Gate* gate) {
 // If the lane's share is full, the thread empties it as far as it may be emptied, in turns with
 // waiting.
 template <class P>
-template <class Entry>
-int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slot, Gate* gate) {
+template <class Item>
+int Engine<P>::defer(Ring<Item> Deferred::* kind, const Item& item, Slot& slot, Gate* gate) {
   bool may_wait = !is_busy(gate);
   std::optional<Patience<P>> patience;
-  Epoch alone = 0;  // if there is no memory for a ring: the tag of this one entry
+  Epoch alone = 0;  // if there is no memory for a ring: the tag of this one item
   for (;; gate = Owned::enter(slot)) {
     Calls calls;
     bool done = false, looked = false;
     {
       // Calls go where make_calls_of() can reach them.
-      Stay<P> stay(world_, slot, gate, std::is_same_v<Entry, Call>);
+      Stay<P> stay(world_, slot, gate, std::is_same_v<Item, Call>);
       Deferred* deferred =
           stay.lane() != nullptr ? deferred_of(*stay.lane(), kind, stay.visit()) : nullptr;
       if (LIKELY(deferred != nullptr && alone == 0)) {
         looked = tend(*stay.lane(), *deferred, deferred->*kind, calls, stay.visit());
         done = (deferred->*kind).has_room();
-        if (done) (deferred->*kind).push(entry);
+        if (done) (deferred->*kind).push(item);
         // Says how far the quick paths may go.
-        if constexpr (std::is_same_v<Entry, Call>) {
+        if constexpr (std::is_same_v<Item, Call>) {
           deferred->call_limit = deferred->calls.limit();
         } else {
           stay.lane()->set_deferred_limit(deferred->objects.limit());
@@ -112,9 +112,9 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
     }
     size_t freed = 0;
     if (calls.make(freed) != 0 && !done) continue;  // there is room now
-    if (looked) help_idle(slot, std::is_same_v<Entry, Call>);
+    if (looked) help_idle(slot, std::is_same_v<Item, Call>);
     if (alone != 0 && epochs_.safe() >= alone) {
-      free_now(entry, slot);
+      free_now(item, slot);
       done = true;
     }
     if (done || !may_wait) {
@@ -129,8 +129,8 @@ int Engine<P>::defer(Ring<Entry> Deferred::* kind, const Entry& entry, Slot& slo
 // Returns what the lane has deferred, with a ring of that kind; makes both if need be. Null: no
 // memory.
 template <class P>
-template <class Entry>
-Deferred* Engine<P>::deferred_of(Lane<P>& lane, Ring<Entry> Deferred::* kind, Visit& visit) {
+template <class Item>
+Deferred* Engine<P>::deferred_of(Lane<P>& lane, Ring<Item> Deferred::* kind, Visit& visit) {
   const uint32_t bound = world_.settings.deferred;
   Deferred* deferred = lane.deferred.load(std::memory_order_relaxed);
   if (UNLIKELY(deferred == nullptr)) {
@@ -142,10 +142,10 @@ Deferred* Engine<P>::deferred_of(Lane<P>& lane, Ring<Entry> Deferred::* kind, Vi
     // deferred_in().
     lane.deferred.store(deferred, std::memory_order_release);
   }
-  if constexpr (std::is_same_v<Entry, Call>) deferred->drop_called();
-  Ring<Entry>& ring = deferred->*kind;
+  if constexpr (std::is_same_v<Item, Call>) deferred->drop_called();
+  Ring<Item>& ring = deferred->*kind;
   if (UNLIKELY(!ring.is_started())) {
-    void* memory = take_blocks((Bytes{bound} + 1) * sizeof(Entry), visit);
+    void* memory = take_blocks((Bytes{bound} + 1) * sizeof(Item), visit);
     if (memory == nullptr) return nullptr;
     ring.start(memory, bound);
   }
@@ -162,8 +162,8 @@ void* Engine<P>::take_blocks(Bytes bytes, Visit& visit) {
 // Inside: cuts complete batches, looks at the readers if that is due, and frees some of what may be
 // freed. True if more may be freed than before.
 template <class P>
-template <class Entry>
-bool Engine<P>::tend(Lane<P>& lane, Deferred& deferred, Ring<Entry>& ring, Calls& calls,
+template <class Item>
+bool Engine<P>::tend(Lane<P>& lane, Deferred& deferred, Ring<Item>& ring, Calls& calls,
                      Visit& visit) {
   const bool cut = ring.cut_complete([&] { return epochs_.advance(); });
   const bool full = !ring.has_room();
@@ -171,11 +171,11 @@ bool Engine<P>::tend(Lane<P>& lane, Deferred& deferred, Ring<Entry>& ring, Calls
   if (ring.ready(epochs_.safe()) == 0 && (full || (cut && ring.batches() % kLookEvery == 0)))
     looked = epochs_.look(visit, full);
   if (ring.ready(epochs_.safe()) == 0) return looked;
-  if constexpr (std::is_same_v<Entry, Call>) {
+  if constexpr (std::is_same_v<Item, Call>) {
     if (!is_calling(*static_cast<const Slot*>(visit.who)))
       calls.take(deferred, epochs_.safe(), ~uint64_t{0}, visit.who);
   } else {
-    free_deferred(lane, ring, epochs_.safe(), 2 * Ring<Entry>::kStep, visit);
+    free_deferred(lane, ring, epochs_.safe(), 2 * Ring<Item>::kStep, visit);
   }
   return looked;
 }
@@ -208,9 +208,9 @@ NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& 
   const auto free_one = [&](void* p) __attribute__((always_inline)) {
     const Bytes distance = reinterpret_cast<Address>(p) + minus_base;
     if (UNLIKELY(distance >= bytes)) return false;
-    const MapEntry entry(map[distance >> kBlockShift].load(std::memory_order_relaxed));
-    if (UNLIKELY(!entry.is_owned_by(owner))) return false;
-    Slab* slab = static_cast<Slab*>(entry.state());
+    const MapWord word(map[distance >> kBlockShift].load(std::memory_order_relaxed));
+    if (UNLIKELY(!word.is_owned_by(owner))) return false;
+    Slab* slab = static_cast<Slab*>(word.state());
     if (UNLIKELY(slab->push(static_cast<Object*>(p)))) lane.look_at(slab, visit);
     return true;
   };
@@ -219,12 +219,12 @@ NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& 
   const auto send_one = [&](void* p) __attribute__((always_inline)) {
     const Bytes distance = reinterpret_cast<Address>(p) + minus_base;
     if (distance >= bytes) return false;
-    const MapEntry entry(map[distance >> kBlockShift].load(std::memory_order_relaxed));
+    const MapWord word(map[distance >> kBlockShift].load(std::memory_order_relaxed));
     Remote* batch;
     const auto class_of_object = [&] { return world_.region.size_class_of(p); };
     using Sent = typename Lane<P>::Sent;
     const Sent sent =
-        lane.send_to_open_batch(static_cast<Object*>(p), entry, class_of_object, batch);
+        lane.send_to_open_batch(static_cast<Object*>(p), word, class_of_object, batch);
     if (UNLIKELY(sent == Sent::kFull)) lane.flush(*batch, visit);
     return sent != Sent::kNot;
   };
@@ -251,11 +251,11 @@ NOINLINE void Engine<P>::free_all(Lane<P>& lane, void** from, void** to, Visit& 
 template <class P>
 void Engine<P>::free_other(Lane<P>& lane, void* p, Visit& visit) {
   if (p == nullptr) return;
-  const MapEntry entry = world_.region.entry_for(p);
-  Verdict verdict = entry.owner() == Owner::kNobody ? pointers().why_nobody(p) : Verdict::kGood;
-  const bool is_large = entry.owner() == Owner::kLarge;
+  const MapWord word = world_.region.word_for(p);
+  Verdict verdict = word.owner() == Owner::kNobody ? pointers().why_nobody(p) : Verdict::kGood;
+  const bool is_large = word.owner() == Owner::kLarge;
   if (verdict == Verdict::kGood && (is_large || world_.settings.checked) &&
-      !pointers().is_start(p, entry))
+      !pointers().is_start(p, word))
     verdict = Verdict::kNotAStart;
   if (verdict == Verdict::kGood && !is_large && world_.settings.checked && !pointers().mark_free(p))
     verdict = Verdict::kFreedAlready;
@@ -265,7 +265,7 @@ void Engine<P>::free_other(Lane<P>& lane, void* p, Visit& visit) {
   } else if (is_large) {
     large().free(p, visit);
   } else {
-    lane.free(static_cast<Object*>(p), entry, visit);
+    lane.free(static_cast<Object*>(p), word, visit);
   }
 }
 

@@ -62,7 +62,7 @@ NOINLINE bool Engine<P>::free_by_cpu(void* p, Slot& slot, Gate* gate) {
   const Bytes distance = world_.region.distance(p);
   if (UNLIKELY(!PerCpu::may_free(gate, distance))) return false;
   const std::atomic<uint64_t>& word = world_.region.map_word(distance);
-  const Owner owner = MapEntry(word.load(std::memory_order_relaxed)).owner();
+  const Owner owner = MapWord(word.load(std::memory_order_relaxed)).owner();
   if (UNLIKELY(!is_lane(owner))) return false;
   // acquire: a thread that has read the owner's number from the page map sees the owner's lane
   // made. Pairs with [entries.release].
@@ -78,7 +78,7 @@ NOINLINE bool Engine<P>::free_by_cpu(void* p, Slot& slot, Gate* gate) {
   Lane<P>& lane = *entered;
   lane.take_by(&slot);
   // Read again inside: before that, the slab may have gone to the depot or come from it.
-  const MapEntry now(word.load(std::memory_order_relaxed));
+  const MapWord now(word.load(std::memory_order_relaxed));
   using Sent = typename Lane<P>::Sent;
   Remote* batch;
   Sent sent = Sent::kNot;
@@ -96,14 +96,13 @@ NOINLINE bool Engine<P>::free_by_cpu(void* p, Slot& slot, Gate* gate) {
 
 template <class P>
 FAST bool Engine<P>::free_in_short_stay(void* p, Slot& slot, Gate* gate) {
-  if (!is_slab(world_.region.entry_for(p).owner())) return false;
+  if (!is_slab(world_.region.word_for(p).owner())) return false;
   ShortStay<P> stay(world_, slot, gate);
   if (stay.lane() == nullptr) return false;
   // Read again inside: before that, the slab may have gone to the depot or come from it.
-  const MapEntry entry = world_.region.entry_of(p);
-  if (LIKELY(is_slab(entry.owner())))
-    stay.lane()->free(static_cast<Object*>(p), entry, stay.visit());
-  return stay.end(slot, is_slab(entry.owner()));
+  const MapWord word = world_.region.word_of(p);
+  if (LIKELY(is_slab(word.owner()))) stay.lane()->free(static_cast<Object*>(p), word, stay.visit());
+  return stay.end(slot, is_slab(word.owner()));
 }
 
 template <class P>
@@ -226,12 +225,12 @@ Verdict Engine<P>::free_in_stay(void* p, Slot& slot, Gate* gate) {
     return Verdict::kGood;
   }
   if (free_in_short_stay(p, slot, gate)) return Verdict::kGood;
-  const MapEntry entry = world_.region.entry_for(p);
+  const MapWord word = world_.region.word_for(p);
   Verdict verdict = Verdict::kGood;
-  if (UNLIKELY(!is_of_malloc(entry.owner()))) {
-    verdict = is_private(entry.owner()) ? Verdict::kOfKind : pointers().why_nobody(p);
-  } else if (entry.owner() == Owner::kLarge) {
-    if (LIKELY(pointers().is_start(p, entry))) {
+  if (UNLIKELY(!is_of_malloc(word.owner()))) {
+    verdict = is_private(word.owner()) ? Verdict::kOfKind : pointers().why_nobody(p);
+  } else if (word.owner() == Owner::kLarge) {
+    if (LIKELY(pointers().is_start(p, word))) {
       Inside inside(slot, gate);
       large().free(p, inside.visit());
       return Verdict::kGood;
@@ -239,7 +238,7 @@ Verdict Engine<P>::free_in_stay(void* p, Slot& slot, Gate* gate) {
     verdict = Verdict::kNotAStart;
   } else {
     if (UNLIKELY(world_.settings.checked)) {
-      if (!pointers().is_start(p, entry)) {
+      if (!pointers().is_start(p, word)) {
         verdict = Verdict::kNotAStart;
       } else if (!pointers().mark_free(p)) {
         verdict = Verdict::kFreedAlready;
@@ -250,9 +249,9 @@ Verdict Engine<P>::free_in_stay(void* p, Slot& slot, Gate* gate) {
       Stay<P> stay(world_, slot, gate);
       if (LIKELY(stay.lane() != nullptr)) {
         // Read again inside: before that, the slab may have gone to the depot or come from it.
-        stay.lane()->free(object, world_.region.entry_of(p), stay.visit());
+        stay.lane()->free(object, world_.region.word_of(p), stay.visit());
       } else {
-        free_without_lane(object, entry);
+        free_without_lane(object, word);
       }
       return verdict;
     }
@@ -272,7 +271,7 @@ Verdict Engine<P>::free_chain(Object* first, size_t n, Slot& slot, const void*& 
     bad = *link;
     const Found found = find(bad);
     verdict = found.verdict;
-    if (UNLIKELY(verdict == Verdict::kGood && found.entry.owner() == Owner::kLarge)) {
+    if (UNLIKELY(verdict == Verdict::kGood && found.word.owner() == Owner::kLarge)) {
       if (free_sampled_of(*link, slot)) {
         --n;
         continue;
@@ -285,7 +284,7 @@ Verdict Engine<P>::free_chain(Object* first, size_t n, Slot& slot, const void*& 
     if (UNLIKELY(verdict != Verdict::kGood)) break;
     if (UNLIKELY(is_checked))
       memset(static_cast<void*>(*link + 1), kFreedByte,
-             usable_size(bad, found.entry) - sizeof(Object));
+             usable_size(bad, found.word) - sizeof(Object));
     --n;
     link = &(*link)->next;
   }
@@ -297,7 +296,7 @@ Verdict Engine<P>::free_chain(Object* first, size_t n, Slot& slot, const void*& 
     } else {
       for (Object* next; first != nullptr; first = next) {
         next = first->next;
-        free_without_lane(first, world_.region.entry_of(first));
+        free_without_lane(first, world_.region.word_of(first));
       }
     }
   }
@@ -324,11 +323,11 @@ void Engine<P>::flush_in_stay(Remote* batch, Slot& slot, Gate* gate) {
 // There is no memory for a lane of our own. A batch of one object goes straight to the owner. An
 // object that lies in the depot goes to some lane, which sends it on.
 template <class P>
-void Engine<P>::free_without_lane(Object* object, MapEntry entry) {
+void Engine<P>::free_without_lane(Object* object, MapWord word) {
   count<P>(world_.counters.direct_frees[index_of(world_.region.size_class_of(object))]);
   object->next = nullptr;
   std::atomic_thread_fence(std::memory_order_acquire);  // as in Lane::flush
-  world_.lanes.at(is_lane(entry.owner()) ? entry.owner() : Owner::kFirstLane).inbox().give(object);
+  world_.lanes.at(is_lane(word.owner()) ? word.owner() : Owner::kFirstLane).inbox().give(object);
 }
 
 // For a chain (free_chain): frees a sampled object by itself, and takes it out of the chain. False:
@@ -359,10 +358,10 @@ inline Bytes roomy_size(Bytes old_size, Bytes size) {
 }
 
 template <class P>
-void* Engine<P>::reallocate(void* p, MapEntry entry, Bytes size, Slot& slot) {
-  const Bytes old_size = usable_size(p, entry);
+void* Engine<P>::reallocate(void* p, MapWord word, Bytes size, Slot& slot) {
+  const Bytes old_size = usable_size(p, word);
   const bool is_run =
-      entry.owner() == Owner::kLarge &&
+      word.owner() == Owner::kLarge &&
       large_state(world_.region, world_.region.block_of(p)).sample_class == SizeClass{0};
   // At most half of an object that is not large stays unused.
   const bool fits = size <= old_size && (size >= old_size / 2 || old_size == kGranule);

@@ -42,7 +42,7 @@ class Large {
     const BlockCount blocks = world_.region.state(at).length;
     LargeState& state = large_state(world_.region, at);
     const bool moved = state.moved;
-    world_.region.set_entries(at, 1, MapEntry());
+    world_.region.set_words(at, 1, MapWord());
     if (UNLIKELY(state.sample.stack != nullptr)) Sampling<P>(world_).forget(state);
     if (UNLIKELY(state.sample_class != SizeClass{0})) {
       count<P>(world_.counters.sampled_frees[index_of(state.sample_class)]);
@@ -96,7 +96,7 @@ class Large {
       return nullptr;
     }
     const Sample sample = large_state(world_.region, from).sample;
-    world_.region.set_entries(from, 1, MapEntry());
+    world_.region.set_words(from, 1, MapWord());
     if (!world_.runs.move(from, old_blocks, to.at, blocks, moved_before, visit)) {
       publish(from, moved_before);
       large_state(world_.region, from).sample = sample;
@@ -120,7 +120,7 @@ class Large {
     const BlockIndex at = world_.region.block_of(p);
     __atomic_store_n(&large_state(world_.region, at).owner, owner, __ATOMIC_RELAXED);
     const Owner word = owner != nullptr ? private_of(Owner::kLarge) : Owner::kLarge;
-    world_.region.set_entries(at, 1, world_.region.make_entry(word, at));
+    world_.region.set_words(at, 1, world_.region.make_word(word, at));
     count<P>(owner != nullptr ? world_.counters.large_frees : world_.counters.large_allocations);
     count<P>(world_.counters.large_bytes, owner != nullptr ? uint64_t{0} - bytes(p) : bytes(p));
   }
@@ -179,7 +179,7 @@ class Large {
     state.moved = moved;
     state.sample.stack = nullptr;
     state.sample_class = SizeClass{0};
-    world_.region.set_entries(at, 1, world_.region.make_entry(Owner::kLarge, at));
+    world_.region.set_words(at, 1, world_.region.make_word(Owner::kLarge, at));
   }
 
   World<P>& world_;

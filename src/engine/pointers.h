@@ -10,7 +10,7 @@ namespace lanemalloc {
 // What malloc_usable_size, realloc and free need to know of a pointer.
 struct Found {
   Verdict verdict;
-  MapEntry entry;
+  MapWord word;
 };
 
 template <class P>
@@ -19,18 +19,18 @@ class Pointers {
   explicit Pointers(const World<P>& world) : world_(world) {}
 
   Found find(const void* p) const {
-    const MapEntry entry = world_.region.entry_for(p);
-    if (UNLIKELY(!is_of_malloc(entry.owner())))
-      return {is_private(entry.owner()) ? Verdict::kOfKind : why_nobody(p), entry};
-    if (!is_start(p, entry)) return {Verdict::kNotAStart, entry};
-    if (world_.settings.checked && entry.owner() != Owner::kLarge && !is_in_use(p))
-      return {Verdict::kFreedAlready, entry};
-    return {Verdict::kGood, entry};
+    const MapWord word = world_.region.word_for(p);
+    if (UNLIKELY(!is_of_malloc(word.owner())))
+      return {is_private(word.owner()) ? Verdict::kOfKind : why_nobody(p), word};
+    if (!is_start(p, word)) return {Verdict::kNotAStart, word};
+    if (world_.settings.checked && word.owner() != Owner::kLarge && !is_in_use(p))
+      return {Verdict::kFreedAlready, word};
+    return {Verdict::kGood, word};
   }
 
-  Bytes usable_size(const void* p, MapEntry entry) const {
-    return LIKELY(entry.owner() != Owner::kLarge) ? size_of(world_.region.size_class_of(p))
-                                                  : large_size(p);
+  Bytes usable_size(const void* p, MapWord word) const {
+    return LIKELY(word.owner() != Owner::kLarge) ? size_of(world_.region.size_class_of(p))
+                                                 : large_size(p);
   }
 
   NOINLINE Bytes large_size(const void* p) const {
@@ -39,12 +39,12 @@ class Pointers {
     return LIKELY(c == SizeClass{0}) ? bytes_of(world_.region.state(at).length) : size_of(c);
   }
 
-  bool is_start(const void* p, MapEntry entry) const {
+  bool is_start(const void* p, MapWord word) const {
     const Bytes distance = world_.region.distance(p);
-    if (entry.owner() == Owner::kLarge) return distance % kBlockSize == 0;
+    if (word.owner() == Owner::kLarge) return distance % kBlockSize == 0;
     const SizeClass c = world_.region.size_class_at(distance);
     const auto into =
-        static_cast<uint32_t>(distance - bytes_of(world_.region.block_of_state(entry.state())));
+        static_cast<uint32_t>(distance - bytes_of(world_.region.block_of_state(word.state())));
     const auto size = static_cast<uint32_t>(size_of(c));
     return into % size == 0 && into / size < capacity_of(c);
   }
@@ -55,7 +55,7 @@ class Pointers {
     const BlockIndex block = world_.region.block_of(p);
     if (block >= world_.runs.used_end()) return Verdict::kNotInUse;
     for (BlockIndex b = block; b-- > 0;) {
-      const Owner owner = world_.region.entry(b).owner();
+      const Owner owner = world_.region.word(b).owner();
       if (owner == Owner::kNobody) continue;
       if (public_of(owner) == Owner::kLarge && b + world_.region.state(b).length > block)
         return Verdict::kNotAStart;

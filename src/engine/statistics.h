@@ -58,13 +58,13 @@ class Collection {
     const BlockCount frontier = world_.region.frontier(), opened = world_.region.opened();
     const BlockCount known = frontier < opened ? frontier : opened;
     for (BlockIndex b = 0; b < known; ++b) {
-      const MapEntry entry = world_.region.entry(b);
-      if (is_private(entry.owner())) {
-        const bool is_large = public_of(entry.owner()) == Owner::kLarge;
+      const MapWord word = world_.region.word(b);
+      if (is_private(word.owner())) {
+        const bool is_large = public_of(word.owner()) == Owner::kLarge;
         s_.kind_bytes += bytes_of(is_large ? world_.region.state(b).length : 1);
       }
-      if (!is_slab(entry.owner())) continue;
-      const Slab* slab = world_.slabs().at(entry);
+      if (!is_slab(word.owner())) continue;
+      const Slab* slab = world_.slabs().at(word);
       if (world_.region.block_of_state(slab) != b) continue;
       const unsigned c = index_of(slab->size_class);
       used_[c] += slab->used();

@@ -69,7 +69,7 @@ Kind* Heap<P>::kind_for(unsigned index) {
   made->index = index;
   made->budget = &budget_;
   made->owner = &owner_;
-  made->slot = owner_.slot;
+  made->offset = owner_.offset;
   // release: a thread that finds the kind sees it whole. Pairs with [kinds.acquire].
   if (!place.compare_exchange_strong(kind, made, std::memory_order_release,
                                      std::memory_order_acquire)) {

@@ -2,7 +2,7 @@
 // no state: an area is known by its address, 0 if the lane has none.
 //
 //   area --> [ labels | 0 | bin | bin | table of a heap --> [bin | bin | ..] | .. ]
-//             each slot has 64 bytes; slot 0 is always empty
+//             each place has 64 bytes; place 0 is always empty
 #pragma once
 
 #include "slab/kind.h"
@@ -16,8 +16,8 @@ struct Area {
   // The bin at that place. Null if the lane has no area, or no table of that heap.
   FAST static Bin* bin(Address area, const BinPlace& place) {
     if (area == 0) return nullptr;
-    if (place.index == BinPlace::kNoIndex) return reinterpret_cast<Bin*>(area + place.slot);
-    Bin* table = table_at(area, place.slot).load(std::memory_order_acquire);  // [table.acquire]
+    if (place.index == BinPlace::kNoIndex) return reinterpret_cast<Bin*>(area + place.offset);
+    Bin* table = table_at(area, place.offset).load(std::memory_order_acquire);  // [table.acquire]
     return table != nullptr ? table + place.index : nullptr;
   }
 
@@ -25,25 +25,25 @@ struct Area {
   // the number is no handle.
   FAST static bool find_bin(Address area, const BinPlace& place, Bin*& bin) {
     if (LIKELY(place.index == BinPlace::kNoIndex))
-      return bin = reinterpret_cast<Bin*>(area + place.slot), true;
+      return bin = reinterpret_cast<Bin*>(area + place.offset), true;
     return (bin = Area::bin(area, place)) != nullptr;
   }
   FAST static bool find_bin(Address area, const PoolHit& hit, Bin*& bin) {
     const Handle label = label_at(area, Labels::kPools, hit.handle);
     if (UNLIKELY(label != hit.handle) && label != (hit.handle | Labels::kMissed)) return false;
-    bin = reinterpret_cast<Bin*>(slot_at(area, hit.handle));
+    bin = reinterpret_cast<Bin*>(place_at(area, hit.handle));
     return true;
   }
   FAST static bool find_bin(Address area, const HeapHit& hit, Bin*& bin) {
     if (UNLIKELY(label_at(area, Labels::kHeaps, hit.handle) != hit.handle)) return false;
-    const auto& place = *reinterpret_cast<std::atomic<Bin*>*>(slot_at(area, hit.handle));
+    const auto& place = *reinterpret_cast<std::atomic<Bin*>*>(place_at(area, hit.handle));
     Bin* table = place.load(std::memory_order_acquire);  // [table.acquire]
     bin = table + hit.index;
     return table != nullptr;
   }
 
-  static std::atomic<Bin*>& table_at(Address area, uint32_t slot) {
-    return *reinterpret_cast<std::atomic<Bin*>*>(area + slot);
+  static std::atomic<Bin*>& table_at(Address area, uint32_t offset) {
+    return *reinterpret_cast<std::atomic<Bin*>*>(area + offset);
   }
 
   // Makes the owner's label what it is now. The label may change meanwhile: Engine::relabel stores
@@ -77,7 +77,7 @@ struct Area {
     return *at;
 #endif
   }
-  FAST static std::byte* slot_at(Address area, Handle handle) {
+  FAST static std::byte* place_at(Address area, Handle handle) {
     constexpr Bytes kScale = Labels::kBinBytes / sizeof(Handle);
     return reinterpret_cast<std::byte*>(area) + Labels::kBins + Labels::place(handle) * kScale;
   }

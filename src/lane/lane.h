@@ -62,7 +62,7 @@ class Lane : public AnyLane<P> {
   };
   static_assert(sizeof(Remote) == 40);
 
-  Lane(Owner id, World<P>& world, Entry entry, uint32_t number);
+  Lane(Owner id, World<P>& world, Entry word, uint32_t number);
 
   // --- The hit path, behind the gate.
   FAST Object* pop(Bytes index) {
@@ -88,12 +88,12 @@ class Lane : public AnyLane<P> {
   // to be flushed now.
   enum class Sent : uint8_t { kNot, kDone, kFull };
   template <class ClassOf>
-  FAST Sent send_to_open_batch(Object* object, MapEntry entry, ClassOf class_of_object,
+  FAST Sent send_to_open_batch(Object* object, MapWord word, ClassOf class_of_object,
                                Remote*& full);
   // Sends the batch.
   NOINLINE void flush(Remote& remote, Visit& visit);
-  // Frees an object whose page-map entry is `entry`.
-  void free(Object* object, MapEntry entry, Visit& visit);
+  // Frees an object whose page-map word is `word`.
+  void free(Object* object, MapWord word, Visit& visit);
   // Frees objects of slabs, linked by their first words, in as few transfers as possible: at most
   // one for each other owner.
   void free_chain(Object* first, Visit& visit);
@@ -105,9 +105,9 @@ class Lane : public AnyLane<P> {
   // --- Kinds.
   // Null if there is no memory, or if the kind's budget refuses.
   Object* allocate(Kind& kind, Visit& visit);
-  void free_of_kind(Object* object, MapEntry entry, Visit& visit);
+  void free_of_kind(Object* object, MapWord word, Visit& visit);
   // Frees an object of another lane into a batch that exists and has room. False: nothing changed.
-  FAST bool send_to_open_batch(Object* object, MapEntry entry, const Kind& kind);
+  FAST bool send_to_open_batch(Object* object, MapWord word, const Kind& kind);
   // Frees an object of a slab of this lane.
   FAST void free_own(Object* object, Slab* slab, Visit& visit) {
     if (!slab->bin->push(object) && UNLIKELY(slab->push(object))) look_at(slab, visit);
@@ -251,8 +251,8 @@ class Lane : public AnyLane<P> {
   void sort(Slab* empty);
   Address open_area(Visit& visit);
   void open_area_to_hits();
-  bool send_of_kind(Object* object, MapEntry entry, Visit& visit);
-  NOINLINE void receive_other(Object* object, MapEntry entry, Visit& visit);
+  bool send_of_kind(Object* object, MapWord word, Visit& visit);
+  NOINLINE void receive_other(Object* object, MapWord word, Visit& visit);
   Run blocks_for_slab(BlockCount n, Visit& visit);
   Slab* pop_partial(SlabList& partial);
   void take_partial(SlabList& partial, Slab* slab);
@@ -262,7 +262,7 @@ class Lane : public AnyLane<P> {
   bool take_away(Slab* slab);
   void give_back(Slab* slab, Visit& visit);
   NOINLINE void age(Visit& visit);
-  void free_own(Object* object, MapEntry entry, Visit& visit);
+  void free_own(Object* object, MapWord word, Visit& visit);
   FAST Remote& remote_to(Owner owner) {
     return *arch::kept(&remotes_[static_cast<unsigned>(owner) % kRemotes]);
   }
@@ -271,13 +271,13 @@ class Lane : public AnyLane<P> {
   Remote& remote_of_kinds_to(Owner owner) {
     return remotes_[kRemotes + static_cast<unsigned>(owner) % kRemotesOfKinds];
   }
-  FAST bool add(Object* object, MapEntry entry, Remote& remote, size_t c);
-  FAST static bool add(Object* object, MapEntry entry, Remote& remote, const Kind& kind);
-  bool send(Object* object, MapEntry entry, Visit& visit);
+  FAST bool add(Object* object, MapWord word, Remote& remote, size_t c);
+  FAST static bool add(Object* object, MapWord word, Remote& remote, const Kind& kind);
+  bool send(Object* object, MapWord word, Visit& visit);
   void claim(Remote& remote, Owner owner, Visit& visit);
   FAST void receive(Object* first, Object* last, uint32_t n, Visit& visit);
   NOINLINE void receive_others(Object* first, uint32_t n, Visit& visit);
-  NOINLINE void send_after(Object* object, MapEntry entry, Visit& visit);
+  NOINLINE void send_after(Object* object, MapWord word, Visit& visit);
   void salvage_slab(Slab* slab, SlabList& partial, SlabList* full, Object* chain);
   void drop_damaged_list(Slab* slab, Verdict why);
   void stir();

@@ -80,7 +80,7 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
     memset(table, 0, kTableBins * sizeof(Bin));
     // release: a thread that looks at this lane from elsewhere finds a table of empty bins. Pairs
     // with [table.acquire].
-    Area::table_at(at, kind.slot).store(static_cast<Bin*>(table), std::memory_order_release);
+    Area::table_at(at, kind.offset).store(static_cast<Bin*>(table), std::memory_order_release);
     Area::give_label(*kind.owner, at);
   }
   Bin* bin = Area::bin(at, kind);
@@ -126,42 +126,42 @@ Object* Lane<P>::allocate(Kind& kind, Visit& visit) {
 
 template <class P>
 Kind* Lane<P>::kind_of(const Object* object) const {
-  return &slabs().at(world_.region.entry_of(object))->its_kind();
+  return &slabs().at(world_.region.word_of(object))->its_kind();
 }
 
 template <class P>
-void Lane<P>::free_of_kind(Object* object, MapEntry entry, Visit& visit) {
-  Slab* slab = slabs().at(entry);
-  if (entry.owner() == private_of(id_)) return free_own(object, slab, visit);
+void Lane<P>::free_of_kind(Object* object, MapWord word, Visit& visit) {
+  Slab* slab = slabs().at(word);
+  if (word.owner() == private_of(id_)) return free_own(object, slab, visit);
   Kind& kind = slab->its_kind();
   if (Bin* bin = bin_for(kind, visit)) {
     bump(bin->in_flight, int64_t{1});
-    if (UNLIKELY(!send_of_kind(object, entry, visit))) bump(bin->in_flight, int64_t{-1});
+    if (UNLIKELY(!send_of_kind(object, word, visit))) bump(bin->in_flight, int64_t{-1});
   } else {
     kind.in_flight.fetch_add(1, std::memory_order_relaxed);
     kind.strays.store(true, std::memory_order_relaxed);
-    if (UNLIKELY(!send_of_kind(object, entry, visit)))
+    if (UNLIKELY(!send_of_kind(object, word, visit)))
       kind.in_flight.fetch_sub(1, std::memory_order_relaxed);
   }
 }
 
 // Returns false in the same case as send().
 template <class P>
-bool Lane<P>::send_of_kind(Object* object, MapEntry entry, Visit& visit) {
-  Remote& remote = remote_of_kinds_to(entry.owner());
-  if (remote.owner != entry.owner() || remote.room <= 0) claim(remote, entry.owner(), visit);
-  if (LIKELY(add(object, entry, remote, slabs().at(entry)->its_kind()))) return true;
+bool Lane<P>::send_of_kind(Object* object, MapWord word, Visit& visit) {
+  Remote& remote = remote_of_kinds_to(word.owner());
+  if (remote.owner != word.owner() || remote.room <= 0) claim(remote, word.owner(), visit);
+  if (LIKELY(add(object, word, remote, slabs().at(word)->its_kind()))) return true;
   world_.report(Verdict::kFreedAlready, object);
   return false;
 }
 
 template <class P>
-FAST bool Lane<P>::send_to_open_batch(Object* object, MapEntry entry, const Kind& kind) {
-  Remote& remote = remote_of_kinds_to(entry.owner());
+FAST bool Lane<P>::send_to_open_batch(Object* object, MapWord word, const Kind& kind) {
+  Remote& remote = remote_of_kinds_to(word.owner());
   Bin* bin = bin_of(kind);
-  if (UNLIKELY(remote.owner != entry.owner() || remote.room <= 0 || bin == nullptr)) return false;
+  if (UNLIKELY(remote.owner != word.owner() || remote.room <= 0 || bin == nullptr)) return false;
   bump(bin->in_flight, int64_t{1});
-  if (LIKELY(add(object, entry, remote, kind))) return true;
+  if (LIKELY(add(object, word, remote, kind))) return true;
   bump(bin->in_flight, int64_t{-1});
   return false;
 }
@@ -169,8 +169,8 @@ FAST bool Lane<P>::send_to_open_batch(Object* object, MapEntry entry, const Kind
 // The object takes its size, and at least its share of the count, out of the batch's room, as
 // malloc's objects do (Charge).
 template <class P>
-FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, const Kind& kind) {
-  if (UNLIKELY(!remote.add(object, entry,
+FAST bool Lane<P>::add(Object* object, MapWord word, Remote& remote, const Kind& kind) {
+  if (UNLIKELY(!remote.add(object, word,
                            [&] { return kind.link != 0 ? 0 : Batch::places_in(kind.size); })))
     return false;
   const uint32_t share = kBatchBytes / kind.batch.load(std::memory_order_relaxed);
@@ -181,9 +181,9 @@ FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, const Kin
 // Takes an object from the inbox that is not one of malloc's in this lane: a kind's, or one whose
 // slab has moved on since.
 template <class P>
-void Lane<P>::receive_other(Object* object, MapEntry entry, Visit& visit) {
-  if (entry.owner() != private_of(id_)) return send_after(object, entry, visit);
-  Slab* slab = slabs().at(entry);
+void Lane<P>::receive_other(Object* object, MapWord word, Visit& visit) {
+  if (word.owner() != private_of(id_)) return send_after(object, word, visit);
+  Slab* slab = slabs().at(word);
   bump(slab->bin->in_flight, int64_t{-1});
   if (UNLIKELY(slab->push(object))) look_at(slab, visit);
 }
@@ -226,9 +226,8 @@ template <class P>
 void Lane<P>::forget_table(const KindOwner& owner, Visit& visit) {
   const Address at = bins_at_.load(std::memory_order_relaxed);
   if (owner.type != KindOwner::Type::kHeap || at == 0) return;
-  Bin* table = Area::table_at(at, owner.slot).exchange(nullptr, std::memory_order_relaxed);
-  if (table != nullptr)
-    free(reinterpret_cast<Object*>(table), world_.region.entry_of(table), visit);
+  Bin* table = Area::table_at(at, owner.offset).exchange(nullptr, std::memory_order_relaxed);
+  if (table != nullptr) free(reinterpret_cast<Object*>(table), world_.region.word_of(table), visit);
 }
 
 template <class P>
@@ -239,7 +238,7 @@ BlockCount Lane<P>::check_bin(const Bin& bin) const {
   bin.for_each_slab([&](const Slab* slab) {
     CHECK(slab->is_of_kind() && &slab->its_kind() == kind && slab->bin == &bin &&
           slab->carved <= kind->capacity);
-    CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() == private_of(id_));
+    CHECK(world_.region.word(world_.region.block_of_state(slab)).owner() == private_of(id_));
     CHECK(static_cast<int32_t>(slab->used()) >= 0 && slab->used() <= slab->carved);
     if (slab->place == Slab::Place::kEmpty) empties += slab->blocks();
   });

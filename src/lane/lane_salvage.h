@@ -68,10 +68,10 @@ void Lane<P>::salvage(Visit& visit) {
   empty_blocks_.store(0, std::memory_order_relaxed);
   for (Remote& remote : remotes_) {
     remote.mend([&](Object* object) -> Bytes {
-      const MapEntry entry = world_.region.entry_of(object);
-      if (!is_private(entry.owner()))
+      const MapWord word = world_.region.word_of(object);
+      if (!is_private(word.owner()))
         return Batch::places_in(size_of(world_.region.size_class_of(object)));
-      const Kind& kind = slabs().at(entry)->its_kind();
+      const Kind& kind = slabs().at(word)->its_kind();
       return kind.link != 0 ? 0 : Batch::places_in(kind.size);
     });
     if (!remote.is_empty()) claimed_ |= uint64_t{1} << (&remote - remotes_);
@@ -79,9 +79,9 @@ void Lane<P>::salvage(Visit& visit) {
 
   const BlockIndex end = world_.region.opened();
   for (BlockIndex b = 0; b < end; ++b) {
-    const MapEntry entry = world_.region.entry(b);
-    if (public_of(entry.owner()) != id_ || entry.state() != &world_.region.state(b)) continue;
-    Slab* slab = slabs().at(entry);
+    const MapWord word = world_.region.word(b);
+    if (public_of(word.owner()) != id_ || word.state() != &world_.region.state(b)) continue;
+    Slab* slab = slabs().at(word);
     if (!slab->is_of_kind()) {
       salvage_slab(slab, partial_[index_of(slab->size_class)], nullptr,
                    chains[index_of(slab->size_class)]);

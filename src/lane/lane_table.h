@@ -95,29 +95,29 @@ class LaneTable {
   // which: the number among the CPU's lanes.
   AnyLane<P>* here(uint32_t i, uint32_t which = 0) {
     if (UNLIKELY(i >= kMostNumbers)) return nullptr;
-    std::atomic<uint16_t>& entry = here_[i][which];
-    if (UNLIKELY(entry.load(std::memory_order_relaxed) == 0)) see_number(i);
-    return numbered(entry, Entry::kPerCpu, i, which == 0);
+    std::atomic<uint16_t>& place = here_[i][which];
+    if (UNLIKELY(place.load(std::memory_order_relaxed) == 0)) see_number(i);
+    return numbered(place, Entry::kPerCpu, i, which == 0);
   }
   // The number of the lane for the next thread that comes.
   uint32_t next_shared() { return orders_.start(turn_.fetch_add(1, std::memory_order_relaxed)); }
 
   // In a fork child: the lane keeps what it has; its number goes to a new lane.
   void forget_number(const AnyLane<P>& lane) {
-    if (std::atomic<uint16_t>* entry = entry_of(lane)) entry->store(0, std::memory_order_relaxed);
+    if (std::atomic<uint16_t>* place = place_of(lane)) place->store(0, std::memory_order_relaxed);
   }
   bool is_forgotten(const AnyLane<P>& lane) {
-    return lane.how == Entry::kPerCpu && entry_of(lane) == nullptr;
+    return lane.how == Entry::kPerCpu && place_of(lane) == nullptr;
   }
   // In a fork child: a thread that was making a lane is not here.
   void forget_makers() {
-    auto forget = [](std::atomic<uint16_t>& entry) {
-      if (entry.load(std::memory_order_relaxed) == kBeingMade)
-        entry.store(0, std::memory_order_relaxed);
+    auto forget = [](std::atomic<uint16_t>& place) {
+      if (place.load(std::memory_order_relaxed) == kBeingMade)
+        place.store(0, std::memory_order_relaxed);
     };
-    for (auto& entry : shared_) forget(entry);
+    for (auto& place : shared_) forget(place);
     for (uint32_t i = 0; i < numbers_end_.load(std::memory_order_relaxed); ++i)
-      for (auto& entry : here_[i]) forget(entry);
+      for (auto& place : here_[i]) forget(place);
   }
 
   // The number of threads that have a lane of their own.
@@ -168,16 +168,16 @@ class LaneTable {
   }
   static_assert(sizeof(Lane<P>) + sizeof(std::atomic<bool>) <= kStride);
 
-  // The entry through which the lane's number leads to the lane; null if there is none.
-  std::atomic<uint16_t>* entry_of(const AnyLane<P>& lane) {
+  // Where the lane's number leads to the lane; null if it does not.
+  std::atomic<uint16_t>* place_of(const AnyLane<P>& lane) {
     if (lane.number() == kNoNumber) return nullptr;
-    const auto is_its = [&](const std::atomic<uint16_t>& entry) {
-      return entry.load(std::memory_order_relaxed) == static_cast<uint16_t>(lane.id());
+    const auto is_its = [&](const std::atomic<uint16_t>& place) {
+      return place.load(std::memory_order_relaxed) == static_cast<uint16_t>(lane.id());
     };
     if (lane.how != Entry::kPerCpu)
       return is_its(shared_[lane.number()]) ? &shared_[lane.number()] : nullptr;
-    for (auto& entry : here_[lane.number()])
-      if (is_its(entry)) return &entry;
+    for (auto& place : here_[lane.number()])
+      if (is_its(place)) return &place;
     return nullptr;
   }
   NOINLINE void see_number(uint32_t i) {
@@ -186,18 +186,18 @@ class LaneTable {
     }
   }
 
-  AnyLane<P>* numbered(std::atomic<uint16_t>& entry, Entry how, uint32_t number,
+  AnyLane<P>* numbered(std::atomic<uint16_t>& place, Entry how, uint32_t number,
                        bool is_first_here = false) {
     // acquire: sees the lane made. Pairs with the release below.
-    uint16_t id = entry.load(std::memory_order_acquire);
+    uint16_t id = place.load(std::memory_order_acquire);
     if (LIKELY(id != 0)) return id != kBeingMade ? &at(owner(id)) : nullptr;
     // With signals blocked, no thread is torn off that would leave the lane half made.
     const uint64_t mask = P::block_signals();
     AnyLane<P>* lane = nullptr;
-    if (entry.compare_exchange_strong(id, kBeingMade, std::memory_order_relaxed)) {
+    if (place.compare_exchange_strong(id, kBeingMade, std::memory_order_relaxed)) {
       lane = make(nullptr, how, number);
       if (lane != nullptr) lane->is_first_here = is_first_here;
-      entry.store(lane != nullptr ? static_cast<uint16_t>(lane->id()) : 0,
+      place.store(lane != nullptr ? static_cast<uint16_t>(lane->id()) : 0,
                   std::memory_order_release);
     }
     P::restore_signals(mask);

@@ -11,8 +11,8 @@
 namespace lanemalloc {
 
 template <class P>
-Lane<P>::Lane(Owner id, World<P>& world, Entry entry, uint32_t number)
-    : AnyLane<P>(id, world, entry, number) {
+Lane<P>::Lane(Owner id, World<P>& world, Entry word, uint32_t number)
+    : AnyLane<P>(id, world, word, number) {
   if (how != Entry::kPerCpu) return;
   if (!world.settings.checked && P::numbers_for_hits()) {
     here_bins = kSmallIndexes + 1;
@@ -279,8 +279,8 @@ void Lane<P>::drop_damaged_list(Slab* slab, Verdict why) {
 // --- Freeing.
 
 template <class P>
-void Lane<P>::free_own(Object* object, MapEntry entry, Visit& visit) {
-  Slab* slab = slabs().at(entry);
+void Lane<P>::free_own(Object* object, MapWord word, Visit& visit) {
+  Slab* slab = slabs().at(word);
   if (UNLIKELY(slab->push(object))) look_at(slab, visit);
 }
 
@@ -413,19 +413,19 @@ void Lane<P>::age(Visit& visit) {
 // --- Sending and receiving.
 
 template <class P>
-void Lane<P>::free(Object* object, MapEntry entry, Visit& visit) {
-  if (entry.owner() == id_) return free_own(object, entry, visit);
+void Lane<P>::free(Object* object, MapWord word, Visit& visit) {
+  if (word.owner() == id_) return free_own(object, word, visit);
   std::atomic<uint64_t>& sent = counters_.sent[index_at(object)];
   bump(sent);
-  if (UNLIKELY(!send(object, entry, visit))) bump(sent, ~uint64_t{0});
+  if (UNLIKELY(!send(object, word, visit))) bump(sent, ~uint64_t{0});
 }
 
 // Adds an object of the class to the batch, and counts it as sent. False: the object is the one
 // that was added last, and nothing has changed.
 template <class P>
-FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, size_t c) {
+FAST bool Lane<P>::add(Object* object, MapWord word, Remote& remote, size_t c) {
   bump(counters_.sent[c]);
-  if (LIKELY(remote.add(object, entry, [&] { return kCharges.of[c].places; }))) return true;
+  if (LIKELY(remote.add(object, word, [&] { return kCharges.of[c].places; }))) return true;
   bump(arch::kept(&counters_)->sent[c], ~uint64_t{0});
   return false;
 }
@@ -434,12 +434,12 @@ FAST bool Lane<P>::add(Object* object, MapEntry entry, Remote& remote, size_t c)
 // lane or the depot.
 template <class P>
 template <class ClassOf>
-FAST typename Lane<P>::Sent Lane<P>::send_to_open_batch(Object* object, MapEntry entry,
+FAST typename Lane<P>::Sent Lane<P>::send_to_open_batch(Object* object, MapWord word,
                                                         ClassOf class_of_object, Remote*& full) {
-  Remote& remote = remote_to(entry.owner());
-  if (UNLIKELY(remote.owner != entry.owner())) return Sent::kNot;
+  Remote& remote = remote_to(word.owner());
+  if (UNLIKELY(remote.owner != word.owner())) return Sent::kNot;
   const size_t c = index_of(class_of_object());
-  if (UNLIKELY(!add(object, entry, remote, c))) return Sent::kNot;
+  if (UNLIKELY(!add(object, word, remote, c))) return Sent::kNot;
   full = &remote;
   const bool is_full = arch::take_and_test(remote.room, static_cast<int32_t>(kCharges.of[c].room));
   return LIKELY(!is_full) ? Sent::kDone : Sent::kFull;
@@ -447,11 +447,11 @@ FAST typename Lane<P>::Sent Lane<P>::send_to_open_batch(Object* object, MapEntry
 
 // False: the object was freed twice, and that has been reported.
 template <class P>
-bool Lane<P>::send(Object* object, MapEntry entry, Visit& visit) {
-  Remote& remote = remote_to(entry.owner());
+bool Lane<P>::send(Object* object, MapWord word, Visit& visit) {
+  Remote& remote = remote_to(word.owner());
   const Charge charge = kCharges.of[index_at(object)];
-  if (remote.owner != entry.owner() || remote.room <= 0) claim(remote, entry.owner(), visit);
-  if (UNLIKELY(!remote.add(object, entry, [&] { return charge.places; }))) {
+  if (remote.owner != word.owner() || remote.room <= 0) claim(remote, word.owner(), visit);
+  if (UNLIKELY(!remote.add(object, word, [&] { return charge.places; }))) {
     world_.report(Verdict::kFreedAlready, object);
     return false;
   }
@@ -484,24 +484,24 @@ void Lane<P>::free_chain(Object* first, Visit& visit) {
     static_assert(kRemotes == 32, "a bit each");
     for (Object* next; first != nullptr; first = next) {
       next = first->next;
-      const MapEntry entry = world_.region.entry_of(first);
-      if (entry.owner() == id_) {
-        free_own(first, entry, visit);
+      const MapWord word = world_.region.word_of(first);
+      if (word.owner() == id_) {
+        free_own(first, word, visit);
         continue;
       }
-      Remote& remote = remote_to(entry.owner());
+      Remote& remote = remote_to(word.owner());
       const uint32_t turn = uint32_t{1} << (&remote - remotes_);
-      if (remote.owner != entry.owner()) {
+      if (remote.owner != word.owner()) {
         if ((turns & turn) != 0) {
           first->next = later;
           later = first;
           continue;
         }
-        claim(remote, entry.owner(), visit);
+        claim(remote, word.owner(), visit);
       }
       turns |= turn;
       const unsigned c = index_at(first);
-      if (UNLIKELY(!add(first, entry, remote, c))) {
+      if (UNLIKELY(!add(first, word, remote, c))) {
         world_.report(Verdict::kFreedAlready, first);
         continue;
       }
@@ -573,9 +573,9 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
 // after it.
 template <class P>
 FAST void Lane<P>::receive(Object* first, Object* last, uint32_t n, Visit& visit) {
-  const MapEntry entry = world_.region.entry_of(last);
-  if (UNLIKELY(entry.owner() != id_)) return receive_others(first, n, visit);
-  Slab* slab = slabs().at(entry);
+  const MapWord word = world_.region.word_of(last);
+  if (UNLIKELY(word.owner() != id_)) return receive_others(first, n, visit);
+  Slab* slab = slabs().at(word);
   bump(counters_.received[index_of(slab->size_class)], uint64_t{n});
   if (UNLIKELY(slab->push(first, last, n))) look_at(slab, visit);
 }
@@ -583,16 +583,16 @@ template <class P>
 void Lane<P>::receive_others(Object* first, uint32_t n, Visit& visit) {
   for (Object* next; n > 0; --n, first = next) {
     next = first->next;
-    receive_other(first, world_.region.entry_of(first), visit);
+    receive_other(first, world_.region.word_of(first), visit);
   }
 }
 
 template <class P>
-void Lane<P>::send_after(Object* object, MapEntry entry, Visit& visit) {
-  if (is_slab(entry.owner())) {
-    send(object, entry, visit);
-  } else if (is_private(entry.owner()) && is_slab(public_of(entry.owner()))) {
-    send_of_kind(object, entry, visit);
+void Lane<P>::send_after(Object* object, MapWord word, Visit& visit) {
+  if (is_slab(word.owner())) {
+    send(object, word, visit);
+  } else if (is_private(word.owner()) && is_slab(public_of(word.owner()))) {
+    send_of_kind(object, word, visit);
   } else {
     world_.report(Verdict::kFreedAlready, object);
   }
@@ -709,7 +709,7 @@ void Lane<P>::check_invariants() const {
       }
       CHECK(slab->beyond == 0 && slab->used() <= slab->carved &&
             slab->carved <= capacity_of(slab->size_class));
-      CHECK(world_.region.entry(world_.region.block_of_state(slab)).owner() == id_);
+      CHECK(world_.region.word(world_.region.block_of_state(slab)).owner() == id_);
     }
   }
   for (const Bin* bin = bins_; bin != nullptr; bin = bin->next) empties += check_bin(*bin);

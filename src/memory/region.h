@@ -36,11 +36,11 @@ namespace lanemalloc {
 // What the page map says of one block, in eight bytes: bits 0-15 hold the owner, bits 16-63 the
 // address of the state of the slab's first block. (The size class lies in a byte array beside the
 // map, since a hit does not need it.)
-class MapEntry {
+class MapWord {
  public:
-  constexpr MapEntry() = default;
-  constexpr explicit MapEntry(uint64_t bits) : bits_(bits) {}
-  constexpr MapEntry(Owner owner, Address state)
+  constexpr MapWord() = default;
+  constexpr explicit MapWord(uint64_t bits) : bits_(bits) {}
+  constexpr MapWord(Owner owner, Address state)
       : bits_(static_cast<uint64_t>(owner) | uint64_t{state} << 16) {}
 
   Owner owner() const { return static_cast<Owner>(static_cast<uint16_t>(bits_)); }
@@ -154,8 +154,8 @@ class Region {
   // Distance of an address from the base. It is at least bytes() for an address outside the body.
   FAST Bytes distance(const void* p) const { return reinterpret_cast<Address>(p) - base_; }
   // For any address. What lies outside the body has no owner.
-  FAST MapEntry entry_for(const void* p) const {
-    return LIKELY(distance(p) < bytes()) ? entry_at(distance(p)) : MapEntry();
+  FAST MapWord word_for(const void* p) const {
+    return LIKELY(distance(p) < bytes()) ? word_at(distance(p)) : MapWord();
   }
   BlockIndex block_of(const void* p) const {
     return static_cast<BlockIndex>(distance(p) >> kBlockShift);
@@ -166,26 +166,26 @@ class Region {
   // The page map.
   // relaxed: an object's owner changes only in ways that the freeing side copes with; see
   // lane/lane.h.
-  FAST MapEntry entry_at(Bytes distance) const {
-    return MapEntry(map()[distance >> kBlockShift].load(std::memory_order_relaxed));
+  FAST MapWord word_at(Bytes distance) const {
+    return MapWord(map()[distance >> kBlockShift].load(std::memory_order_relaxed));
   }
   FAST const std::atomic<uint64_t>& map_word(Bytes distance) const {
     return map()[distance >> kBlockShift];
   }
-  MapEntry entry(BlockIndex block) const { return entry_at(bytes_of(block)); }
-  void set_entries(BlockIndex first, BlockCount count, MapEntry entry) {
+  MapWord word(BlockIndex block) const { return word_at(bytes_of(block)); }
+  void set_words(BlockIndex first, BlockCount count, MapWord word) {
     // release: a thread that reads an owner here may go to its lane [entries.release].
     for (BlockIndex b = first; b < first + count; ++b)
-      map()[b].store(entry.bits(), std::memory_order_release);
+      map()[b].store(word.bits(), std::memory_order_release);
   }
-  MapEntry make_entry(Owner owner, BlockIndex first) const {
+  MapWord make_word(Owner owner, BlockIndex first) const {
     return {owner, reinterpret_cast<Address>(&state(first))};
   }
   // For an object that is known to lie in the body: saves one subtraction.
-  FAST MapEntry entry_of(const void* p) const {
+  FAST MapWord word_of(const void* p) const {
     const Address at =
         map_from_0_ + (reinterpret_cast<Address>(p) >> kBlockShift) * sizeof(uint64_t);
-    return MapEntry(
+    return MapWord(
         reinterpret_cast<const std::atomic<uint64_t>*>(at)->load(std::memory_order_relaxed));
   }
   FAST SizeClass size_class_of(const void* p) const {

@@ -318,7 +318,7 @@ class Runs {
                 first.kind.load(std::memory_order_relaxed));
           CHECK(first.is_first && last.length == first.length && bin_of(first.length) == b);
           for (BlockIndex i = at; i < at + first.length; ++i)
-            CHECK(region_.entry(i).owner() == Owner::kNobody);
+            CHECK(region_.word(i).owner() == Owner::kNobody);
           if (s == 0) dirty += first.length;
           if (s == 1) clean += first.length;
         }

@@ -297,7 +297,7 @@ constexpr uint8_t kSigned4 = 0x0B, kUnsigned4 = 0x03, kFromHere = 0x10, kFromInd
 
 // The entry of the last function that begins at `code` or below; 0 if there is none. The index has
 // pairs of a function and its entry, in order.
-Address entry_for(Address index, Address code) {
+Address word_for(Address index, Address code) {
   Reader head(reinterpret_cast<const void*>(index));
   const uint8_t expected[4] = {1, kFromHere | kSigned4, kUnsigned4, kFromIndex | kSigned4};
   if (memcmp(head.at(), expected, sizeof expected) != 0) return 0;
@@ -321,7 +321,7 @@ Address entry_for(Address index, Address code) {
 // function's already.
 NOINLINE Rule look_up(Address index, Address code) {
   constexpr Rule kNone{Kind::kUnknown, 0, 0};
-  const Address at = entry_for(index, code);
+  const Address at = word_for(index, code);
   if (at == 0) return kNone;
   Reader entry(reinterpret_cast<const void*>(at));
   // An entry has its length, the way back to the part that it shares with others, the function, and

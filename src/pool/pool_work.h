@@ -86,7 +86,7 @@ bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
   budget_.start(nullptr, limit == 0 ? Budget::kNone : limit * kind_.size, Budget::kNone);
   if (!engine_.add_owner(owner_, slot)) return false;
   kind_.owner = &owner_;
-  kind_.slot = owner_.slot;
+  kind_.offset = owner_.offset;
   engine_.add_kind(owner_, kind_);
   reserve_ = reserve;
   publish();
@@ -224,7 +224,7 @@ FAST void Pool<P>::put_into_lane(Object* object, Slot& slot) {
 template <class P>
 bool Pool<P>::keep_beside(Object* object, Slot& slot) {
   World<P>& world = engine_.world();
-  const Owner owner = public_of(world.region.entry_of(object).owner());
+  const Owner owner = public_of(world.region.word_of(object).owner());
   if (!is_lane(owner) || !world.lanes.at(owner).is_set_aside()) return false;
   Locked locked(*this, slot);
   if (!locked.is_held()) return false;

@@ -19,7 +19,7 @@
 
 namespace lanemalloc {
 
-template <class Entry>
+template <class Item>
 class Ring {
  public:
   static constexpr uint32_t kBatchesARing = 16;  // complete batches
@@ -27,11 +27,11 @@ class Ring {
   static constexpr uint32_t kStep = 256;
 
   // next: the word that holds the next free place.
-  explicit Ring(std::atomic<Entry*>& next) : next_(next) {}
+  explicit Ring(std::atomic<Item*>& next) : next_(next) {}
 
   // bound: how many entries may wait; the memory has room for one more.
   void start(void* memory, uint32_t bound) {
-    begin_ = head_ = static_cast<Entry*>(memory);
+    begin_ = head_ = static_cast<Item*>(memory);
     end_ = begin_ + bound;
     batch_ = (bound + kBatchesARing - 1) / kBatchesARing;
     go_to(begin_);
@@ -39,15 +39,15 @@ class Ring {
   bool is_started() const { return begin_ != nullptr; }
 
   // --- Adding.
-  Entry* limit() const {
-    Entry* const open = open_.load(std::memory_order_relaxed);
+  Item* limit() const {
+    Item* const open = open_.load(std::memory_order_relaxed);
     const auto left = static_cast<uint32_t>(end_ - open);
-    Entry* limit = open + (batch_ < left ? batch_ : left);
+    Item* limit = open + (batch_ < left ? batch_ : left);
     if (limit - next() > kStep) limit = next() + kStep;
     return waits() && head_ >= open && head_ < limit ? head_ : limit;
   }
   bool has_room() const { return next() < limit(); }
-  void push(const Entry& entry) {
+  void push(const Item& entry) {
     *next() = entry;
     next_.store(next() + 1, std::memory_order_relaxed);
   }
@@ -80,7 +80,7 @@ class Ring {
     if (count_ == 0 || batches_[first_].tag > upto) return 0;
     return static_cast<uint32_t>(batches_[first_].end - head_);
   }
-  Entry* head() { return head_; }
+  Item* head() { return head_; }
   void drop(uint32_t n) {
     head_ += n;
     bump(taken_, uint64_t{n});
@@ -94,7 +94,7 @@ class Ring {
 
   template <class Visitor>
   void for_each(Visitor visit) const {
-    Entry* at = head_;
+    Item* at = head_;
     for (uint64_t n = added() - taken(); n > 0; --n, at = at + 1 == end_ ? begin_ : at + 1)
       visit(*at);
   }
@@ -110,7 +110,7 @@ class Ring {
   void check_invariants() const {
     CHECK(count_ <= kMostBatches && begin_ <= head_ && head_ <= end_);
     uint64_t entries = 0;
-    const Entry* at = head_;
+    const Item* at = head_;
     for (uint32_t i = 0; i < count_; ++i) {
       const Batch& batch = batches_[(first_ + i) % kMostBatches];
       CHECK(batch.end > at && batch.end <= end_);
@@ -129,11 +129,11 @@ class Ring {
   static constexpr uint32_t kMostBatches = 32;
 
   struct Batch {
-    Entry* end;
+    Item* end;
     Epoch tag;
   };
 
-  Entry* next() const { return next_.load(std::memory_order_relaxed); }
+  Item* next() const { return next_.load(std::memory_order_relaxed); }
   uint64_t open_entries() const {
     return static_cast<uint64_t>(next() - open_.load(std::memory_order_relaxed));
   }
@@ -141,7 +141,7 @@ class Ring {
     return cut_.load(std::memory_order_relaxed) != taken_.load(std::memory_order_relaxed);
   }
   Batch& last() { return batches_[(first_ + count_ - 1) % kMostBatches]; }
-  void go_to(Entry* place) {
+  void go_to(Item* place) {
     open_.store(place, std::memory_order_relaxed);
     next_.store(place, std::memory_order_relaxed);
   }
@@ -158,11 +158,11 @@ class Ring {
     go_to(next() == end_ ? begin_ : next());
   }
 
-  std::atomic<Entry*>& next_;
-  Entry* begin_ = nullptr;
-  Entry* end_ = nullptr;
-  Entry* head_ = nullptr;
-  std::atomic<Entry*> open_{nullptr};
+  std::atomic<Item*>& next_;
+  Item* begin_ = nullptr;
+  Item* end_ = nullptr;
+  Item* head_ = nullptr;
+  std::atomic<Item*> open_{nullptr};
   uint32_t batch_ = 0;  // entries of a complete batch
   uint32_t first_ = 0;
   uint32_t count_ = 0;

@@ -36,7 +36,7 @@ class Batch {
   // is called if the object has to be a holder. False: the object is the one that was added last,
   // and nothing has changed.
   template <class Places>
-  FAST bool add(Object* object, MapEntry slab, Places places) {
+  FAST bool add(Object* object, MapWord slab, Places places) {
     if (slab.bits() == slab_.bits()) return lengthen(object);
     if (LIKELY(place_ != end_)) {
       *place_ = bits(object) << kRowBits;
@@ -51,7 +51,7 @@ class Batch {
     first_ = object;
     place_ = names_of(object);
     end_ = reinterpret_cast<uintptr_t*>(reinterpret_cast<std::byte*>(place_) + places());
-    slab_ = MapEntry();
+    slab_ = MapWord();
     return true;
   }
 
@@ -59,7 +59,7 @@ class Batch {
   Object* take() {
     close();
     place_ = end_ = nullptr;
-    slab_ = MapEntry();
+    slab_ = MapWord();
     Object* first = first_;
     first_ = nullptr;
     return first;
@@ -81,13 +81,13 @@ class Batch {
       place_ = nullptr;
     }
     end_ = place_;
-    slab_ = MapEntry();
+    slab_ = MapWord();
   }
   // Puts back what take() returned.
   void put_back(Object* first) {
     first_ = first;
     place_ = end_ = names_of(first);
-    slab_ = MapEntry();
+    slab_ = MapWord();
   }
 
   // Calls visit(first, last, n) for each row of a batch from take(): n objects of one slab, linked
@@ -172,7 +172,7 @@ class Batch {
   Object* first_ = nullptr;
   uintptr_t* place_ = nullptr;  // in the first holder, for the next object; at end_: no place
   uintptr_t* end_ = nullptr;
-  MapEntry slab_;  // of the row that was named last; empty: no object can join a row
+  MapWord slab_;  // of the row that was named last; empty: no object can join a row
 };
 
 }  // namespace lanemalloc

@@ -73,13 +73,13 @@ class Depot {
     Object* others = nullptr;
     Object* bad = nullptr;
     Batch::for_each(batch, [&](Object* object) {
-      const MapEntry entry = slabs_.region.entry_of(object);
-      if (public_of(entry.owner()) != Owner::kDepot) {
+      const MapWord word = slabs_.region.word_of(object);
+      if (public_of(word.owner()) != Owner::kDepot) {
         object->next = others;
         others = object;
         return;
       }
-      Slab* slab = slabs_.at(entry);
+      Slab* slab = slabs_.at(word);
       if (UNLIKELY(slab->is_of_kind())) {
         slab->its_kind().in_flight.fetch_sub(1, std::memory_order_relaxed);
       } else {
@@ -124,9 +124,9 @@ class Depot {
     kinds.for_each([](KindOwner& owner) { forget_slabs_of(owner); });
     const Region<P>& region = slabs_.region;
     for (BlockIndex b = 0, end = region.opened(); b < end; ++b) {
-      const MapEntry entry = region.entry(b);
-      if (public_of(entry.owner()) != Owner::kDepot || entry.state() != &region.state(b)) continue;
-      Slab* slab = slabs_.at(entry);
+      const MapWord word = region.word(b);
+      if (public_of(word.owner()) != Owner::kDepot || word.state() != &region.state(b)) continue;
+      Slab* slab = slabs_.at(word);
       if (slab->depot_life != life_) continue;  // lost before
       slabs_.give_to(slab, Owner::kDepot);      // perhaps only some of its blocks were written
       slab->bin = nullptr;
@@ -158,7 +158,7 @@ class Depot {
       for (const Slab* slab = lists_[c].first(); slab != nullptr; slab = slab->next, ++slabs) {
         CHECK(index_of(slab->size_class) == c && slab->place == Slab::Place::kPartial);
         CHECK(slab->used() > 0 && slab->has_room());
-        CHECK(slabs_.region.entry(slabs_.region.block_of_state(slab)).owner() == Owner::kDepot);
+        CHECK(slabs_.region.word(slabs_.region.block_of_state(slab)).owner() == Owner::kDepot);
       }
       CHECK(slabs == counts_[c].load(std::memory_order_relaxed));
     }

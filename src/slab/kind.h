@@ -5,8 +5,8 @@
 // Called by: slab, lane, engine, heap, pool. Locking: what is not atomic is set before use, or
 // under the depot's lock.
 //
-//   pool --> kind --> slot in every lane's area:  [bin]
-//   heap --> kinds -> slot in every lane's area:  [table] --> [bin of class 1 | of class 2 | ..]
+//   pool --> kind --> place in every lane's area:  [bin]
+//   heap --> kinds -> place in every lane's area:  [table] --> [bin of class 1 | of class 2 | ..]
 //   beside it the owner's label, if it has a bin or table there (slab/handle.h)
 //
 // If a free object's contents must stay as they are (init and fini), its links lie behind them.
@@ -165,7 +165,7 @@ struct KindOwner {
   Type type;
   char name[32];
   void* front = nullptr;                   // the heap or pool
-  uint32_t slot = 0;                       // place of its bins in lanes' areas
+  uint32_t offset = 0;                     // of its bins in lanes' areas
   Handle handle = 0;                       // what the program holds
   std::atomic<Handle> handles[2]{};        // by type: the same while the owner is live; else 0
   std::atomic<Handle> label{0};            // what lanes have among their labels; 0: no hits
@@ -218,8 +218,8 @@ struct HeapHit {
 struct BinPlace {
   static constexpr uint32_t kNoIndex = ~0u;
 
-  uint32_t slot = 0;          // the owner's
-  uint32_t index = kNoIndex;  // in the table there; kNoIndex: the bin lies in the slot itself
+  uint32_t offset = 0;        // bytes into the area: the owner's place
+  uint32_t index = kNoIndex;  // in the table there; kNoIndex: the bin lies in the place itself
 };
 
 struct Kind : BinPlace {
@@ -280,18 +280,18 @@ struct Kind : BinPlace {
 // store.
 class KindTable {
  public:
-  static constexpr uint32_t kSlotBytes = sizeof(Bin);
+  static constexpr uint32_t kPlaceBytes = sizeof(Bin);
 
   explicit constexpr KindTable(Bytes area)
-      : slots_(static_cast<uint32_t>((area - Labels::kBins) / kSlotBytes)) {}
+      : places_(static_cast<uint32_t>((area - Labels::kBins) / kPlaceBytes)) {}
 
   // False: there are too many.
   bool add(KindOwner& owner) {
-    for (uint32_t i = 1; i < slots_; ++i) {
+    for (uint32_t i = 1; i < places_; ++i) {
       uint64_t& word = taken_[i / 64];
       if ((word >> (i % 64) & 1) != 0) continue;
       word |= uint64_t{1} << (i % 64);
-      owner.slot = static_cast<uint32_t>(Labels::kBins + i * kSlotBytes);
+      owner.offset = static_cast<uint32_t>(Labels::kBins + i * kPlaceBytes);
       owner.handle = make_handle(i, ++generation_);
       owner.its_handle().store(owner.handle, std::memory_order_relaxed);
       owner.next = first_;
@@ -349,7 +349,7 @@ class KindTable {
   }
 
   KindOwner* first_ = nullptr;
-  const uint32_t slots_;
+  const uint32_t places_;
   uint64_t generation_ = 0;
   uint64_t taken_[kMost / 64]{};
   std::atomic<KindOwner*> by_number_[kMost]{};

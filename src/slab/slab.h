@@ -298,7 +298,7 @@ struct Slabs {
   Region<P>& region;
   Runs<P>& runs;
 
-  Slab* at(MapEntry entry) const { return static_cast<Slab*>(entry.state()); }
+  Slab* at(MapWord word) const { return static_cast<Slab*>(word.state()); }
   Address begin(const Slab* slab) const { return region.address_of(region.block_of_state(slab)); }
 
   // Makes a slab without objects, on blocks in use that have no owner.
@@ -315,9 +315,9 @@ struct Slabs {
   void give_to(Slab* slab, Owner owner) const {
     const BlockIndex first = region.block_of_state(slab);
     if (slab->is_of_kind()) owner = private_of(owner);
-    region.set_entries(
+    region.set_words(
         first, slab->blocks(),
-        public_of(owner) == Owner::kNobody ? MapEntry() : region.make_entry(owner, first));
+        public_of(owner) == Owner::kNobody ? MapWord() : region.make_word(owner, first));
   }
 
   // Gives an empty slab's blocks back.

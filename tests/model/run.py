@@ -236,9 +236,9 @@ MUTANTS += [
     mutant("explorer", "a holder's count is not written when the next one comes", "batch batch-3 remote-batch",
            gone("Batch::add", "close();")),
     mutant("explorer", "a chain is followed from an object that it has freed", "chain",
-           swap("free_chain", "first = next) { next = first->next; const MapEntry", "first = first->next) { next = nullptr; const MapEntry")),
+           swap("free_chain", "first = next) { next = first->next; const MapWord", "first = first->next) { next = nullptr; const MapWord")),
     mutant("explorer", "a chain's batch is sent whenever it is full", "chain",
-           swap("free_chain", "if (remote.owner != entry.owner())", "if (remote.owner != entry.owner() || remote.room <= 0)"),
+           swap("free_chain", "if (remote.owner != word.owner())", "if (remote.owner != entry.owner() || remote.room <= 0)"),
            swap("free_chain", "if ((turns & turn) != 0)", "if (false)")),
     mutant("explorer", "a holder is visited before those that it names", "batch batch-3",
            gone("for_each_row", "visit(holder, holder, ..);"),
@@ -361,7 +361,7 @@ MUTANTS += [
                 "object = *head;\n*head = static_cast<Object*>(object)->next;\nreturn true;")),
     mutant("explorer", "PerCpu: a push is no step", "cpu-hit cpu-left",
            swap("PerCpu::push", "return P::template hit_push_here<..;",
-                f"const MapEntry entry{{word.load({RELAXED})}};\n"
+                f"const MapWord entry{{word.load({RELAXED})}};\n"
                 f"if (here(gate).load({ACQUIRE}) != (P::lane_number() << 16 | static_cast<uint16_t>(entry.bits()))) return false;\n"
                 "auto* slab = static_cast<Slab*>(entry.state());\nif (slab->countdown <= 1) return false;\n"
                 "slab->push(static_cast<Object*>(object));\nreturn true;")),
@@ -370,8 +370,8 @@ MUTANTS += [
                 f"const std::atomic<uint64_t> early{{word.load({RELAXED})}};\nreturn P::template hit_push_here<..>(here(gate), early,")),
     mutant("explorer", "PerCpu: a free into another lane asks only whether that is of the CPU", "cpu-off",
            swap("free_by_cpu", "PerCpu::push<P>(..)",
-                "its.number() == P::lane_number() && static_cast<Slab*>(world_.region.entry_of(p).state())->countdown > 1 &&\n"
-                "(static_cast<Slab*>(world_.region.entry_of(p).state())->push(static_cast<Object*>(p)), true)")),
+                "its.number() == P::lane_number() && static_cast<Slab*>(world_.region.word_of(p).state())->countdown > 1 &&\n"
+                "(static_cast<Slab*>(world_.region.word_of(p).state())->push(static_cast<Object*>(p)), true)")),
     mutant("explorer", "PerCpu: a quick free does not enter", "cpu-send", swap("free_by_cpu", "PerCpu::enter<P>(&usual)", "&usual.entered()")),
     mutant("explorer", "PerCpu: a lane that is taken is entered", "cpu-second",
            swap("Here", "if (UNLIKELY(!lane->is_free_here())) continue;", "lane->leave_here();")),

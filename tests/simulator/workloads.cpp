@@ -22,7 +22,7 @@ namespace {
 
 using lanemalloc::Entry;
 using lanemalloc::Gate;
-using lanemalloc::MapEntry;
+using lanemalloc::MapWord;
 using lanemalloc::Settings;
 using lanemalloc::Slab;
 using lanemalloc::Slot;
@@ -46,7 +46,7 @@ class Lanes {
   void free(void* p) {
     engine_.free(
         p, slot(),
-        [&](Gate* gate, MapEntry entry) {
+        [&](Gate* gate, MapWord entry) {
           const auto full = [&](Gate* g, auto* batch) { engine_.flush_in_stay(batch, slot(), g); };
           if (engine_.free_to_batch(p, slot(), gate, entry, full)) return;
           const Verdict verdict = engine_.free_in_stay(p, slot(), gate);

@@ -26,7 +26,7 @@ class BatchTest : public testing::Test {
   }
   bool add(Bytes size, uint64_t slab) {
     bool holds = false;
-    EXPECT_TRUE(batch_.add(make(size), MapEntry(slab), [&] {
+    EXPECT_TRUE(batch_.add(make(size), MapWord(slab), [&] {
       holds = true;
       return Batch::places_in(size);
     }));
@@ -168,7 +168,7 @@ TEST_F(BatchTest, TheLastObjectDoesNotJoinItsRowTwice) {
     add(64, 1);
     for (int i = 0; i <= before; ++i) add(64, 2);
     EXPECT_FALSE(
-        batch_.add(objects_.back().first, MapEntry(2), [] { return Batch::places_in(64); }));
+        batch_.add(objects_.back().first, MapWord(2), [] { return Batch::places_in(64); }));
     EXPECT_EQ(visited(batch_.take()), added());
     memory_.clear();
     objects_.clear();

@@ -67,7 +67,7 @@ TEST_ALL_CONFIGS(ChooseEntryTest, HitsGoOnAfterEveryChange) {
     hit = true;
     engine().free(
         p, t,
-        [&](Gate* gate, MapEntry) {
+        [&](Gate* gate, MapWord) {
           hit = false;
           EXPECT_EQ(engine().free_in_stay(p, t, gate), Verdict::kGood);
         },

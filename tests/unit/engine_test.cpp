@@ -17,9 +17,9 @@ TEST_ALL_CONFIGS(EngineTest, ObjectsOfEverySizeAreAlignedApartAndWhole) {
       EXPECT_EQ(reinterpret_cast<Address>(p) % kGranule, 0u);
       const Found found = engine().find(p);
       ASSERT_EQ(found.verdict, Verdict::kGood);
-      EXPECT_GE(engine().usable_size(p, found.entry), size);
-      fill(p, engine().usable_size(p, found.entry), kept.size());
-      kept.push_back({p, engine().usable_size(p, found.entry)});
+      EXPECT_GE(engine().usable_size(p, found.word), size);
+      fill(p, engine().usable_size(p, found.word), kept.size());
+      kept.push_back({p, engine().usable_size(p, found.word)});
     }
   }
   for (size_t i = 0; i < kept.size(); ++i)

@@ -296,7 +296,7 @@ class EngineTest : public FakeTest {
     EXPECT_TRUE(gate != &no_lane_gate && !is_busy(gate) && gate != &exited_gate);
     return static_cast<Lane<Fake>*>(gate);
   }
-  Owner owner_of(const void* p) { return engine_->find(p).entry.owner(); }
+  Owner owner_of(const void* p) { return engine_->find(p).word.owner(); }
   SizeClass class_at(const void* p) {
     return world().region.size_class_at(world().region.distance(p));
   }

@@ -273,7 +273,7 @@ TEST_ALL_CONFIGS(BigSlabsTest, ABlockThatGrowsStaysWhereItIs) {
   int moves = 0;
   for (Bytes size = 50000; size < 3 << 20; size += 30000) {
     const Found found = engine().find(p);
-    void* q = engine().reallocate(p, found.entry, size, t);
+    void* q = engine().reallocate(p, found.word, size, t);
     ASSERT_NE(q, nullptr);
     moves += q != p;
     p = q;

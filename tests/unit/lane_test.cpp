@@ -155,7 +155,7 @@ TEST_OWNED(EngineTest, AnOwnerThatEntersDuringARevocationIsSeenOrSeesIt) {
   // [look] comes after [close]: the gate is closed.
   Gate* seen = Owned::enter(t);
   EXPECT_FALSE(Owned::may_allocate(seen, 1));
-  EXPECT_FALSE(Owned::may_free(seen, MapEntry(lane->id(), 0)));
+  EXPECT_FALSE(Owned::may_free(seen, MapWord(lane->id(), 0)));
   Owned::leave(t, seen);
   lane->let_go(visit);
 }
@@ -262,7 +262,7 @@ TEST_OWNED(EngineTest, AnOwnerGivesWayOnceToWhoIsTakingItsLane) {
   void* object = take(t, 64);
   EXPECT_EQ(Fake::on_yield, nullptr);
   EXPECT_EQ(t.load(), &exited_gate);
-  EXPECT_NE(world().region.entry_for(object).owner(), lane->id());
+  EXPECT_NE(world().region.word_for(object).owner(), lane->id());
   EXPECT_FALSE(Owned::may_allocate(lane, 0))
       << "nobody opens the gate of a lane that is not its own";
   t.store(lane);

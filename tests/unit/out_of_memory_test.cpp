@@ -28,7 +28,7 @@ class OutOfMemoryTest : public EngineTest {
     Object& o = live_[i];
     const Found found = engine().find(o.p);
     ASSERT_EQ(found.verdict, Verdict::kGood);
-    void* p = engine().reallocate(o.p, found.entry, size, t);
+    void* p = engine().reallocate(o.p, found.word, size, t);
     if (p == nullptr) {
       ++refused_;
       return;  // the old object stays

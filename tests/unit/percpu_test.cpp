@@ -40,7 +40,7 @@ class PerCpuTest : public EngineTest {
     bool hit = true;
     engine().free(
         p, slot,
-        [&](Gate* gate, MapEntry) {
+        [&](Gate* gate, MapWord) {
           hit = false;
           if (!engine().free_by_cpu(p, slot, gate)) {
             EXPECT_EQ(engine().free_in_stay(p, slot, gate), Verdict::kGood);

@@ -382,7 +382,7 @@ TEST_ALL_CONFIGS(PoolTest, TheEndGivesBackEverythingWhereverItLies) {
   EXPECT_EQ(statistics().slab_bytes, before);
   // Another pool has its place in the lanes now.
   FakePool& next = make(b, 200);
-  EXPECT_EQ(next.owner().slot, pool.owner().slot);
+  EXPECT_EQ(next.owner().offset, pool.owner().offset);
   std::set<void*> unlike;
   for (Slot* t : {&a, &b})
     for (int i = 0; i < 500; ++i) EXPECT_TRUE(unlike.insert(take(next, *t)).second);

@@ -9,7 +9,7 @@ class ReallocTest : public EngineTest {
   void* resize(Slot& t, void* p, Bytes size) {
     const Found found = engine().find(p);
     EXPECT_EQ(found.verdict, Verdict::kGood);
-    return engine().reallocate(p, found.entry, size, t);
+    return engine().reallocate(p, found.word, size, t);
   }
   Bytes usable(void* p) { return engine().usable_size(p, engine().find(p).entry); }
 };

@@ -18,9 +18,9 @@ TEST_ALL_CONFIGS(RegionTest, EveryAddressThatMayBeLookedUpIsNobodysBeforeItIsUse
   EXPECT_EQ(region_.bytes(), bytes_of(region_.opened()));
   EXPECT_GT(region_.opened(), 0u);
   for (Bytes d = 0; d < region_.bytes(); d += kBlockSize / 2)
-    EXPECT_EQ(region_.entry_at(d).owner(), Owner::kNobody);
+    EXPECT_EQ(region_.word_at(d).owner(), Owner::kNobody);
   for (Bytes d = 0; d < region_.most_bytes(); d += region_.most_bytes() / 4096)
-    EXPECT_EQ(region_.entry_for(reinterpret_cast<void*>(region_.base() + d)).owner(),
+    EXPECT_EQ(region_.word_for(reinterpret_cast<void*>(region_.base() + d)).owner(),
               Owner::kNobody);
   EXPECT_EQ(region_.frontier(), 0u);
   EXPECT_EQ(Fake::claimed_blocks(), 0u);
@@ -139,12 +139,12 @@ TEST_ALL_CONFIGS(RegionTest, FreshBlocksFollowEachOtherAndTheirStatesAreOpen) {
     EXPECT_EQ(at, expected);
     for (BlockIndex b : {at, at + n - 1}) {
       region_.state(b).length = b;
-      region_.set_entries(b, 1, region_.make_entry(Owner::kLarge, b));
+      region_.set_words(b, 1, region_.make_word(Owner::kLarge, b));
       region_.set_size_class(b, 1, SizeClass{7});
       region_.object_bits(bytes_of(b)).store(1);
       *reinterpret_cast<int*>(region_.address_of(b)) = 1;
-      EXPECT_EQ(region_.entry(b).owner(), Owner::kLarge);
-      EXPECT_EQ(region_.block_of_state(region_.entry(b).state()), b);
+      EXPECT_EQ(region_.word(b).owner(), Owner::kLarge);
+      EXPECT_EQ(region_.block_of_state(region_.word(b).state()), b);
       EXPECT_EQ(index_of(region_.size_class_at(bytes_of(b))), 7u);
     }
     expected += n;
@@ -249,7 +249,7 @@ TEST_ALL_CONFIGS(RegionTest, AnyGroundGivesABodyOfWholeBlocks) {
     EXPECT_EQ(region.most_bytes() % kBlockSize, 0u) << limit;
     EXPECT_GE(region.most_bytes(), limit);
     EXPECT_EQ(region.base() % kHugePage, 0u);
-    EXPECT_EQ(region.entry_at(region.bytes() - 1).owner(), Owner::kNobody);
+    EXPECT_EQ(region.word_at(region.bytes() - 1).owner(), Owner::kNobody);
   }
 }
 

@@ -211,15 +211,15 @@ TEST_ALL_CONFIGS(SlabTest, EveryBlockOfASlabNamesItsOwnerAndItsState) {
     for (Owner owner : {kMe, kOther, Owner::kDepot}) {
       slabs_.give_to(slab, owner);
       for (BlockIndex b = first; b < first + slab_blocks_of(slab->size_class); ++b) {
-        EXPECT_EQ(region_.entry(b).owner(), owner);
-        EXPECT_EQ(slabs_.at(region_.entry(b)), slab);
+        EXPECT_EQ(region_.word(b).owner(), owner);
+        EXPECT_EQ(slabs_.at(region_.word(b)), slab);
         EXPECT_EQ(region_.size_class_at(bytes_of(b)), slab->size_class);
       }
     }
     const BlockCount blocks = slab_blocks_of(slab->size_class);
     slabs_.destroy(slab, visit_);
     for (BlockIndex b = first; b < first + blocks; ++b)
-      EXPECT_EQ(region_.entry(b).owner(), Owner::kNobody);
+      EXPECT_EQ(region_.word(b).owner(), Owner::kNobody);
   }
 }
 
@@ -245,12 +245,12 @@ TEST_ALL_CONFIGS(SlabTest, TheDepotGivesWhatItGotToWhoAsks) {
   slab->push(all[0]);
   EXPECT_EQ(depot_.take(slab->size_class, kOther, visit_), nullptr);
   ASSERT_TRUE(depot_.give(slab, visit_));
-  EXPECT_EQ(region_.entry(region_.block_of_state(slab)).owner(), Owner::kDepot);
+  EXPECT_EQ(region_.word(region_.block_of_state(slab)).owner(), Owner::kDepot);
   EXPECT_EQ(slab->used(), all.size() - 1);
   depot_.check_invariants();
   EXPECT_EQ(depot_.take(class_of(512), kOther, visit_), nullptr);
   EXPECT_EQ(depot_.take(class_of(256), kOther, visit_), slab);
-  EXPECT_EQ(region_.entry(region_.block_of_state(slab)).owner(), kOther);
+  EXPECT_EQ(region_.word(region_.block_of_state(slab)).owner(), kOther);
   EXPECT_EQ(depot_.take(class_of(256), kOther, visit_), nullptr);
   EXPECT_EQ(depot_.moved(), 2u);
 }
@@ -268,7 +268,7 @@ TEST_ALL_CONFIGS(SlabTest, WhoCannotHaveTheDepotsLockChangesNothing) {
   all[1]->next = nullptr;
   EXPECT_FALSE(depot_.free(all[1], handler_, [](Object*) { ADD_FAILURE(); }, [](Object*) {}));
   depot_.lock().release(holder_);
-  EXPECT_EQ(region_.entry(region_.block_of_state(second)).owner(), kMe);
+  EXPECT_EQ(region_.word(region_.block_of_state(second)).owner(), kMe);
   EXPECT_EQ(slab->used(), all.size() - 1);
   depot_.check_invariants();
 }

@@ -84,7 +84,7 @@ class StormTest : public EngineTest {
         << "an object of " << o.size << " bytes was written to";
     const Found found = engine().find(o.p);
     ASSERT_EQ(found.verdict, Verdict::kGood);
-    live_bytes_ -= engine().usable_size(o.p, found.entry);
+    live_bytes_ -= engine().usable_size(o.p, found.word);
     give(t, o.p);
     o = objects_.back();
     objects_.pop_back();
@@ -94,9 +94,9 @@ class StormTest : public EngineTest {
     const Found found = engine().find(o.p);
     ASSERT_EQ(found.verdict, Verdict::kGood);
     EXPECT_TRUE(is_whole(o.p, o.size, o.seed));
-    live_bytes_ -= engine().usable_size(o.p, found.entry);
+    live_bytes_ -= engine().usable_size(o.p, found.word);
     const Bytes size = random.between(1, random.one_in(10) ? 2 << 20 : 3000);
-    void* p = engine().reallocate(o.p, found.entry, size, t);
+    void* p = engine().reallocate(o.p, found.word, size, t);
     ASSERT_NE(p, nullptr);
     o = {p, size, ++seeds_};
     fill(p, size, seeds_);

@@ -243,7 +243,7 @@ class TornAnywhereTest : public testing::Test {
     return object(0);
   }
   // Every five objects are one object of a slab and four of another slab.
-  static MapEntry slab_of(size_t i) { return MapEntry(i % 5 == 0 ? 1 : 2 + i / 5 % 2); }
+  static MapWord slab_of(size_t i) { return MapWord(i % 5 == 0 ? 1 : 2 + i / 5 % 2); }
 
   Memory memory_[kObjects];
 };

@@ -84,7 +84,7 @@ struct Owned {
   FAST static bool may_allocate(const Gate* gate, Bytes index) {
     return index < hit_load(*word<size_t, offsetof(Gate, open_bins)>(gate));
   }
-  FAST static bool may_free(const Gate* gate, MapEntry entry) {
+  FAST static bool may_free(const Gate* gate, MapWord entry) {
     return entry.is_owned_by(hit_load(*word<uint16_t, offsetof(Gate, open_owner)>(gate)));
   }
   // Where the bins of kinds lie; 0 while no hit may touch them.

@@ -78,8 +78,7 @@ struct BatchScenario {
 
   void give(Batch& batch, Small* from, const uint64_t* slabs, int n) {
     for (int i = 0; i < n; ++i)
-      batch.add(&from[i].object, MapEntry(slabs[i]),
-                [] { return Batch::places_in(sizeof(Small)); });
+      batch.add(&from[i].object, MapWord(slabs[i]), [] { return Batch::places_in(sizeof(Small)); });
     inbox.give(batch.take());
   }
   void take() {
@@ -769,7 +768,7 @@ struct ByCpu : Threads {
     // What is counted as free lies on the slab's list.
     const auto& region = engine.world().region;
     for (BlockIndex b = 0; b < region.frontier(); ++b) {
-      const MapEntry entry = region.entry(b);
+      const MapWord entry = region.word(b);
       if (!is_slab(entry.owner()) || region.block_of_state(entry.state()) != b) continue;
       const Slab* slab = static_cast<const Slab*>(entry.state());
       uint32_t n = 0;
@@ -860,7 +859,7 @@ struct CpuOffScenario : ByCpu {
     target->here.store(kTakenHere, std::memory_order_relaxed);
     second = engine.allocate(48, slots[0]);
     target->leave_here();
-    if (engine.find(second).entry.owner() == target->id() ||
+    if (engine.find(second).word.owner() == target->id() ||
         static_cast<Gate*>(target) == slots[0].load())
       __builtin_trap();
   }
@@ -1063,7 +1062,7 @@ struct DepotScenario : Threads {
   Lane<Model>* target = &lane(0);
   DepotScenario() : Threads(3) {
     revoke(*target, 3);
-    if (engine.find(object[0]).entry.owner() != Owner::kDepot) __builtin_trap();
+    if (engine.find(object[0]).word.owner() != Owner::kDepot) __builtin_trap();
   }
   void thread(int i) {
     if (i == 0) return use(0);

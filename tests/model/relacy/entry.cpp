@@ -57,7 +57,7 @@ struct EntryTest : rl::test_suite<EntryTest<kLook>, 2> {
   }
   bool may_enter(const Gate* gate, bool hits) {
     if (hits && kLook == Look::kAllocate && Owned::may_allocate(gate, 1)) return true;
-    if (hits && kLook == Look::kFree && Owned::may_free(gate, MapEntry(Owner{kId}, 0))) return true;
+    if (hits && kLook == Look::kFree && Owned::may_free(gate, MapWord(Owner{kId}, 0))) return true;
     void** next;
     if (hits && kLook == Look::kDefer && Owned::may_defer(gate, next)) return true;
     if (hits && kLook == Look::kKind && Owned::area(gate) != 0) return true;

@@ -238,7 +238,7 @@ MUTANTS += [
     mutant("explorer", "a chain is followed from an object that it has freed", "chain",
            swap("free_chain", "first = next) { next = first->next; const MapWord", "first = first->next) { next = nullptr; const MapWord")),
     mutant("explorer", "a chain's batch is sent whenever it is full", "chain",
-           swap("free_chain", "if (remote.owner != word.owner())", "if (remote.owner != entry.owner() || remote.room <= 0)"),
+           swap("free_chain", "if (remote.owner != word.owner())", "if (remote.owner != word.owner() || remote.room <= 0)"),
            swap("free_chain", "if ((turns & turn) != 0)", "if (false)")),
     mutant("explorer", "a holder is visited before those that it names", "batch batch-3",
            gone("for_each_row", "visit(holder, holder, ..);"),

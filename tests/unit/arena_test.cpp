@@ -84,7 +84,7 @@ TEST_ALL_CONFIGS(ArenaTest, BlocksHaveTheSizesThatLanesHave) {
     ASSERT_TRUE(OnFake::start(arena_, asked));
     EXPECT_GE(arena_.block_size, asked);
     piece(t, 1);
-    EXPECT_EQ(engine().usable_size(arena_.blocks, engine().find(arena_.blocks).entry),
+    EXPECT_EQ(engine().usable_size(arena_.blocks, engine().find(arena_.blocks).word),
               arena_.block_size);
     by(t).destroy();
   }

@@ -83,7 +83,7 @@ TEST_ALL_CONFIGS(BadPointerTest, CheckedServesAlignedZeroedAndResizedObjectsToo)
   EXPECT_EQ(free(t, p), Verdict::kGood);
   EXPECT_EQ(free(t, p), Verdict::kFreedAlready);
   void* z = engine().allocate_zeroed(40, t);
-  void* r = engine().reallocate(z, engine().find(z).entry, 4000, t);
+  void* r = engine().reallocate(z, engine().find(z).word, 4000, t);
   EXPECT_EQ(free(t, z), Verdict::kFreedAlready);
   EXPECT_EQ(free(t, r), Verdict::kGood);
   EXPECT_EQ(statistics().live_objects, 0u);

@@ -65,7 +65,7 @@ TEST_ALL_CONFIGS(EngineTest, AlignedObjectsAreAligned) {
       void* p = engine().allocate_aligned(size, alignment, t);
       ASSERT_NE(p, nullptr) << size << " at " << alignment;
       EXPECT_EQ(reinterpret_cast<Address>(p) % alignment, 0u) << size;
-      EXPECT_GE(engine().usable_size(p, engine().find(p).entry), size);
+      EXPECT_GE(engine().usable_size(p, engine().find(p).word), size);
       fill(p, size, alignment + size);
       EXPECT_TRUE(is_whole(p, size, alignment + size));
       all.push_back(p);

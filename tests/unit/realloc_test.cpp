@@ -11,7 +11,7 @@ class ReallocTest : public EngineTest {
     EXPECT_EQ(found.verdict, Verdict::kGood);
     return engine().reallocate(p, found.word, size, t);
   }
-  Bytes usable(void* p) { return engine().usable_size(p, engine().find(p).entry); }
+  Bytes usable(void* p) { return engine().usable_size(p, engine().find(p).word); }
 };
 
 TEST_ALL_CONFIGS(ReallocTest, KeepsContentsWhateverTheWay) {

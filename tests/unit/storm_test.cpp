@@ -75,7 +75,7 @@ class StormTest : public EngineTest {
     ASSERT_NE(p, nullptr);
     fill(p, size, ++seeds_);
     objects_.push_back({p, size, seeds_});
-    live_bytes_ += engine().usable_size(p, engine().find(p).entry);
+    live_bytes_ += engine().usable_size(p, engine().find(p).word);
     ++allocations_;
   }
   void free_any(Random& random, Slot& t) {
@@ -100,7 +100,7 @@ class StormTest : public EngineTest {
     ASSERT_NE(p, nullptr);
     o = {p, size, ++seeds_};
     fill(p, size, seeds_);
-    live_bytes_ += engine().usable_size(p, engine().find(p).entry);
+    live_bytes_ += engine().usable_size(p, engine().find(p).word);
   }
 
   void account() {

@@ -1,0 +1,8 @@
+// Compiles what core.h declares.
+#include "core.h"
+
+namespace lanemalloc {
+
+INSTANTIATE_CORE()
+
+}  // namespace lanemalloc

@@ -1,0 +1,38 @@
+// The core over the fake platform. core.cpp compiles it; the tests only declare it, so that each
+// compiles little more than itself. What is missing in the list is compiled in each test that uses
+// it, which takes longer, and is right all the same.
+// Called by: fixture.h, core.cpp.
+#pragma once
+
+#include "arena/arena.h"
+#include "engine/engine.h"
+#include "heap/heap.h"
+#include "platform/fake.h"
+#include "pool/pool.h"
+
+namespace lanemalloc {
+
+// how: extern, or nothing where they are compiled.
+#define INSTANTIATE_CORE(how)          \
+  how template class Arena<Fake>;      \
+  how template class Collection<Fake>; \
+  how template class Depot<Fake>;      \
+  how template class Engine<Fake>;     \
+  how template class Epochs<Fake>;     \
+  how template class Heap<Fake>;       \
+  how template class Lane<Fake>;       \
+  how template class LaneTable<Fake>;  \
+  how template class Lock<Fake>;       \
+  how template class Pool<Fake>;       \
+  how template class Region<Fake>;     \
+  how template class Runs<Fake>;       \
+  how template class Sampler<Fake>;    \
+  how template class Scavenger<Fake>;  \
+  how template class Stacks<Fake>;     \
+  how template struct Layout<Fake>;    \
+  how template struct Slabs<Fake>;     \
+  how template struct World<Fake>;
+
+INSTANTIATE_CORE(extern)
+
+}  // namespace lanemalloc

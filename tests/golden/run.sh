@@ -3,7 +3,7 @@
 #   tests/golden/run.sh [--update] [LIBRARY]      LIBRARY: build/release/liblanemalloc.so unless given
 # Called by: tests/run.sh golden. Its parts:
 #   fast path      no locked operation, fence or call in malloc, free, new, delete; counts as in fast_path.txt
-#   binary         libc only, exports as in exports.txt, no text relocations, static TLS
+#   binary         libc only, its name for the loader, exports as in exports.txt, no text relocations, static TLS
 #   instructions   of a malloc+free pair, by each entry of a lane, and of the workloads: within their bars, and as in
 #                  figures.tsv, neither worse nor better (figures.py)
 #   arenas         instructions of an allocation, locked operations of a reset (arena.py)
@@ -70,7 +70,7 @@ toy() {
   local name=$1
   shift
   cc -O2 -g -std=gnu11 -fPIC -shared -fvisibility=hidden -fno-builtin -fno-stack-protector -fcf-protection=none \
-    -ftls-model=initial-exec -o "$work/$name.so" "$here/mutant.c" "$@"
+    -ftls-model=initial-exec -Wl,-soname,liblanemalloc.so.0 -o "$work/$name.so" "$here/mutant.c" "$@"
 }
 
 # catches NAME WHY COMMAND...: the check must fail, and for the reason that a FAIL line matching WHY gives.
@@ -121,6 +121,8 @@ self_test() {
 
   toy needs -Wl,--no-as-needed -lm
   catches "a library that needs more than libc" 'needs the C library only' "${binary[@]}" "$work/needs.so"
+  toy soname -Wl,-soname,liblanemalloc.so
+  catches "another name for the loader" 'its name for the loader is' "${binary[@]}" "$work/soname.so"
   toy exports -DMUTANT_EXPORT
   catches "a missing export" 'exports what' "${binary[@]}" "$work/exports.so"
   toy tls -ftls-model=global-dynamic

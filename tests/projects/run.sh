@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How another project finds the library: find_package and add_subdirectory of CMake, pkg-config, and a
 # plain compiler. Each way builds and runs the programs here; a program that was compiled for another
-# layout of the hits must not start.
+# layout of the hits must not start. Programs ask for liblanemalloc.so.0, and have the library once.
 # Called by: tests/run.sh, and by hand. Needs the release build.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -70,6 +70,30 @@ expect 'the program of it' "$work/by_pc_prefixed"
 made 'a plain compiler' gcc "$here/uses_malloc.c" -I"$root/include" -o "$work/plain" \
   "$root/build/release/liblanemalloc.so" -Wl,-rpath,"$root/build/release"
 expect 'the program of it' "$work/plain"
+
+# The library's name for the loader. If the library is preloaded too, by any path, that name finds it.
+asks_for() { [[ $(readelf -d "$2" | sed -n 's/.*(NEEDED).*\[\(liblanemalloc.*\)\]/\1/p') == "$1" ]]; }
+made 'programs ask for liblanemalloc.so.0' asks_for liblanemalloc.so.0 "$work/plain"
+made 'it is installed under its version, with two links' test -f "$library_folder/liblanemalloc.so.0.1.0" \
+  -a -L "$library_folder/liblanemalloc.so.0" -a -L "$library_folder/liblanemalloc.so"
+made 'the library for dlopen has names like it' test -f "$library_folder/liblanemalloc-dynamic-tls.so.0.1.0" \
+  -a -L "$library_folder/liblanemalloc-dynamic-tls.so.0" -a -L "$library_folder/liblanemalloc-dynamic-tls.so"
+gcc -O1 -D_GNU_SOURCE "$here/once.c" -I"$root/include" -o "$work/once" "$root/build/release/liblanemalloc.so" \
+  -Wl,-rpath,"$root/build/release"
+cp "$root/build/release/liblanemalloc.so" "$work/copied.so"
+expect 'linked: the library is mapped once' "$work/once"
+for path in "$root/build/release/liblanemalloc.so" "$library_folder/liblanemalloc.so" "$work/copied.so"; do
+  expect "linked, and preloaded as ${path##*/}: the library is mapped once" env LD_PRELOAD="$path" "$work/once"
+done
+# The same copy under another name for the loader is a second library.
+gcc -shared -o "$work/another.so" -Wl,-soname,another.so -Wl,--whole-archive "$root/build/release/liblanemalloc.a" \
+  -Wl,--no-whole-archive -Wl,--defsym=lanemalloc_is_library=malloc -pthread
+if LD_PRELOAD=$work/another.so "$work/once" >"$work/log" 2>&1 || ! grep -q '^2 libraries' "$work/log"; then
+  echo "FAILED: two libraries are not noticed: $(tail -2 "$work/log")"
+  failed=$((failed + 1))
+else
+  passed=$((passed + 1))
+fi
 
 # Hits of another layout: the slot has another name.
 cp -r "$root/include" "$work/other"

@@ -29,8 +29,8 @@ done
 [[ -e $library || $library != "$root"/build/release/* ]] || make -C "$root" build
 [[ -e $library ]] || { echo "no library: $library" >&2 && exit 2; }
 library=$(realpath "$library")
-archive=${library%.so}.a
-prefixed=${library%.so}_prefixed.a
+archive=${library%.so*}.a
+prefixed=${library%.so*}_prefixed.a
 
 if [[ -z $work ]]; then
   work=$(mktemp -d)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # How another project finds the library: find_package and add_subdirectory of CMake, pkg-config, and a
 # plain compiler. Each way builds and runs the programs here; a program that was compiled for another
-# layout of the hits must not start. Programs ask for liblanemalloc.so.0, and have the library once.
+# layout of the hits must not start, and one of a later version must. Programs ask for
+# liblanemalloc.so.0, and have the library once.
 # Called by: tests/run.sh, and by hand. Needs the release build.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -94,6 +95,13 @@ if LD_PRELOAD=$work/another.so "$work/once" >"$work/log" 2>&1 || ! grep -q '^2 l
 else
   passed=$((passed + 1))
 fi
+
+# Headers of a later version: one field more in options and statistics.
+cp -r "$root/include" "$work/later"
+sed -i -E '/^struct lane_(heap|pool)_(options|statistics) \{/,/^\};/s/^\};/  uint64_t later;\n&/' "$work"/later/lanemalloc/{heap,pool}.h
+made 'a program of a later version' g++ -std=c++17 -I"$work/later" "$here/newer.cpp" -o "$work/newer" \
+  "$root/build/release/liblanemalloc.so" -Wl,-rpath,"$root/build/release"
+expect 'a library serves a program of a later version' "$work/newer"
 
 # Hits of another layout: the slot has another name.
 cp -r "$root/include" "$work/other"

@@ -3,6 +3,7 @@
 # plain compiler. Each way builds and runs the programs here; a program that was compiled for another
 # layout of the hits must not start, and one of a later version must. Programs ask for
 # liblanemalloc.so.0, and have the library once.
+# Last: what a build needs where there is no dpkg.
 # Called by: tests/run.sh, and by hand. Needs the release build.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -125,5 +126,43 @@ else
   echo 'ok a program of another layout of the hits does not start'
   passed=$((passed + 1))
 fi
+# A system without dpkg: a folder with all commands but that one, and those that a case leaves out.
+without() {
+  local name
+  rm -rf "$work/bin"
+  mkdir "$work/bin"
+  ln -s /bin/* /usr/bin/* "$work/bin" 2>/dev/null || true  # many are in both
+  for name in dpkg-query "$@"; do rm -f "$work/bin/$name"; done
+}
+install_packages() { env PATH="$work/bin" "$root/tools/install-packages" "$@"; }
+# silent COMMAND...: it succeeds, and says nothing.
+silent() { [[ -z $("$@" 2>&1) ]] && "$@" 2>/dev/null; }
+# names TEXT... -- COMMAND...: it fails, and says each text.
+names() {
+  local texts=() said text
+  while [[ $1 != -- ]]; do texts+=("$1") && shift; done
+  shift
+  if said=$("$@" 2>&1); then return 1; fi
+  echo "$said"
+  for text in "${texts[@]}"; do grep -qF -- "$text" <<<"$said" || { echo "does not say: $text" && return 1; }; done
+}
+without
+made 'without dpkg: what is there is enough' silent install_packages cmake ninja-build g++ python3 libc6-dev
+made 'a header that is not there is named' names 'missing: <gtest/gtest.h>' 'apk add gtest-dev' -- \
+  env CXX="c++ -nostdinc" PATH="$work/bin" "$root/tools/install-packages" libgtest-dev
+made 'a package that the table lacks is named' names "what Debian's nonesuch has" -- install_packages cmake nonesuch
+without ninja cmake
+made 'a command that is not there is named, for each system' names 'missing: cmake, ninja' 'apt-get install' 'cmake ninja-build' \
+  'dnf install cmake ninja-build' 'pacman -S cmake ninja' 'apk add cmake samurai' -- install_packages cmake g++ ninja-build
+made 'the build names it' names 'missing: cmake' -- env PATH="$work/bin" "$root/tools/build" release
+# The rest of the build is the same. A copy, for this one has another generator.
+without ninja
+mkdir "$work/tree"
+cp -r "$root"/{CMakeLists.txt,CMakePresets.json,cmake,docs,include,python,src,tests,tools} "$work/tree"
+made 'without dpkg and ninja, make builds' env PATH="$work/bin" "$work/tree/tools/build" release man
+made 'it was make' grep -qx 'CMAKE_GENERATOR:INTERNAL=Unix Makefiles' "$work/tree/build/release/CMakeCache.txt"
+without
+made 'with ninja later, ninja builds' env PATH="$work/bin" "$work/tree/tools/build" release man
+made 'it was ninja' test -e "$work/tree/build/release/build.ninja"
 echo "$passed passed, $failed failed, 0 skipped"
 ((failed == 0))

@@ -9,13 +9,7 @@ say() { printf '%s\n' "$*"; }
 warn() { printf '%s\n' "$*" >&2; }
 
 # need_packages NAME...: installs the Debian packages that are not there yet.
-need_packages() {
-  local missing=() name
-  for name in "$@"; do
-    dpkg-query -W -f='${Status}\n' "$name" 2>/dev/null | grep -q ' installed' || missing+=("$name")
-  done
-  ((${#missing[@]} == 0)) || "$root/tools/install-packages" "${missing[@]}"
-}
+need_packages() { "$root/tools/install-packages" "$@"; }
 
 # need_python: sets $python to an interpreter of at least 3.11.
 need_python() {

@@ -38,7 +38,8 @@ extern "C" {
 /** A heap, made by lane_heap_create(). A lane_heap* is a number, not the address of anything. */
 typedef struct lane_heap lane_heap;
 
-/** What lane_heap_create() is asked for; all zero is a heap without limits. */
+/** What lane_heap_create() is asked for; all zero is a heap without limits. A later version may add
+ * fields at the end. */
 struct lane_heap_options {
   const char* name; /**< for messages and statistics; copied, cut after 31 bytes. Null: "heap". */
   /** What this heap holds is also charged to this heap and to its parents. Null: none. */
@@ -57,8 +58,9 @@ struct lane_heap_options {
 };
 
 /** Makes a heap. Null options are the same as options that are all zero. EINVAL if the soft limit
- * is above the limit, or has no function. */
-lane_heap* lane_heap_create(const struct lane_heap_options* options);
+ * is above the limit, or has no function. E2BIG if the program was compiled for a later version,
+ * and sets an option that this library does not know. */
+static inline lane_heap* lane_heap_create(const struct lane_heap_options* options);
 
 /** Frees every object of the heap and of its child heaps, and then the heaps. The time that it
  * takes depends on the number of slabs, not of objects. No other thread may use the heaps any more.
@@ -104,7 +106,8 @@ int lane_heap_set_limits(lane_heap* heap, size_t soft, size_t hard);
 int lane_heap_walk(lane_heap* heap, int (*visit)(void* object, size_t usable_size, void* argument),
                    void* argument);
 
-/** What lane_heap_get_statistics() says. */
+/** What lane_heap_get_statistics() says. A later version may add fields at the end; a figure that
+ * the library does not know is 0. */
 struct lane_heap_statistics {
   uint64_t live_objects; /**< exact while no other thread is using the heap */
   uint64_t live_bytes;   /**< of their real sizes */
@@ -117,7 +120,8 @@ struct lane_heap_statistics {
 };
 
 /** Fills in the statistics. Never fails. Waits for threads that are inside the allocator. */
-void lane_heap_get_statistics(lane_heap* heap, struct lane_heap_statistics* statistics);
+static inline void lane_heap_get_statistics(lane_heap* heap,
+                                            struct lane_heap_statistics* statistics);
 
 /** Gives back what any lane caches for the heap. Returns how many bytes it gave back. */
 size_t lane_heap_trim(lane_heap* heap);
@@ -129,10 +133,29 @@ void* lane_heap_alloc_out_of_line(lane_heap* heap, size_t size)
 /** What lane_heap_free_sized() does if it is no hit. For languages that do not read this file. */
 void lane_heap_free_sized_out_of_line(lane_heap* heap, void* object, size_t size);
 
-/* --- How a hit works. */
+/** What lane_heap_create() calls, for languages that do not read this file. bytes: the size of the
+ * options as the program was compiled. What lies beyond it is zero. EINVAL also if the options end
+ * before parent. */
+lane_heap* lane_heap_create_from(const struct lane_heap_options* options, size_t bytes);
+
+/** What lane_heap_get_statistics() calls. bytes: the size of the statistics as the program was
+ * compiled. */
+void lane_heap_get_statistics_into(lane_heap* heap, struct lane_heap_statistics* statistics,
+                                   size_t bytes);
+
+/* --- What is compiled into programs: the sizes of structs, and how a hit works. */
 
 /** @cond internals */
 /* NOLINTBEGIN(modernize-use-nullptr): also C */
+
+static inline lane_heap* lane_heap_create(const struct lane_heap_options* options) {
+  return lane_heap_create_from(options, sizeof *options);
+}
+
+static inline void lane_heap_get_statistics(lane_heap* heap,
+                                            struct lane_heap_statistics* statistics) {
+  lane_heap_get_statistics_into(heap, statistics, sizeof *statistics);
+}
 
 #define LANE_HEAP_SMALL 1024u
 

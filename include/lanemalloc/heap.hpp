@@ -41,6 +41,8 @@ class Heap {
     if (errno == EINVAL)
       detail::throw_invalid_argument(
           "lane::Heap: the soft limit is above the limit, or has no function");
+    if (errno == E2BIG)
+      detail::throw_invalid_argument("lane::Heap: an option that the library lacks");
     detail::throw_bad_alloc();
   }
   /// name: for messages and statistics. limit: bytes; 0: none.

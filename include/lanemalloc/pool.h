@@ -45,7 +45,8 @@ enum lane_padding {
   LANE_OWN_PAIR = 2  /**< no two in one pair of lines, 128 bytes: what CPUs fetch together */
 };
 
-/** What lane_pool_create() is asked for. Everything but object_size may be zero. */
+/** What lane_pool_create() is asked for. Everything but object_size may be zero. A later version
+ * may add fields at the end. */
 struct lane_pool_options {
   const char* name; /**< for messages and statistics; copied, cut after 31 bytes. Null: "pool". */
   /** 1 byte to 512 KiB. Rounded up to a multiple of 8, and to at least 16; otherwise only for
@@ -88,8 +89,10 @@ struct lane_pool_options {
 
 /** Makes a pool. EINVAL if a size, alignment, padding or limit is out of range, if the reserve is
  * above the limit, if there is import without release, or import together with what it excludes.
- * ENOMEM also if init fails for the reserve, and if there are 16383 pools and heaps already. */
-lane_pool* lane_pool_create(const struct lane_pool_options* options);
+ * E2BIG if the program was compiled for a later version, and sets an option that this library does
+ * not know. ENOMEM also if init fails for the reserve, and if there are 16383 pools and heaps
+ * already. */
+static inline lane_pool* lane_pool_create(const struct lane_pool_options* options);
 
 /** Gives back all memory of the pool. Calls fini, but not dtor, for each object that init has made,
  * even if it is in use. Imported objects that are in use stay the source's. No other thread may use
@@ -147,7 +150,8 @@ enum lane_reclaim {
  * errno = EINVAL. */
 size_t lane_pool_reclaim(lane_pool* pool, enum lane_reclaim level);
 
-/** What lane_pool_get_statistics() says. */
+/** What lane_pool_get_statistics() says. A later version may add fields at the end; a figure that
+ * the library does not know is 0. */
 struct lane_pool_statistics {
   char name[32];           /**< the pool's */
   uint64_t object_size;    /**< as it lies in memory, with padding and links, in bytes */
@@ -166,7 +170,8 @@ struct lane_pool_statistics {
 };
 
 /** Fills in the statistics. Never fails. Waits for threads that are inside the allocator. */
-void lane_pool_get_statistics(lane_pool* pool, struct lane_pool_statistics* statistics);
+static inline void lane_pool_get_statistics(lane_pool* pool,
+                                            struct lane_pool_statistics* statistics);
 
 /** What lane_pool_alloc() does if it is no hit. For languages that do not read this file. */
 void* lane_pool_alloc_out_of_line(lane_pool* pool) __attribute__((malloc));
@@ -174,10 +179,29 @@ void* lane_pool_alloc_out_of_line(lane_pool* pool) __attribute__((malloc));
 /** What lane_pool_free() does if it is no hit. For languages that do not read this file. */
 void lane_pool_free_out_of_line(lane_pool* pool, void* object);
 
-/* --- How a hit works. */
+/** What lane_pool_create() calls, for languages that do not read this file. bytes: the size of the
+ * options as the program was compiled. What lies beyond it is zero. EINVAL also if the options end
+ * before alignment. */
+lane_pool* lane_pool_create_from(const struct lane_pool_options* options, size_t bytes);
+
+/** What lane_pool_get_statistics() calls. bytes: the size of the statistics as the program was
+ * compiled. */
+void lane_pool_get_statistics_into(lane_pool* pool, struct lane_pool_statistics* statistics,
+                                   size_t bytes);
+
+/* --- What is compiled into programs: the sizes of structs, and how a hit works. */
 
 /** @cond internals */
 /* NOLINTBEGIN(modernize-use-nullptr): also C */
+
+static inline lane_pool* lane_pool_create(const struct lane_pool_options* options) {
+  return lane_pool_create_from(options, sizeof *options);
+}
+
+static inline void lane_pool_get_statistics(lane_pool* pool,
+                                            struct lane_pool_statistics* statistics) {
+  lane_pool_get_statistics_into(pool, statistics, sizeof *statistics);
+}
 
 static inline void* lane_pool_alloc(lane_pool* pool) {
   char* gate = lane_hit_enter();

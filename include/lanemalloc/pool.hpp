@@ -36,6 +36,7 @@ inline lane_pool* make_pool(std::size_t size, std::size_t alignment, const PoolO
   if (pool != nullptr) return pool;
   if (errno == EINVAL)
     throw_invalid_argument("lane::Pool: size, alignment or reserve out of range");
+  if (errno == E2BIG) throw_invalid_argument("lane::Pool: an option that the library lacks");
   throw_bad_alloc();
 }
 

@@ -150,7 +150,7 @@ static inline void lane_reader_quiescent(struct lane_reader* reader);
 void lane_reader_exit_without_section(struct lane_reader* reader) __attribute__((weak));
 
 /** What lane_safepoint_get_statistics() says. Each figure is exact while no other thread defers or
- * frees. */
+ * frees. A later version may add fields at the end; what the library does not know is 0. */
 struct lane_safepoint_statistics {
   uint64_t deferred;  /**< frees and calls, so far */
   uint64_t freed;     /**< of these */
@@ -163,11 +163,20 @@ struct lane_safepoint_statistics {
 };
 
 /** Fills in the statistics. Never fails. */
-void lane_safepoint_get_statistics(struct lane_safepoint_statistics* statistics);
+static inline void lane_safepoint_get_statistics(struct lane_safepoint_statistics* statistics);
 
-/* --- How readers announce themselves. The proof is in src/reclaim/epochs.h. */
+/** What lane_safepoint_get_statistics() calls. bytes: the size of the statistics as the program was
+ * compiled. For languages that do not read this file. */
+void lane_safepoint_get_statistics_into(struct lane_safepoint_statistics* statistics, size_t bytes);
+
+/* --- What is compiled into programs: the size of a struct, and how readers announce themselves.
+ * The proof of that is in src/reclaim/epochs.h. */
 
 /** @cond internals */
+
+static inline void lane_safepoint_get_statistics(struct lane_safepoint_statistics* statistics) {
+  lane_safepoint_get_statistics_into(statistics, sizeof *statistics);
+}
 
 /* What tells threads apart. */
 static inline const void* lane_reader_this_thread(void) {

@@ -48,8 +48,8 @@ def environment(
 
 
 def with_library(preload: str, path: Path) -> str:
-    """First, so that its malloc is the one in use; what was there before stays."""
-    others = [word for word in preload.replace(":", " ").split() if Path(word).name != LIBRARY]
+    """First, so that its malloc is the one in use; what was there before stays, but for the library itself under any of its names."""
+    others = [word for word in preload.replace(":", " ").split() if not f"{Path(word).name}.".startswith(f"{LIBRARY}.")]
     return ":".join([str(path), *others])
 
 

@@ -10,6 +10,7 @@
 
 #include "abi/descriptors.h"
 #include "abi/process.h"
+#include "abi/sizes.h"
 #include "heap/heap.h"
 
 namespace lanemalloc {
@@ -99,8 +100,15 @@ using namespace lanemalloc;
 
 extern "C" {
 
-EXPORT lane_heap* lane_heap_create(const lane_heap_options* options) {
-  const lane_heap_options o = options != nullptr ? *options : lane_heap_options{};
+EXPORT lane_heap* lane_heap_create_from(const lane_heap_options* options, size_t bytes) {
+  lane_heap_options o{};
+  if (options != nullptr) {
+    const int wrong = read_options(o, options, bytes, offsetof(lane_heap_options, parent));
+    if (wrong != 0) {
+      errno = wrong;
+      return nullptr;
+    }
+  }
   ProcessHeap* parent = o.parent != nullptr ? live(o.parent, "lane_heap_create: parent") : nullptr;
   if (!is_sound(o) || (o.parent != nullptr && parent == nullptr)) {
     errno = EINVAL;
@@ -208,18 +216,20 @@ EXPORT int lane_heap_walk(lane_heap* heap, int (*visit)(void*, size_t, void*), v
   return -1;
 }
 
-EXPORT void lane_heap_get_statistics(lane_heap* heap, lane_heap_statistics* s) {
-  *s = {};
-  ProcessHeap* h = live(heap, "lane_heap_get_statistics");
-  if (h == nullptr) return;
-  const HeapCount count = h->count(thread_slot);
-  s->live_objects = count.objects;
-  s->live_bytes = count.bytes;
-  s->slab_bytes = count.slab_bytes;
-  s->used_bytes = h->budget().used();
-  s->peak_bytes = h->budget().peak();
-  s->limit_failures = h->limit_failures();
-  s->soft_calls = h->soft_calls();
+EXPORT void lane_heap_get_statistics_into(lane_heap* heap, lane_heap_statistics* statistics,
+                                          size_t bytes) {
+  lane_heap_statistics s{};
+  if (ProcessHeap* h = live(heap, "lane_heap_get_statistics"); h != nullptr) {
+    const HeapCount count = h->count(thread_slot);
+    s.live_objects = count.objects;
+    s.live_bytes = count.bytes;
+    s.slab_bytes = count.slab_bytes;
+    s.used_bytes = h->budget().used();
+    s.peak_bytes = h->budget().peak();
+    s.limit_failures = h->limit_failures();
+    s.soft_calls = h->soft_calls();
+  }
+  write_figures(statistics, bytes, s);
 }
 
 EXPORT size_t lane_heap_trim(lane_heap* heap) {

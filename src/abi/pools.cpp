@@ -10,6 +10,7 @@
 
 #include "abi/descriptors.h"
 #include "abi/process.h"
+#include "abi/sizes.h"
 #include "pool/pool.h"
 
 namespace lanemalloc {
@@ -105,6 +106,28 @@ NOINLINE void free_after_miss(lane_pool* pool, void* object) {
     free_in_full(p, object);
 }
 
+lane_pool_statistics statistics_of(ProcessPool& p) {
+  const Kind& kind = p.kind();
+  lane_pool_statistics s{};
+  auto read = [](const auto& counter) {
+    return static_cast<uint64_t>(counter.load(std::memory_order_relaxed));
+  };
+  memcpy(s.name, p.owner().name, sizeof s.name);
+  s.object_size = kind.size;
+  s.live = p.live(thread_slot);
+  s.cached = not_negative(kind.budget->used() / kind.size - s.live);
+  s.slab_bytes = bytes_of(kind.slabs.load(std::memory_order_relaxed) * kind.blocks);
+  s.limit = p.limit();
+  s.reserve = p.reserve();
+  s.limit_failures = read(p.counters().limit_failures);
+  s.waits = read(p.counters().waits);
+  s.waited_ns = read(p.counters().waited_ns);
+  s.batch_objects = read(kind.batch);
+  s.contended = read(kind.contended);
+  s.refills = read(kind.refills);
+  return s;
+}
+
 }  // namespace
 }  // namespace lanemalloc
 
@@ -112,12 +135,14 @@ using namespace lanemalloc;
 
 extern "C" {
 
-EXPORT lane_pool* lane_pool_create(const lane_pool_options* options) {
-  if (options == nullptr || !is_sound(*options)) return failed(EINVAL), nullptr;
+EXPORT lane_pool* lane_pool_create_from(const lane_pool_options* options, size_t bytes) {
+  lane_pool_options o;
+  const int wrong = read_options(o, options, bytes, offsetof(lane_pool_options, alignment));
+  if (wrong != 0) return failed(wrong), nullptr;
+  if (!is_sound(o)) return failed(EINVAL), nullptr;
   if (!start_process()) return failed(ENOMEM), nullptr;
   void* place = descriptors.take();
   if (place == nullptr) return failed(ENOMEM), nullptr;
-  const lane_pool_options& o = *options;
   static_assert(alignof(ProcessPool) <= kNoSharing);
   auto* pool =
       new (place) ProcessPool(process_engine, o.name != nullptr ? o.name : "pool", o.object_size,
@@ -198,27 +223,10 @@ EXPORT size_t lane_pool_reclaim(lane_pool* pool, enum lane_reclaim level) {
   return p != nullptr ? p->reclaim(static_cast<Reclaim>(level), thread_slot) : 0;
 }
 
-EXPORT void lane_pool_get_statistics(lane_pool* pool, lane_pool_statistics* s) {
-  *s = {};
+EXPORT void lane_pool_get_statistics_into(lane_pool* pool, lane_pool_statistics* statistics,
+                                          size_t bytes) {
   ProcessPool* p = live(pool, "lane_pool_get_statistics");
-  if (p == nullptr) return;
-  const Kind& kind = p->kind();
-  auto read = [](const auto& counter) {
-    return static_cast<uint64_t>(counter.load(std::memory_order_relaxed));
-  };
-  memcpy(s->name, p->owner().name, sizeof s->name);
-  s->object_size = kind.size;
-  s->live = p->live(thread_slot);
-  s->cached = not_negative(kind.budget->used() / kind.size - s->live);
-  s->slab_bytes = bytes_of(kind.slabs.load(std::memory_order_relaxed) * kind.blocks);
-  s->limit = p->limit();
-  s->reserve = p->reserve();
-  s->limit_failures = read(p->counters().limit_failures);
-  s->waits = read(p->counters().waits);
-  s->waited_ns = read(p->counters().waited_ns);
-  s->batch_objects = read(kind.batch);
-  s->contended = read(kind.contended);
-  s->refills = read(kind.refills);
+  write_figures(statistics, bytes, p != nullptr ? statistics_of(*p) : lane_pool_statistics{});
 }
 
 }  // extern "C"

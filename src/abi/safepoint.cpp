@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "abi/process.h"
+#include "abi/sizes.h"
 
 namespace lanemalloc {
 namespace {
@@ -113,8 +114,11 @@ EXPORT int lane_reader_unregister(struct lane_reader* reader) {
   }
 }
 
-EXPORT void lane_safepoint_get_statistics(struct lane_safepoint_statistics* statistics) {
-  process_engine.statistics(*statistics, thread_slot);
+EXPORT void lane_safepoint_get_statistics_into(struct lane_safepoint_statistics* statistics,
+                                               size_t bytes) {
+  lane_safepoint_statistics s{};
+  process_engine.statistics(s, thread_slot);
+  write_figures(statistics, bytes, s);
 }
 
 }  // extern "C"

@@ -363,11 +363,11 @@ CASE(many_forks_do_not_make_memory_grow) {
 // --- Pools and heaps.
 
 static struct {
-  void* (*pool_create)(const struct lane_pool_options*);
+  void* (*pool_create)(const struct lane_pool_options*, size_t);
   void* (*pool_alloc)(void*);
   void (*pool_free)(void*, void*);
   int (*pool_destroy)(void*);
-  void* (*heap_create)(const struct lane_heap_options*);
+  void* (*heap_create)(const struct lane_heap_options*, size_t);
   void* (*heap_alloc)(void*, size_t);
   void (*heap_free)(void*, void*, size_t);
   long (*heap_destroy)(void*);
@@ -379,7 +379,7 @@ static void* makes_heaps_locked(void* unused) {
   while (!stopped()) {
     plugin_lock();
     const struct lane_heap_options options = {.name = "made under a lock"};
-    void* heap = lane.heap_create(&options);
+    void* heap = lane.heap_create(&options, sizeof options);
     CHECK(heap != NULL);
     void* objects[100];
     for (int i = 0; heap != NULL && i < 100; i++) {
@@ -410,13 +410,13 @@ CASE(lanemalloc_pools_and_heaps_under_a_lock_that_a_fork_handler_takes) {
     void* place;
     const char* name;
   } functions[] = {
-      {&lane.pool_create, "lane_pool_create"},
+      {&lane.pool_create, "lane_pool_create_from"},
       {&lane.pool_alloc, "lane_pool_alloc_out_of_line"},
       {&lane.pool_free, "lane_pool_free_out_of_line"},
       {&lane.pool_destroy, "lane_pool_destroy"},
       {&lane.heap_free, "lane_heap_free_sized_out_of_line"},
       {&lane.heap_destroy, "lane_heap_destroy"},
-      {&lane.heap_create, "lane_heap_create"},
+      {&lane.heap_create, "lane_heap_create_from"},
       {&lane.heap_alloc, "lane_heap_alloc_out_of_line"},
   };
   for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
@@ -425,7 +425,7 @@ CASE(lanemalloc_pools_and_heaps_under_a_lock_that_a_fork_handler_takes) {
     memcpy(functions[i].place, &function, sizeof function);
   }
   const struct lane_pool_options options = {.name = "tight", .object_size = 200, .limit = 100};
-  REQUIRE((pool = lane.pool_create(&options)) != NULL);
+  REQUIRE((pool = lane.pool_create(&options, sizeof options)) != NULL);
   pthread_t heaps;
   REQUIRE(pthread_create(&heaps, NULL, makes_heaps_locked, NULL) == 0);
   fork_beside(uses_the_pool_locked, NULL, 2, 100);

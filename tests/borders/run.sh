@@ -27,7 +27,7 @@ readonly kLanes=("" lanes=owned lanes=percpu lanes=shared:2 checked=1)
 "$root/tools/install-packages" gdb || true # without it a case is skipped
 [[ -e $library || $library != "$root"/build/release/* ]] || make -C "$root" build
 [[ $library == glibc ]] || library=$(realpath -e "$library")
-archive=${library%.so}.a
+archive=${library%.so*}.a
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -25,6 +25,14 @@ ENGINE = '#include <lanemalloc/lanemalloc.h>\nint main(void) { lane_free(lane_ma
 PARSER = '#include <lanemalloc/arena.h>\nint main(void) { struct lane_arena a = {0}; return lane_arena_alloc(&a, 1) == NULL; }\n'
 # Builds, tests and what installs into the system are only looked up; the rest runs.
 MAKE = f'make() {{ command make --dry-run --directory={ROOT} "$@" >/dev/null; }}\n'
+# Configures, and looks whether the rest could run: the whole build is the same as make's.
+CMAKE = f"""cmake() {{ case $1 in
+  -B) command cmake -S {ROOT} "$@" >/dev/null ;;
+  --build) command cmake --build "$2" --target help >/dev/null ;;
+  --install) test -f "$2/cmake_install.cmake" ;;
+  *) false ;;
+esac }}
+"""
 # tests/tool/test_package.py does it.
 PIP = 'pip() { test -f "${!#}/pyproject.toml"; }\npipx() { test "$1" = install; }\n'
 
@@ -102,7 +110,7 @@ def run_commands(commands: str, folder: Path, environment: dict[str, str]) -> st
     for name in ("build", "include", "python"):
         if not (folder / name).exists():
             (folder / name).symlink_to(ROOT / name)
-    done = shell("cc server.c -o server\n" + MAKE + PIP + commands, folder, environment)
+    done = shell("cc server.c -o server\n" + MAKE + CMAKE + PIP + commands, folder, environment)
     return "" if done.returncode == 0 else f"status {done.returncode}: {done.stderr}\n{commands}"
 
 
@@ -111,7 +119,7 @@ def self_test(folder: Path, environment: dict[str, str]) -> str:
     bodies = ("int main(void) { return x; }", "int main(void) { return 1; }", "int main(void) { return 0; }")
     chapter = "".join(f"```c\n{body}\n```\nprints\n```sh\ncc\n```\n```text\nsomething\n```\n" for body in bodies)
     found = programs("self-test.md", chapter)
-    commands = ("./nobody", "make nosuchtarget", "cc server.c -o server -lnosuchlibrary", "pip wheel nowhere/")
+    commands = ("./nobody", "make nosuchtarget", "cmake --build nowhere", "cmake -B build/by-hand -G nosuch", "cc server.c -o server -lnosuchlibrary", "pip wheel nowhere/")
     missed = [program.text for program in found if not run(program, folder, environment)]
     missed += [command for command in commands if not run_commands(command + "\n", folder, environment)]
     return f"not found: {missed}" if missed or len(found) != len(bodies) else ""

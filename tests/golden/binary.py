@@ -3,8 +3,8 @@
 
 Called by: tests/golden/run.sh.
 
-It needs libc.so.6 (and the loader) only; it exports exactly what exports.txt lists (--update writes that);
-its text needs no relocation; its thread-local words are in the static TLS block (DF_STATIC_TLS), so that reaching
+It needs libc.so.6 (and the loader) only; programs ask for it as liblanemalloc.so.0; it exports exactly what exports.txt lists
+(--update writes that); its text needs no relocation; its thread-local words are in the static TLS block (DF_STATIC_TLS), so that reaching
 one is one instruction.
 """
 
@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fast_path import ROOT, Verdicts
 
 EXPORTS = Path(__file__).resolve().parent / "exports.txt"
+SONAME = "liblanemalloc.so.0"  # another one: docs/abi.md
 ALLOWED = re.compile(r"^(?:libc\.so\.6|ld-linux.*\.so\.\d+)$")
 
 
@@ -47,6 +48,9 @@ def main() -> int:
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
     foreign = [name for name in needed if not ALLOWED.match(name)]
     verdicts.check("libc.so.6" in needed and not foreign, "needs the C library only", ", ".join(needed))
+
+    soname = re.findall(r"\(SONAME\).*\[(.*)\]", dynamic)
+    verdicts.check(soname == [SONAME], f"its name for the loader is {SONAME}", ", ".join(soname))
 
     names = exported(arguments.library)
     if arguments.update:

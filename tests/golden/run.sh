@@ -3,17 +3,18 @@
 #   tests/golden/run.sh [--update] [LIBRARY]      LIBRARY: build/release/liblanemalloc.so unless given
 # Called by: tests/run.sh golden. Its parts:
 #   fast path      no locked operation, fence or call in malloc, free, new, delete; counts as in fast_path.txt
-#   binary         libc only, exports as in exports.txt, no text relocations, static TLS
+#   binary         libc only, its name for the loader, exports as in exports.txt, no text relocations, static TLS
 #   instructions   of a malloc+free pair, by each entry of a lane, and of the workloads: within their bars, and as in
 #                  figures.tsv, neither worse nor better (figures.py)
 #   arenas         instructions of an allocation, locked operations of a reset (arena.py)
 #   heaps          against our own malloc, where all objects go at once or are freed with their sizes; as in heaps.tsv (heaps.py)
 #   deferred frees their instructions and shared operations, against plain frees (safepoints.py)
 #   pools          instructions of pools' and heaps' pairs: against malloc's, and as in pools.tsv (pools.py)
+#   abi            what compiled programs know of functions, structs and constants: as in abi.txt (abi.py)
 #   hit layout     what hits in programs know of a lane, under the same number as in hit_layout.txt
 #   start          a small program is at most 1 MiB larger than with the C library
 #   self-test      each of these checks catches a library with the fault that it is there for (mutant.c)
-# --update writes fast_path.txt, exports.txt, figures.tsv, heaps.tsv and pools.tsv from LIBRARY; look at the difference before you commit it.
+# --update writes fast_path.txt, exports.txt, abi.txt, figures.tsv, heaps.tsv and pools.tsv from LIBRARY; look at the difference before you commit it.
 set -euo pipefail
 # shellcheck source=bench/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../bench/lib.sh"
@@ -70,7 +71,7 @@ toy() {
   local name=$1
   shift
   cc -O2 -g -std=gnu11 -fPIC -shared -fvisibility=hidden -fno-builtin -fno-stack-protector -fcf-protection=none \
-    -ftls-model=initial-exec -o "$work/$name.so" "$here/mutant.c" "$@"
+    -ftls-model=initial-exec -Wl,-soname,liblanemalloc.so.0 -o "$work/$name.so" "$here/mutant.c" "$@"
 }
 
 # catches NAME WHY COMMAND...: the check must fail, and for the reason that a FAIL line matching WHY gives.
@@ -102,6 +103,43 @@ figures_self_test() {
   judge "$good" "another compiler's figures judge nothing" "$log"
 }
 
+# abi_change WHAT FILE EXPRESSION [PATTERN]: sed changes a header; the check says that programs break, or what PATTERN says.
+abi_change() {
+  rm -rf "$work/changed"
+  cp -r "$root/include" "$work/changed"
+  sed -i -E "$3" "$work/changed/lanemalloc/$2"
+  if cmp -s "$root/include/lanemalloc/$2" "$work/changed/lanemalloc/$2"; then
+    judge no "$1: the header is as it was"
+  else
+    catches "$1" "${4:-programs that were compiled before}" "$python" "$here/abi.py" --include "$work/changed"
+  fi
+}
+
+abi_self_test() {
+  abi_change "a field that moved" pool.h '/^  size_t object_size;/ { h; d }; /^  size_t alignment;/ { G }'
+  abi_change "a field of another type" pool.h 's/^  size_t limit; /  uint64_t limit; /'
+  abi_change "a field that has gone" heap.h '/uint64_t peak_bytes;/d'
+  abi_change "a longer struct whose size no program tells" arena.h 's/^  size_t large_made; .*large pieces so far.*/&\n  size_t more;/'
+  abi_change "a field in a gap" pool.h 's/^  enum lane_padding padding;/&\n  int more;/'
+  abi_change "another parameter" heap.h 's/^(int lane_heap_set_limits)\(/\1(int kind, /'
+  abi_change "another value" pool.h 's/LANE_POOL_WAIT = 2/LANE_POOL_WAIT = 8/'
+  abi_change "a function that has gone" arena.h 's/^char\* lane_arena_strdup\(/char* lane_arena_copy(/' 'the headers declare what is exported'
+  abi_change "a field at the end that the table lacks" pool.h 's/^  void\* source;.*/&\n  size_t more;/' 'as in abi.txt'
+  local log=$work/toy.log good=no
+  if ! grep -q BREAKS "$work/catch.log"; then good=yes; fi
+  judge "$good" "a field at the end of options breaks nothing" "$work/catch.log"
+  # --update writes what breaks nothing, and no more.
+  cp "$here/abi.txt" "$work/abi.txt"
+  good=no
+  if "$python" "$here/abi.py" --include "$work/changed" --table "$work/abi.txt" --update >"$log" 2>&1 &&
+    grep -q '^lane_pool_options.more	112 ' "$work/abi.txt"; then good=yes; fi
+  judge "$good" "--update takes a field at the end" "$log"
+  good=no
+  if ! "$python" "$here/abi.py" --table "$work/abi.txt" --update >"$log" 2>&1 &&
+    grep -q '^lane_pool_options.more' "$work/abi.txt"; then good=yes; fi
+  judge "$good" "--update does not take a field away" "$log"
+}
+
 self_test() {
   say "== golden: self-test"
   local fast=("$python" "$here/fast_path.py" --no-golden) binary=("$python" "$here/binary.py" --exports "$work/exports")
@@ -121,6 +159,8 @@ self_test() {
 
   toy needs -Wl,--no-as-needed -lm
   catches "a library that needs more than libc" 'needs the C library only' "${binary[@]}" "$work/needs.so"
+  toy soname -Wl,-soname,liblanemalloc.so
+  catches "another name for the loader" 'its name for the loader is' "${binary[@]}" "$work/soname.so"
   toy exports -DMUTANT_EXPORT
   catches "a missing export" 'exports what' "${binary[@]}" "$work/exports.so"
   toy tls -ftls-model=global-dynamic
@@ -151,6 +191,7 @@ self_test() {
   sed -i 's/define LANE_HIT_LAYOUT 1/define LANE_HIT_LAYOUT 2/' "$work/include/lanemalloc/hit.h"
   catches "another number of the layout, and the old symbol" 'the symbol of the slot has another number' \
     "$python" "$here/hit_layout.py" --include "$work/include"
+  abi_self_test
   # A library whose start dirties 2 MiB.
   echo 'static char dirt[2 << 20]; __attribute__((constructor)) static void start(void)
     { for (unsigned i = 0; i < sizeof dirt; i += 4096) ((volatile char*)dirt)[i] = 1; }' >"$work/fat.c"
@@ -165,6 +206,7 @@ if [[ -e $library ]]; then
   part "instructions" "$python" "$here/figures.py" "${update[@]}" "$library"
   part "arenas" "$python" "$here/arena.py" "$library"
   part "heaps" "$python" "$here/heaps.py" "${update[@]}" "$library"
+  part "abi" "$python" "$here/abi.py" "${update[@]}"
   part "hit layout" "$python" "$here/hit_layout.py" "${update[@]}"
   part "deferred frees" "$python" "$here/safepoints.py" "$library"
   part "pools" "$python" "$here/pools.py" "${update[@]}" "$library"

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # How another project finds the library: find_package and add_subdirectory of CMake, pkg-config, and a
 # plain compiler. Each way builds and runs the programs here; a program that was compiled for another
-# layout of the hits must not start.
+# layout of the hits must not start, and one of a later version must. Programs ask for
+# liblanemalloc.so.0, and have the library once.
+# Last: what a build needs where there is no dpkg.
 # Called by: tests/run.sh, and by hand. Needs the release build.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -71,6 +73,37 @@ made 'a plain compiler' gcc "$here/uses_malloc.c" -I"$root/include" -o "$work/pl
   "$root/build/release/liblanemalloc.so" -Wl,-rpath,"$root/build/release"
 expect 'the program of it' "$work/plain"
 
+# The library's name for the loader. If the library is preloaded too, by any path, that name finds it.
+asks_for() { [[ $(readelf -d "$2" | sed -n 's/.*(NEEDED).*\[\(liblanemalloc.*\)\]/\1/p') == "$1" ]]; }
+made 'programs ask for liblanemalloc.so.0' asks_for liblanemalloc.so.0 "$work/plain"
+made 'it is installed under its version, with two links' test -f "$library_folder/liblanemalloc.so.0.1.0" \
+  -a -L "$library_folder/liblanemalloc.so.0" -a -L "$library_folder/liblanemalloc.so"
+made 'the library for dlopen has names like it' test -f "$library_folder/liblanemalloc-dynamic-tls.so.0.1.0" \
+  -a -L "$library_folder/liblanemalloc-dynamic-tls.so.0" -a -L "$library_folder/liblanemalloc-dynamic-tls.so"
+gcc -O1 -D_GNU_SOURCE "$here/once.c" -I"$root/include" -o "$work/once" "$root/build/release/liblanemalloc.so" \
+  -Wl,-rpath,"$root/build/release"
+cp "$root/build/release/liblanemalloc.so" "$work/copied.so"
+expect 'linked: the library is mapped once' "$work/once"
+for path in "$root/build/release/liblanemalloc.so" "$library_folder/liblanemalloc.so" "$work/copied.so"; do
+  expect "linked, and preloaded as ${path##*/}: the library is mapped once" env LD_PRELOAD="$path" "$work/once"
+done
+# The same copy under another name for the loader is a second library.
+gcc -shared -o "$work/another.so" -Wl,-soname,another.so -Wl,--whole-archive "$root/build/release/liblanemalloc.a" \
+  -Wl,--no-whole-archive -Wl,--defsym=lanemalloc_is_library=malloc -pthread
+if LD_PRELOAD=$work/another.so "$work/once" >"$work/log" 2>&1 || ! grep -q '^2 libraries' "$work/log"; then
+  echo "FAILED: two libraries are not noticed: $(tail -2 "$work/log")"
+  failed=$((failed + 1))
+else
+  passed=$((passed + 1))
+fi
+
+# Headers of a later version: one field more in options and statistics.
+cp -r "$root/include" "$work/later"
+sed -i -E '/^struct lane_(heap|pool)_(options|statistics) \{/,/^\};/s/^\};/  uint64_t later;\n&/' "$work"/later/lanemalloc/{heap,pool}.h
+made 'a program of a later version' g++ -std=c++17 -I"$work/later" "$here/newer.cpp" -o "$work/newer" \
+  "$root/build/release/liblanemalloc.so" -Wl,-rpath,"$root/build/release"
+expect 'a library serves a program of a later version' "$work/newer"
+
 # Hits of another layout: the slot has another name.
 cp -r "$root/include" "$work/other"
 sed -i 's/lane_thread_slot_of_layout_1"/lane_thread_slot_of_layout_0"/' "$work/other/lanemalloc/hit.h"
@@ -93,5 +126,43 @@ else
   echo 'ok a program of another layout of the hits does not start'
   passed=$((passed + 1))
 fi
+# A system without dpkg: a folder with all commands but that one, and those that a case leaves out.
+without() {
+  local name
+  rm -rf "$work/bin"
+  mkdir "$work/bin"
+  ln -s /bin/* /usr/bin/* "$work/bin" 2>/dev/null || true  # many are in both
+  for name in dpkg-query "$@"; do rm -f "$work/bin/$name"; done
+}
+install_packages() { env PATH="$work/bin" "$root/tools/install-packages" "$@"; }
+# silent COMMAND...: it succeeds, and says nothing.
+silent() { [[ -z $("$@" 2>&1) ]] && "$@" 2>/dev/null; }
+# names TEXT... -- COMMAND...: it fails, and says each text.
+names() {
+  local texts=() said text
+  while [[ $1 != -- ]]; do texts+=("$1") && shift; done
+  shift
+  if said=$("$@" 2>&1); then return 1; fi
+  echo "$said"
+  for text in "${texts[@]}"; do grep -qF -- "$text" <<<"$said" || { echo "does not say: $text" && return 1; }; done
+}
+without
+made 'without dpkg: what is there is enough' silent install_packages cmake ninja-build g++ python3 libc6-dev
+made 'a header that is not there is named' names 'missing: <gtest/gtest.h>' 'apk add gtest-dev' -- \
+  env CXX="c++ -nostdinc" PATH="$work/bin" "$root/tools/install-packages" libgtest-dev
+made 'a package that the table lacks is named' names "what Debian's nonesuch has" -- install_packages cmake nonesuch
+without ninja cmake
+made 'a command that is not there is named, for each system' names 'missing: cmake, ninja' 'apt-get install' 'cmake ninja-build' \
+  'dnf install cmake ninja-build' 'pacman -S cmake ninja' 'apk add cmake samurai' -- install_packages cmake g++ ninja-build
+made 'the build names it' names 'missing: cmake' -- env PATH="$work/bin" "$root/tools/build" release
+# The rest of the build is the same. A copy, for this one has another generator.
+without ninja
+mkdir "$work/tree"
+cp -r "$root"/{CMakeLists.txt,CMakePresets.json,cmake,docs,include,python,src,tests,tools} "$work/tree"
+made 'without dpkg and ninja, make builds' env PATH="$work/bin" "$work/tree/tools/build" release man
+made 'it was make' grep -qx 'CMAKE_GENERATOR:INTERNAL=Unix Makefiles' "$work/tree/build/release/CMakeCache.txt"
+without
+made 'with ninja later, ninja builds' env PATH="$work/bin" "$work/tree/tools/build" release man
+made 'it was ninja' test -e "$work/tree/build/release/build.ninja"
 echo "$passed passed, $failed failed, 0 skipped"
 ((failed == 0))

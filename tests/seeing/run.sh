@@ -53,7 +53,7 @@ build() {  # NAME SOURCE ARGUMENT...
     -D_GNU_SOURCE -I"$root/include" -o "$work/$name" "$source" "$@" -lm
 }
 shared=("$library" "-Wl,-rpath,$(dirname "$library")")
-archive=${library%.so}.a prefixed=${library%.so}_prefixed.a
+archive=${library%.so*}.a prefixed=${library%.so*}_prefixed.a
 build counter.so "$here/counter.c" -shared -fPIC
 for name in figures settings samples contention told; do build "$name" "$here/$name.c" "${shared[@]}"; done
 build told_static "$here/told.c" -s "$archive"

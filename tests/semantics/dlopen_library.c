@@ -147,7 +147,7 @@ CASE(lanemalloc_dynamic_tls_works_without_static_tls) {
   exhaust_static_tls();
   char path[PATH_MAX];
   snprintf(path, sizeof path, "%s", getenv("CHECK_LIBRARY"));
-  char* end_of_name = strrchr(path, '.');
+  char* end_of_name = strstr(strrchr(path, '/'), ".so");
   REQUIRE(end_of_name);
   snprintf(end_of_name, (size_t)(path + sizeof path - end_of_name), "-dynamic-tls.so");
   void* library = open_library(path);

@@ -29,8 +29,8 @@ done
 [[ -e $library || $library != "$root"/build/release/* ]] || make -C "$root" build
 [[ -e $library ]] || { echo "no library: $library" >&2 && exit 2; }
 library=$(realpath "$library")
-archive=${library%.so}.a
-prefixed=${library%.so}_prefixed.a
+archive=${library%.so*}.a
+prefixed=${library%.so*}_prefixed.a
 
 if [[ -z $work ]]; then
   work=$(mktemp -d)
@@ -85,6 +85,7 @@ for source in "$here"/*.c "$here"/*.cc "$root"/tests/death/*.c; do
   esac
 done
 
+linked=(arena heaps heap_misuse pools pools_misuse safepoint_fronts struct_sizes)
 if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
   # shellcheck disable=SC2054 # the commas are for the linker
   whole=(-Wl,--whole-archive "$archive" -Wl,--no-whole-archive)
@@ -96,7 +97,7 @@ if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
   program secure plain "$here/link/secure.c" "$archive"
   header=()
   [[ ! -e $root/include/lanemalloc/lanemalloc.h ]] || header=(-DWITH_HEADER -I"$root/include")
-  for name in arena heaps heap_misuse pools pools_misuse safepoint_fronts; do
+  for name in "${linked[@]}"; do
     program "$name" plain "$here/link/$name.c" -I"$root/include" "$library" -Wl,-rpath,"$(dirname "$library")"
     program "${name}_static" plain "$here/link/$name.c" -I"$root/include" "$archive"
     program "${name}_prefixed" plain "$here/link/$name.c" -I"$root/include" -DPREFIXED "$prefixed"
@@ -106,7 +107,7 @@ if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
 else
   skip static_link "no archive $(basename "$archive") beside the library"
   skip secure "no archive $(basename "$archive") beside the library"
-  for name in arena heaps heap_misuse pools pools_misuse safepoint_fronts; do skip "$name" "no archive $(basename "$archive") beside the library"; done
+  for name in "${linked[@]}"; do skip "$name" "no archive $(basename "$archive") beside the library"; done
   skip prefixed "no archive $(basename "$prefixed") beside the library"
 fi
 

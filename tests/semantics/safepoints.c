@@ -20,7 +20,7 @@ static void* function(const char* name) {
 
 static struct lane_safepoint_statistics figures(void) {
   struct lane_safepoint_statistics s;
-  LANE(lane_safepoint_get_statistics)(&s);
+  LANE(lane_safepoint_get_statistics_into)(&s, sizeof s);
   return s;
 }
 static uint64_t waiting(void) {

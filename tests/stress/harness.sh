@@ -36,7 +36,6 @@ parse_arguments() {
     [[ -e $library ]] || { echo "no such library: $library" >&2; exit 2; }
     # A copy, so that a build meanwhile does not change it under running programs.
     cp "$library" "$work/under-test.so"
-    ln -s under-test.so "$work/$(basename "$library")"  # for programs that are linked with it
     library=$work/under-test.so
   fi
 }

@@ -158,7 +158,7 @@ void free_the_rest() {
     }
   EXPECT(LANE(lane_safepoint_wait)() == 0, "waiting is refused");
   lane_safepoint_statistics s;
-  LANE(lane_safepoint_get_statistics)(&s);
+  LANE(lane_safepoint_get_statistics_into)(&s, sizeof s);
   EXPECT(s.deferred == s.freed, "%llu of %llu deferred frees are not done",
          static_cast<unsigned long long>(s.deferred - s.freed),
          static_cast<unsigned long long>(s.deferred));
@@ -196,7 +196,7 @@ void pool() {
   options.name = "nodes";
   options.object_size = sizeof(Node);
   options.dtor = poison;
-  g_pool = LANE(lane_pool_create)(&options);
+  g_pool = LANE(lane_pool_create_from)(&options, sizeof options);
   EXPECT(g_pool != nullptr, "no pool");
   read_and_write(false);
   const uint64_t before = g_poisoned.load();

@@ -157,6 +157,8 @@ def test_statistics_that_were_asked_for_stay_as_they_were_asked_for() -> None:
 def test_what_was_preloaded_stays() -> None:
     assert with_library("/a/libx.so /b/liby.so", Path("/l/liblanemalloc.so")) == "/l/liblanemalloc.so:/a/libx.so:/b/liby.so"
     assert with_library("/old/liblanemalloc.so", Path("/l/liblanemalloc.so")) == "/l/liblanemalloc.so"
+    assert with_library("/old/liblanemalloc.so.0 liblanemalloc.so.0.1.0", Path("/l/liblanemalloc.so")) == "/l/liblanemalloc.so"
+    assert with_library("/old/liblanemalloc.sound", Path("/l/liblanemalloc.so")) == "/l/liblanemalloc.so:/old/liblanemalloc.sound"
     done = tool("run", "-q", "--", "sh", "-c", "echo $LD_PRELOAD", LD_PRELOAD="libdl.so.2")
     assert done.stdout.strip().endswith("liblanemalloc.so:libdl.so.2")
 

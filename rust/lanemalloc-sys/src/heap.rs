@@ -3,6 +3,8 @@
 //! For every function here: any thread may use any heap, and free what another thread allocated; an object of another heap, of a pool, of
 //! malloc or of nobody is one line on standard error that names both owners, and `abort()`, or what the option `bad_pointer` says.
 
+use core::mem::size_of;
+
 use crate::{c_char, c_int, c_void};
 
 /// A heap.
@@ -51,8 +53,8 @@ pub struct lane_heap_statistics {
 }
 
 extern "C" {
-    /// Makes a heap. Null options are all zero. `EINVAL`: a soft limit above the limit, or one without a function.
-    pub fn lane_heap_create(options: *const lane_heap_options) -> *mut lane_heap;
+    /// `bytes`: the size of the options; use [`lane_heap_create`].
+    pub fn lane_heap_create_from(options: *const lane_heap_options, bytes: usize) -> *mut lane_heap;
 
     /// Frees every object of the heap and of its child heaps, and the heaps. No other thread may use them any more. Returns how many objects
     /// there were.
@@ -90,8 +92,12 @@ extern "C" {
         argument: *mut c_void,
     ) -> c_int;
 
-    /// What was counted.
-    pub fn lane_heap_get_statistics(heap: *mut lane_heap, statistics: *mut lane_heap_statistics);
+    /// `bytes`: the size of the statistics; use [`lane_heap_get_statistics`].
+    pub fn lane_heap_get_statistics_into(
+        heap: *mut lane_heap,
+        statistics: *mut lane_heap_statistics,
+        bytes: usize,
+    );
 
     /// Gives back what is cached for the heap in any lane; returns bytes that went.
     pub fn lane_heap_trim(heap: *mut lane_heap) -> usize;
@@ -100,4 +106,16 @@ extern "C" {
     pub fn lane_heap_alloc_out_of_line(heap: *mut lane_heap, size: usize) -> *mut c_void;
     /// What a hit does not do; use [`lane_heap_free_sized`].
     pub fn lane_heap_free_sized_out_of_line(heap: *mut lane_heap, object: *mut c_void, size: usize);
+}
+
+/// Makes a heap. Null options are all zero. `EINVAL`: a soft limit above the limit, or one without a function.
+#[inline]
+pub unsafe fn lane_heap_create(options: *const lane_heap_options) -> *mut lane_heap {
+    lane_heap_create_from(options, size_of::<lane_heap_options>())
+}
+
+/// What was counted.
+#[inline]
+pub unsafe fn lane_heap_get_statistics(heap: *mut lane_heap, statistics: *mut lane_heap_statistics) {
+    lane_heap_get_statistics_into(heap, statistics, size_of::<lane_heap_statistics>());
 }

@@ -3,6 +3,8 @@
 //! For every function here: any thread may use any pool, and free what another thread allocated; an object of another pool, of a heap, of
 //! malloc or of nobody is one line on standard error that names both owners, and `abort()`, or what the option `bad_pointer` says.
 
+use core::mem::size_of;
+
 use crate::{c_char, c_int, c_uint, c_void};
 
 /// A pool.
@@ -105,9 +107,8 @@ pub struct lane_pool_statistics {
 }
 
 extern "C" {
-    /// Makes a pool. `EINVAL`: a size or alignment out of range, a reserve above the limit, import without release, or import together with
-    /// what it excludes.
-    pub fn lane_pool_create(options: *const lane_pool_options) -> *mut lane_pool;
+    /// `bytes`: the size of the options; use [`lane_pool_create`].
+    pub fn lane_pool_create_from(options: *const lane_pool_options, bytes: usize) -> *mut lane_pool;
 
     /// Gives back all memory of the pool, after fini of each object; objects in use are not, and are gone too. No other thread may use the
     /// pool any more, or wait in it. Returns how many objects were in use.
@@ -138,11 +139,28 @@ extern "C" {
     pub fn lane_pool_set_limit(pool: *mut lane_pool, limit: usize) -> c_int;
     /// Gives memory back, after fini; returns how many bytes went.
     pub fn lane_pool_reclaim(pool: *mut lane_pool, level: lane_reclaim) -> usize;
-    /// What was counted.
-    pub fn lane_pool_get_statistics(pool: *mut lane_pool, statistics: *mut lane_pool_statistics);
+    /// `bytes`: the size of the statistics; use [`lane_pool_get_statistics`].
+    pub fn lane_pool_get_statistics_into(
+        pool: *mut lane_pool,
+        statistics: *mut lane_pool_statistics,
+        bytes: usize,
+    );
 
     /// What a hit does not do; use [`lane_pool_alloc`].
     pub fn lane_pool_alloc_out_of_line(pool: *mut lane_pool) -> *mut c_void;
     /// What a hit does not do; use [`lane_pool_free`].
     pub fn lane_pool_free_out_of_line(pool: *mut lane_pool, object: *mut c_void);
+}
+
+/// Makes a pool. `EINVAL`: a size or alignment out of range, a reserve above the limit, import without release, or import together with
+/// what it excludes.
+#[inline]
+pub unsafe fn lane_pool_create(options: *const lane_pool_options) -> *mut lane_pool {
+    lane_pool_create_from(options, size_of::<lane_pool_options>())
+}
+
+/// What was counted.
+#[inline]
+pub unsafe fn lane_pool_get_statistics(pool: *mut lane_pool, statistics: *mut lane_pool_statistics) {
+    lane_pool_get_statistics_into(pool, statistics, size_of::<lane_pool_statistics>());
 }

@@ -124,6 +124,12 @@ extern "C" {
     #[link_name = "lane_inline_reader_quiescent"]
     pub fn lane_reader_quiescent(reader: *mut lane_reader);
 
-    /// What was counted.
-    pub fn lane_safepoint_get_statistics(statistics: *mut lane_safepoint_statistics);
+    /// `bytes`: the size of the statistics; use [`lane_safepoint_get_statistics`].
+    pub fn lane_safepoint_get_statistics_into(statistics: *mut lane_safepoint_statistics, bytes: usize);
+}
+
+/// What was counted.
+#[inline]
+pub unsafe fn lane_safepoint_get_statistics(statistics: *mut lane_safepoint_statistics) {
+    lane_safepoint_get_statistics_into(statistics, core::mem::size_of::<lane_safepoint_statistics>());
 }

@@ -6,7 +6,7 @@ library := $(CURDIR)/build/release/liblanemalloc.so
 export LANEMALLOC_RUN_CMD := $(value CMD)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check run bench seeds verify docs install lint clean
+.PHONY: help demo build tool test check run bench seeds verify docs install lint clean
 
 help: ## list the targets
 	@echo 'usage: make TARGET'
@@ -17,6 +17,9 @@ demo: build ## show in a minute or two what lanemalloc does
 
 build: ## build build/release/liblanemalloc.so and the static libraries
 	@tools/build release
+
+tool: ## build what the command `lanemalloc` needs beside the libraries
+	@tools/build release lanemalloc_tool
 
 test: ## run all tests; tests/run.sh PART... runs some
 	@tests/run.sh

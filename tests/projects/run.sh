@@ -2,7 +2,7 @@
 # How another project finds the library: find_package and add_subdirectory of CMake, pkg-config, and a
 # plain compiler. Each way builds and runs the programs here; a program that was compiled for another
 # layout of the hits must not start.
-# Called by: tests/run.sh, and by hand. Needs the release build.
+# The least is all but add_subdirectory. Called by: tests/run.sh, and by hand. Needs the release build.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -12,86 +12,57 @@ root=$(cd "$here/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset LD_PRELOAD LANEMALLOC_OPTIONS
-passed=0 failed=0
+# shellcheck source=tests/part.sh
+source "$root/tests/part.sh"
 
-# expect NAME COMMAND...: it prints ok, and nothing else.
-expect() {
-  local name=$1 said
+prints_ok() { [[ $("$@" 2>&1 | tee /dev/stderr) == ok ]]; }
+# fails_with TEXT COMMAND...: it fails, and says why.
+fails_with() {
+  local text=$1 said
   shift
-  if said=$("$@" 2>&1) && [[ $said == ok ]]; then
-    echo "ok $name"
-    passed=$((passed + 1))
-  else
-    echo "FAILED $name: ${said:-no output}" | tail -5
-    failed=$((failed + 1))
-  fi
-}
-# made NAME COMMAND...: it succeeds.
-made() {
-  local name=$1 log=$work/log
-  shift
-  if "$@" >"$log" 2>&1; then
-    echo "ok $name"
-    passed=$((passed + 1))
-  else
-    echo "FAILED $name"
-    tail -20 "$log"
-    failed=$((failed + 1))
-  fi
+  ! said=$("$@" 2>&1) && grep "$text" <<<"$said"
 }
 
-made 'it is installed' cmake --install "$root/build/release" --prefix "$work/prefix"
+check 'it is installed' cmake --install "$root/build/release" --prefix "$work/prefix"
 library_folder=$(dirname "$(find "$work/prefix" -name liblanemalloc.so)")
 
-for way in find_package add_subdirectory; do
+# The latter compiles the libraries once more.
+ways=()
+! runs least || ways+=(find_package)
+! runs rest || ways+=(add_subdirectory)
+for way in "${ways[@]}"; do
   flags=(-DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_BUILD_TYPE=Release)
   [[ $way == find_package ]] || flags=(-DLANEMALLOC_FOLDER="$root" -DCMAKE_BUILD_TYPE=Release)
-  made "$way is configured" cmake -G Ninja -S "$here" -B "$work/$way" "${flags[@]}"
-  made "$way is built" cmake --build "$work/$way"
+  check "$way is configured" cmake -G Ninja -S "$here" -B "$work/$way" "${flags[@]}"
+  check "$way is built" cmake --build "$work/$way"
   for program in malloc_lanemalloc malloc_static fronts_lanemalloc fronts_static fronts_prefixed; do
-    expect "$way $program" "$work/$way/$program"
+    check "$way $program" prints_ok "$work/$way/$program"
   done
 done
-if cmake -G Ninja -S "$here" -B "$work/none" >"$work/log" 2>&1; then
-  echo 'FAILED: a package that is not there was found'
-  failed=$((failed + 1))
-else
-  passed=$((passed + 1))
-fi
+runs least || finish
+check 'a package that is not there is not found' fails_with lanemallocConfig.cmake cmake -G Ninja -S "$here" -B "$work/none"
 
 export PKG_CONFIG_PATH=$library_folder/pkgconfig
 # shellcheck disable=SC2046  # several words
-made 'pkg-config lanemalloc' gcc "$here/uses_malloc.c" -o "$work/by_pc" $(pkg-config --cflags --libs lanemalloc)
-expect 'the program of it' env LD_LIBRARY_PATH="$library_folder" "$work/by_pc"
+check 'pkg-config lanemalloc' gcc "$here/uses_malloc.c" -o "$work/by_pc" $(pkg-config --cflags --libs lanemalloc)
+check 'the program of it' prints_ok env LD_LIBRARY_PATH="$library_folder" "$work/by_pc"
 # shellcheck disable=SC2046
-made 'pkg-config lanemalloc-prefixed' g++ -std=c++17 "$here/uses_fronts.cpp" -o "$work/by_pc_prefixed" \
+check 'pkg-config lanemalloc-prefixed' g++ -std=c++17 "$here/uses_fronts.cpp" -o "$work/by_pc_prefixed" \
   $(pkg-config --static --cflags --libs lanemalloc-prefixed)
-expect 'the program of it' "$work/by_pc_prefixed"
-made 'a plain compiler' gcc "$here/uses_malloc.c" -I"$root/include" -o "$work/plain" \
+check 'the program of it' prints_ok "$work/by_pc_prefixed"
+check 'a plain compiler' gcc "$here/uses_malloc.c" -I"$root/include" -o "$work/plain" \
   "$root/build/release/liblanemalloc.so" -Wl,-rpath,"$root/build/release"
-expect 'the program of it' "$work/plain"
+check 'the program of it' prints_ok "$work/plain"
 
 # Hits of another layout: the slot has another name.
 cp -r "$root/include" "$work/other"
 sed -i 's/lane_thread_slot_of_layout_1"/lane_thread_slot_of_layout_0"/' "$work/other/lanemalloc/hit.h"
-if g++ -std=c++17 -I"$work/other" "$here/uses_fronts.cpp" -o "$work/no" \
-  "$root/build/release/liblanemalloc.so" >"$work/log" 2>&1 || ! grep -q lane_thread_slot_of_layout_0 "$work/log"; then
-  echo 'FAILED: a program of another layout of the hits was linked, or for another reason not'
-  failed=$((failed + 1))
-else
-  passed=$((passed + 1))
-fi
+check 'a program of another layout of the hits is not linked' fails_with lane_thread_slot_of_layout_0 \
+  g++ -std=c++17 -I"$work/other" "$here/uses_fronts.cpp" -o "$work/no" "$root/build/release/liblanemalloc.so"
 # A library that had that name once, and has it no more.
 gcc -shared -fPIC -x c - -o "$work/libonce.so" <<<'__thread void* lane_thread_slot_of_layout_0;'
-made 'linked with a library of that layout' g++ -std=c++17 -I"$work/other" "$here/uses_fronts.cpp" \
+check 'linked with a library of that layout' g++ -std=c++17 -I"$work/other" "$here/uses_fronts.cpp" \
   -o "$work/other_layout" "$root/build/release/liblanemalloc.so" -L"$work" -lonce -Wl,-rpath,"$root/build/release:$work"
 gcc -shared -fPIC -x c - -o "$work/libonce.so" <<<'int nothing;'
-if "$work/other_layout" >"$work/log" 2>&1 || ! grep -q 'lane_thread_slot_of_layout_0' "$work/log"; then
-  echo "FAILED: a program of another layout of the hits starts: $(tail -2 "$work/log")"
-  failed=$((failed + 1))
-else
-  echo 'ok a program of another layout of the hits does not start'
-  passed=$((passed + 1))
-fi
-echo "$passed passed, $failed failed, 0 skipped"
-((failed == 0))
+check 'a program of another layout of the hits does not start' fails_with lane_thread_slot_of_layout_0 "$work/other_layout"
+finish

@@ -32,14 +32,17 @@ check() {
 
 # add_up COMMAND...: shows what a script of its own prints, and adds the counts of its last line.
 add_up() {
-  local said status=0
-  said=$("$@" 2>&1) || status=$?
-  sed '$d' <<<"$said"
-  if [[ ${said##*$'\n'} =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+  local line last='' status=0
+  while IFS= read -r line; do
+    [[ -z $last ]] || echo "$last"
+    last=$line
+  done < <("$@" 2>&1)
+  wait $! || status=$?
+  if [[ $last =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
     passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
     [[ $status -eq 0 || ${BASH_REMATCH[2]} -gt 0 ]] || fail "$*: ended with status $status"
   else
-    fail "$*: ${said##*$'\n'}"
+    fail "$*: $last"
   fi
 }
 

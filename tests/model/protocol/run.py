@@ -59,8 +59,6 @@ class Mutant:
 
 
 MUTANTS = (
-    Mutant("owned: the child takes over busy lanes", "owned-fork-handler", MEETING,
-           ":: memory[kSlot(memory[kOwner])] != kLane -> set_aside()", ":: false -> set_aside()"),
     Mutant("owned: who has the lock takes a lane for nobody's that is set aside", "owned-fork-revoker", MEETING,
            ":: LOAD(thread, kSetAside) -> release(thread)", ":: false -> release(thread)"),
     Mutant("owned: who waits for a lane does not see it set aside", "owned-fork-exit", LEFT_WAITING,

@@ -6,11 +6,11 @@ library := $(CURDIR)/build/release/liblanemalloc.so
 export LANEMALLOC_RUN_CMD := $(value CMD)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test check run bench seeds verify docs install lint clean
+.PHONY: help demo build tool check test test-long run bench seeds verify docs install lint clean
 
 help: ## list the targets
 	@echo 'usage: make TARGET'
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
 
 demo: build ## show in a minute or two what lanemalloc does
 	@bench/demo.sh
@@ -18,11 +18,17 @@ demo: build ## show in a minute or two what lanemalloc does
 build: ## build build/release/liblanemalloc.so and the static libraries
 	@tools/build release
 
-test: ## run all tests; tests/run.sh PART... runs some
-	@tests/run.sh
+tool: ## build what the command `lanemalloc` needs beside the libraries
+	@tools/build release lanemalloc_tool
 
-check: ## run what one runs before a commit: layers, format, the unit tests without sanitizers
-	@LANEMALLOC_UNIT_PRESETS=dev tests/run.sh layers format unit
+check: ## before a commit, two minutes: layers, format, the unit tests
+	@LANEMALLOC_TEST_DEPTH=least tests/run.sh layers format unit
+
+test: ## every part of the tests at its least, ten minutes; ONLY='PART...' runs some
+	@LANEMALLOC_TEST_DEPTH=least tests/run.sh $(ONLY)
+
+test-long: ## what make test leaves out, most of an hour; ONLY='PART...' runs some
+	@LANEMALLOC_TEST_DEPTH=rest tests/run.sh $(ONLY)
 
 run: ## run CMD='program arguments' with lanemalloc preloaded
 	@if [ -z "$$LANEMALLOC_RUN_CMD" ]; then \
@@ -37,7 +43,7 @@ bench: build ## measure against other allocators
 seeds: build ## run the source systems' experiments: their figures beside ours
 	@bench/seeds.sh
 
-verify: ## the long tests, and the linters
+verify: ## all tests with ten times the work, emulated machines, the linters: hours
 	@tests/verify.sh
 
 docs: ## make the reference of the headers, as HTML, in build/docs/html

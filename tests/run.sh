@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
 # Runs the tests: all parts in order, or those named. One line for each part; its output is in build/test-logs/<part>.log.
-# Called by: make test, make check, tests/verify.sh. LANEMALLOC_TEST_SCALE (default 1) multiplies the work of the parts that repeat.
-# LANEMALLOC_UNIT_PRESETS: which builds of the unit tests run.
+# Called by: make check, make test, make test-long, tests/verify.sh. part.sh says what LANEMALLOC_TEST_DEPTH does.
+# LANEMALLOC_TEST_SCALE (default 1) multiplies the work of the parts that repeat.
 # A part ends its output with `N passed, N failed, N skipped`. It has failed when that says so, when it is missing, when
 # its script exits with an error, or when it ran nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# shellcheck source=tests/part.sh
+source tests/part.sh
 
-readonly kParts=(layers format unit tool trace rust golden semantics seeing profile cpp projects docs examples stress model simulator bounds borders preload bench aarch64)
-# These leave CPUs idle and bear company: those that are neighbours here run at the same time.
-readonly kTogether=(tool trace rust semantics seeing profile preload bench aarch64)
-read -ra kUnitPresets <<<"${LANEMALLOC_UNIT_PRESETS:-dev asan-ubsan tsan}"
-readonly kUnitPresets
+readonly kParts=(layers format unit rust tool aarch64 golden semantics preload seeing profile trace bench cpp simulator projects
+  examples docs stress model borders bounds)
+# These leave CPUs idle and bear company: some that are neighbors here run at the same time.
+readonly kTogether=(layers format unit rust tool golden semantics preload seeing profile trace bench cpp simulator projects examples docs
+  aarch64)
+readonly kAtOnce=3
+# make test runs all of them.
+readonly kWithoutRest=(layers format examples docs)
 readonly kLogs=$PWD/build/test-logs
 export LANEMALLOC_TEST_SCALE=${LANEMALLOC_TEST_SCALE:-1}
 if [[ ! $LANEMALLOC_TEST_SCALE =~ ^[1-9][0-9]*$ ]]; then
@@ -45,10 +50,15 @@ run_layers() {
 run_format() { tools/check-format; }
 
 # One preset's unit tests, in as many processes as there are CPUs. gtest says why a test was skipped before it says which.
-# Sanitizers leave out the pages of other sizes, which only change numbers, unless there is time.
+# The least, and sanitizers unless there is time, leave out the pages of other sizes, which only change numbers.
 run_unit_preset() {
   local preset=$1 log=$kLogs/unit-$1.log status=0 filter='*' ok bad skip shards shard pids=()
-  [[ $preset == dev || $LANEMALLOC_TEST_SCALE -gt 1 ]] || filter='-*/16K*:*/64K*'
+  if [[ $preset == dev ]]; then
+    runs rest || filter='-*/16K*:*/64K*'
+    runs least || filter='*/16K*:*/64K*'
+  elif [[ $LANEMALLOC_TEST_SCALE -eq 1 ]]; then
+    filter='-*/16K*:*/64K*'
+  fi
   # The thread sanitizer has no shadow for some files that the loader maps, and ends when their heads are read: once in 30 runs here.
   [[ $preset != tsan ]] || filter+=$([[ $filter == *-* ]] && echo ':' || echo '-')'MappingsTest.*'
   echo "== $preset"
@@ -87,11 +97,12 @@ run_unit_preset() {
 }
 
 run_unit() {
-  local preset status=0
-  for preset in "${kUnitPresets[@]}"; do
+  local preset presets=(dev) status=0
+  ! runs rest || presets+=(asan-ubsan tsan)
+  [[ $LANEMALLOC_TEST_SCALE -eq 1 ]] || presets+=(checked)
+  for preset in "${presets[@]}"; do
     run_unit_preset "$preset" || status=1
   done
-  [[ $LANEMALLOC_TEST_SCALE -eq 1 ]] || run_unit_preset checked || status=1
   return "$status"
 }
 
@@ -144,8 +155,9 @@ await() {
   [[ $status -ne 124 && $status -ne 137 ]] || echo "FAILED: ended by the watchdog after $kWatchdogSeconds s" >>"$kLogs/$ended.log"
 }
 
+# With the helpers of the command: who needs them must not build meanwhile.
 build_release() {
-  start build tools/build release
+  start build tools/build release all lanemalloc_tool
   await
   release_built=yes
   [[ $status -ne 0 ]] || return 0
@@ -157,7 +169,6 @@ build_release() {
 start_part() {
   local part=$1
   if [[ $part != @(layers|format|unit) ]]; then
-    [[ -n $release_built ]] || build_release
     if [[ $release_built == no ]]; then
       start "$part" sh -c "echo 'FAILED: the release preset does not build; see build.log'; exit 1"
       return
@@ -192,21 +203,40 @@ report_next() {
 }
 report_all() { while [[ ${#running[@]} -gt 0 ]]; do report_next; done; }
 
-parts=("$@")
-[[ $# -gt 0 ]] || parts=("${kParts[@]}")
-for part in "${parts[@]}"; do
-  if [[ " ${kParts[*]} " != *" $part "* ]]; then
+# contains WORD WORD...: whether the first is one of the others.
+contains() { [[ " ${*:2} " == *" $1 "* ]]; }
+
+named=("$@")
+[[ $# -gt 0 ]] || named=("${kParts[@]}")
+parts=() halves=() left_out=()
+for part in "${named[@]}"; do
+  if ! contains "$part" "${kParts[@]}"; then
     echo "run.sh: unknown part '$part'; the parts are: ${kParts[*]}" >&2
     exit 2
+  elif ! contains "$part" "${kWithoutRest[@]}"; then
+    halves+=("$part")
+  elif [[ $kDepth == rest ]]; then
+    continue
   fi
+  parts+=("$part")
 done
+if [[ ${#parts[@]} -eq 0 ]]; then
+  echo "run.sh: make test runs all of ${named[*]}" >&2
+  exit 2
+fi
+for part in "${kParts[@]}"; do contains "$part" "${parts[@]}" || left_out+=("$part"); done
 
 all_passed=0 all_failed=0 all_skipped=0 failed_parts=() skip_lines=() release_built=
 mkdir -p "$kLogs"
 for part in "${parts[@]}"; do
-  [[ " ${kTogether[*]} " == *" $part "* ]] || report_all
+  contains "$part" "${kTogether[@]}" || report_all
+  if [[ -z $release_built && $part != @(layers|format|unit) ]]; then
+    report_all
+    build_release
+  fi
+  while [[ ${#running[@]} -ge kAtOnce ]]; do report_next; done
   start_part "$part"
-  [[ " ${kTogether[*]} " == *" $part "* ]] || report_all
+  contains "$part" "${kTogether[@]}" || report_all
 done
 report_all
 
@@ -214,14 +244,15 @@ if [[ ${#skip_lines[@]} -gt 0 ]]; then
   echo 'Skipped:'
   printf '  %s\n' "${skip_lines[@]}"
 fi
-left_out=()
-for part in "${kParts[@]}"; do [[ " ${parts[*]} " == *" $part "* ]] || left_out+=("$part"); done
-for preset in dev asan-ubsan tsan; do
-  [[ " ${parts[*]} " != *' unit '* || " ${kUnitPresets[*]} " == *" $preset "* ]] || left_out+=("unit ($preset)")
-done
 [[ ${#left_out[@]} -eq 0 ]] || echo "Left out: ${left_out[*]}"
+if [[ $kDepth == least && ${#halves[@]} -gt 0 ]]; then
+  echo "Left out, for make test-long: the rest of ${halves[*]}"
+elif [[ $kDepth == rest ]]; then
+  echo "Left out, for make test: the least of ${halves[*]}"
+fi
 if [[ ${#failed_parts[@]} -gt 0 ]]; then
   echo "Failed: ${failed_parts[*]} (logs in build/test-logs)"
 fi
+echo "It took $SECONDS s."
 echo "$all_passed passed, $all_failed failed, $all_skipped skipped"
 [[ $all_failed -eq 0 ]]

@@ -81,7 +81,7 @@ def run_one(program: str, cell: Cell, seed: int) -> Figures:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise Problem(f"{program} cannot be run: {error.strerror}", "install the package again, or build it with: make build") from None
+        raise Problem(f"{program} cannot be run: {error.strerror}", "install the package again, or build it with: make tool") from None
     if done.returncode != 0:
         why = done.stderr.strip()[-300:] or f"it ended with {done.returncode}"
         raise Problem(

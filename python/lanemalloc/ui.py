@@ -29,4 +29,4 @@ def native(name: str) -> Path:
     for folder in folders:
         if (folder / name).exists():
             return folder / name
-    raise Problem(f"{name} is not in {' or '.join(map(str, folders))}", "build it with: make build")
+    raise Problem(f"{name} is not in {' or '.join(map(str, folders))}", "build it with: make tool")

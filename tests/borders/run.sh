@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What the process does at its borders: threads and processes that end, fork, other users and name spaces, limits, system calls
-# that are refused. Builds each program here and runs each of its cases in a process of its own, once for each entry.
+# that are refused. Builds each program here and runs each of its cases in a process of its own, once for each entry of lanes;
+# the part's least has the default entry alone.
 # A case passes under the C library too, unless its name begins with lanemalloc_: it asks for more.
 # Called by tests/run.sh and by hand. The cases' harness is that of tests/semantics (check.h, child.h).
 # Usage: tests/borders/run.sh [--lib PATH|glibc] [--only PROGRAM[/CASE]] [--list]
@@ -11,6 +12,10 @@ root=$(cd "$here/../.." && pwd)
 library=$root/build/release/liblanemalloc.so
 only=
 list=
+# shellcheck source=tests/part.sh
+source "$root/tests/part.sh"
+# shellcheck source=tests/semantics/cases.sh
+source "$root/tests/semantics/cases.sh"
 while (($#)); do
   case $1 in
     --lib) library=$2 && shift 2 ;;
@@ -19,9 +24,9 @@ while (($#)); do
     *) echo "usage: $0 [--lib PATH|glibc] [--only PROGRAM[/CASE]] [--list]" >&2 && exit 2 ;;
   esac
 done
-readonly kAtOnce=3
-readonly kSeconds=180 # a case that hangs is ended; this is no bound on speed
-readonly kLanes=("" lanes=owned lanes=percpu lanes=shared:2 checked=1)
+entries=()
+! runs least || entries+=("")
+! runs rest || entries+=(lanes=percpu lanes=shared:2 checked=1)
 
 "$root/tools/install-packages" gcc libc6-dev
 "$root/tools/install-packages" gdb || true # without it a case is skipped
@@ -57,16 +62,13 @@ awk -F'|' '
     }
   }' "$root/docs/system-calls.md" >"$work/system_calls.h"
 
-programs=() # name, and how it runs: preload or plain
-
-# program NAME MODE SOURCE [ARGUMENT...]: built in the background, two at a time.
+# program NAME MODE SOURCE [ARGUMENT...]
 program() {
   local name=$1 mode=$2
   shift 2
   [[ -z $only || ${only%%/*} == "$name" ]] || return 0
   programs+=("$name $mode")
-  while (($(jobs -rp | wc -l) >= 2)); do wait -n || true; done
-  "${CC:-gcc}" "${flags[@]}" -o "$work/$name" "$@" 2>"$work/$name.log" &
+  build "$name" "${CC:-gcc}" "${flags[@]}" "$@"
 }
 
 for source in "$here"/*.c; do
@@ -92,52 +94,19 @@ for source in "$here"/*.c; do
 done
 wait
 
-# The last line that a case prints is ok, FAILED or skipped; here it gets the name. Prints all of it at once.
-run_case() {  # NAME MODE CASE OPTIONS
-  local name=$1 mode=$2 case=$3 status=0 variables=() label=${4:+ [$4]} out=$work/out.$BASHPID text
-  [[ -z $4 ]] || variables=("LANEMALLOC_OPTIONS=$4")
-  [[ $mode == plain || $library == glibc ]] || variables+=("LD_PRELOAD=$library")
-  # The shell's own word about a signal goes to nobody.
-  { timeout -s KILL "$kSeconds" env "${variables[@]}" "$work/$name" "$case" >"$out" 2>&1 </dev/null || status=$?; } 2>/dev/null
-  case $status in
-    0) text="ok $name/$case$label" ;;
-    77) text="skipped $name/$case$label: $(sed -n 's/^skipped //p' "$out" | tail -1)" ;;
-    *)
-      text=$(head -c 4000 "$out" | tr -d '\0' | grep -av "^FAILED $case$" | sed 's/^/  /' || true)
-      text=${text:+$text$'\n'}"FAILED $name/$case$label (status $status)"
-      ;;
-  esac
-  rm -f "$out"
-  printf '%s\n' "$text" | tee -a "$work/results"
-}
-
-# Most cases wait more than they work, so some run at a time.
-start_case() {
-  while (($(jobs -rp | wc -l) >= kAtOnce)); do wait -n || true; done
-  run_case "$@" &
-}
-
 for entry in "${programs[@]}"; do
   read -r name mode <<<"$entry"
-  if ! cases=$([[ -x $work/$name ]] && "$work/$name" --list 2>/dev/null); then
-    head -40 "$work/$name.log"
-    echo "FAILED $name (does not build)" | tee -a "$work/results"
-    continue
-  fi
+  cases_of "$name" || continue
   for case in $cases; do
     [[ $only != */* || $case == "${only#*/}"* ]] || continue
     [[ -z $list ]] || { echo "$name/$case" && continue; }
     if [[ $library == glibc ]]; then
       [[ $case == lanemalloc_* ]] || start_case "$name" "$mode" "$case" ""
     else
-      for options in "${kLanes[@]}"; do start_case "$name" "$mode" "$case" "$options"; done
+      for options in "${entries[@]}"; do start_case "$name" "$mode" "$case" "$options"; done
     fi
   done
 done
-
-wait
-
-count() { grep -ac "^$1 " "$work/results" || true; }
-touch "$work/results"
-echo "$(count ok) passed, $(count FAILED) failed, $(count skipped) skipped"
-(($(count FAILED) == 0))
+[[ -z $list ]] || exit 0
+count_cases
+finish

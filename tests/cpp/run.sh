@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # The C++ headers with every standard container: g++ with libstdc++, clang with libc++; C++17 and C++20; every warning an error. Without
-# exceptions and RTTI; and over liblanemalloc_prefixed.a. Called by: tests/run.sh, and by hand. Needs the release build.
+# exceptions and RTTI; and over liblanemalloc_prefixed.a. The least: g++ and C++17. Called by: tests/run.sh, and by hand. Needs the release build.
 # Usage: tests/cpp/run.sh [PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-tools/install-packages g++ clang-19 libc++-19-dev libc++abi-19-dev binutils libc6-dev
+# shellcheck source=tests/part.sh
+source tests/part.sh
+packages=(g++ binutils libc6-dev)
+! runs rest || packages+=(clang-19 libc++-19-dev libc++abi-19-dev)
+tools/install-packages "${packages[@]}"
 readonly kLibrary=$PWD/build/release/liblanemalloc.so
 readonly kFlags=(-Wall -Wextra -Wpedantic -Wshadow -Werror -O0 -pthread -Iinclude)
 readonly kGcc=(g++)
@@ -13,7 +17,6 @@ readonly kClang=(clang++-19 -stdlib=libc++)
 only=${1-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-passed=0 failed=0 skipped=0
 [[ -e $kLibrary ]] || { echo "FAILED: no library at $kLibrary: run make build first"; exit 1; }
 
 # The arguments that link a program with the library.
@@ -40,37 +43,33 @@ for source in malloc_and_arenas heaps pools safepoints; do
   if grep -qx "${needs[$source]}" <<<"$exports"; then
     programs+=("$source")
   else
-    echo "skip: $source: the library has no ${needs[$source]}"
-    skipped=$((skipped + 1))
+    skip "$source: the library has no ${needs[$source]}"
   fi
 done
 
-for source in "${programs[@]}"; do
-  [[ $source == malloc_and_arenas ]] && wrap=("$kWrap") || wrap=()
+for source in "${programs[@]}" no_exceptions; do
+  wrap=() flags=()
+  [[ $source != malloc_and_arenas ]] || wrap=("$kWrap")
+  [[ $source != no_exceptions ]] || flags=(-fno-exceptions -fno-rtti)
   link=("${shared[@]}" "${wrap[@]}")
+  ! runs least || test_program "$source by g++, C++17" "$source" "${kGcc[@]}" -std=c++17 "${flags[@]}"
+  runs rest || continue
+  test_program "$source by g++, C++20" "$source" "${kGcc[@]}" -std=c++20 "${flags[@]}"
   for standard in 17 20; do
-    test_program "$source by g++, C++$standard" "$source" "${kGcc[@]}" "-std=c++$standard"
-    test_program "$source by clang and libc++, C++$standard" "$source" "${kClang[@]}" "-std=c++$standard"
+    test_program "$source by clang and libc++, C++$standard" "$source" "${kClang[@]}" "-std=c++$standard" "${flags[@]}"
   done
+  [[ $source != no_exceptions ]] || continue
   link=("${prefixed[@]}" "${wrap[@]}")
   test_program "$source over the prefixed library" "$source" "${kGcc[@]}" -std=c++17
-done
-link=("${shared[@]}")
-for standard in 17 20; do
-  test_program "no_exceptions by g++, C++$standard" no_exceptions "${kGcc[@]}" "-std=c++$standard" -fno-exceptions -fno-rtti
-  test_program "no_exceptions by clang and libc++, C++$standard" no_exceptions "${kClang[@]}" "-std=c++$standard" -fno-exceptions -fno-rtti
 done
 wait
 
 for i in "${!names[@]}"; do
   if [[ $(tail -n 1 "$work/$i") == ok ]]; then
-    echo "ok ${names[i]}"
-    passed=$((passed + 1))
+    ok "${names[i]}"
   else
     head -n 40 "$work/$i"
-    echo "FAILED ${names[i]}"
-    failed=$((failed + 1))
+    fail "${names[i]}"
   fi
 done
-echo "$passed passed, $failed failed, $skipped skipped"
-[[ $failed -eq 0 && $passed -gt 0 ]]
+finish

@@ -5,21 +5,11 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 tools/install-packages g++ libc6-dev make pkgconf python3
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-python3 tests/examples/chapters.py | tee "$log" || true
-[[ $(tail -n 1 "$log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]] || { echo 'FAILED: chapters.py'; exit 1; }
-passed=${BASH_REMATCH[1]} failed=${BASH_REMATCH[2]} skipped=${BASH_REMATCH[3]}
-
+# shellcheck source=tests/part.sh
+source tests/part.sh
+[[ -e build/release/lanemalloc-replay ]] || tools/build release all lanemalloc_tool >&2
+add_up python3 tests/examples/chapters.py
 # Each run.sh takes the seconds of a run and their rounds, and ends with a line that says that all went well.
-for script in examples/*/run.sh; do
-  if "$script" 1 1 2>&1 | tee "$log" && [[ $(tail -n 1 "$log") == 'every answer was right' ]]; then
-    echo "ok $script"
-    passed=$((passed + 1))
-  else
-    echo "FAILED $script"
-    failed=$((failed + 1))
-  fi
-done
-echo "$passed passed, $failed failed, $skipped skipped"
-[[ $failed -eq 0 && $passed -gt 0 ]]
+ends_well() { [[ $("$1" 1 1 2>&1 | tee /dev/stderr | tail -n 1) == 'every answer was right' ]]; }
+for script in examples/*/run.sh; do check "$script" ends_well "$script"; done
+finish

@@ -14,6 +14,7 @@
 #   hit layout     what hits in programs know of a lane, under the same number as in hit_layout.txt
 #   start          a small program is at most 1 MiB larger than with the C library
 #   self-test      each of these checks catches a library with the fault that it is there for (mutant.c)
+# The least: the first two, the hit layout, the start, and the instructions of some pairs.
 # --update writes fast_path.txt, exports.txt, abi.txt, figures.tsv, heaps.tsv and pools.tsv from LIBRARY; look at the difference before you commit it.
 set -euo pipefail
 # shellcheck source=bench/lib.sh
@@ -34,36 +35,20 @@ need_packages binutils valgrind gcc g++ libc6-dev python3
 need_python
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-passed=0 failed=0 skipped=0
+# shellcheck source=tests/part.sh
+source "$root/tests/part.sh"
 
 # part TITLE COMMAND...: shows the command's lines and adds its closing line up.
 part() {
-  local title=$1 p f s status=0
-  shift
-  say "== golden: $title"
-  "$@" >"$work/part.log" 2>&1 || status=$?
-  sed '$d' "$work/part.log"
-  if [[ $(tail -n 1 "$work/part.log") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
-    p=${BASH_REMATCH[1]} f=${BASH_REMATCH[2]} s=${BASH_REMATCH[3]}
-    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
-    ((status == 0 || f > 0)) || failed=$((failed + 1))
-  else
-    tail -n 1 "$work/part.log"
-    say "FAIL: $title: stopped without a verdict (status $status)"
-    failed=$((failed + 1))
-  fi
+  say "== golden: $1"
+  add_up "${@:2}"
 }
 
 # judge GOOD WHAT [LOG]: one verdict of the self-test.
 judge() {
-  if [[ $1 == yes ]]; then
-    say "pass: $2"
-    passed=$((passed + 1))
-  else
-    say "FAIL: $2"
-    [[ ! -e ${3:-} ]] || sed 's/^/    /' "$3"
-    failed=$((failed + 1))
-  fi
+  if [[ $1 == yes ]]; then ok "$2"; return; fi
+  fail "$2"
+  [[ ! -e ${3:-} ]] || sed 's/^/    /' "$3"
 }
 
 # toy NAME FLAG...: builds the toy allocator with a fault.
@@ -200,21 +185,26 @@ self_test() {
   catches "a start that costs 2 MiB" 'a small program is' "$python" "$root/bench/startup/run.py" --check-rss --lib "$work/fat.so"
 }
 
-if [[ -e $library ]]; then
+if [[ ! -e $library ]]; then
+  fail "no library at ${library#"$root/"}: run make build first"
+  finish
+fi
+if runs least; then
   part "fast path" "$python" "$here/fast_path.py" "${update[@]}" "$library"
   part "binary" "$python" "$here/binary.py" "${update[@]}" "$library"
+  part "abi" "$python" "$here/abi.py" "${update[@]}"
+  part "hit layout" "$python" "$here/hit_layout.py" "${update[@]}"
+  part "start" "$python" "$root/bench/startup/run.py" --check-rss --lib "lanemalloc=$library"
+fi
+if runs rest; then
   part "instructions" "$python" "$here/figures.py" "${update[@]}" "$library"
   part "arenas" "$python" "$here/arena.py" "$library"
   part "heaps" "$python" "$here/heaps.py" "${update[@]}" "$library"
-  part "abi" "$python" "$here/abi.py" "${update[@]}"
-  part "hit layout" "$python" "$here/hit_layout.py" "${update[@]}"
   part "deferred frees" "$python" "$here/safepoints.py" "$library"
   part "pools" "$python" "$here/pools.py" "${update[@]}" "$library"
-  part "start" "$python" "$root/bench/startup/run.py" --check-rss --lib "lanemalloc=$library"
+  self_test
 else
-  say "FAIL: no library at ${library#"$root/"}: run make build first"
-  failed=$((failed + 1))
+  part "instructions of pairs" "$python" "$here/figures.py" --only pair32 --only bulk-shuffle \
+    --only 'lanes=shared:2, after a thread' --only 'lanes=percpu, after a thread' "$library"
 fi
-self_test
-say "$passed passed, $failed failed, $skipped skipped"
-((failed == 0))
+finish

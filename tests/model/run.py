@@ -10,7 +10,8 @@ A mutant is a copy of src/ that is changed at one place or two: see anchors.py. 
 comments where the change is one that the label speaks of (an order, a step of a proof), otherwise by its function.
 schedules/ holds schedules of the explorer that once showed an error: each must still show it in its mutant, or no longer in
 the sources (`mutant: none`). A change of src/ may shift the choices; then the mutant's output holds the new ones.
-LANEMALLOC_TEST_SCALE above 1 allows the explorer one preemption more.
+LANEMALLOC_TEST_SCALE above 1 allows the explorer one preemption more. LANEMALLOC_TEST_DEPTH (tests/part.sh): the least is
+Relacy's tests, the explorer's with one preemption fewer, and some of the mutants.
 """
 
 import argparse
@@ -34,7 +35,9 @@ CXX = os.environ.get("CXX", "g++")
 RELACY = [CXX, "-std=c++20", "-O0", "-w"]  # compiling takes longer than running
 EXPLORER = [CXX, "-std=c++20", "-O1", "-g1", "-w"]
 SCALE = int(os.environ.get("LANEMALLOC_TEST_SCALE", "1"))
-DEEPER = 1 if SCALE > 1 else 0
+DEPTH = os.environ.get("LANEMALLOC_TEST_DEPTH", "all")
+DEEPER = -1 if DEPTH == "least" else 1 if SCALE > 1 else 0
+LEAST_EVERY = 30  # of the mutants, the first and then each after so many belong to the least
 WATCHDOG = 900 * SCALE  # seconds; no bound on speed
 
 
@@ -563,8 +566,8 @@ def build(name: str, edits: tuple[Edit, ...], sources: Path, place: Path) -> Pat
     return executable
 
 
-def run_test(executable: Path, test: str, *choices: str) -> tuple[int, str]:
-    command = [str(executable), test, str(DEEPER), *choices]
+def run_test(executable: Path, test: str, *choices: str, deeper: int = max(DEEPER, 0)) -> tuple[int, str]:
+    command = [str(executable), test, str(deeper), *choices]
     done = subprocess.run(command, capture_output=True, text=True, timeout=WATCHDOG, check=False)
     return done.returncode, with_lines(executable, done.stdout + done.stderr)
 
@@ -640,7 +643,7 @@ def check_program(name: str, sources: Path, pool: concurrent.futures.Executor) -
         except Broken as why:
             return [Outcome(False, f"{name}: {why}")]
         tests = tests_of(name, executable)
-        results = {test: pool.submit(run_test, executable, test) for test in tests}
+        results = {test: pool.submit(run_test, executable, test, deeper=DEEPER) for test in tests}
         for test, what in tests.items():
             status, output = results[test].result()
             title = f"{name} {test}: {what} [{schedules(output)} schedules]"
@@ -726,6 +729,11 @@ def main() -> int:
         return replay(arguments.replay[0], Path(arguments.replay[1]))
     programs = [name for name in PROGRAMS if arguments.only in name and arguments.mutant in (None, "none")]
     mutants = [m for m in MUTANTS if arguments.only in m.program and (arguments.mutant or "") in m.name]
+    # One that is named runs whatever the depth.
+    if arguments.mutant is None and DEPTH != "all":
+        if DEPTH == "rest":
+            programs = [name for name in programs if name == "explorer"]
+        mutants = [m for i, m in enumerate(mutants) if (i % LEAST_EVERY == 0) == (DEPTH == "least")]
     passed = failed = 0
     with (
         tempfile.TemporaryDirectory() as place,

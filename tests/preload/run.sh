@@ -23,7 +23,10 @@ root=$(cd "$here/../.." && pwd)
 logs=$root/build/preload-logs
 scale=${LANEMALLOC_TEST_SCALE:-1}
 lib='' only='' self_test=0
-passed=0 failed=0 skipped=0
+# shellcheck source=tests/part.sh
+source "$root/tests/part.sh"
+# The part's least runs these, with the default entry of lanes.
+readonly kLeast=(sqlite perl xz redis)
 
 die() {
   printf 'tests/preload/run.sh: %s\n' "$*" >&2
@@ -70,6 +73,7 @@ selected=${only//,/ }
 for name in ${selected:=$known}; do
   [[ $known == *" $name "* ]] || die "no program '$name'; there are:$known"
 done
+runs rest || selected=${kLeast[*]}
 
 # Everybody can read the copies, also a server that runs as another user.
 work=$(mktemp -d "${TMPDIR:-/tmp}/lanemalloc-preload.XXXXXX")
@@ -167,11 +171,10 @@ keep_logs() {
 }
 
 count_line() {
-  printf '%s\n' "$1"
   case $1 in
-    ok\ *) passed=$((passed + 1)) ;;
-    skipped\ *) skipped=$((skipped + 1)) ;;
-    *) failed=$((failed + 1)) ;;
+    ok\ *) ok "${1#ok }" ;;
+    skipped\ *) skip "${1#skipped }" ;;
+    *) fail "${1#FAILED }" ;;
   esac
 }
 
@@ -244,10 +247,12 @@ chmod -R a+rX "$work/lib"
 # The entries of lanes that a program is run with: the default, and, if it has threads, what its "# lanes:" says; the
 # long run: every entry.
 entries_of() {
-  local more
+  local more half=rest
   more=$(header "$1" lanes)
   [[ -z $more || $scale == 1 ]] || more='shared:2 percpu auto'
-  echo "default $more"
+  [[ " ${kLeast[*]} " != *" $1 "* ]] || half=least
+  ! runs "$half" || echo default
+  ! runs rest || echo "$more"
 }
 
 for name in $selected; do
@@ -269,5 +274,4 @@ for name in $selected; do
     rm -rf "${work:?}/$name"
   done
 done
-printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
-((failed == 0))
+finish

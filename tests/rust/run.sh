@@ -9,13 +9,16 @@ root=$PWD
 work=$root/build/rust
 logs=$work/logs
 mkdir -p "$logs"
-tools/install-packages cargo rustc rust-clippy rustfmt g++ libc6-dev python3 bindgen libclang1-14 binutils
+# shellcheck source=tests/part.sh
+source tests/part.sh
+packages=(cargo rustc g++ libc6-dev python3)
+! runs rest || packages+=(rust-clippy rustfmt bindgen libclang1-14 binutils)
+tools/install-packages "${packages[@]}"
 cd rust
 unset RUSTFLAGS RUSTDOCFLAGS CARGO_TARGET_DIR LANEMALLOC_OPTIONS LD_PRELOAD RUSTC_WRAPPER
 export CARGO_TERM_COLOR=never
 
 newer=$(command -v cargo)
-passed=0 failed=0 skipped=0
 
 # use_toolchain NAME: what `cargo` is from now on, and where it builds.
 use_toolchain() {
@@ -23,17 +26,6 @@ use_toolchain() {
   [[ $1 != debian ]] || export PATH=/usr/bin:/bin
   [[ $1 == debian ]] || export PATH=${newer%/*}:/usr/bin:/bin
   export CARGO_TARGET_DIR=$work/target-$1
-}
-
-# check NAME COMMAND...: one test.
-check() {
-  local name=$1 log=$logs/$toolchain-${1// /-}.log
-  shift
-  if "$@" >"$log" 2>&1; then
-    echo "ok $name ($toolchain)" && passed=$((passed + 1))
-  else
-    tail -n 60 "$log" && echo "FAILED $name ($toolchain)" && failed=$((failed + 1))
-  fi
 }
 
 # check_tests NAME CARGO-ARGUMENT...: the tests that cargo counts. Programs that do not build are one that failed.
@@ -82,8 +74,8 @@ copy_chapter() {
 check_toolchain() {
   check_tests 'tests' --workspace --features lanemalloc/allocator-api2
   check_tests 'chapter' --doc --manifest-path "$work/chapter/Cargo.toml"
-  check 'clippy' cargo clippy --offline --workspace --all-targets --features lanemalloc/allocator-api2 -- -D warnings
-  check 'documentation' document
+  check "clippy ($toolchain)" cargo clippy --offline --workspace --all-targets --features lanemalloc/allocator-api2 -- -D warnings
+  check "documentation ($toolchain)" document
 }
 
 place=$(mktemp -d)
@@ -116,24 +108,25 @@ use_toolchain debian
 fetch_dependencies
 write_config
 copy_chapter
+if runs least; then
+  check_tests 'tests' --package lanemalloc --tests
+  check 'versions agree' versions_agree
+fi
+runs rest || finish
+
 check_toolchain
 check_tests 'tests with checked=1' --release --package lanemalloc --features checked --tests
 check 'format' cargo fmt --all -- --check
-check 'versions agree' versions_agree
 check 'packages' build_from_packages
 check 'needs the C library only' needs_libc_only
 check 'leaves malloc alone' leaves_malloc_alone
 check 'headers' python3 "$root/tests/rust/headers.py" "$work/headers"
-tail -n 1 "$logs/debian-headers.log"
 
 if [[ $("$newer" --version) == "$(cargo --version)" ]]; then
-  echo "skip: no other Rust than Debian's in PATH"
-  skipped=$((skipped + 1))
+  skip "no other Rust than Debian's in PATH"
 else
   use_toolchain newer
   cargo --version
   check_toolchain
 fi
-
-echo "$passed passed, $failed failed, $skipped skipped"
-[[ $failed -eq 0 ]]
+finish

@@ -4,7 +4,7 @@
 Called by: tests/seeing/run.sh.
   check.py [--only NAME] PROGRAMS LIBRARY     the tests here; PROGRAMS: the folder of what run.sh has built
   check.py counted FILE PROGRAM...            compares the counter's lines with the library's figures (counter.c)
-Each test prints one line: ok, FAILED or skipped; where it can, it also plants a fault and looks whether it is seen.
+LANEMALLOC_TEST_DEPTH: see tests/part.sh. Each test prints one line: ok, FAILED or skipped; where it can, it also plants a fault and looks whether it is seen.
 """
 
 import contextlib
@@ -33,6 +33,17 @@ SIGNAL = signal.SIGUSR2
 SEEN_BY_LOOKING = {"contention.lane.count", "contention.depot.count"}
 # Of the complaints of promtool's linter: it reads the older format, where counters are named otherwise.
 LINT = re.compile(r'no help text|counter metrics should have "_total" suffix|non-counter metrics should not have "_total" suffix|histogram and summary')
+DEPTH = os.environ.get("LANEMALLOC_TEST_DEPTH", "all")
+# Those that take a second and no other program.
+LEAST = {
+    "json_fits_the_schema",
+    "openmetrics_is_what_prometheus_reads",
+    "all_say_the_same",
+    "figures_at_exit",
+    "options_that_are_wrong",
+    "the_root_is_found_and_adds_up",
+    "a_hit_counts_nothing",
+}
 
 programs = Path()
 library = Path()
@@ -618,10 +629,10 @@ def main() -> int:
     programs, library = Path(arguments[0]), Path(arguments[1])
     passed = failed = skipped = 0
     for key, test in list(globals().items()):
-        if not key.startswith("test_") or only not in key:
+        name = key.removeprefix("test_")
+        if name == key or only not in key or DEPTH not in ("all", "least" if name in LEAST else "rest"):
             continue
         began = time.monotonic()
-        name = key[5:]
         try:
             test()
         except Skip as why:

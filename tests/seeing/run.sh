@@ -20,7 +20,11 @@ while (($#)); do
   esac
   shift 2
 done
-passed=0 failed=0 skipped=0
+# shellcheck source=tests/part.sh
+source "$root/tests/part.sh"
+# The part's least: these programs, what the library says inside with the default entry, and check.py's LEAST.
+readonly kLeast=(churn python3 perl)
+readonly kPrograms=(churn python3 perl gcc git sqlite3 redis nginx node postgres sort xz tar)
 work=$(mktemp -d)
 chmod 755 "$work"
 background=()
@@ -37,14 +41,14 @@ unset LANEMALLOC_OPTIONS LD_PRELOAD
 # --- What is needed. What cannot be had is skipped, by name, where it is used.
 
 "$root/tools/install-packages" gcc libc6-dev python3 python3-venv binutils
-for package in perl git sqlite3 xz-utils redis-server redis-tools nginx-light curl nodejs postgresql-15 valgrind gdb bpftrace prometheus; do
+packages=(perl)
+! runs rest || packages+=(git sqlite3 xz-utils redis-server redis-tools nginx-light curl nodejs postgresql-15 valgrind gdb bpftrace prometheus)
+for package in "${packages[@]}"; do
   "$root/tools/install-packages" "$package" >>"$work/install.log" 2>&1 || true
 done
 [[ -e $library ]] || make -C "$root" build >&2
 library=$(realpath "$library")
-python=$root/build/seeing-venv/bin/python
-if [[ ! -x $python ]]; then /usr/bin/python3 -m venv "$root/build/seeing-venv"; fi
-"$python" -c 'import jsonschema, prometheus_client' 2>/dev/null || "$python" -m pip install --quiet jsonschema prometheus_client
+python=$("$root/tools/python-env" prometheus_client)
 
 build() {  # NAME SOURCE ARGUMENT...
   local name=$1 source=$2
@@ -64,11 +68,7 @@ cc -O2 -pthread -o "$work/pairs" "$root/bench/micro/pairs.c" "${shared[@]}"
 cp "$library" "$work/under-test.so"  # everybody can read it, also a server that runs as another user
 chmod a+rX "$work"/*
 
-ok() { echo "ok $1"; passed=$((passed + 1)); }
-not_ok() { echo "FAILED $1"; failed=$((failed + 1)); }
-skip() { echo "skipped $1"; skipped=$((skipped + 1)); }
 wanted() { [[ -z $only || $1 == *"$only"* ]]; }
-add_up() { passed=$((passed + $1)) failed=$((failed + $2)) skipped=$((skipped + $3)); }
 
 # --- The counter under real programs. Each function runs its program with `under`; $folder is its own. "needs:" names commands.
 
@@ -213,22 +213,26 @@ count_equal() {
   for need in ${needs[$program]%%|*}; do
     command -v "$need" >/dev/null || { skip "$name: no $need"; return 0; }
   done
-  if said=$(count "$program" "$options"); then ok "$name: $said"; else not_ok "$name: $said"; fi
+  if said=$(count "$program" "$options"); then ok "$name: $said"; else fail "$name: $said"; fi
 }
-for program in churn python3 perl gcc git sqlite3 redis nginx node postgres sort xz tar; do count_equal "$program" ''; done
-for options in lanes=percpu lanes=shared:2 sample=64k lanes=percpu,sample=16k lanes=shared:2,sample=16k checked=1; do
+for program in "${kPrograms[@]}"; do
+  [[ " ${kLeast[*]} " == *" $program "* ]] && half=least || half=rest
+  ! runs "$half" || count_equal "$program" ''
+done
+runs rest && more=(lanes=percpu lanes=shared:2 sample=64k lanes=percpu,sample=16k lanes=shared:2,sample=16k checked=1) || more=()
+for options in "${more[@]}"; do
   for program in churn python3 redis node xz; do
     [[ $program == @(churn|redis) || $options == @(lanes=percpu|lanes=shared:2|sample=64k) || $scale -gt 1 ]] || continue
     count_equal "$program" "$options"
   done
 done
-if wanted counter/self-test; then
+if runs rest && wanted counter/self-test; then
   if said=$(count perl '' 5000); then
-    not_ok "counter/self-test: a free that was counted twice is not seen: $said"
+    fail "counter/self-test: a free that was counted twice is not seen: $said"
   elif [[ $said == *'frees: '*'the library says'* ]]; then
     ok 'counter/self-test: a free that was counted twice is seen'
   else
-    not_ok "counter/self-test: it fails for another reason: $said"
+    fail "counter/self-test: it fails for another reason: $said"
   fi
 fi
 
@@ -243,38 +247,36 @@ run_case() {  # PROGRAM CASE OPTIONS
     77) skip "$name: $(sed -n 's/^skipped //p' "$work/out" | tail -n 1)" ;;
     *)
       head -c 4000 "$work/out" | sed 's/^/  | /'
-      not_ok "$name (status $status)"
+      fail "$name (status $status)"
       ;;
   esac
 }
+entries=()
+! runs least || entries+=('')
+! runs rest || entries+=(lanes=shared:2 lanes=percpu)
 for program in figures settings samples contention; do
   for case in $("$work/$program" --list); do
-    for options in '' lanes=shared:2 lanes=percpu; do
+    for options in "${entries[@]}"; do
       [[ -z $options || $program == @(figures|samples) ]] || continue  # the others choose their entries
       run_case "$program" "$case" "$options"
     done
   done
 done
-for case in $("$work/figures" --list); do run_case figures "$case" sample=4k; done
+if runs rest; then
+  for case in $("$work/figures" --list); do run_case figures "$case" sample=4k; done
+fi
 
 # --- From outside.
 
-if output=$("$python" "$here/check.py" ${only:+--only "$only"} "$work" "$library" 2>&1); then :; fi
-sed '$d' <<<"$output"
-if [[ $(tail -n 1 <<<"$output") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
-  add_up "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "${BASH_REMATCH[3]}"
-else
-  not_ok "check.py: $(tail -n 1 <<<"$output")"
-fi
+add_up "$python" "$here/check.py" ${only:+--only "$only"} "$work" "$library"
 
 # --- Programs behave the same with samples.
 
-if wanted semantics; then
+if runs rest && wanted semantics; then
   status=0
   bash "$root/tests/semantics/run.sh" --lib "$library" --options sample=4k >"$work/semantics" 2>&1 || status=$?
   line=$(tail -n 1 "$work/semantics")
-  if ((status == 0)); then ok "semantics [sample=4k]: $line"; else grep '^FAILED' "$work/semantics" | head; not_ok "semantics [sample=4k]: $line"; fi
+  if ((status == 0)); then ok "semantics [sample=4k]: $line"; else grep '^FAILED' "$work/semantics" | head; fail "semantics [sample=4k]: $line"; fi
 fi
 
-echo "$passed passed, $failed failed, $skipped skipped"
-((failed == 0))
+finish

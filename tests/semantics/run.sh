@@ -7,6 +7,7 @@
 #   --only  cases whose program/case contains NAME
 #   --keep  builds in DIRECTORY and leaves the programs there
 #   --options  each case once, with these for LANEMALLOC_OPTIONS, rather than with every entry of lanes
+# The part's least has the default entry alone.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -16,6 +17,10 @@ only=
 list=
 work=
 options=
+# shellcheck source=tests/part.sh
+source "$root/tests/part.sh"
+# shellcheck source=tests/semantics/cases.sh
+source "$here/cases.sh"
 while (($#)); do
   case $1 in
     --lib) library=$2 && shift 2 ;;
@@ -45,16 +50,12 @@ flags=(-O1 -g -Wall -Wextra -Werror -fno-builtin -pthread -D_GNU_SOURCE)
 c_flags=(-std=gnu11 "${flags[@]}")
 cxx_flags=(-std=c++17 "${flags[@]}")
 
-passed=0 failed=0 skipped=0
-programs=() # name, and how it runs: preload or plain
-
-# build NAME SOURCE [ARGUMENT...]: builds in the background, two at a time.
-build() {
+# compile NAME SOURCE [ARGUMENT...]
+compile() {
   local name=$1 source=$2 compiler=("$cc" "${c_flags[@]}")
   shift 2
   [[ $source != *.cc ]] || compiler=("$cxx" "${cxx_flags[@]}")
-  while (($(jobs -rp | wc -l) >= 2)); do wait -n || true; done
-  "${compiler[@]}" -o "$work/$name" "$source" "$@" 2>"$work/$name.log" &
+  build "$name" "${compiler[@]}" "$source" "$@"
 }
 
 wanted() { [[ -z $only || $1 == *"$only"* || $only == "$1"/* ]]; }
@@ -67,14 +68,10 @@ program() {
   shift 2
   mentions "$name" "$1" || return 0
   programs+=("$name $mode")
-  build "$name" "$@"
+  compile "$name" "$@"
 }
 
-skip() {
-  wanted "$1" || return 0
-  echo "skipped $1: $2"
-  skipped=$((skipped + 1))
-}
+skip_program() { ! wanted "$1" || skip "$1: $2"; }
 
 for source in "$here"/*.c "$here"/*.cc "$root"/tests/death/*.c; do
   name=$(basename "${source%.c*}")
@@ -105,10 +102,10 @@ if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
   program prefixed_c11 plain "$here/link/prefixed.c" -std=c11 "${header[@]}" "$prefixed"
   program prefixed_cxx17 plain "$here/link/prefixed_cxx.cc" "${header[@]}" "$prefixed"
 else
-  skip static_link "no archive $(basename "$archive") beside the library"
-  skip secure "no archive $(basename "$archive") beside the library"
-  for name in "${linked[@]}"; do skip "$name" "no archive $(basename "$archive") beside the library"; done
-  skip prefixed "no archive $(basename "$prefixed") beside the library"
+  skip_program static_link "no archive $(basename "$archive") beside the library"
+  skip_program secure "no archive $(basename "$archive") beside the library"
+  for name in "${linked[@]}"; do skip_program "$name" "no archive $(basename "$archive") beside the library"; done
+  skip_program prefixed "no archive $(basename "$prefixed") beside the library"
 fi
 
 # A public header alone, in both languages, with every warning an error.
@@ -116,18 +113,19 @@ check_header() {
   local file=$1 language=$2 standard=$3 name=header_$1_in_$3
   wanted "$name" || return 0
   if [[ ! -e $root/include/lanemalloc/$file ]]; then
-    skip "$name" "no include/lanemalloc/$file"
+    skip "$name: no include/lanemalloc/$file"
   elif echo "#include <lanemalloc/$file>" | "$cc" -x "$language" -std="$standard" -Wall -Wextra -Wpedantic -Werror \
     -I"$root/include" -fsyntax-only - 2>"$work/header.log"; then
-    echo "ok $name" && passed=$((passed + 1))
+    ok "$name"
   else
-    cat "$work/header.log" && echo "FAILED $name" && failed=$((failed + 1))
+    cat "$work/header.log"
+    fail "$name"
   fi
 }
 
-build cxx_plugin.so "$here/plugins/cxx_plugin.cc" -shared -fPIC
+compile cxx_plugin.so "$here/plugins/cxx_plugin.cc" -shared -fPIC
 for kind in a:512 b:64 c:8; do
-  build "tls_hungry_${kind%:*}.so" "$here/plugins/tls_hungry.c" -shared -fPIC "-DTLS_BYTES=${kind#*:}"
+  compile "tls_hungry_${kind%:*}.so" "$here/plugins/tls_hungry.c" -shared -fPIC "-DTLS_BYTES=${kind#*:}"
 done
 wait
 for kind in a b c; do
@@ -137,46 +135,24 @@ done
 unset LANEMALLOC_OPTIONS LD_PRELOAD MALLOC_CONF
 export CHECK_LIBRARY=$library CHECK_PLUGINS=$work
 
-# The entries of lanes that every case is run with; "" is the default.
-entries=("" shared:2 percpu)
-[[ -z $options ]] || entries=("")
-
-# run_case NAME MODE CASE LANES: one line, ok, FAILED or skipped, is the last that the case prints; here it gets the name.
-run_case() {
-  local name=$1 mode=$2 case=$3 status=0 preload=() label=${4:+ [$4]}
-  wanted "$name/$case" || return 0
-  [[ -z $list ]] || { echo "$name/$case" && return 0; }
-  [[ -z $4 ]] || preload=("LANEMALLOC_OPTIONS=lanes=$4")
-  [[ -z $options ]] || preload=("LANEMALLOC_OPTIONS=$options")
-  [[ $mode == plain ]] || preload+=("LD_PRELOAD=$library")
-  [[ -z ${CHECK_TIMES:-} ]] || echo "$(date +%s.%N) $name/$case" >>"$CHECK_TIMES"
-  # The shell's own word about a signal goes to nobody.
-  { timeout -s KILL 300 env "${preload[@]}" "$work/$name" "$case" >"$work/out" 2>&1 </dev/null || status=$?; } 2>/dev/null
-  case $status in
-    0) echo "ok $name/$case$label" && passed=$((passed + 1)) ;;
-    77) echo "skipped $name/$case$label: $(sed -n 's/^skipped //p' "$work/out" | tail -1)" && skipped=$((skipped + 1)) ;;
-    *)
-      head -c 8000 "$work/out" | grep -av "^FAILED $case$" || true
-      echo "FAILED $name/$case$label (status $status)" && failed=$((failed + 1))
-      ;;
-  esac
-}
+# What every case is run with.
+entries=()
+! runs least || entries+=("")
+! runs rest || entries+=(lanes=shared:2 lanes=percpu)
+[[ -z $options ]] || entries=("$options")
 
 for entry in "${programs[@]}"; do
   read -r name mode <<<"$entry"
-  if ! cases=$([[ -x $work/$name ]] && "$work/$name" --list 2>/dev/null); then
-    head -40 "$work/$name.log"
-    echo "FAILED $name (does not build)" && failed=$((failed + 1))
-    continue
-  fi
+  cases_of "$name" || continue
   for case in $cases; do
-    run_case "$name" "$mode" "$case" ""
-    [[ -n $list ]] || for lanes in "${entries[@]:1}"; do run_case "$name" "$mode" "$case" "$lanes"; done
+    wanted "$name/$case" || continue
+    [[ -z $list ]] || { echo "$name/$case" && continue; }
+    for lanes in "${entries[@]}"; do start_case "$name" "$mode" "$case" "$lanes"; done
   done
 done
+[[ -z $list ]] || exit 0
+count_cases
 for header in "$root"/include/lanemalloc/*.h; do
-  [[ -n $list ]] || { check_header "${header##*/}" c c11 && check_header "${header##*/}" c++ c++17; }
+  ! runs least || { check_header "${header##*/}" c c11 && check_header "${header##*/}" c++ c++17; }
 done
-
-echo "$passed passed, $failed failed, $skipped skipped"
-((failed == 0))
+finish

@@ -1,17 +1,16 @@
 # shellcheck shell=bash
 # What tests/stress/run.sh and tests/bounds/run.sh share: arguments, building a program once, running one case in a
-# process group of its own, counting. Sourced, after `here` is set to the folder of the programs.
+# process group of its own, what they count. Sourced, after `here` is set to the folder of the programs.
 # shellcheck disable=SC2154,SC2034,SC2054  # variables of the sourcing script; commas belong to the flags
 
 root=$(cd "$here/../.." && pwd)
+# shellcheck source=tests/part.sh
+source "$root/tests/part.sh"
 library=""
 only=""
 scale=${LANEMALLOC_TEST_SCALE:-1}
 sanitize=""
 self_test_only=""
-passed=0
-failed=0
-skipped=0
 failures=()
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -95,12 +94,8 @@ run_all_cases() {  # PROGRAM SCALE OPTIONS LABEL
     seconds=$((SECONDS - seconds))
     # "Aborted" and the like are this shell's remarks.
     sed -e '/^.*\/harness\.sh: line/d' -e "s/^\(ok\|skipped\|FAILED\) /\1 [$4, ${seconds} s] /" "$output" | head -n 60 || true  # more is cut off
-    if ((status != 0)); then
+    if ((status != 0)) || grep -q '^FAILED' "$output"; then
       grep -q '^FAILED' "$output" || echo "FAILED [$4, ${seconds} s] $1 $name: ended with status $status"
-      failed=$((failed + 1))
-      failures+=("$1 $name [$4]")
-    elif grep -q '^FAILED' "$output"; then
-      failed=$((failed + 1))
       failures+=("$1 $name [$4]")
     elif grep -q '^skipped' "$output"; then
       skipped=$((skipped + 1))
@@ -108,7 +103,6 @@ run_all_cases() {  # PROGRAM SCALE OPTIONS LABEL
       passed=$((passed + 1))
     else
       echo "FAILED [$4] $1 $name: said nothing"
-      failed=$((failed + 1))
       failures+=("$1 $name [$4]")
     fi
   done
@@ -120,23 +114,18 @@ count_self_test() {  # FUNCTION DESCRIPTION
   seconds=$((SECONDS - seconds))
   cat "$work/self-test"
   if ((status == 0)); then
-    echo "ok [self-test, ${seconds} s] $2"
-    passed=$((passed + 1))
+    ok "[self-test, ${seconds} s] $2"
   else
     cat "$work/self-test-errors"
     echo "FAILED [self-test, ${seconds} s] $2"
-    failed=$((failed + 1))
     failures+=("self-test")
   fi
 }
 
-finish() {
+close() {
   local failure
+  failed=$((failed + ${#failures[@]}))
   for failure in "${failures[@]}"; do echo "failed: $failure"; done
-  if ((passed + failed + skipped == 0)); then
-    echo "no test matches --only $only" >&2
-    failed=1
-  fi
-  echo "$passed passed, $failed failed, $skipped skipped"
-  exit $((failed > 0))
+  ((passed + failed + skipped > 0)) || echo "no test matches --only $only" >&2
+  finish
 }

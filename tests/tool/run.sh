@@ -4,12 +4,20 @@
 # the wheel.
 # Called by: tests/run.sh, and by hand.
 #   run.sh [--lib PATH] [--fast] [PYTEST ARGUMENTS...]
-# --fast leaves the wheel out.
+# --fast leaves the wheel out. The least is kLeast below; tests that are named run whatever the depth.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 library=$PWD/build/release/liblanemalloc.so
-arguments=(tests/tool)
+# shellcheck source=tests/part.sh
+source tests/part.sh
+# Neither a browser nor a terminal, and no program that is watched for long.
+readonly kLeast=(tests/tool/test_{explain,process,reader,report,style}.py)
+case $kDepth in
+  least) arguments=("${kLeast[@]}") ;;
+  rest) arguments=(tests/tool "${kLeast[@]/#/--ignore=}") ;;
+  all) arguments=(tests/tool) ;;
+esac
 while (($# > 0)); do
   case $1 in
     --lib) library=$2; shift 2 ;;
@@ -18,10 +26,13 @@ while (($# > 0)); do
     *) arguments+=("$1"); shift ;;
   esac
 done
-packages=(gcc g++ binutils libc6-dev git tmux less procps util-linux prometheus pipx python3 python3-venv chromium chromium-driver)
-command -v go >/dev/null || [[ -x /usr/local/go/bin/go ]] || packages+=(golang-go)
+packages=(gcc g++ binutils libc6-dev git tmux less procps util-linux python3 python3-venv)
+if runs rest; then
+  packages+=(prometheus pipx chromium chromium-driver)
+  command -v go >/dev/null || [[ -x /usr/local/go/bin/go ]] || packages+=(golang-go)
+fi
 tools/install-packages "${packages[@]}"
-[[ -e $library && -e $(dirname "$library")/lanemalloc-sim ]] || tools/build release >&2
+[[ -e $library && -e $(dirname "$library")/lanemalloc-sim ]] || tools/build release lanemalloc_tool >&2
 python=$(tools/python-env)
 
 work=$(mktemp -d)

@@ -568,7 +568,7 @@ bool run_once() {
   ++schedule_number;
   position = 0;
   steps = 0;
-  preemptions_left = tested->bounds.preemptions + deeper;
+  preemptions_left = std::max(0, tested->bounds.preemptions + deeper);
   signals_left = tested->handler != nullptr ? tested->bounds.signals : 0;
   for (int i = 0; i < thread_count; ++i) {
     Thread& thread = threads[i];

@@ -1,5 +1,5 @@
 // The machine: what x86 threads see of each other's stores, the barrier that one thread runs on all, and the futex.
-// Included by owned.pml, percpu.pml and shared.pml, which define the words (kWords) and the length of a store buffer.
+// Included by owned.pml and percpu.pml, which define the words (kWords) and the length of a store buffer.
 //
 // A store goes into its thread's buffer and reaches memory later, in order; a thread sees its own stores at once. A locked
 // instruction and a system call wait until the thread's buffer is empty. membarrier() returns once every thread's buffer

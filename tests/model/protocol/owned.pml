@@ -88,7 +88,7 @@ inline work(frame, thread, head) {
   }
 }
 
-// --- The lane's lock. A waiter's sleep is modelled in shared.pml; here he waits for a free lock.
+// --- The lane's lock. The explorer has how a waiter sleeps; here he waits for a free lock.
 
 inline try_acquire(thread, got) {
   atomic {

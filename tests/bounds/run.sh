@@ -18,7 +18,6 @@ parse_arguments "${arguments[@]}"  # without --self-test: unlike that of the str
 programs=(hand_off burst footprint)
 
 # With glibc its own malloc is the mutant: it keeps what other threads freed.
-# shellcheck disable=SC2317  # called by count_self_test
 self_test() {
   local wrong=0 name
   [[ -e $library || $library == glibc ]] || { echo "  no library: $library"; return 1; }

@@ -37,7 +37,7 @@ EXPLORER = [CXX, "-std=c++20", "-O1", "-g1", "-w"]
 SCALE = int(os.environ.get("LANEMALLOC_TEST_SCALE", "1"))
 DEPTH = os.environ.get("LANEMALLOC_TEST_DEPTH", "all")
 DEEPER = -1 if DEPTH == "least" else 1 if SCALE > 1 else 0
-LEAST_EVERY = 30  # of the mutants, the first and then each after so many belong to the least
+LEAST_EVERY = 60  # of the mutants, the first and then each after so many belong to the least
 WATCHDOG = 900 * SCALE  # seconds; no bound on speed
 
 

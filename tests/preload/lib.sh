@@ -1,5 +1,5 @@
 # Common part of tests/preload/programs/NAME.sh. Sourced by them; run.sh starts them and owns the directories.
-# shellcheck shell=bash disable=SC2317
+# shellcheck shell=bash
 #
 # Given by run.sh:  NAME, LIB (the library), WITNESS (witness.so), SCALE (1, 2, …), VERDICT (file for the one line).
 # The current directory is the program's own, empty and removed afterwards; files *.log are kept if the test fails.

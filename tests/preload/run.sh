@@ -26,7 +26,7 @@ lib='' only='' self_test=0
 # shellcheck source=tests/part.sh
 source "$root/tests/part.sh"
 # The part's least runs these, with the default entry of lanes.
-readonly kLeast=(sqlite perl xz redis)
+readonly kLeast=(sqlite perl xz)
 
 die() {
   printf 'tests/preload/run.sh: %s\n' "$*" >&2

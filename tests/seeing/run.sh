@@ -219,7 +219,8 @@ for program in "${kPrograms[@]}"; do
   [[ " ${kLeast[*]} " == *" $program "* ]] && half=least || half=rest
   ! runs "$half" || count_equal "$program" ''
 done
-runs rest && more=(lanes=percpu lanes=shared:2 sample=64k lanes=percpu,sample=16k lanes=shared:2,sample=16k checked=1) || more=()
+more=()
+! runs rest || more=(lanes=percpu lanes=shared:2 sample=64k "lanes=percpu,sample=16k" "lanes=shared:2,sample=16k" checked=1)
 for options in "${more[@]}"; do
   for program in churn python3 redis node xz; do
     [[ $program == @(churn|redis) || $options == @(lanes=percpu|lanes=shared:2|sample=64k) || $scale -gt 1 ]] || continue

@@ -14,7 +14,6 @@ parse_arguments "$@"
 programs=(storm thread_exit many_threads fork_load signals safepoints heaps pools)
 
 # The mutants must fail where they are wrong; the plain one must pass, or the programs ask for too much.
-# shellcheck disable=SC2317  # called by self_test
 expect_case() {  # pass|fail, mutant, program, case, scale
   local status=0 patience=50
   if [[ $1 == fail ]]; then patience=5; fi
@@ -26,7 +25,6 @@ expect_case() {  # pass|fail, mutant, program, case, scale
     return 1
   fi
 }
-# shellcheck disable=SC2317  # called by count_self_test
 self_test() {
   local wrong=0 variant
   for variant in plain unsafe locked; do
@@ -51,7 +49,6 @@ self_test() {
   return "$wrong"
 }
 # With a fault that a variable puts in, the case must fail, and begin by saying so in words that match.
-# shellcheck disable=SC2317  # called by those below
 sees_fault() {  # VARIABLE PROGRAM CASE PATTERN [SCALE]
   local status=0
   build_program "$2"
@@ -59,17 +56,14 @@ sees_fault() {  # VARIABLE PROGRAM CASE PATTERN [SCALE]
   head -n 1 "$work/self" | sed 's/^/  /'
   ((status != 0)) && grep -qE "$4" "$work/self"
 }
-# shellcheck disable=SC2317  # called by count_self_test
 readers_see_reuse() {
   sees_fault LANEMALLOC_TEST_NO_GRACE safepoints sections '^FAILED safepoints sections: (found|again|it is another object)'
 }
-# shellcheck disable=SC2317  # called by count_self_test
 limits_are_looked_at() {
   sees_fault LANEMALLOC_TEST_NO_LIMITS heaps limits '^FAILED heaps limits: .*, (and its|whose) limit is'
 }
 # With a limit that is one too high, with objects that are used after they were freed, and with some that are freed twice: that is often
 # a crash, since the program writes to what it has.
-# shellcheck disable=SC2317  # called by count_self_test
 pools_are_watched() {
   sees_fault LANEMALLOC_TEST_OVER_LIMIT pools mixed '^FAILED pools mixed: .* objects in use at a limit of ' || return 1
   sees_fault LANEMALLOC_TEST_FREE_EARLY pools mixed '^FAILED pools mixed: (.*: object .* damaged|ctor of|dtor of)' || return 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # checks: nginx: wrk against 3 workers, bytes of files (plain, gzip, range, proxied, chunked), graceful reload, graceful stop
 # needs: nginx=nginx-light wrk=wrk curl=curl /usr/bin/python3=python3
-# shellcheck source=tests/preload/lib.sh disable=SC2317
+# shellcheck source=tests/preload/lib.sh
 source "$PRELOAD_LIB"
 export PATH=$PATH:/usr/sbin
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # checks: PostgreSQL: initdb, pgbench, parallel and compiled queries, consistency of pgbench's tables, dump, crash restart
 # needs: /usr/lib/postgresql/*/bin/postgres=postgresql-15 setpriv=util-linux
-# shellcheck source=tests/preload/lib.sh disable=SC2317
+# shellcheck source=tests/preload/lib.sh
 source "$PRELOAD_LIB"
 
 bin=$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1)

@@ -2,7 +2,7 @@
 # checks: redis-server: benchmark load, BGSAVE (fork) during writes, reload, restart: same DEBUG DIGEST of the data set
 # lanes: shared:2
 # needs: redis-server=redis-server redis-benchmark=redis-tools awk=mawk
-# shellcheck source=tests/preload/lib.sh disable=SC2317
+# shellcheck source=tests/preload/lib.sh
 source "$PRELOAD_LIB"
 
 # A data set of all types, with overwrites and deletions, and how redis counts it.

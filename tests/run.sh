@@ -66,7 +66,7 @@ run_unit_preset() {
     echo 'FAILED: tests/unit has no *_test.cpp'
     echo '0 passed, 1 failed, 0 skipped'
     return 1
-  elif ! tools/build "$preset" >"$log" 2>&1; then
+  elif ! tools/build "$preset" unit_tests >"$log" 2>&1; then
     sed 's/^/  | /' "$log"
     echo "FAILED: the $preset preset does not build"
     echo '0 passed, 1 failed, 0 skipped'

@@ -278,8 +278,8 @@ Deferred* Engine<P>::deferred_in(const AnyLane<P>& lane) {
   return deferred != nullptr && !deferred->is_empty() ? deferred : nullptr;
 }
 
-// Calls work(lane, deferred, visit) inside a lane that has deferred something: the thread's own lane, or
-// one that no thread is inside. False if a thread is inside.
+// Calls work(lane, deferred, visit) inside a lane that has deferred something: the thread's own
+// lane, or one that no thread is inside. False if a thread is inside.
 template <class P>
 template <class Work>
 bool Engine<P>::visit_lane(AnyLane<P>& lane, Slot& slot, Work work) {

@@ -1,7 +1,7 @@
-// Large: objects beyond kSlabMax, and sampled ones: each is a run of whole blocks. The page map names
-// the run's first block alone.
-// Called by: engine. Locking: none of its own. A stay need not be in a lane: what is large belongs to
-// no lane.
+// Large: objects beyond kSlabMax, and sampled ones: each is a run of whole blocks. The page map
+// names the run's first block alone.
+// Called by: engine. Locking: none of its own. A stay need not be in a lane: what is large belongs
+// to no lane.
 #pragma once
 
 #include "engine/sampling.h"

@@ -1,6 +1,6 @@
-// Sampling: what a sampled object has with it, and what a sampled wait leaves. A sampled object has a
-// run of blocks of its own, as a large object has (Large::allocate_sampled). So its free is a miss,
-// and finds there what to take away from the profile. It counts as an object of its class.
+// Sampling: what a sampled object has with it, and what a sampled wait leaves. A sampled object has
+// a run of blocks of its own, as a large object has (Large::allocate_sampled). So its free is a
+// miss, and finds there what to take away from the profile. It counts as an object of its class.
 // lane/lane_samples.h says which objects are sampled.
 // Called by: engine, large. Locking: none.
 #pragma once

@@ -14,16 +14,16 @@ class Searches {
  public:
   explicit constexpr Searches(World<P>& world) : world_(world) {}
 
-  // A turn to look into all lanes. A handler that has interrupted the allocator does without a turn,
-  // since it may not wait. So does a handler that has interrupted a search, and a thread that has
-  // waited too long.
+  // A turn to look into all lanes. A handler that has interrupted the allocator does without a
+  // turn, since it may not wait. So does a handler that has interrupted a search, and a thread that
+  // has waited too long.
   class Turn {
    public:
     Turn(Searches& searches, Slot& slot) : searches_(searches) {
       if (is_busy(slot.load(std::memory_order_relaxed))) return;
       for (const uint64_t since = P::now_ns();;) {
-        // acquire, both: what the last search has found is to be seen; and a thread that sees that a
-        // search is over sees no searcher.
+        // acquire, both: what the last search has found is to be seen; and a thread that sees that
+        // a search is over sees no searcher.
         const uint32_t over = searches_.over_.load(std::memory_order_acquire);
         Slot* searcher = nullptr;
         has_turn_ =
@@ -50,8 +50,8 @@ class Searches {
     bool is_alone_ = false;
   };
 
-  // Calls work(lane, visit) in the lane, as its owner or from outside. wait: waits for a thread that
-  // is inside just now, as far as the caller may wait. False if the lane cannot be reached.
+  // Calls work(lane, visit) in the lane, as its owner or from outside. wait: waits for a thread
+  // that is inside just now, as far as the caller may wait. False if the lane cannot be reached.
   template <class Work>
   bool in_lane(AnyLane<P>& lane, Slot& slot, bool wait, Work work) {
     constexpr int kSpins = 256;

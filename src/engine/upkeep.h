@@ -54,8 +54,8 @@ class Upkeep {
 
  private:
   static bool pass(void* upkeep) { return static_cast<Upkeep*>(upkeep)->pass(); }
-  // The scavenger's pass: what has decayed goes back to the system, and lanes at rest give away what
-  // they do not need.
+  // The scavenger's pass: what has decayed goes back to the system, and lanes at rest give away
+  // what they do not need.
   bool pass() {
     constexpr BlockCount kPiece = 256;  // blocks between two looks whether to stop
     Visit visit(&world_.scavenger, true);
@@ -107,8 +107,8 @@ class Upkeep {
   }
 
   // The process is about to have one thread: what would have decayed goes back now. A program that
-  // starts one thread after another does not pay for that each time: within the decay time only what
-  // is beyond the limit goes.
+  // starts one thread after another does not pay for that each time: within the decay time only
+  // what is beyond the limit goes.
   void sweep(Visit& visit) {
     const uint64_t period = world_.scavenger.period_ms();
     if (period == 0) return;

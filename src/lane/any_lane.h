@@ -45,7 +45,8 @@ class AnyLane : public Gate {
   // The lane's number among the lanes of its entry; kNoNumber if it has none.
   uint32_t number() const { return number_; }
 
-  // Only for the code that enters, and for tests: the lane, for a thread that is inside from now on.
+  // Only for the code that enters, and for tests: the lane, for a thread that is inside from now
+  // on.
   FAST Lane<P>& entered() { return static_cast<Lane<P>&>(*this); }
   // For checks, while no thread is inside.
   const Lane<P>& at_rest() const { return static_cast<const Lane<P>&>(*this); }
@@ -106,8 +107,8 @@ class AnyLane : public Gate {
   Lane<P>* taken_by(const void* who) {
     return taker_.load(std::memory_order_relaxed) == who ? &entered() : nullptr;
   }
-  // Leaves the lane, for the thread that took it, on whichever CPU it runs now; or, in a fork child,
-  // for a thread that is not there.
+  // Leaves the lane, for the thread that took it, on whichever CPU it runs now; or, in a fork
+  // child, for a thread that is not there.
   void leave_here() {
     taker_.store(nullptr, std::memory_order_relaxed);
     // release: the next thread that takes the lane sees what was done inside. Pairs with
@@ -124,8 +125,8 @@ class AnyLane : public Gate {
   void disown(Visit& visit);
   // The same while the lock is held, which is enough from now on: the caller is inside.
   Lane<P>& forget_owner();
-  // The same if the owner changes over to another entry. The lane is closed, and belongs to no other
-  // thread while its owner lives.
+  // The same if the owner changes over to another entry. The lane is closed, and belongs to no
+  // other thread while its owner lives.
   Lane<P>& rest_closed();
   bool rests() const { return rests_; }
   // True if the slot names this lane: then its thread is outside. The thread may be gone, and the

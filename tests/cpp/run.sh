@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 
 # shellcheck source=tests/part.sh
 source tests/part.sh
-packages=(g++ binutils libc6-dev)
+packages=(g++ libc6-dev)
 ! runs rest || packages+=(clang-19 libc++-19-dev libc++abi-19-dev)
 tools/install-packages "${packages[@]}"
 readonly kLibrary=$PWD/build/release/liblanemalloc.so
@@ -35,19 +35,7 @@ test_program() {
   { "$@" -o "$log.program" "tests/cpp/$source.cc" "${kFlags[@]}" "${link[@]}" && timeout 300 "$log.program"; } >"$log" 2>&1 &
 }
 
-# Programs, and a function of the C library that each stands on.
-declare -A needs=([malloc_and_arenas]=lane_arena_reset [heaps]=lane_heap_create [pools]=lane_pool_create [safepoints]=lane_safepoint)
-exports=$(nm -D --defined-only "$kLibrary" | awk '{ print $3 }')
-programs=()
-for source in malloc_and_arenas heaps pools safepoints; do
-  if grep -qx "${needs[$source]}" <<<"$exports"; then
-    programs+=("$source")
-  else
-    skip "$source: the library has no ${needs[$source]}"
-  fi
-done
-
-for source in "${programs[@]}" no_exceptions; do
+for source in malloc_and_arenas heaps pools safepoints no_exceptions; do
   wrap=() flags=()
   [[ $source != malloc_and_arenas ]] || wrap=("$kWrap")
   [[ $source != no_exceptions ]] || flags=(-fno-exceptions -fno-rtti)

@@ -1,6 +1,8 @@
-"""Shared by the benchmarks: which allocators there are, how to run a program under one, tables, the machine.
+"""Shared by the benchmarks: which allocators there are, how to run a program under one,
+tables, the machine.
 
-Used by: bench/micro/run.py, bench/startup/run.py, bench/suite/, bench/demo/demo.py, tests/golden/fast_path.py.
+Used by: bench/micro/run.py, bench/startup/run.py, bench/suite/, bench/demo/demo.py,
+tests/golden/fast_path.py.
 """
 
 import dataclasses
@@ -54,7 +56,11 @@ class Library:
     threaded: bool = False  # programs of bench/micro start and end a thread first
 
     def environment(self, **more: str) -> dict[str, str]:
-        env = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "LANEMALLOC_OPTIONS", "PAIRS_AFTER_THREAD")}
+        env = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("LD_PRELOAD", "LANEMALLOC_OPTIONS", "PAIRS_AFTER_THREAD")
+        }
         if self.path is not None:
             env["LD_PRELOAD"] = f"{self.before}:{self.path}" if self.before else str(self.path)
         if self.options:
@@ -71,7 +77,8 @@ class Library:
 
 
 def libraries(given: Sequence[str] = (), peers: bool = True) -> list[Library]:
-    """NAME=PATH arguments first; without any, lanemalloc's release build if it is there. Then libc and the peers."""
+    """NAME=PATH arguments first; without any, lanemalloc's release build if it is there.
+    Then libc and the peers."""
     found = []
     for item in given:
         name, _, path = item.rpartition("=")
@@ -91,7 +98,8 @@ def libraries(given: Sequence[str] = (), peers: bool = True) -> list[Library]:
 
 
 def compile_program(source: Path, name: str, *flags: str) -> Path:
-    """Compiles one C or C++ file into build/bench/, where it is older than its source or what that includes."""
+    """Compiles one C or C++ file into build/bench/, where it is older than its source or what that
+    includes."""
     BUILD.mkdir(parents=True, exist_ok=True)
     output = BUILD / name
     inputs = [source, ROOT / "bench" / "measure.h", *(ROOT / "include" / "lanemalloc").glob("*.h")]
@@ -118,7 +126,10 @@ def run(command: Sequence[str | Path], library: Library, **more: str) -> str:
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"{command[0]} under {library.name}: status {done.returncode}: {done.stderr.strip()[-400:]}")
+        raise RuntimeError(
+            f"{command[0]} under {library.name}: "
+            f"status {done.returncode}: {done.stderr.strip()[-400:]}"
+        )
     return done.stdout
 
 
@@ -144,15 +155,24 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Text columns: the first left-aligned, the others right-aligned."""
     lines = [list(header), *[list(r) for r in rows]]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    texts = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))) for line in lines]
+    texts = [
+        "  ".join(
+            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))
+        )
+        for line in lines
+    ]
     texts.insert(1, "  ".join("-" * w for w in widths))
     return "\n".join(t.rstrip() for t in texts)
 
 
 def machine() -> dict[str, str]:
     """What the figures depend on."""
-    model = re.search(r"^(?:model name|CPU part)\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True, check=False).stdout
+    model = re.search(
+        r"^(?:model name|CPU part)\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+    )
+    compiler = subprocess.run(
+        ["cc", "--version"], capture_output=True, text=True, check=False
+    ).stdout
     thp = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     versions = PEERS / "versions.txt"
     return {
@@ -161,9 +181,13 @@ def machine() -> dict[str, str]:
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
         "compiler": compiler.splitlines()[0] if compiler else "none",
-        "transparent huge pages": (re.findall(r"\[(\w+)\]", thp.read_text()) or ["?"])[0] if thp.exists() else "none",
+        "transparent huge pages": (re.findall(r"\[(\w+)\]", thp.read_text()) or ["?"])[0]
+        if thp.exists()
+        else "none",
         "load average at start": f"{os.getloadavg()[0]:.2f}",
-        "peers": versions.read_text().strip().replace("\t", " ").replace("\n", "; ") if versions.exists() else "none built",
+        "peers": versions.read_text().strip().replace("\t", " ").replace("\n", "; ")
+        if versions.exists()
+        else "none built",
     }
 
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What sampling costs real programs: bench/sampling.py [--sample 512k] [--rounds 7] [--scale S] [--instructions] [PROGRAM..]
+"""What sampling costs real programs: bench/sampling.py \
+[--sample 512k] [--rounds 7] [--scale S] [--instructions] [PROGRAM..]
 
-Each program runs under the release build with and without the option sample, in turn, the order turned round from round to round. Of CPU
-time (user and system, of the server alone where there is one) the median of the rounds' ratios is printed with its quartiles: both runs
-of a round see the same spell of a shared machine. --instructions counts them with callgrind instead, children included, once each: they
-repeat. (Not of redis, whose client would wait.) Bar: MOST_PART more.
+Each program runs under the release build with and without the option sample, in turn, the order
+turned round from round to round. Of CPU time (user and system, of the server alone where there is
+one) the median of the rounds' ratios is printed with its quartiles: both runs of a round see the
+same spell of a shared machine. --instructions counts them with callgrind instead, children
+included, once each: they repeat. (Not of redis, whose client would wait.) Bar: MOST_PART more.
 Called by: nobody; by hand, after make build.
 """
 
@@ -16,7 +18,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent / "suite")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parent),
+    str(Path(__file__).resolve().parent / "suite"),
+]
 import common
 from common import Library
 from programs import PROGRAMS, program
@@ -35,7 +40,9 @@ def prepared(name: str) -> tuple[program.Program, Path]:
     return chosen, work
 
 
-def time_of(name: str, without: Library, sampled: Library, rounds: int, scale: float) -> dict[str, Any]:
+def time_of(
+    name: str, without: Library, sampled: Library, rounds: int, scale: float
+) -> dict[str, Any]:
     chosen, work = prepared(name)
     seconds: dict[str, list[float]] = {without.name: [], sampled.name: []}
     chosen.run(without, work, scale)  # fills the page cache
@@ -52,12 +59,20 @@ def instructions_of(name: str, without: Library, sampled: Library, scale: float)
     totals = {}
     for library in (without, sampled):
         with tempfile.TemporaryDirectory() as place:
-            program.below = ["valgrind", "--tool=callgrind", "--trace-children=yes", "-q", f"--callgrind-out-file={place}/%p"]
+            program.below = [
+                "valgrind",
+                "--tool=callgrind",
+                "--trace-children=yes",
+                "-q",
+                f"--callgrind-out-file={place}/%p",
+            ]
             try:
                 chosen.run(library, work, scale)
             finally:
                 program.below = []
-            totals[library.name] = sum(counts(file.read_text(), library)[0] for file in Path(place).iterdir())
+            totals[library.name] = sum(
+                counts(file.read_text(), library)[0] for file in Path(place).iterdir()
+            )
     ratio = totals[sampled.name] / totals[without.name]
     return {"program": name, "ratio": ratio, "instructions": totals}
 
@@ -74,13 +89,17 @@ def main() -> int:
     parser.add_argument("programs", nargs="*", default=NAMES, metavar="PROGRAM")
     arguments = parser.parse_args()
     if unknown := set(arguments.programs) - {p.name for p in PROGRAMS}:
-        parser.error(f"no program {', '.join(unknown)}: there are {', '.join(p.name for p in PROGRAMS)}")
+        parser.error(
+            f"no program {', '.join(unknown)}: there are {', '.join(p.name for p in PROGRAMS)}"
+        )
     if not arguments.library.exists():
         parser.error(f"{arguments.library} is not there: make build")
     separator = "," if arguments.options else ""
     library = arguments.library.resolve()
     without = Library("without", library, arguments.options)
-    sampled = Library("sampled", library, f"{arguments.options}{separator}sample={arguments.sample}")
+    sampled = Library(
+        "sampled", library, f"{arguments.options}{separator}sample={arguments.sample}"
+    )
     found: list[dict[str, Any]] = []
     too_much = 0
     what = "instructions" if arguments.instructions else "CPU time"
@@ -98,9 +117,15 @@ def main() -> int:
         found.append(one)
         ratio = one["ratio"]
         too_much += ratio > 1 + MOST_PART
-        print(f"{name:8} {ratio:.4f}{said}{'  MORE than the bar' if ratio > 1 + MOST_PART else ''}", flush=True)
+        print(
+            f"{name:8} {ratio:.4f}{said}{'  MORE than the bar' if ratio > 1 + MOST_PART else ''}",
+            flush=True,
+        )
     if arguments.json:
-        arguments.json.write_text(json.dumps({"sample": arguments.sample, "what": what, "programs": found}, indent=1) + "\n")
+        arguments.json.write_text(
+            json.dumps({"sample": arguments.sample, "what": what, "programs": found}, indent=1)
+            + "\n"
+        )
     return 1 if too_much else 0
 
 

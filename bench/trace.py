@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""What recording costs: programs alone and under `lanemalloc trace`, alternately; medians of run time and their ratio.
+"""What recording costs: programs alone and under `lanemalloc trace`, alternately; medians of run
+time and their ratio.
 
-Run by hand: bench/trace.py [--rounds N] [PROGRAM...]. Takes some minutes. Nothing here passes or fails.
+Run by hand: bench/trace.py [--rounds N] [PROGRAM...]. Takes some minutes. Nothing here passes or
+fails.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ TOOL = [str(ROOT / "build/venv/bin/lanemalloc")]
 
 PYTHON = """
 import json, re
-text = json.dumps([{"name": f"n{i}", "values": list(range(i % 50)), "text": "x" * (i % 300)} for i in range(60000)])
+text = json.dumps([{"name": f"n{i}", "values": list(range(i % 50)), "text": "x" * (i % 300)} \
+for i in range(60000)])
 for _ in range(3):
     data = json.loads(text)
     words = {}
@@ -45,14 +48,21 @@ DELETE FROM t WHERE a % 3 = 0;
 SELECT count(DISTINCT replace(b, 'text', 'word')) FROM t;
 """
 
-# Time of what is measured, the program's memory allocated as it is told; under a prefix of the command line or alone.
+# Time of what is measured, the program's memory allocated as it is told; under a prefix of the
+# command line or alone.
 Run = Callable[[list[str], dict[str, str]], float]
 
 
 def timed(command: list[str]) -> Run:
     def run(prefix: list[str], environment: dict[str, str]) -> float:
         began = time.monotonic()
-        subprocess.run([*prefix, *command], env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        subprocess.run(
+            [*prefix, *command],
+            env=environment,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
         return time.monotonic() - began
 
     return run
@@ -71,18 +81,38 @@ def redis(prefix: list[str], environment: dict[str, str]) -> float:
     )
     try:
         for _ in range(200):
-            if subprocess.run(["redis-cli", "-p", port, "ping"], capture_output=True, check=False).stdout == b"PONG\n":
+            if (
+                subprocess.run(
+                    ["redis-cli", "-p", port, "ping"], capture_output=True, check=False
+                ).stdout
+                == b"PONG\n"
+            ):
                 break
             time.sleep(0.05)
         began = time.monotonic()
         subprocess.run(
-            ["redis-benchmark", "-p", port, "-q", "-n", "40000", "-r", "100000", "-d", "100", "-t", "set,get,lpush,lpop,hset"],
+            [
+                "redis-benchmark",
+                "-p",
+                port,
+                "-q",
+                "-n",
+                "40000",
+                "-r",
+                "100000",
+                "-d",
+                "100",
+                "-t",
+                "set,get,lpush,lpop,hset",
+            ],
             check=True,
             stdout=subprocess.DEVNULL,
         )
         return time.monotonic() - began
     finally:
-        subprocess.run(["redis-cli", "-p", port, "shutdown", "nosave"], capture_output=True, check=False)
+        subprocess.run(
+            ["redis-cli", "-p", port, "shutdown", "nosave"], capture_output=True, check=False
+        )
         server.wait()
 
 
@@ -92,8 +122,10 @@ def program(name: str, work: Path) -> Run:
     if name == "gcc":
         source = work / "all.cpp"
         source.write_text(
-            "#include <algorithm>\n#include <iostream>\n#include <map>\n#include <regex>\n#include <string>\n"
-            'int main() { std::regex r("a+b"); std::map<std::string, int> m; m["x"] = 1; std::cout << std::regex_match("aab", r); }\n'
+            "#include <algorithm>\n#include <iostream>\n#include <map>\n"
+            "#include <regex>\n#include <string>\n"
+            'int main() { std::regex r("a+b"); std::map<std::string, int> m; m["x"] = 1; '
+            'std::cout << std::regex_match("aab", r); }\n'
         )
         return timed(["g++", "-O2", "-c", str(source), "-o", "/dev/null"])
     if name == "python":
@@ -112,7 +144,18 @@ def measure(name: str, rounds: int, work: Path) -> dict[str, object]:
     for _ in range(rounds):
         plain.append(run([], {**os.environ, "LD_PRELOAD": str(LIBRARY)}))
         said = work / "said"
-        prefix = ["sh", "-c", f'exec "$@" 2>{said}', "sh", *TOOL, "trace", "--json", "-o", str(trace), "--"]
+        prefix = [
+            "sh",
+            "-c",
+            f'exec "$@" 2>{said}',
+            "sh",
+            *TOOL,
+            "trace",
+            "--json",
+            "-o",
+            str(trace),
+            "--",
+        ]
         seconds = run(prefix, dict(os.environ))
         summary = json.loads(said.read_text().splitlines()[-1])
         if not summary["complete"] and name != "redis":
@@ -136,10 +179,14 @@ def measure(name: str, rounds: int, work: Path) -> dict[str, object]:
 
 def main() -> None:
     names = ("redis", "gcc", "python", "python-malloc", "sqlite")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("programs", nargs="*", default=names, metavar="PROGRAM", help=", ".join(names))
+    parser.add_argument(
+        "programs", nargs="*", default=names, metavar="PROGRAM", help=", ".join(names)
+    )
     arguments = parser.parse_args()
     results = []
     work = Path(tempfile.mkdtemp(prefix="lanemalloc-bench-"))
@@ -148,7 +195,10 @@ def main() -> None:
             result = measure(name, arguments.rounds, work)
             results.append(result)
             spread = f"{result['lowest']:.2f} to {result['highest']:.2f}"
-            times = f"alone {result['plain']:6.2f} s  traced {result['traced']:6.2f} s  ratio {result['ratio']:.2f} ({spread})"
+            times = (
+                f"alone {result['plain']:6.2f} s  traced {result['traced']:6.2f} s  "
+                f"ratio {result['ratio']:.2f} ({spread})"
+            )
             size = f"{result['events']:,} events, {result['bytes_an_event']:.1f} bytes each"
             whole = f"with the tool's start and end {result['with_finish']:.2f} s"
             print(f"{name:14} {times}  {whole}  {size}", file=sys.stderr, flush=True)

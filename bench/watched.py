@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""What being watched costs: busy programs under the eyes of `lanemalloc top`, which looks twice a second, and while it watches another that sleeps.
+"""What being watched costs: busy programs under the eyes of `lanemalloc top`, which looks twice a \
+second, and while it watches another that sleeps.
 
-bench/watched.py [--rounds N] [--seconds S]. So what top takes itself, its start above all, is in both; and both runs of a round see the same spell of a shared machine, in
-turns. Printed are the medians of the rounds' ratios, with quartiles: of the time that the program takes (CPU time and by the clock), and the share of a CPU that top
-takes when it watches the busy one. Called by: nobody; by hand, after make build and tools/python-env. Nothing here passes or fails.
+bench/watched.py [--rounds N] [--seconds S]. So what top takes itself, its start above all, is in
+both; and both runs of a round see the same spell of a shared machine, in turns. Printed are the
+medians of the rounds' ratios, with quartiles: of the time that the program takes (CPU time and by
+the clock), and the share of a CPU that top takes when it watches the busy one. Called by: nobody;
+by hand, after make build and tools/python-env. Nothing here passes or fails.
 """
 
 from __future__ import annotations
@@ -72,7 +75,12 @@ class Top:
 def run(program: Path, name: str, operations: float, is_watched: bool) -> Run:
     environment = {**os.environ, "LD_PRELOAD": str(common.LANEMALLOC)}
     sleeper = subprocess.Popen(["sleep", "1000"], env=environment)
-    with subprocess.Popen([str(program), name, str(THREADS), "--operations", f"{operations:.0f}"], env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [str(program), name, str(THREADS), "--operations", f"{operations:.0f}"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         time.sleep(0.3)
         top = Top(process.pid if is_watched else sleeper.pid)
         time.sleep(2)  # it has started
@@ -107,10 +115,15 @@ def main() -> None:
             pairs.append((found[False], found[True]))
         said = []
         for what in ("cpu", "clock"):
-            low, middle, high = statistics.quantiles([getattr(watched, what) / getattr(other, what) for other, watched in pairs], n=4)
+            low, middle, high = statistics.quantiles(
+                [getattr(watched, what) / getattr(other, what) for other, watched in pairs], n=4
+            )
             said.append(f"{what} {middle:.4f} ({low:.4f} to {high:.4f})")
         share = statistics.median(watched.top for _, watched in pairs)
-        print(f"{name:16} watched / not: {', '.join(said)}; top takes {share:.2%} of a CPU", flush=True)
+        print(
+            f"{name:16} watched / not: {', '.join(said)}; top takes {share:.2%} of a CPU",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -38,8 +38,19 @@ class Root:
         head = read(at, 120)
         if head[:8] != b"lanestat" or struct.unpack_from("<I", head, 8)[0] != 1:
             raise gdb.GdbError(f"lanemalloc: no stats root of version 1 at {at:#x}")
-        (started, fields, count, step, self.world, sizes, classes, self.shift, self.lane_bytes,
-         self.state_bytes, self.first_lane) = struct.unpack_from("<QQIIQQIIIII", head, 32)
+        (
+            started,
+            fields,
+            count,
+            step,
+            self.world,
+            sizes,
+            classes,
+            self.shift,
+            self.lane_bytes,
+            self.state_bytes,
+            self.first_lane,
+        ) = struct.unpack_from("<QQIIQQIIIII", head, 32)
         if started == 0:
             raise gdb.GdbError("lanemalloc: the allocator has not started yet")
         self.fields = {}
@@ -126,7 +137,9 @@ def find_root():
             raise
         except gdb.error:
             continue
-    raise gdb.GdbError(f"lanemalloc: no symbol {ROOTS[0]}: the process does not use it, or it is stripped")
+    raise gdb.GdbError(
+        f"lanemalloc: no symbol {ROOTS[0]}: the process does not use it, or it is stripped"
+    )
 
 
 def address_in(text, usage):
@@ -140,16 +153,26 @@ def tell_slab(root, owner, state):
     size_class = root.one("state.size_class", state)
     place = root.one("state.place", state)
     print(f"slab at {root.begin(block):#x}, state at {state:#x}, of {root.owner_name(owner)}")
-    what = f"class {size_class}, objects of {root.sizes[size_class]} bytes" if size_class else "a kind's"
+    what = (
+        f"class {size_class}, objects of {root.sizes[size_class]} bytes"
+        if size_class
+        else "a kind's"
+    )
     print(f"  {what}; {PLACES[place] if place < len(PLACES) else place}")
-    print(f"  {root.one('state.carved', state)} objects carved, {root.in_use(state)} in use or in its bin")
+    print(
+        f"  {root.one('state.carved', state)} objects carved, {root.in_use(state)} in use or in "
+        "its bin"
+    )
 
 
 def tell_nobodys(root, block):
     for before in range(block - 1, -1, -1):
         owner, _ = root.entry(before)
         if owner != NOBODY:
-            if owner & ~PRIVATE == LARGE and before + root.one("state.length", root.state(before)) > block:
+            if (
+                owner & ~PRIVATE == LARGE
+                and before + root.one("state.length", root.state(before)) > block
+            ):
                 return print(f"  inside the large object at {root.begin(before):#x}")
             break
     condition = CONDITIONS.get(root.one("state.block_kind", root.state(block)), "inside a free run")
@@ -171,7 +194,9 @@ def pointer(root, argument):
         return tell_nobodys(root, block)
     if owner & ~PRIVATE == LARGE:
         length = root.one("state.length", root.state(block))
-        return print(f"  a large object of {length} blocks ({length << root.shift} bytes) begins here")
+        return print(
+            f"  a large object of {length} blocks ({length << root.shift} bytes) begins here"
+        )
     tell_slab(root, owner, state)
     size_class = root.one("state.size_class", state)
     if size_class == 0:  # a kind's
@@ -210,8 +235,10 @@ def lanes(root, _):
     for number, at in root.lanes():
         waiting = sum(len(objects_of(head)) for head in root.get("lane.heads", at)[1:])
         thread = root.one("lane.thread", at) or "-"
-        print(f"{number:>6} {thread:>8} {slabs.get(number + root.first_lane, 0):>6} {waiting:>8} "
-              f"{root.one('lane.misses', at):>10}")
+        print(
+            f"{number:>6} {thread:>8} {slabs.get(number + root.first_lane, 0):>6} {waiting:>8} "
+            f"{root.one('lane.misses', at):>10}"
+        )
     print(f"{'depot':>6} {'':>8} {slabs.get(DEPOT, 0):>6}")
 
 
@@ -233,8 +260,10 @@ def lane(root, argument):
     for size_class, head in enumerate(root.get("lane.heads", at)):
         waiting = len(objects_of(head)) if size_class else 0
         if size_class in slabs or waiting:
-            print(f"{root.sizes[size_class]:>8} {slabs.get(size_class, 0):>6} "
-                  f"{in_use.get(size_class, 0) - waiting:>8} {waiting:>7}")
+            print(
+                f"{root.sizes[size_class]:>8} {slabs.get(size_class, 0):>6} "
+                f"{in_use.get(size_class, 0) - waiting:>8} {waiting:>7}"
+            )
 
 
 class Prefix(gdb.Command):

@@ -3,11 +3,15 @@
 
 Called by: bench/demo.sh. Takes about two minutes; ROUNDS=N changes the rounds (3).
 
-  requests  bench/demo/requests.cpp: 64 threads serve a fixed number of requests, share a cache, then idle
-  redis     Debian's redis-server on a Unix socket under redis-benchmark (set, get, lpush, lpop), then emptied and idle.
-            It links jemalloc: "libc" is the forwarder libc_shim.c preloaded, "jemalloc" is redis as Debian ships it.
+  requests  bench/demo/requests.cpp: 64 threads serve a fixed number of requests, share a cache,
+            then idle
+  redis     Debian's redis-server on a Unix socket under redis-benchmark (set, get, lpush, lpop),
+            then emptied and idle.
+            It links jemalloc: "libc" is the forwarder libc_shim.c preloaded, "jemalloc" is redis as
+            Debian ships it.
 
-Runs alternate and medians are shown. The contention counters are what lanemalloc prints with stats=exit.
+Runs alternate and medians are shown. The contention counters are what lanemalloc prints with
+stats=exit.
 Servers are stopped and temporary files removed however this ends.
 """
 
@@ -56,10 +60,15 @@ def progress(text: str) -> None:
 
 
 def statistics_of(stderr: str) -> dict[str, float]:
-    return {name: float(value) for name, value in re.findall(r"^lanemalloc: ([a-z ]+): (\d+)", stderr, re.MULTILINE)}
+    return {
+        name: float(value)
+        for name, value in re.findall(r"^lanemalloc: ([a-z ]+): (\d+)", stderr, re.MULTILINE)
+    }
 
 
-def requests_once(program: Path, library: Library, requests: int) -> tuple[dict[str, str], dict[str, float]]:
+def requests_once(
+    program: Path, library: Library, requests: int
+) -> tuple[dict[str, str], dict[str, float]]:
     done = subprocess.run(
         [str(program), str(requests)],
         env=library.environment(LANEMALLOC_OPTIONS="stats=exit"),
@@ -69,14 +78,18 @@ def requests_once(program: Path, library: Library, requests: int) -> tuple[dict[
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"requests under {library.name}: status {done.returncode}: {done.stderr[-400:]}")
+        raise RuntimeError(
+            f"requests under {library.name}: status {done.returncode}: {done.stderr[-400:]}"
+        )
     seen = common.fields(done.stdout)
     if not library.serves(seen["library"]):
         raise RuntimeError(f"{library.name}: not in use, malloc comes from {seen['library']}")
     return seen, statistics_of(done.stderr)
 
 
-def demo_requests(all_: list[Library], rounds: int, requests: int) -> tuple[Samples, dict[str, float]]:
+def demo_requests(
+    all_: list[Library], rounds: int, requests: int
+) -> tuple[Samples, dict[str, float]]:
     program = common.compile_program(HERE / "requests.cpp", "requests")
     samples: Samples = defaultdict(lambda: defaultdict(list))
     checksums: set[str] = set()
@@ -86,10 +99,20 @@ def demo_requests(all_: list[Library], rounds: int, requests: int) -> tuple[Samp
             seen, counters = requests_once(program, library, requests)
             checksums.add(seen["checksum"])
             stats = counters or stats
-            for figure in ("requests_per_s", "wall_s", "cpu_s", "peak_kib", "end_kib", "settled_kib"):
+            for figure in (
+                "requests_per_s",
+                "wall_s",
+                "cpu_s",
+                "peak_kib",
+                "end_kib",
+                "settled_kib",
+            ):
                 samples[library.name][figure].append(float(seen[figure]))
             rate, idle = float(seen["requests_per_s"]), float(seen["settled_kib"]) / 1024
-            progress(f"requests, round {i + 1} of {rounds}, {library.name}: {rate:,.0f} requests/s, {idle:.0f} MiB when idle")
+            progress(
+                f"requests, round {i + 1} of {rounds}, {library.name}: {rate:,.0f} requests/s, "
+                f"{idle:.0f} MiB when idle"
+            )
     if len(checksums) != 1:
         raise RuntimeError(f"the allocators did not do the same work: checksums {checksums}")
     print(f"  all runs gave the same checksum: {checksums.pop()}")
@@ -98,19 +121,44 @@ def demo_requests(all_: list[Library], rounds: int, requests: int) -> tuple[Samp
 
 @contextlib.contextmanager
 def redis_server(library: Library, directory: Path) -> Iterator[tuple[int, Path, Path]]:
-    """A running redis-server: its process id, socket and standard error. Stopped on leaving, by force if it must be."""
+    """A running redis-server: its process id, socket and standard error. Stopped on leaving, by
+    force if it must be."""
     socket, errors = directory / "redis.sock", directory / "stderr"
-    command = ["redis-server", "--port", "0", "--unixsocket", str(socket), "--save", "", "--appendonly", "no"]
-    command += ["--dir", str(directory), "--daemonize", "no", "--enable-debug-command", "no", "--logfile", "/dev/null"]
+    command = [
+        "redis-server",
+        "--port",
+        "0",
+        "--unixsocket",
+        str(socket),
+        "--save",
+        "",
+        "--appendonly",
+        "no",
+    ]
+    command += [
+        "--dir",
+        str(directory),
+        "--daemonize",
+        "no",
+        "--enable-debug-command",
+        "no",
+        "--logfile",
+        "/dev/null",
+    ]
     with errors.open("w") as stderr:
         server = subprocess.Popen(
-            command, env=library.environment(LANEMALLOC_OPTIONS="stats=exit"), stdout=subprocess.DEVNULL, stderr=stderr
+            command,
+            env=library.environment(LANEMALLOC_OPTIONS="stats=exit"),
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
         )
     try:
         deadline = time.monotonic() + START_SECONDS
         while cli(socket, "PING", check=False) != "PONG":
             if server.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"redis-server under {library.name} does not start: {errors.read_text()[-400:]}")
+                raise RuntimeError(
+                    f"redis-server under {library.name} does not start: {errors.read_text()[-400:]}"
+                )
             time.sleep(0.02)
         yield server.pid, socket, errors
         cli(socket, "SHUTDOWN", "NOSAVE", check=False)
@@ -123,14 +171,18 @@ def redis_server(library: Library, directory: Path) -> Iterator[tuple[int, Path,
 
 
 def cli(socket: Path, *words: str, check: bool = True) -> str:
-    done = subprocess.run(["redis-cli", "-s", str(socket), *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["redis-cli", "-s", str(socket), *words], capture_output=True, text=True, check=False
+    )
     if check and done.returncode != 0:
         raise RuntimeError(f"redis-cli {words[0]}: {done.stderr.strip()}")
     return done.stdout.strip()
 
 
 def memory_of(pid: int, name: str) -> float:
-    match = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    match = re.search(
+        rf"^{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE
+    )
     return float(match.group(1)) if match else 0.0
 
 
@@ -139,15 +191,30 @@ def cpu_of(pid: int) -> float:
     return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def redis_once(library: Library, operations: int, directory: Path) -> tuple[dict[str, float], dict[str, float]]:
+def redis_once(
+    library: Library, operations: int, directory: Path
+) -> tuple[dict[str, float], dict[str, float]]:
     figures: dict[str, float] = {}
     with redis_server(library, directory) as (pid, socket, errors):
-        if library.path is not None and str(library.path.resolve()) not in Path(f"/proc/{pid}/maps").read_text():
+        if (
+            library.path is not None
+            and str(library.path.resolve()) not in Path(f"/proc/{pid}/maps").read_text()
+        ):
             raise RuntimeError(f"redis-server does not have {library.path} in it")
         started = cpu_of(pid)
-        command = ["redis-benchmark", "-s", str(socket), "-t", ",".join(COMMANDS).lower(), "-n", str(operations)]
+        command = [
+            "redis-benchmark",
+            "-s",
+            str(socket),
+            "-t",
+            ",".join(COMMANDS).lower(),
+            "-n",
+            str(operations),
+        ]
         command += ["-r", "50000", "-d", "200", "-c", "32", "-P", "8", "--csv"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=common.WATCHDOG_SECONDS, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=common.WATCHDOG_SECONDS, check=True
+        )
         for row in csv.DictReader(done.stdout.splitlines()):
             figures[row["test"].split()[0]] = float(row["rps"])
         figures["cpu_s"] = cpu_of(pid) - started
@@ -158,7 +225,9 @@ def redis_once(library: Library, operations: int, directory: Path) -> tuple[dict
     return figures, statistics_of(errors.read_text())
 
 
-def demo_redis(all_: list[Library], rounds: int, operations: int) -> tuple[Samples, dict[str, float]]:
+def demo_redis(
+    all_: list[Library], rounds: int, operations: int
+) -> tuple[Samples, dict[str, float]]:
     samples: Samples = defaultdict(lambda: defaultdict(list))
     stats: dict[str, float] = {}
     for i in range(rounds):
@@ -171,11 +240,16 @@ def demo_redis(all_: list[Library], rounds: int, operations: int) -> tuple[Sampl
                 samples[library.name][name].append(value)
             idle = figures["settled_kib"] / 1024
             rate = figures["SET"]
-            progress(f"redis, round {i + 1} of {rounds}, {library.name}: {rate:,.0f} SET/s, {idle:.0f} MiB when emptied and idle")
+            progress(
+                f"redis, round {i + 1} of {rounds}, {library.name}: {rate:,.0f} SET/s, "
+                f"{idle:.0f} MiB when emptied and idle"
+            )
     return samples, stats
 
 
-def show(title: str, names: list[str], samples: Samples, rows: list[tuple[str, str, float, str]]) -> None:
+def show(
+    title: str, names: list[str], samples: Samples, rows: list[tuple[str, str, float, str]]
+) -> None:
     """rows: label, figure, divisor, format"""
     lines = []
     for label, figure, divisor, form in rows:
@@ -208,10 +282,19 @@ def main() -> int:
     libc = Library("libc", None)
     lane = common.libraries([arguments.lib], peers=False)[0]
     machine = common.machine()
-    print(f"Machine: {machine['cpu']}, {machine['cores']} cores, kernel {machine['kernel']}, {machine['libc']}")
-    print(f"\n1. A server of 64 threads, {arguments.requests:,} requests, {arguments.rounds} rounds", flush=True)
+    print(
+        f"Machine: {machine['cpu']}, {machine['cores']} cores, kernel {machine['kernel']}, "
+        f"{machine['libc']}"
+    )
+    print(
+        f"\n1. A server of 64 threads, {arguments.requests:,} requests, {arguments.rounds} rounds",
+        flush=True,
+    )
     requests, requests_stats = demo_requests([libc, lane], arguments.rounds, arguments.requests)
-    print(f"\n2. redis-server, {arguments.operations:,} of each command, {arguments.rounds} rounds", flush=True)
+    print(
+        f"\n2. redis-server, {arguments.operations:,} of each command, {arguments.rounds} rounds",
+        flush=True,
+    )
     shim = common.compile_program(HERE / "libc_shim.c", "libc_shim.so", "-fPIC", "-shared")
     redis_all = [Library("libc", shim), Library("jemalloc", None), lane]
     redis, redis_stats = demo_redis(redis_all, arguments.rounds, arguments.operations)
@@ -220,17 +303,34 @@ def main() -> int:
         ("peak memory, MiB", "peak_kib", 1024.0, ".0f"),
         ("memory at the end of the work, MiB", "end_kib", 1024.0, ".0f"),
     ]
-    title = f"A server of 64 threads, {arguments.requests:,} requests (medians of {arguments.rounds})"
-    time_rows = [("requests a second", "requests_per_s", 1.0, ",.0f"), ("wall time, s", "wall_s", 1.0, ".2f")]
+    title = (
+        f"A server of 64 threads, {arguments.requests:,} requests (medians of {arguments.rounds})"
+    )
+    time_rows = [
+        ("requests a second", "requests_per_s", 1.0, ",.0f"),
+        ("wall time, s", "wall_s", 1.0, ".2f"),
+    ]
     time_rows += [("CPU time, s", "cpu_s", 1.0, ".2f")]
-    rows = [*time_rows, *memory, ("memory once idle, cache expired, MiB", "settled_kib", 1024.0, ".0f")]
+    rows = [
+        *time_rows,
+        *memory,
+        ("memory once idle, cache expired, MiB", "settled_kib", 1024.0, ".0f"),
+    ]
     show(title, [libc.name, lane.name], requests, rows)
-    title = f"redis-server, {arguments.operations:,} of each command (medians of {arguments.rounds})"
+    title = (
+        f"redis-server, {arguments.operations:,} of each command (medians of {arguments.rounds})"
+    )
     rows = [(f"{c} a second", c, 1.0, ",.0f") for c in COMMANDS]
-    rows += [("CPU time, s", "cpu_s", 1.0, ".2f"), *memory, ("memory once emptied and idle, MiB", "settled_kib", 1024.0, ".0f")]
+    rows += [
+        ("CPU time, s", "cpu_s", 1.0, ".2f"),
+        *memory,
+        ("memory once emptied and idle, MiB", "settled_kib", 1024.0, ".0f"),
+    ]
     show(title, [library.name for library in redis_all], redis, rows)
     show_stats({"requests": requests_stats, "redis": redis_stats})
-    print("\nTimes less than a tenth apart say nothing on a busy machine; memory and counters repeat.")
+    print(
+        "\nTimes less than a tenth apart say nothing on a busy machine; memory and counters repeat."
+    )
     return 0
 
 

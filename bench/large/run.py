@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Peak resident memory of programs in which large blocks come and go: blocks.c, and programs of Debian's.
+"""Peak resident memory of programs in which large blocks come and go:
+blocks.c, and programs of Debian's.
 
-Called by: hand. docs/design/0017-large-memory-by-age.md has its figures. Allocators alternate; medians, in MiB. The last column is the
-median of the others. A program that is not installed is left out, and named.
+Called by: hand. docs/design/0017-large-memory-by-age.md has its figures. Allocators alternate;
+medians, in MiB. The last column is the median of the others. A program that is not installed is
+left out, and named.
 Usage: run.py [--lib NAME=PATH].. [--runs N] [--only NAME]
 """
 
@@ -20,15 +22,28 @@ import common
 from common import Library
 
 Command = tuple[list[str | Path], Path]  # what is run, and where
-PERL = 'my $s = join("", map { "line $_ of a text\\n" } 1 .. 150_000); $s =~ s/line/a longer word/g for 1 .. 3; print length $s'
-PYTHON = 'import json; d = json.loads(json.dumps({str(i): [i] * 50 for i in range(20000)})); print(len(d))'
+PERL = (
+    'my $s = join("", map { "line $_ of a text\\n" } 1 .. 150_000); '
+    "$s =~ s/line/a longer word/g for 1 .. 3; print length $s"
+)
+PYTHON = (
+    "import json; d = json.loads(json.dumps({str(i): [i] * 50 for i in range(20000)})); "
+    "print(len(d))"
+)
 
 
 def peak_mib(launch: Path, command: Command, library: Library) -> float:
     """By launch.c, for a child's own peak begins with what its parent had resident."""
     words, where = command
     with tempfile.NamedTemporaryFile(mode="r") as report:
-        variables = [f"{name}={value}" for name, value in (("LD_PRELOAD", library.path), ("LANEMALLOC_OPTIONS", library.options)) if value]
+        variables = [
+            f"{name}={value}"
+            for name, value in (
+                ("LD_PRELOAD", library.path),
+                ("LANEMALLOC_OPTIONS", library.options),
+            )
+            if value
+        ]
         done = subprocess.run(
             [str(w) for w in (launch, report.name, *variables, *words)],
             cwd=where, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
@@ -36,7 +51,10 @@ def peak_mib(launch: Path, command: Command, library: Library) -> float:
         seen = common.fields(report.read().replace("\n", " "))
         finds_differences = words[0] == "diff"
         if seen.get("status") != ("1" if finds_differences else "0"):
-            raise RuntimeError(f"{words[0]} under {library.name}: status {seen.get('status')}: {done.stderr.strip()[-400:]}")
+            raise RuntimeError(
+                f"{words[0]} under {library.name}: status {seen.get('status')}: "
+                f"{done.stderr.strip()[-400:]}"
+            )
         return int(seen["peak_kib"]) / 1024
 
 
@@ -58,7 +76,9 @@ def repository(folder: Path) -> Callable[[], Command]:
     """A clone of this repository, to be packed."""
 
     def made() -> Command:
-        subprocess.run(["git", "clone", "-q", "--no-local", common.ROOT, folder / "clone"], check=True)
+        subprocess.run(
+            ["git", "clone", "-q", "--no-local", common.ROOT, folder / "clone"], check=True
+        )
         return ["git", "repack", "-adfq"], folder / "clone"
 
     return made
@@ -97,8 +117,18 @@ def main() -> int:
                 for library in libraries:
                     samples[library.name].append(peak_mib(launch, command, library))
             medians = {library: statistics.median(found) for library, found in samples.items()}
-            others = [value for library, value in medians.items() if library in ("libc", *common.PEER_NAMES)]
-            rows.append([title, *(f"{value:.1f}" for value in medians.values()), f"{statistics.median(others):.1f}" if others else ""])
+            others = [
+                value
+                for library, value in medians.items()
+                if library in ("libc", *common.PEER_NAMES)
+            ]
+            rows.append(
+                [
+                    title,
+                    *(f"{value:.1f}" for value in medians.values()),
+                    f"{statistics.median(others):.1f}" if others else "",
+                ]
+            )
         print(common.table(["MiB", *(library.name for library in libraries), "median peer"], rows))
     return 0
 

@@ -13,6 +13,15 @@ from .redis import Redis
 from .rocksdb import Rocksdb
 from .sqlite import Sqlite
 
-PROGRAMS: tuple[Program, ...] = (Redis(), Postgres(), Python(), Gxx(), Sqlite(), Node(), Rocksdb(), Git())
+PROGRAMS: tuple[Program, ...] = (
+    Redis(),
+    Postgres(),
+    Python(),
+    Gxx(),
+    Sqlite(),
+    Node(),
+    Rocksdb(),
+    Git(),
+)
 
 __all__ = ["DATA", "PROGRAMS", "Program", "Sample"]

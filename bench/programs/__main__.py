@@ -1,7 +1,8 @@
 """Runs real programs under some allocators, alternating, and shows medians.
 
-python3 -m programs [--list] [--only NAME[,NAME]] [--allocators NAME[,NAME]] [--rounds N] [--scale S]    in bench/
-python3 bench/programs ...                                                              from anywhere
+python3 -m programs [--list] [--only NAME[,NAME]] [--allocators NAME[,NAME]]
+                    [--rounds N] [--scale S]    in bench/
+python3 bench/programs ...                      from anywhere
 """
 
 import argparse
@@ -26,7 +27,9 @@ def chosen(text: str | None, known: list[str], what: str) -> list[str]:
     names = known if text is None else text.split(",")
     for name in names:
         if name not in known:
-            print(f"programs: no such {what}: '{name}'; there are {', '.join(known)}", file=sys.stderr)
+            print(
+                f"programs: no such {what}: '{name}'; there are {', '.join(known)}", file=sys.stderr
+            )
             raise SystemExit(2)
     return names
 
@@ -48,14 +51,18 @@ def scale_of(text: str) -> float:
 
 
 def prepare(programs: list[Program]) -> None:
-    packages = {"gcc", "libc6-dev"} | {package for program in programs for package in program.packages}
+    packages = {"gcc", "libc6-dev"} | {
+        package for program in programs for package in program.packages
+    }
     subprocess.run([str(common.ROOT / "tools" / "install-packages"), *sorted(packages)], check=True)
     for program in programs:
         (DATA / program.name).mkdir(parents=True, exist_ok=True)
         program.prepare(DATA / program.name)
 
 
-def measure(programs: list[Program], all_: list[Library], rounds: int, scale: float) -> tuple[Samples, list[str]]:
+def measure(
+    programs: list[Program], all_: list[Library], rounds: int, scale: float
+) -> tuple[Samples, list[str]]:
     samples: Samples = defaultdict(list)
     failures = []
     for i in range(rounds):
@@ -70,13 +77,26 @@ def measure(programs: list[Program], all_: list[Library], rounds: int, scale: fl
                     print(f"  FAILED {failures[-1]}", file=sys.stderr)
                     continue
                 samples[program.name, library.name].append(sample)
-                text = f"{program.name}, {library.name}, round {i + 1} of {rounds}: {sample.seconds:.2f} s"
+                text = (
+                    f"{program.name}, {library.name}, round {i + 1} of {rounds}: "
+                    f"{sample.seconds:.2f} s"
+                )
                 print(f"  {text} ({time.monotonic() - started:.1f} s in all)", file=sys.stderr)
     return samples, failures
 
 
 def show(programs: list[Program], all_: list[Library], samples: Samples) -> None:
-    header = ["", "seconds", "low", "high", "CPU s", "peak MiB", "settled MiB", "minor faults", "major"]
+    header = [
+        "",
+        "seconds",
+        "low",
+        "high",
+        "CPU s",
+        "peak MiB",
+        "settled MiB",
+        "minor faults",
+        "major",
+    ]
     for program in programs:
         rows = []
         for library in all_:

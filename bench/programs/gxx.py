@@ -1,4 +1,5 @@
-"""g++ compiling one C++ file that uses many standard headers, to an object file. cc1plus does nearly all of it."""
+"""g++ compiling one C++ file that uses many standard headers, to an object file. cc1plus does
+nearly all of it."""
 
 import dataclasses
 import tempfile
@@ -25,5 +26,14 @@ class Gxx:
         prove(self.name, "cc1plus", ["g++", "-x", "c++", "-fsyntax-only", "/dev/null"], library)
         kinds = f"-DKINDS={scaled(KINDS, scale)}"
         with tempfile.TemporaryDirectory(dir=work) as directory:
-            command: Words = ["g++", "-std=c++17", "-O1", kinds, "-c", "-o", Path(directory) / "compiled.o", SOURCE]
+            command: Words = [
+                "g++",
+                "-std=c++17",
+                "-O1",
+                kinds,
+                "-c",
+                "-o",
+                Path(directory) / "compiled.o",
+                SOURCE,
+            ]
             return run_command(self.name, command, library)

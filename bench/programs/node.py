@@ -1,5 +1,6 @@
-"""node running node.js (beside this file): what asks malloc in it is not the JavaScript heap but buffers, zlib, crypto,
-URLs, text encoders and the thread pool that compresses and hashes. Buffers cross threads."""
+"""node running node.js (beside this file): what asks malloc in it is not the JavaScript heap but
+buffers, zlib, crypto, URLs, text encoders and the thread pool that compresses and hashes. Buffers
+cross threads."""
 
 import dataclasses
 from pathlib import Path
@@ -23,4 +24,9 @@ class Node:
     def run(self, library: Library, work: Path, scale: float) -> Sample:
         prove(self.name, "node", ["node", "-e", "0"], library)
         rounds = str(scaled(ROUNDS, scale))
-        return run_command(self.name, ["node", HERE / "node.js", rounds], library, answers=work / f"answers-{rounds}")
+        return run_command(
+            self.name,
+            ["node", HERE / "node.js", rounds],
+            library,
+            answers=work / f"answers-{rounds}",
+        )

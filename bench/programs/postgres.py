@@ -1,9 +1,11 @@
-"""PostgreSQL under pgbench on a Unix socket: selects alone, then its bank transactions (tpc-b), four clients.
+"""PostgreSQL under pgbench on a Unix socket: selects alone, then its bank transactions (tpc-b),
+four clients.
 
-The server refuses root, so it runs as the user postgres (or nobody) then. Each run works on a copy of one cluster.
-A server is many processes that share much, so its memory is the sum of RssAnon over all of them: peak_kib is the
-greatest that is seen while the clients work (looked up five times a second), settled_kib what the processes that stay
-have once the clients are gone. CPU time and faults are those of the whole server during the clients' work.
+The server refuses root, so it runs as the user postgres (or nobody) then. Each run works on a copy
+of one cluster. A server is many processes that share much, so its memory is the sum of RssAnon over
+all of them: peak_kib is the greatest that is seen while the clients work (looked up five times a
+second), settled_kib what the processes that stay have once the clients are gone. CPU time and
+faults are those of the whole server during the clients' work.
 """
 
 import contextlib
@@ -21,7 +23,19 @@ from pathlib import Path
 import common
 from common import Library
 
-from .program import HERE, START_SECONDS, Sample, Usage, Words, client, prove, scaled, server, status_kib, tree_of
+from .program import (
+    HERE,
+    START_SECONDS,
+    Sample,
+    Usage,
+    Words,
+    client,
+    prove,
+    scaled,
+    server,
+    status_kib,
+    tree_of,
+)
 
 BANK = 4  # pgbench's scale: 400,000 accounts
 SELECTS = 4_000  # of each of four clients
@@ -56,10 +70,13 @@ def server_user() -> str | None:
 def as_server(*command: str | Path) -> None:
     """Runs a command as the user that owns the cluster."""
     user = server_user()
-    group = None if user is None else subprocess.check_output(["id", "-gn", user], text=True).strip()
+    group = (
+        None if user is None else subprocess.check_output(["id", "-gn", user], text=True).strip()
+    )
     done = subprocess.run(
         [str(word) for word in command], env=Library("libc", None).environment(LC_ALL="C"), cwd="/",
-        capture_output=True, text=True, check=False, user=user, group=group, extra_groups=None if user is None else (),
+        capture_output=True, text=True, check=False, user=user, group=group,
+        extra_groups=None if user is None else (),
     )  # fmt: skip
     if done.returncode != 0:
         raise RuntimeError(f"postgres: {' '.join(map(str, command))}: {done.stderr.strip()[-400:]}")
@@ -70,7 +87,9 @@ def reachable(how: str, file: Path) -> None:
     try:
         as_server("test", how, file)
     except RuntimeError:
-        raise RuntimeError(f"postgres: the user {server_user()} may not reach {file} (test {how})") from None
+        raise RuntimeError(
+            f"postgres: the user {server_user()} may not reach {file} (test {how})"
+        ) from None
 
 
 def give(folder: Path) -> None:
@@ -93,16 +112,25 @@ def running(library: Library, data: Path) -> Iterator[tuple[int, Path]]:
         isready = [str(bin_ / "pg_isready"), "-q", "-h", text, "-U", "owner"]
 
         def ready() -> bool:
-            return subprocess.run(isready, env=Library("libc", None).environment(), check=False).returncode == 0
+            return (
+                subprocess.run(
+                    isready, env=Library("libc", None).environment(), check=False
+                ).returncode
+                == 0
+            )
 
-        with server("postgres", command, library, directory, ready, stop=signal.SIGINT, user=server_user()) as pid:
+        with server(
+            "postgres", command, library, directory, ready, stop=signal.SIGINT, user=server_user()
+        ) as pid:
             yield pid, directory
 
 
 def private_kib(pid: int) -> float:
     total = 0.0
     for process in tree_of(pid):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError, RuntimeError):  # has just ended
+        with contextlib.suppress(
+            FileNotFoundError, ProcessLookupError, RuntimeError
+        ):  # has just ended
             total += status_kib(process, "RssAnon")
     return total
 
@@ -133,7 +161,9 @@ def wait_for_end_of_backends(pid: int, before: int, library: Library) -> None:
     deadline = time.monotonic() + START_SECONDS
     while len(tree_of(pid)) > before:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"postgres under {library.name}: backends stay when their clients have gone")
+            raise RuntimeError(
+                f"postgres under {library.name}: backends stay when their clients have gone"
+            )
         time.sleep(0.005)
 
 
@@ -151,11 +181,26 @@ class Postgres:
         bin_, partial = programs(), work / "partial"
         reachable("-w", work)
         as_server("rm", "-rf", partial)
-        as_server(bin_ / "initdb", "-D", partial, "-U", "owner", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync",
-                  "--wal-segsize=1")  # fmt: skip
+        as_server(bin_ / "initdb", "-D", partial, "-U", "owner", "-A", "trust", "-E", "UTF8",
+                  "--no-locale", "--no-sync", "--wal-segsize=1")  # fmt: skip
         libc = Library("libc", None)
         with running(libc, partial) as (_, socket):
-            client(self.name, [bin_ / "pgbench", "-h", socket, "-U", "owner", "-i", "-q", "-s", str(BANK), "postgres"], libc)
+            client(
+                self.name,
+                [
+                    bin_ / "pgbench",
+                    "-h",
+                    socket,
+                    "-U",
+                    "owner",
+                    "-i",
+                    "-q",
+                    "-s",
+                    str(BANK),
+                    "postgres",
+                ],
+                libc,
+            )
         partial.rename(cluster)
 
     def run(self, library: Library, work: Path, scale: float) -> Sample:
@@ -173,7 +218,18 @@ class Postgres:
             with running(library, copy) as (pid, socket):
                 always = len(tree_of(pid))
                 before = Usage.of(tree_of(pid))
-                pgbench: Words = [bin_ / "pgbench", "-h", socket, "-U", "owner", "-n", "-c", "4", "-j", "1"]
+                pgbench: Words = [
+                    bin_ / "pgbench",
+                    "-h",
+                    socket,
+                    "-U",
+                    "owner",
+                    "-n",
+                    "-c",
+                    "4",
+                    "-j",
+                    "1",
+                ]
                 with Watch(pid) as watch:
                     seconds = 0.0
                     for kind, count in (("select-only", SELECTS), ("tpcb-like", TRANSACTIONS)):
@@ -181,11 +237,16 @@ class Postgres:
                         words = [*pgbench, "-b", kind, "-t", str(number), "postgres"]
                         more, text = client(self.name, words, library)
                         if f"processed: {4 * number}/{4 * number}" not in text:
-                            raise RuntimeError(f"pgbench under {library.name} did not do {4 * number} of {kind}: {text[-400:]}")
+                            raise RuntimeError(
+                                f"pgbench under {library.name} did not do {4 * number} of {kind}: "
+                                f"{text[-400:]}"
+                            )
                         seconds += more
                 wait_for_end_of_backends(pid, always, library)
                 used = Usage.of(tree_of(pid)) - before
                 settled = private_kib(pid)
         finally:
             as_server("rm", "-rf", copy)
-        return Sample(seconds, used.cpu_seconds, watch.peak, settled, used.minor_faults, used.major_faults)
+        return Sample(
+            seconds, used.cpu_seconds, watch.peak, settled, used.minor_faults, used.major_faults
+        )

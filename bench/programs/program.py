@@ -1,7 +1,8 @@
-"""What the real programs share: samples, running a command or a server under an allocator, proof that it is in use.
+"""What the real programs share: samples, running a command or a server under an allocator, proof
+that it is in use.
 
-Called by: the modules beside it, one for each program. Every process under an allocator runs below launch.c, which
-ends with all of its descendants whatever happens here.
+Called by: the modules beside it, one for each program. Every process under an allocator runs below
+launch.c, which ends with all of its descendants whatever happens here.
 """
 
 import contextlib
@@ -70,7 +71,8 @@ class Program(Protocol):
 
 
 def shimmed(library: Library) -> Library:
-    """For programs that are linked with another allocator: the C library's own malloc by a forwarder."""
+    """For programs that are linked with another allocator: the C library's own malloc by a
+    forwarder."""
     if library.path is not None:
         return library
     source = common.ROOT / "bench" / "demo" / "libc_shim.c"
@@ -88,7 +90,9 @@ def tail(file: Path) -> str:
 below: list[str] = []  # what commands run under, such as valgrind (bench/suite/shares.py)
 
 
-def launcher(report: Path, command: Words, library: Library, more: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+def launcher(
+    report: Path, command: Words, library: Library, more: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
     """The command line and the environment of a command below launch.c."""
     launch = common.compile_program(HERE / "launch.c", "launch")
     proof = "=" in str(command[0])  # see prove()
@@ -101,20 +105,26 @@ def launcher(report: Path, command: Words, library: Library, more: Mapping[str, 
 
 @contextlib.contextmanager
 def launched(
-    directory: Path, command: Words, library: Library, *, cwd: Path | None = None, output: Path | None = None,
-    user: str | None = None, more: Mapping[str, str] = NOTHING,
+    directory: Path, command: Words, library: Library, *, cwd: Path | None = None,
+    output: Path | None = None, user: str | None = None, more: Mapping[str, str] = NOTHING,
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path, Path]]:  # fmt: skip
-    """The launcher of a running command, its report and the command's standard error; nothing is left on leaving."""
+    """The launcher of a running command, its report and the command's standard error; nothing is
+    left on leaving."""
     report, errors = directory / "report", directory / "stderr"
     for file in (report, errors):
         file.touch()
         file.chmod(0o666)
     words, environment = launcher(report, command, library, more)
     with errors.open("wb") as stderr, (output or Path(os.devnull)).open("wb") as stdout:
-        group = None if user is None else subprocess.check_output(["id", "-gn", user], text=True).strip()
+        group = (
+            None
+            if user is None
+            else subprocess.check_output(["id", "-gn", user], text=True).strip()
+        )
         process = subprocess.Popen(
             words, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
-            start_new_session=True, user=user, group=group, extra_groups=None if user is None else (),
+            start_new_session=True, user=user, group=group,
+            extra_groups=None if user is None else (),
         )  # fmt: skip
     try:
         yield process, report, errors
@@ -124,7 +134,9 @@ def launched(
             process.wait(STOP_SECONDS)
 
 
-def sample_of(report: Path, name: str, library: Library, errors: Path, good: Sequence[int] = (0,)) -> Sample:
+def sample_of(
+    report: Path, name: str, library: Library, errors: Path, good: Sequence[int] = (0,)
+) -> Sample:
     seen = common.fields(report.read_text())
     if "status" not in seen:
         raise RuntimeError(f"{name} under {library.name}: not started: {tail(errors)}")
@@ -141,20 +153,27 @@ def sample_of(report: Path, name: str, library: Library, errors: Path, good: Seq
 
 
 def run_command(
-    name: str, command: Words, library: Library, *, cwd: Path | None = None, answers: Path | None = None,
-    more: Mapping[str, str] = NOTHING,
+    name: str, command: Words, library: Library, *, cwd: Path | None = None,
+    answers: Path | None = None, more: Mapping[str, str] = NOTHING,
 ) -> Sample:  # fmt: skip
-    """Runs a command to its end; raises where it fails, hangs or prints something else than what is in `answers`.
+    """Runs a command to its end; raises where it fails, hangs or prints something else than what is
+    in `answers`.
 
     The first run makes that file.
     """
     with tempfile.TemporaryDirectory(prefix="lanemalloc-bench-") as directory:
         output = Path(directory) / "output"
-        with launched(Path(directory), command, library, cwd=cwd, output=output, more=more) as (process, report, errors):
+        with launched(Path(directory), command, library, cwd=cwd, output=output, more=more) as (
+            process,
+            report,
+            errors,
+        ):
             try:
                 process.wait(common.WATCHDOG_SECONDS)
             except subprocess.TimeoutExpired:
-                raise RuntimeError(f"{name} under {library.name}: not ended after {common.WATCHDOG_SECONDS:.0f} s") from None
+                raise RuntimeError(
+                    f"{name} under {library.name}: not ended after {common.WATCHDOG_SECONDS:.0f} s"
+                ) from None
         sample = sample_of(report, name, library, errors)
         if answers is not None and not answers.exists():
             answers.write_bytes(output.read_bytes())
@@ -173,7 +192,9 @@ def children_of(pid: int) -> list[int]:
     except (FileNotFoundError, ProcessLookupError):  # the process has just ended
         return found
     for thread in threads:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
+        with contextlib.suppress(
+            FileNotFoundError, ProcessLookupError
+        ):  # the thread has just ended
             found += [int(word) for word in (thread / "children").read_text().split()]
     return found
 
@@ -188,7 +209,8 @@ def tree_of(pid: int) -> list[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """What the living processes of a tree, and the children that they have waited for, have used."""
+    """What the living processes of a tree, and the children that they have waited for, have
+    used."""
 
     cpu_seconds: float
     minor_faults: int
@@ -198,7 +220,9 @@ class Usage:
     def of(cls, pids: Sequence[int]) -> "Usage":
         total = [0] * 8
         for pid in pids:
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # ended: its parent has its figures
+            with contextlib.suppress(
+                FileNotFoundError, ProcessLookupError
+            ):  # ended: its parent has its figures
                 stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 # minflt cminflt majflt cmajflt utime stime cutime cstime
                 total = [a + int(b) for a, b in zip(total, stat[7:15])]
@@ -213,7 +237,9 @@ class Usage:
 
 
 def status_kib(pid: int, name: str) -> float:
-    match = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    match = re.search(
+        rf"^{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE
+    )
     if match is None:
         raise RuntimeError(f"/proc/{pid}/status has no {name}")
     return float(match.group(1))
@@ -222,17 +248,25 @@ def status_kib(pid: int, name: str) -> float:
 @contextlib.contextmanager
 def server(
     name: str, command: Words, library: Library, directory: Path, ready: Callable[[], bool], *,
-    stop: signal.Signals = signal.SIGTERM, user: str | None = None, more: Mapping[str, str] = NOTHING,
+    stop: signal.Signals = signal.SIGTERM, user: str | None = None,
+    more: Mapping[str, str] = NOTHING,
 ) -> Iterator[int]:  # fmt: skip
     """A server that answers: its process id. It must end well when it is told to."""
-    with launched(directory, command, library, cwd=directory, user=user, more=more) as (process, report, errors):
+    with launched(directory, command, library, cwd=directory, user=user, more=more) as (
+        process,
+        report,
+        errors,
+    ):
         deadline = time.monotonic() + START_SECONDS
         while not ready():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{name} under {library.name} does not start: {tail(errors)}")
             time.sleep(0.005)
         pid = int(common.fields(report.read_text())["pid"])
-        if library.path is not None and str(library.path.resolve()) not in Path(f"/proc/{pid}/maps").read_text():
+        if (
+            library.path is not None
+            and str(library.path.resolve()) not in Path(f"/proc/{pid}/maps").read_text()
+        ):
             raise RuntimeError(f"{name}: {library.name} is not in it")
         yield pid
         os.kill(pid, stop)
@@ -243,20 +277,26 @@ def server(
         sample_of(report, name, library, errors)
 
 
-def client(name: str, command: Words, library: Library, more: Mapping[str, str] = NOTHING) -> tuple[float, str]:
+def client(
+    name: str, command: Words, library: Library, more: Mapping[str, str] = NOTHING
+) -> tuple[float, str]:
     """A client's fixed work, without the allocator under test: wall seconds and standard output."""
     started = time.monotonic()
     try:
         done = subprocess.run(
             [str(c) for c in command],
             env=Library("libc", None).environment(LC_ALL="C", **more),
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=common.WATCHDOG_SECONDS, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=common.WATCHDOG_SECONDS, check=False,
         )  # fmt: skip
     except (subprocess.TimeoutExpired, OSError) as error:
         raise RuntimeError(f"{name} under {library.name}: {command[0]}: {error}") from None
     seconds = time.monotonic() - started
     if done.returncode != 0:
-        raise RuntimeError(f"{name} under {library.name}: {command[0]}: status {done.returncode}: {done.stderr.strip()[-400:]}")
+        raise RuntimeError(
+            f"{name} under {library.name}: {command[0]}: status {done.returncode}: "
+            f"{done.stderr.strip()[-400:]}"
+        )
     return seconds, done.stdout
 
 
@@ -266,23 +306,32 @@ _proved: set[tuple[str, str, Path | None]] = set()
 
 
 def bound_to(log: str, process: str, library: Library) -> int:
-    """How many files of a process have malloc from the allocator, by the dynamic linker's log; raises if one has not."""
-    bindings = re.findall(r"binding file (\S+) \[\d+\] to (\S+) \[\d+\]: normal symbol `malloc'", log)
+    """How many files of a process have malloc from the allocator, by the dynamic linker's log;
+    raises if one has not."""
+    bindings = re.findall(
+        r"binding file (\S+) \[\d+\] to (\S+) \[\d+\]: normal symbol `malloc'", log
+    )
     program = [target for user, target in bindings if Path(user).name == process]
     count = 0
     for user, target in bindings:
         if library.path is not None and Path(user).resolve() == library.path.resolve():
             continue  # what the allocator itself asks is its own affair
         if Path(target).name == process and any(map(library.serves, program)):
-            continue  # by way of the program, whose position is fixed: its jump table leads to the allocator
+            # by way of the program, whose position is fixed: its jump table leads to the allocator
+            continue
         if not library.serves(target):
-            raise RuntimeError(f"{process}: {library.name} is not in use: malloc of {user} comes from {target}")
+            raise RuntimeError(
+                f"{process}: {library.name} is not in use: malloc of {user} comes from {target}"
+            )
         count += 1
     return count
 
 
-def prove(name: str, process: str, command: Words, library: Library, more: Mapping[str, str] = NOTHING) -> None:
-    """Raises unless every malloc of `process`, a program that the short `command` runs, is bound to the allocator.
+def prove(
+    name: str, process: str, command: Words, library: Library, more: Mapping[str, str] = NOTHING
+) -> None:
+    """Raises unless every malloc of `process`, a program that the short `command` runs, is bound to
+    the allocator.
 
     The dynamic linker tells its bindings. Done once for a program and an allocator.
     """
@@ -291,7 +340,12 @@ def prove(name: str, process: str, command: Words, library: Library, more: Mappi
         return
     with tempfile.TemporaryDirectory(prefix="lanemalloc-bench-") as directory:
         log = Path(directory) / "bindings"
-        words: Words = ["LD_DEBUG=files,bindings", f"LD_DEBUG_OUTPUT={log}", "LD_BIND_NOW=1", *command]
+        words: Words = [
+            "LD_DEBUG=files,bindings",
+            f"LD_DEBUG_OUTPUT={log}",
+            "LD_BIND_NOW=1",
+            *command,
+        ]
         run_command(name, words, library, more=more)
         logs = [file.read_text(errors="replace") for file in Path(directory).glob("bindings.*")]
     runs = re.compile(rf"transferring control: (?:\S*/)?{re.escape(process)}$", re.MULTILINE)

@@ -1,7 +1,9 @@
-"""Python: some of pyperformance's benchmarks that live on small objects, every object asked from malloc.
+"""Python: some of pyperformance's benchmarks that live on small objects, every object asked from
+malloc.
 
-PYTHONMALLOC=malloc keeps Python's own pools out of the way. The scripts of the pyperformance package run one after
-another, each as pyperf's worker: one process, a fixed number of loops. Figures are sums, the peak is the largest.
+PYTHONMALLOC=malloc keeps Python's own pools out of the way. The scripts of the pyperformance
+package run one after another, each as pyperf's worker: one process, a fixed number of loops.
+Figures are sums, the peak is the largest.
 """
 
 import dataclasses
@@ -39,15 +41,33 @@ class Python:
         if done.exists():
             return
         shutil.rmtree(work / "site", ignore_errors=True)
-        command = [PYTHON, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(work / "site"), *WANTED]
+        command = [
+            PYTHON,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            str(work / "site"),
+            *WANTED,
+        ]
         environment = os.environ | {"PIP_ROOT_USER_ACTION": "ignore"}
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False
+        )
         if ended.returncode != 0:
-            raise RuntimeError(f"python: pip cannot install {', '.join(WANTED)}: {ended.stderr.strip()[-400:]}")
+            raise RuntimeError(
+                f"python: pip cannot install {', '.join(WANTED)}: {ended.stderr.strip()[-400:]}"
+            )
         done.touch()
 
     def run(self, library: Library, work: Path, scale: float) -> Sample:
-        environment = {"PYTHONMALLOC": "malloc", "PYTHONPATH": str(work / "site"), "PYTHONHASHSEED": "0"}
+        environment = {
+            "PYTHONMALLOC": "malloc",
+            "PYTHONPATH": str(work / "site"),
+            "PYTHONHASHSEED": "0",
+        }
         prove(self.name, "python3", [PYTHON, "-c", "pass"], library, environment)
         scripts = work / "site" / "pyperformance" / "data-files" / "benchmarks"
         total: Sample | None = None
@@ -55,9 +75,19 @@ class Python:
             count = round(loops * scale)
             if count == 0:
                 continue
-            command: Words = [PYTHON, scripts / f"bm_{part}" / "run_benchmark.py", "--worker", "--values", "1", "--warmups", "0"]
+            command: Words = [
+                PYTHON,
+                scripts / f"bm_{part}" / "run_benchmark.py",
+                "--worker",
+                "--values",
+                "1",
+                "--warmups",
+                "0",
+            ]
             command = [*command, "--loops", str(count), *arguments]
-            sample = run_command(f"{self.name} {part}", command, library, cwd=work, more=environment)
+            sample = run_command(
+                f"{self.name} {part}", command, library, cwd=work, more=environment
+            )
             total = sample if total is None else total + sample
         if total is None:
             raise RuntimeError(f"python: nothing is left to run at scale {scale}")

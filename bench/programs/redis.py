@@ -1,7 +1,9 @@
-"""redis-server under redis-benchmark: set, get, lpush and lpop of 200-byte values, pipelined so that the server is what limits.
+"""redis-server under redis-benchmark: set, get, lpush and lpop of 200-byte values, pipelined so
+that the server is what limits.
 
-Debian's redis-server is linked with jemalloc; a preload comes before it, and the C library's malloc is reached by a
-forwarder. seconds are the client's, for all four commands; the rest is of the server, its end figure with the data in it.
+Debian's redis-server is linked with jemalloc; a preload comes before it, and the C library's malloc
+is reached by a forwarder. seconds are the client's, for all four commands; the rest is of the
+server, its end figure with the data in it.
 """
 
 import contextlib
@@ -21,7 +23,10 @@ CLIENT = ("-r", "100000", "-d", "200", "-c", "16", "-P", "64", "--csv")
 
 
 def answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as connection, contextlib.suppress(FileNotFoundError, ConnectionError, TimeoutError):
+    with (
+        socket.socket(socket.AF_UNIX) as connection,
+        contextlib.suppress(FileNotFoundError, ConnectionError, TimeoutError),
+    ):
         connection.settimeout(1.0)
         connection.connect(str(path))
         connection.sendall(b"PING\r\n")
@@ -44,16 +49,39 @@ class Redis:
         with tempfile.TemporaryDirectory(prefix="lanemalloc-bench-") as text:
             directory = Path(text)
             path = directory / "socket"
-            command = ["redis-server", "--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no"]
+            command = [
+                "redis-server",
+                "--port",
+                "0",
+                "--unixsocket",
+                str(path),
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ]
             command += ["--dir", str(directory), "--daemonize", "no"]
             with server(self.name, command, library, directory, lambda: answers(path)) as pid:
                 before = Usage.of([pid])
                 count = str(scaled(OPERATIONS, scale))
-                words = ["redis-benchmark", "-s", str(path), "-t", ",".join(COMMANDS), "-n", count, *CLIENT]
+                words = [
+                    "redis-benchmark",
+                    "-s",
+                    str(path),
+                    "-t",
+                    ",".join(COMMANDS),
+                    "-n",
+                    count,
+                    *CLIENT,
+                ]
                 seconds, output = client(self.name, words, library)
                 used = Usage.of([pid]) - before
-                tests = [row["test"].split()[0].lower() for row in csv.DictReader(output.splitlines())]
+                tests = [
+                    row["test"].split()[0].lower() for row in csv.DictReader(output.splitlines())
+                ]
                 if tests != list(COMMANDS):
                     raise RuntimeError(f"redis-benchmark ran {tests}, not {COMMANDS}")
                 peak, settled = status_kib(pid, "VmHWM"), status_kib(pid, "VmRSS")
-        return Sample(seconds, used.cpu_seconds, peak, settled, used.minor_faults, used.major_faults)
+        return Sample(
+            seconds, used.cpu_seconds, peak, settled, used.minor_faults, used.major_faults
+        )

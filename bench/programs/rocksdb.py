@@ -1,4 +1,5 @@
-"""rocksdb's db_bench with two threads: random writes through memtables and compactions, then random reads."""
+"""rocksdb's db_bench with two threads: random writes through memtables and compactions, then random
+reads."""
 
 import dataclasses
 import tempfile
@@ -24,8 +25,27 @@ class Rocksdb:
     def run(self, library: Library, work: Path, scale: float) -> Sample:
         prove(self.name, "db_bench", ["db_bench", "--version"], library)
         with tempfile.TemporaryDirectory(prefix="db-", dir=work) as directory:
-            command = ["db_bench", f"--db={directory}", "--benchmarks=fillrandom,readrandom", "--threads=2", "--seed=1"]
-            command += [f"--num={scaled(WRITES, scale)}", f"--reads={scaled(READS, scale)}", "--value_size=200"]
-            command += ["--write_buffer_size=8388608", "--target_file_size_base=8388608", "--cache_size=16777216"]
-            command += ["--compression_type=lz4", "--disable_wal=true", "--max_background_jobs=2", "--histogram=false"]
+            command = [
+                "db_bench",
+                f"--db={directory}",
+                "--benchmarks=fillrandom,readrandom",
+                "--threads=2",
+                "--seed=1",
+            ]
+            command += [
+                f"--num={scaled(WRITES, scale)}",
+                f"--reads={scaled(READS, scale)}",
+                "--value_size=200",
+            ]
+            command += [
+                "--write_buffer_size=8388608",
+                "--target_file_size_base=8388608",
+                "--cache_size=16777216",
+            ]
+            command += [
+                "--compression_type=lz4",
+                "--disable_wal=true",
+                "--max_background_jobs=2",
+                "--histogram=false",
+            ]
             return run_command(self.name, command, library)

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""How long it takes to read the figures (mallinfo2) beside threads that allocate all the time, and what that costs them.
+"""How long it takes to read the figures (mallinfo2) beside threads that allocate all the time, and
+what that costs them.
 
-Called by: hand. docs/design/0001-owned-entry-one-byte.md has its figures. Allocators alternate; medians.
+Called by: hand. docs/design/0001-owned-entry-one-byte.md has its figures. Allocators alternate;
+medians.
 Usage: run.py [--lib NAME=PATH].. [--runs N] [--threads N..]
 """
 
@@ -29,14 +31,21 @@ def main() -> int:
         samples: dict[str, list[dict[str, str]]] = {library.name: [] for library in libraries}
         for _ in range(arguments.runs):
             for library in libraries:
-                samples[library.name].append(common.fields(common.run([program, str(threads), str(SECONDS)], library)))
+                samples[library.name].append(
+                    common.fields(common.run([program, str(threads), str(SECONDS)], library))
+                )
         for name, seen in samples.items():
 
             def median(what: str, seen: list[dict[str, str]] = seen) -> float:
                 return statistics.median(float(s[what]) for s in seen)
 
             rows.append(
-                [str(threads), name, f"{median('mean_ns') / 1000:.0f} us", f"{median('longest_ns') / 1000:.0f} us"]
+                [
+                    str(threads),
+                    name,
+                    f"{median('mean_ns') / 1000:.0f} us",
+                    f"{median('longest_ns') / 1000:.0f} us",
+                ]
                 + [f"{median('operations') / SECONDS / 1e6:.1f} M/s"]
             )
     print(common.table(["threads", "", "a reading", "longest", "operations"], rows))

@@ -1,9 +1,12 @@
-"""Real Rust programs with the system allocator, with lanemalloc, and with the allocator that they ship with, if any.
+"""Real Rust programs with the system allocator, with lanemalloc, and with the allocator that they
+ship with, if any.
 
-The sources come from the crates' registry, in the versions below, with the dependencies that their own lock files name. What is
-changed: lanemalloc becomes an optional dependency, and a `#[global_allocator]` is added behind that feature. The variants run in
-turn on the same generated input; wall time, CPU time and peak resident memory are medians, shown as ratios to the system allocator. Instructions
-are counted by callgrind on a smaller input; they repeat. The outputs are compared. Called by: bench/rust.sh.
+The sources come from the crates' registry, in the versions below, with the dependencies that their
+own lock files name. What is changed: lanemalloc becomes an optional dependency, and a
+`#[global_allocator]` is added behind that feature. The variants run in turn on the same generated
+input; wall time, CPU time and peak resident memory are medians, shown as ratios to the system
+allocator. Instructions are counted by callgrind on a smaller input; they repeat. The outputs are
+compared. Called by: bench/rust.sh.
 """
 
 import argparse
@@ -35,7 +38,9 @@ static LANEMALLOC: lanemalloc::Lanemalloc = lanemalloc::Lanemalloc;
 
 @dataclasses.dataclass
 class Program:
-    """One program: where its main file is, the features of its variants, and how it is run on an input."""
+    """One program: where its main file is, the features of its variants, and how it is run on an
+    input."""
+
     name: str
     version: str
     binary: str
@@ -46,19 +51,50 @@ class Program:
 
 
 PROGRAMS = [
-    Program("ripgrep", "15.2.0", "rg", "crates/core/main.rs", {"system": [], "lanemalloc": ["--features", FEATURE]},
-            ["--json", "--no-config", "--threads", "2", "-i", r"(thread|lane)s? \w+ (memory|page)", "text"], ["--threads", "1"]),
-    Program("jaq", "3.1.2", "jaq", "src/main.rs",
-            {"system": ["--no-default-features"], "lanemalloc": ["--no-default-features", "--features", FEATURE],
-             "mimalloc": []},
-            ["-c", "group_by(.owner) | map({owner: .[0].owner, bytes: map(.sizes | add) | add, tags: map(.tags[]) | unique})[]",
-             "objects.json"], []),
+    Program(
+        "ripgrep",
+        "15.2.0",
+        "rg",
+        "crates/core/main.rs",
+        {"system": [], "lanemalloc": ["--features", FEATURE]},
+        [
+            "--json",
+            "--no-config",
+            "--threads",
+            "2",
+            "-i",
+            r"(thread|lane)s? \w+ (memory|page)",
+            "text",
+        ],
+        ["--threads", "1"],
+    ),
+    Program(
+        "jaq",
+        "3.1.2",
+        "jaq",
+        "src/main.rs",
+        {
+            "system": ["--no-default-features"],
+            "lanemalloc": ["--no-default-features", "--features", FEATURE],
+            "mimalloc": [],
+        },
+        [
+            "-c",
+            (
+                "group_by(.owner) | map({owner: .[0].owner, bytes: map(.sizes | add) | add, "
+                "tags: map(.tags[]) | unique})[]"
+            ),
+            "objects.json",
+        ],
+        [],
+    ),
 ]
 
 
 @dataclasses.dataclass
 class Run:
     """What one run took."""
+
     wall: float  # milliseconds
     cpu: float  # milliseconds
     resident: float  # MiB, at the peak
@@ -66,19 +102,28 @@ class Run:
 
 
 def write_input(directory: Path, size: int) -> None:
-    """The same files for the same size: `size` of text, 25 KB each, and a JSON array of as many objects times 40."""
+    """The same files for the same size: `size` of text, 25 KB each, and a JSON array of as many
+    objects times 40."""
     if directory.exists():
         return
     chance = random.Random(7)
-    words = ("thread lane memory page slab object block free pool heap arena batch owner takes gives holds sends waits "
-             "for the of and in to a with its which back every").split()
+    words = (
+        "thread lane memory page slab object block free pool heap arena batch owner takes gives "
+        "holds sends waits for the of and in to a with its which back every"
+    ).split()
     text = directory.with_suffix(".new") / "text"
     text.mkdir(parents=True)
     for n in range(size):
         lines = (" ".join(chance.choices(words, k=12)) for _ in range(400))
         (text / f"{n}.txt").write_text("\n".join(lines) + "\n")
-    objects = [{"owner": f"{chance.choice(words)}-{chance.randrange(50)}", "tags": chance.sample(words, 5),
-                "sizes": [chance.randrange(4096) for _ in range(10)]} for _ in range(size * 40)]
+    objects = [
+        {
+            "owner": f"{chance.choice(words)}-{chance.randrange(50)}",
+            "tags": chance.sample(words, 5),
+            "sizes": [chance.randrange(4096) for _ in range(10)],
+        }
+        for _ in range(size * 40)
+    ]
     (text.parent / "objects.json").write_text(json.dumps(objects))
     text.parent.rename(directory)
 
@@ -90,7 +135,9 @@ def fetch_sources() -> dict[str, Path]:
     (scratch / "src/lib.rs").write_text("")
     needs = "".join(f'{p.name} = "={p.version}"\n' for p in PROGRAMS)
     (scratch / "Cargo.toml").write_text(
-        f'[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\n[dependencies]\n{needs}')
+        '[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2021"\n'
+        f"[workspace]\n[dependencies]\n{needs}"
+    )
     subprocess.run(["cargo", "fetch", "--quiet"], cwd=scratch, check=True)
     home = Path(os.environ["CARGO_HOME"]) / "registry/src"
     return {p.name: next(home.glob(f"*/{p.name}-{p.version}")) for p in PROGRAMS}
@@ -109,8 +156,12 @@ def build(program: Program, sources: Path) -> dict[str, Path]:
     (WORK / "bin").mkdir(exist_ok=True)
     for variant, features in program.variants.items():
         print(f"building {program.name} {program.version} with {variant}", file=sys.stderr)
-        subprocess.run(["cargo", "build", "--release", "--quiet", *features], cwd=place, check=True,
-                       env={**os.environ, "CARGO_TARGET_DIR": str(WORK / "target")})
+        subprocess.run(
+            ["cargo", "build", "--release", "--quiet", *features],
+            cwd=place,
+            check=True,
+            env={**os.environ, "CARGO_TARGET_DIR": str(WORK / "target")},
+        )
         binaries[variant] = WORK / "bin" / f"{program.binary}-{variant}"
         shutil.copy2(WORK / "target/release" / program.binary, binaries[variant])
     return binaries
@@ -123,20 +174,38 @@ def fingerprint(output: Path) -> str:
 
 
 def run(command: list[str], directory: Path) -> Run:
-    """One run, started by a small program: a child's peak begins with what its parent has resident."""
+    """One run, started by a small program: a child's peak begins with what its parent has
+    resident."""
     launch = common.compile_program(ROOT / "bench/programs/launch.c", "launch")
     output, report = WORK / "output", WORK / "report"
     with open(output, "wb") as sink:
-        subprocess.run([str(launch), str(report), *command], cwd=directory, check=True, stdout=sink, stdin=subprocess.DEVNULL)
+        subprocess.run(
+            [str(launch), str(report), *command],
+            cwd=directory,
+            check=True,
+            stdout=sink,
+            stdin=subprocess.DEVNULL,
+        )
     took = dict(word.split("=") for word in report.read_text().split())
     if took["status"] != "0":
         sys.exit(f"bench: {command[0]} ended with {took['status']}")
-    return Run(int(took["wall_ns"]) / 1e6, int(took["cpu_us"]) / 1e3, int(took["peak_kib"]) / 1024, fingerprint(output))
+    return Run(
+        int(took["wall_ns"]) / 1e6,
+        int(took["cpu_us"]) / 1e3,
+        int(took["peak_kib"]) / 1024,
+        fingerprint(output),
+    )
 
 
 def count_instructions(command: list[str], directory: Path) -> int:
-    done = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command], cwd=directory,
-                          check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command],
+        cwd=directory,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     found = re.search(r"Collected : (\d+)", done.stderr)
     if found is None:
         sys.exit(f"bench: callgrind did not say how many instructions {command[0]} took")
@@ -153,8 +222,10 @@ def measure(program: Program, binaries: dict[str, Path], rounds: int) -> bool:
             if n > 0:  # the first of each warms up
                 runs[variant].append(one)
     small = WORK / "input-small"
-    counts = {variant: count_instructions([str(path), *program.arguments, *program.counted], small)
-              for variant, path in binaries.items()}
+    counts = {
+        variant: count_instructions([str(path), *program.arguments, *program.counted], small)
+        for variant, path in binaries.items()
+    }
 
     print(f"{program.name} {program.version}, {rounds} runs each, in turn")
     for variant, of_it in runs.items():
@@ -162,9 +233,14 @@ def measure(program: Program, binaries: dict[str, Path], rounds: int) -> bool:
         for field in ("wall", "cpu", "resident"):
             pairs = [getattr(a, field) / getattr(b, field) for a, b in zip(of_it, runs["system"])]
             ratios.append(statistics.median(pairs))
-        wall, resident = (statistics.median(getattr(r, field) for r in of_it) for field in ("wall", "resident"))
-        print(f"  {variant:<11} {wall:8.0f} ms {resident:7.1f} MiB   ratios: wall {ratios[0]:.3f}  cpu {ratios[1]:.3f}  "
-              f"peak memory {ratios[2]:.3f}  instructions {counts[variant] / counts['system']:.4f} ({counts[variant]})")
+        wall, resident = (
+            statistics.median(getattr(r, field) for r in of_it) for field in ("wall", "resident")
+        )
+        print(
+            f"  {variant:<11} {wall:8.0f} ms {resident:7.1f} MiB   ratios: wall {ratios[0]:.3f}  "
+            f"cpu {ratios[1]:.3f}  peak memory {ratios[2]:.3f}  instructions "
+            f"{counts[variant] / counts['system']:.4f} ({counts[variant]})"
+        )
     same = len({one.output for of_it in runs.values() for one in of_it}) == 1
     print("  the outputs are the same" if same else "  FAILED: the outputs differ")
     return same

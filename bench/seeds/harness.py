@@ -1,4 +1,5 @@
-"""Runs the programs of bench/seeds/ under configurations in turn, and keeps what they printed beside the originals' figures.
+"""Runs the programs of bench/seeds/ under configurations in turn, and keeps what they printed
+beside the originals' figures.
 
 Called by: bench/seeds/experiments.py, bench/seeds/run.py. Knows nothing about single experiments.
 """
@@ -36,7 +37,8 @@ class Configuration:
 
 @dataclasses.dataclass
 class Figure:
-    """One thing that was measured: for each case (such as 40 threads) and configuration, the samples in order of rounds."""
+    """One thing that was measured: for each case (such as 40 threads) and configuration,
+    the samples in order of rounds."""
 
     name: str
     unit: str
@@ -124,43 +126,66 @@ class Harness:
         return common.compile_program(source, f"seeds-{name}", *flags)
 
     def complaint(self, configuration: Configuration) -> str:
-        """What the library says about options that it does not understand; empty if it takes them all."""
+        """What the library says about options that it does not understand;
+        empty if it takes them all."""
         if configuration.library.path is None:
             return ""
         if configuration.options not in self._understood:
-            environment = configuration.library.environment(LANEMALLOC_OPTIONS=configuration.options)
-            done = subprocess.run(["true"], env=environment, capture_output=True, text=True, check=False)
+            environment = configuration.library.environment(
+                LANEMALLOC_OPTIONS=configuration.options
+            )
+            done = subprocess.run(
+                ["true"], env=environment, capture_output=True, text=True, check=False
+            )
             lines = [line for line in done.stderr.splitlines() if "LANEMALLOC_OPTIONS" in line]
             self._understood[configuration.options] = lines[0] if lines else ""
         return self._understood[configuration.options]
 
-    def usable(self, configurations: Sequence[Configuration], experiment: Experiment) -> list[Configuration]:
-        """Those that this build understands. The others are named in the experiment, with the library's own words."""
+    def usable(
+        self, configurations: Sequence[Configuration], experiment: Experiment
+    ) -> list[Configuration]:
+        """Those that this build understands. The others are named in the experiment,
+        with the library's own words."""
         kept = []
         for configuration in configurations:
             complaint = self.complaint(configuration)
             if complaint and not self._tolerate:
-                experiment.left_out[configuration.name] = f"this build does not understand its options: {complaint}"
+                experiment.left_out[configuration.name] = (
+                    f"this build does not understand its options: {complaint}"
+                )
             else:
                 kept.append(configuration)
         return kept
 
     def run(self, configuration: Configuration, *command: object) -> dict[str, str]:
-        """What the program printed as NAME=VALUE, and what the library counted as 'counted NAME'."""
+        """What the program printed as NAME=VALUE, and what the library counted as 'counted
+        NAME'."""
         environment = configuration.library.environment()
         if configuration.library.path is not None:
             options = ",".join(o for o in (configuration.options, "stats=exit") if o)
             environment["LANEMALLOC_OPTIONS"] = options
         done = subprocess.run(
-            [str(c) for c in command], env=environment, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
+            [str(c) for c in command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS,
+            check=False,
         )
         if done.returncode != 0:
             words = " ".join(str(c) for c in command)
-            raise RuntimeError(f"{words} under {configuration.name}: status {done.returncode}: {done.stderr.strip()[-400:]}")
+            raise RuntimeError(
+                f"{words} under {configuration.name}: "
+                f"status {done.returncode}: {done.stderr.strip()[-400:]}"
+            )
         seen = common.fields(done.stdout)
         if not configuration.library.serves(seen["library"]):
-            raise RuntimeError(f"{configuration.name}: not in use, malloc comes from {seen['library']}")
-        for name, value in re.findall(r"^lanemalloc: ([a-z -]+): (\d+)$", done.stderr, re.MULTILINE):
+            raise RuntimeError(
+                f"{configuration.name}: not in use, malloc comes from {seen['library']}"
+            )
+        for name, value in re.findall(
+            r"^lanemalloc: ([a-z -]+): (\d+)$", done.stderr, re.MULTILINE
+        ):
             seen[f"counted {name}"] = value
         return seen
 
@@ -176,7 +201,11 @@ def alternate(rounds: int, what: str, jobs: Sequence[Callable[[], None]]) -> Non
 
 def text(experiment: Experiment) -> str:
     """The experiment as tables for a terminal."""
-    lines = [f"== {experiment.title}", f"   {experiment.source}", f"   original: {experiment.claim}"]
+    lines = [
+        f"== {experiment.title}",
+        f"   {experiment.source}",
+        f"   original: {experiment.claim}",
+    ]
     lines += [f"   - {line}" for line in experiment.setup]
     for figure in experiment.figures:
         if figure.detail:
@@ -200,6 +229,10 @@ def text(experiment: Experiment) -> str:
                     ]
                 )
         lines.append(common.table(header, rows))
-    lines += ["", f"   here: {experiment.found or 'not run'}", *[f"   {note}" for note in experiment.notes]]
+    lines += [
+        "",
+        f"   here: {experiment.found or 'not run'}",
+        *[f"   {note}" for note in experiment.notes],
+    ]
     lines += [f"   left out: {what}: {why}" for what, why in experiment.left_out.items()]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the source systems' experiments on this machine and shows the originals' figures beside ours.
+"""Runs the source systems' experiments on this machine and shows the originals' figures beside \
+ours.
 
-Called by: bench/seeds.sh. Writes build/seeds/seeds.json and build/seeds/seeds.html. Nothing here passes or fails.
+Called by: bench/seeds.sh. Writes build/seeds/seeds.json and build/seeds/seeds.html. Nothing here
+passes or fails.
 """
 
 import argparse
@@ -21,8 +23,16 @@ OUTPUT = common.ROOT / "build" / "seeds"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("experiment", nargs="*", choices=[[], *experiments.ALL], help="only these")
-    parser.add_argument("--quick", action="store_true", help="all of it small, in less than a minute: shows that it works, no more")
-    parser.add_argument("--tolerate", action="store_true", help="also configurations that the library does not understand")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="all of it small, in less than a minute: shows that it works, no more",
+    )
+    parser.add_argument(
+        "--tolerate",
+        action="store_true",
+        help="also configurations that the library does not understand",
+    )
     parser.add_argument("--output", type=Path, default=OUTPUT)
     arguments = parser.parse_args()
     if not common.LANEMALLOC.exists():

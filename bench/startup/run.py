@@ -3,9 +3,12 @@
 
 Called by: bench/run.sh, tests/golden/run.sh (--check-rss).
 
-Memory: Rss of /proc/self/smaps_rollup (exact, unlike VmRSS) after a handful of allocations; median of 5 runs.
-Time: from just before the spawn to the end of the first malloc; alternating runs, medians, difference in microseconds.
---check-rss judges memory alone: at most 1 MiB more than the C library. Time never passes or fails anything.
+Memory: Rss of /proc/self/smaps_rollup (exact, unlike VmRSS) after a handful of allocations; median
+of 5 runs.
+Time: from just before the spawn to the end of the first malloc; alternating runs, medians,
+difference in microseconds.
+--check-rss judges memory alone: at most 1 MiB more than the C library. Time never passes or fails
+anything.
 """
 
 import argparse
@@ -37,13 +40,20 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--lib", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--runs", type=int, default=31)
-    parser.add_argument("--check-rss", action="store_true", help="judge the memory of the given library, nothing else")
+    parser.add_argument(
+        "--check-rss",
+        action="store_true",
+        help="judge the memory of the given library, nothing else",
+    )
     arguments = parser.parse_args()
     libc = Library("libc", None)
     program = common.compile_program(common.ROOT / "bench" / "startup" / "tiny.c", "tiny")
     checked = common.libraries(arguments.lib, peers=not arguments.check_rss)
     if not checked:
-        raise SystemExit("nothing to measure: build/release/liblanemalloc.so is not there, and no --lib was given")
+        raise SystemExit(
+            "nothing to measure: build/release/liblanemalloc.so is not there, "
+            "and no --lib was given"
+        )
     all_ = [libc, *[library for library in checked if library.path is not None]]
     samples: dict[str, list[dict[str, float]]] = {library.name: [] for library in all_}
     for _ in range(5 if arguments.check_rss else arguments.runs):
@@ -59,11 +69,17 @@ def main() -> int:
             more = median(library.name, "rss") - median("libc", "rss")
             failed += more > LIMIT_KIB
             verdict = "FAIL" if more > LIMIT_KIB else "pass"
-            print(f"{verdict}: {library.name}: a small program is {more:.0f} KiB larger than with libc (limit {LIMIT_KIB})")
+            print(
+                f"{verdict}: {library.name}: a small program is {more:.0f} KiB larger than with "
+                f"libc (limit {LIMIT_KIB})"
+            )
         print(f"{len(all_) - 1 - failed} passed, {failed} failed, 0 skipped")
         return 1 if failed else 0
 
-    print(f"\nA small program: spawn to first allocation, and its memory, less libc's ({arguments.runs} alternating runs, medians)")
+    print(
+        "\nA small program: spawn to first allocation, and its memory, less libc's "
+        f"({arguments.runs} alternating runs, medians)"
+    )
     rows = []
     for library in all_:
         time_ = Spread.of([s["us"] for s in samples[library.name]])

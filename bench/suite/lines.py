@@ -1,7 +1,8 @@
 """Which lines there are, in the order of their importance: a budget of time drops the last ones.
 
-Used by: main.py, measure.py. A line is a workload and its number of threads. Most have more threads than this kind of machine has CPUs,
-for there an allocator's threads are stopped in the middle of everything; one and two threads stand where they say something else.
+Used by: main.py, measure.py. A line is a workload and its number of threads. Most have more threads
+than this kind of machine has CPUs, for there an allocator's threads are stopped in the middle of
+everything; one and two threads stand where they say something else.
 """
 
 # 8 workers of xmalloc are 16 threads; mleak has ten threads at a time, as in the originals.
@@ -50,7 +51,9 @@ LINES: tuple[tuple[str, int], ...] = (
 
 SECONDS = 1.0  # of the steady state
 LONG = {"cache": 60.0}  # what shows only after a minute
-ONCE_FROM = 30.0  # a line that is measured for so long has one round before the others have all of theirs
+ONCE_FROM = (
+    30.0  # a line that is measured for so long has one round before the others have all of theirs
+)
 
 # Memory some seconds after the end: so much work, by 8 threads.
 IDLE_OPERATIONS = {"burst-idle": 300_000, "size-shift": 1_500_000}

@@ -1,4 +1,5 @@
-"""What the figures of the suite depend on: the machine, its settings, the versions of compilers and tools. It changes none of them.
+"""What the figures of the suite depend on: the machine, its settings, the versions of compilers and
+tools. It changes none of them.
 
 Used by: main.py.
 """
@@ -26,7 +27,10 @@ def read(path: str) -> str | None:
 def first_line(*command: str) -> str:
     if not common.need(command[0]):
         return "none"
-    return (subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines() or ["?"])[0]
+    return (
+        subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+        or ["?"]
+    )[0]
 
 
 def chosen(path: str) -> str:

@@ -1,9 +1,11 @@
 """Runs workloads and programs under every allocator and records what they print.
 
-Called by: main.py. The allocators alternate within each round, and their order moves on from line to line and turns round from round to
-round, so that a slow spell of the machine hits all alike. A run that fails or hangs is recorded as failed; the others go on.
-Workloads are one program that obeys this: `workloads NAME THREADS --board FILE` works until its observer says stop (observe.py), then prints
-one line of key=value; `workloads NAME THREADS --operations N --idle SECONDS` does so much and rests;
+Called by: main.py. The allocators alternate within each round, and their order moves on from line
+to line and turns round from round to round, so that a slow spell of the machine hits all alike. A
+run that fails or hangs is recorded as failed; the others go on.
+Workloads are one program that obeys this: `workloads NAME THREADS --board FILE` works until its
+observer says stop (observe.py), then prints one line of key=value;
+`workloads NAME THREADS --operations N --idle SECONDS` does so much and rests;
 `workloads --list` prints `name<TAB>threads|single<TAB>latency|-<TAB>idle|-<TAB>description`.
 """
 
@@ -28,7 +30,9 @@ import observe
 from common import Library
 from model import Failure, Measurements, Run, Slow
 
-SLOW = 5.0  # a program's run that takes this many times the fastest one's time is repeated less often
+SLOW = (
+    5.0  # a program's run that takes this many times the fastest one's time is repeated less often
+)
 LEAST_ROUNDS = 3  # a line has so many, or it is dropped
 USUAL_START_SECONDS = 0.8  # of a run, beside what is measured: until it has been seen
 END_TIMEOUT = 60.0  # for what a workload frees when it is told to stop
@@ -74,11 +78,15 @@ class Line:
 
 
 def list_workloads(program: Path) -> list[Workload]:
-    output = subprocess.run([program, "--list"], capture_output=True, text=True, check=True, timeout=60).stdout
+    output = subprocess.run(
+        [program, "--list"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
     found = []
     for row in output.splitlines():
         name, threads, latency, idle, about = row.split("\t")
-        found.append(Workload(name, threads == "threads", latency == "latency", idle == "idle", about))
+        found.append(
+            Workload(name, threads == "threads", latency == "latency", idle == "idle", about)
+        )
     return found
 
 
@@ -118,7 +126,13 @@ def reason(child: "subprocess.Popen[str]", errors: str) -> str:
 def start(command: Sequence[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
     )
 
 
@@ -147,8 +161,15 @@ def parse(output: str, library: Library) -> dict[str, float]:
     return {k: float(v) for k, v in seen.items() if k != "library"}
 
 
-def observed(child: "subprocess.Popen[str]", board: observe.Board, started: float, seconds: float, rule: observe.Rule) -> tuple[dict[str, float], str]:
-    """The figures of a workload that runs, and what it prints in the end; raises Failed where it dies or hangs."""
+def observed(
+    child: "subprocess.Popen[str]",
+    board: observe.Board,
+    started: float,
+    seconds: float,
+    rule: observe.Rule,
+) -> tuple[dict[str, float], str]:
+    """The figures of a workload that runs, and what it prints in the end; raises Failed where it
+    dies or hangs."""
     try:
         found = observe.observe(board, started, seconds, rule, lambda: child.poll() is None)
     except observe.Ended as error:
@@ -156,7 +177,9 @@ def observed(child: "subprocess.Popen[str]", board: observe.Board, started: floa
             end_group(child)
             raise Failed(str(error)) from None
         errors = finish_dead(child)
-        raise Failed(reason(child, errors) if child.returncode else f"{error}, with status 0") from None
+        raise Failed(
+            reason(child, errors) if child.returncode else f"{error}, with status 0"
+        ) from None
     except BaseException:
         end_group(child)
         raise
@@ -176,35 +199,56 @@ def finish_dead(child: "subprocess.Popen[str]") -> str:
 PRINTED = ("end_kib", "malloc_", "free_")
 
 
-def run_line(program: Path, library: Library, line: Line, seconds: float, rule: observe.Rule, counters: bool) -> dict[str, float]:
+def run_line(
+    program: Path, library: Library, line: Line, seconds: float, rule: observe.Rule, counters: bool
+) -> dict[str, float]:
     """One run of a line: its rate in the steady state, and the rest."""
-    with contextlib.closing(observe.Board()) as board, tempfile.NamedTemporaryFile("r", suffix=".perf") as file:
+    with (
+        contextlib.closing(observe.Board()) as board,
+        tempfile.NamedTemporaryFile("r", suffix=".perf") as file,
+    ):
         command = [str(program), line.workload.name, str(line.threads), "--board", str(board.path)]
         environment = library.environment()
         if counters:
             # perf itself runs without the preload; env sets it for the program alone.
             mine, environment = environment, Library("libc", None).environment()
             settings = [f"{k}={v}" for k, v in mine.items() if environment.get(k) != v]
-            perf = ["perf", "stat", "-x,", "-o", file.name, "-e", "instructions:u,cycles:u", "--", "env", *settings]
+            perf = [
+                "perf",
+                "stat",
+                "-x,",
+                "-o",
+                file.name,
+                "-e",
+                "instructions:u,cycles:u",
+                "--",
+                "env",
+                *settings,
+            ]
             command = [*perf, *command]
         started = time.monotonic()
         found, output = observed(start(command, environment), board, started, seconds, rule)
         said = parse(output, library)
         found |= {k: v for k, v in said.items() if k.startswith(PRINTED)}
         if counters:
-            found |= {k: v / max(said["operations"], 1) for k, v in machine.parse_counters(file.read()).items()}
+            found |= {
+                k: v / max(said["operations"], 1)
+                for k, v in machine.parse_counters(file.read()).items()
+            }
         return found
 
 
 def rotated(all_: Sequence[Library], number: int, line: int) -> list[Library]:
-    """The order of a round on a line: it starts elsewhere each time, and every second round goes backwards."""
+    """The order of a round on a line: it starts elsewhere each time, and every second round goes
+    backwards."""
     shift = (number * 3 + line) % len(all_)
     order = [*all_[shift:], *all_[:shift]]
     return order[::-1] if number % 2 else order
 
 
 def allowed_rounds(rounds: int, factor: float) -> int:
-    """How often something is measured that takes `factor` times as long as the fastest: at least once."""
+    """How often something is measured that takes `factor` times as long as the fastest: at least
+    once."""
     return rounds if factor <= SLOW else max(1, int(rounds * SLOW / factor))
 
 
@@ -215,7 +259,13 @@ def counted(rounds: int) -> str:
 class Stage:
     """Rounds of jobs: what workloads and real programs have in common."""
 
-    def __init__(self, result: Measurements, libraries: Sequence[Library], time_figure: str | None, progress: Progress) -> None:
+    def __init__(
+        self,
+        result: Measurements,
+        libraries: Sequence[Library],
+        time_figure: str | None,
+        progress: Progress,
+    ) -> None:
         """time_figure: of jobs that are as long as they take; None: all take the same time."""
         self.result = result
         self.libraries = libraries
@@ -227,7 +277,11 @@ class Stage:
     def fastest(self, line: str) -> float | None:
         if self.time_figure is None:
             return None
-        medians = [v for l in self.libraries if (v := self.result.typical(line, l.name, self.time_figure)) is not None]
+        medians = [
+            v
+            for l in self.libraries
+            if (v := self.result.typical(line, l.name, self.time_figure)) is not None
+        ]
         return min(medians) if medians else None
 
     def factor(self, line: str, name: str) -> float:
@@ -240,15 +294,21 @@ class Stage:
         self.result.failures.append(Failure(line, name, number, why))
         self.progress.note(f"FAILED: {line}, {name}: {why}")
 
-    def attempt(self, line: str, library: Library, number: int, job: Callable[[], dict[str, float]]) -> None:
+    def attempt(
+        self, line: str, library: Library, number: int, job: Callable[[], dict[str, float]]
+    ) -> None:
         if (line, library.name) in self.hung | self.given_up:
             return
         if sum(name == library.name for _, name in self.hung) >= HANGS:
             if not self.result.of(line, library.name):
                 self.given_up.add((line, library.name))
-                self.fail(line, library.name, number, f"not tried, as it hung on {HANGS} lines before")
+                self.fail(
+                    line, library.name, number, f"not tried, as it hung on {HANGS} lines before"
+                )
             return
-        if number and len(self.result.of(line, library.name)) >= allowed_rounds(self.result.rounds, self.factor(line, library.name)):
+        if number and len(self.result.of(line, library.name)) >= allowed_rounds(
+            self.result.rounds, self.factor(line, library.name)
+        ):
             return
         try:
             self.result.add(Run(line, library.name, number, job()))
@@ -261,7 +321,10 @@ class Stage:
         """Notes who was measured in fewer rounds."""
         for line in self.result.lines:
             for library in self.libraries:
-                factor, done = self.factor(line, library.name), len(self.result.of(line, library.name))
+                factor, done = (
+                    self.factor(line, library.name),
+                    len(self.result.of(line, library.name)),
+                )
                 if factor > SLOW and 0 < done < self.result.rounds:
                     self.result.slow.append(Slow(line, library.name, factor, done))
 
@@ -294,9 +357,18 @@ class Plan:
 
 
 class Rates:
-    """The lines, one after the other in the order of their importance, each with all its rounds; what time is left for more rounds of all."""
+    """The lines, one after the other in the order of their importance, each with all its rounds;
+    what time is left for more rounds of all."""
 
-    def __init__(self, program: Path, libraries: Sequence[Library], lines: Sequence[Line], plan: Plan, deadline: Deadline, progress: Progress) -> None:
+    def __init__(
+        self,
+        program: Path,
+        libraries: Sequence[Library],
+        lines: Sequence[Line],
+        plan: Plan,
+        deadline: Deadline,
+        progress: Progress,
+    ) -> None:
         self.program, self.libraries, self.lines = program, libraries, list(lines)
         self.plan, self.deadline, self.progress = plan, deadline, progress
         self.result = Measurements([], [l.name for l in libraries], plan.rounds)
@@ -306,7 +378,8 @@ class Rates:
         self.runs = 0
 
     def cost(self, line: Line, rounds: int) -> float:
-        """Seconds that so many rounds take, from what the runs until now took beside what is measured."""
+        """Seconds that so many rounds take, from what the runs until now took beside what is
+        measured."""
         beside = (self.spent - self.measured) / self.runs if self.runs else USUAL_START_SECONDS
         return rounds * len(self.libraries) * (self.plan.seconds_of(line) + beside)
 
@@ -335,7 +408,8 @@ class Rates:
             self.runs += 1
 
     def first(self) -> list[Line]:
-        """The rounds that a line must have; lines for which there is no time are dropped. Gives those that were measured."""
+        """The rounds that a line must have; lines for which there is no time are dropped. Gives
+        those that were measured."""
         kept: list[Line] = []
         dropped: list[str] = []
         for line in self.lines:
@@ -348,7 +422,10 @@ class Rates:
             for number in range(rounds):
                 self.round(line, number)
         if dropped:
-            self.cuts.append(f"workloads: {counted_lines(len(dropped))} dropped to keep to the time: {', '.join(dropped)}")
+            self.cuts.append(
+                f"workloads: {counted_lines(len(dropped))} dropped to keep to the time: "
+                f"{', '.join(dropped)}"
+            )
         return kept
 
     def measure(self) -> tuple[Measurements, list[str]]:
@@ -358,20 +435,30 @@ class Rates:
         again = [l for l in kept if not self.plan.is_long(l)]
         once = [str(l) for l in kept if self.plan.is_long(l)]
         done = self.plan.least_rounds
-        while again and done < self.plan.rounds and self.deadline.left() > sum(self.cost(l, 1) for l in again):
+        while (
+            again
+            and done < self.plan.rounds
+            and self.deadline.left() > sum(self.cost(l, 1) for l in again)
+        ):
             self.progress.start(f"workloads, round {done + 1}", len(again) * len(self.libraries))
             for line in again:
                 self.round(line, done)
             self.progress.finish()
             done += 1
         if done < self.plan.rounds and kept:
-            self.cuts.append(f"workloads: {counted(done)} instead of {self.plan.rounds}, to keep to the time")
+            self.cuts.append(
+                f"workloads: {counted(done)} instead of {self.plan.rounds}, to keep to the time"
+            )
         if once and done > 1:
-            self.cuts.append(f"workloads: {', '.join(once)} in one round alone, for a run of it takes long")
+            self.cuts.append(
+                f"workloads: {', '.join(once)} in one round alone, for a run of it takes long"
+            )
         self.result.rounds = done
         # For a reader the lines of a workload stand together.
         names = list(dict.fromkeys(l.workload.name for l in kept))
-        self.result.lines = [str(l) for l in sorted(kept, key=lambda l: (names.index(l.workload.name), l.threads))]
+        self.result.lines = [
+            str(l) for l in sorted(kept, key=lambda l: (names.index(l.workload.name), l.threads))
+        ]
         self.stage.close()
         return self.result, self.cuts
 
@@ -397,7 +484,8 @@ def available_kib() -> int:
 
 
 class Idlers:
-    """Processes that have done their work and wait out their idle time, while the next one works."""
+    """Processes that have done their work and wait out their idle time, while the next one
+    works."""
 
     QUIET, POLL = 0.3, 0.05  # seconds without CPU time until a process is taken to be idling
 
@@ -407,7 +495,9 @@ class Idlers:
         self._children: list[tuple[str, Library, subprocess.Popen[str], float]] = []
 
     def start(self, line: str, library: Library, command: Sequence[str]) -> None:
-        while self._children and (len(self._children) >= IDLE_AT_ONCE or available_kib() < IDLE_ROOM_KIB):
+        while self._children and (
+            len(self._children) >= IDLE_AT_ONCE or available_kib() < IDLE_ROOM_KIB
+        ):
             self._collect_first()
         child = start(command, library.environment())
         self._children.append((line, library, child, time.monotonic()))
@@ -441,8 +531,15 @@ class Idlers:
             end_group(child)
 
 
-def idle(program: Path, libraries: Sequence[Library], lines: Sequence[Line], seconds: float, progress: Progress) -> Measurements:
-    """Memory some seconds after the work, one round: the processes' idle times overlap, their work does not."""
+def idle(
+    program: Path,
+    libraries: Sequence[Library],
+    lines: Sequence[Line],
+    seconds: float,
+    progress: Progress,
+) -> Measurements:
+    """Memory some seconds after the work, one round: the processes' idle times overlap, their work
+    does not."""
     result = Measurements([str(l) for l in lines], [l.name for l in libraries], 1)
     stage = Stage(result, libraries, None, progress)
     progress.start(f"memory {seconds:g} s after the work", len(lines) * len(libraries))
@@ -461,7 +558,15 @@ def idle(program: Path, libraries: Sequence[Library], lines: Sequence[Line], sec
             for library in rotated(libraries, 0, i):
                 progress.step(f"{line} {library.name}")
                 operations = str(which.IDLE_OPERATIONS.get(line.workload.name, 1_000_000))
-                command = [str(program), line.workload.name, str(line.threads), "--operations", operations, "--idle", f"{seconds:g}"]
+                command = [
+                    str(program),
+                    line.workload.name,
+                    str(line.threads),
+                    "--operations",
+                    operations,
+                    "--idle",
+                    f"{seconds:g}",
+                ]
                 idlers.start(str(line), library, command)
         idlers.finish()
     finally:
@@ -502,10 +607,17 @@ def end_tree(child: "subprocess.Popen[str]") -> None:
 
 
 def run_program(name: str, library: Library, scale: float, timeout: float) -> dict[str, float]:
-    """One run of a real program, in a process of its own, so that one that hangs can be ended with all it started."""
-    words = {"name": library.name, "path": str(library.path) if library.path else None, "options": library.options}
+    """One run of a real program, in a process of its own, so that one that hangs can be ended with
+    all it started."""
+    words = {
+        "name": library.name,
+        "path": str(library.path) if library.path else None,
+        "options": library.options,
+    }
     script = Path(__file__).resolve().with_name("one_program.py")
-    child = start([sys.executable, str(script), name, f"{scale:g}", json.dumps(words)], dict(os.environ))
+    child = start(
+        [sys.executable, str(script), name, f"{scale:g}", json.dumps(words)], dict(os.environ)
+    )
     try:
         output, errors = child.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -519,9 +631,11 @@ def run_program(name: str, library: Library, scale: float, timeout: float) -> di
     return {k: float(v) for k, v in json.loads(output.splitlines()[-1]).items() if v is not None}
 
 
-def fit_programs(costs: dict[str, float], runs: float, scale: float, seconds: float) -> tuple[list[str], float]:
-    """Which programs fit, and at what part of their work: made smaller down to a limit, then left out from the end. costs: of a run of each
-    at `scale`; runs: of each."""
+def fit_programs(
+    costs: dict[str, float], runs: float, scale: float, seconds: float
+) -> tuple[list[str], float]:
+    """Which programs fit, and at what part of their work: made smaller down to a limit, then left
+    out from the end. costs: of a run of each at `scale`; runs: of each."""
     names = list(costs)
     while names:
         whole = sum(costs[n] for n in names) * runs
@@ -559,7 +673,9 @@ def programs(
             costs[name] = time.monotonic() - before
         progress.finish()
         least = min(LEAST_ROUNDS, rounds)
-        kept, result.scale = fit_programs(costs, 1.1 * least * len(libraries), scale, deadline.left())
+        kept, result.scale = fit_programs(
+            costs, 1.1 * least * len(libraries), scale, deadline.left()
+        )
         if result.scale != scale:
             cuts.append(f"real programs: {result.scale:g} of their work, to keep to the time")
         if dropped := [n for n in names if n not in kept]:
@@ -579,7 +695,9 @@ def programs(
                 progress.step(f"round {number + 1} of {rounds}: {name} {library.name}")
                 timeout = max(60.0, min(PROGRAM_TIMEOUT, 20 * costs.get(name, PROGRAM_TIMEOUT)))
 
-                def job(name: str = name, library: Library = library, timeout: float = timeout) -> dict[str, float]:
+                def job(
+                    name: str = name, library: Library = library, timeout: float = timeout
+                ) -> dict[str, float]:
                     return run_program(name, library, scale, timeout)
 
                 stage.attempt(name, library, number, job)

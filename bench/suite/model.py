@@ -1,6 +1,7 @@
 """The records of a run of the suite, and their JSON.
 
-Used by: measure.py, which fills them; figures.py, report.py and page.py, which read them. Nothing here measures or prints.
+Used by: measure.py, which fills them; figures.py, report.py and page.py, which read them. Nothing
+here measures or prints.
 """
 
 import dataclasses
@@ -47,7 +48,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Slow:
-    """An allocator that was measured in fewer rounds on a line, as it took `factor` times the time of the fastest."""
+    """An allocator that was measured in fewer rounds on a line, as it took `factor` times the time
+    of the fastest."""
 
     line: str
     allocator: str
@@ -57,7 +59,8 @@ class Slow:
 
 @dataclass
 class Measurements:
-    """Lines times allocators times rounds. A line is 'larson 8' (a workload and its threads) or a program's name."""
+    """Lines times allocators times rounds. A line is 'larson 8' (a workload and its threads) or a
+    program's name."""
 
     lines: list[str] = field(default_factory=list)
     allocators: list[str] = field(default_factory=list)
@@ -88,7 +91,8 @@ class Measurements:
         return [run.figures[figure] for run in self.of(line, allocator) if figure in run.figures]
 
     def typical(self, line: str, allocator: str, figure: str) -> float | None:
-        """The median of the rounds, or the best if so chosen; None where the allocator has no such figure on the line."""
+        """The median of the rounds, or the best if so chosen; None where the allocator has no such
+        figure on the line."""
         samples = self.samples(line, allocator, figure)
         if not samples:
             return None
@@ -155,7 +159,9 @@ def _plain(value: Any) -> Any:
 def save(result: Result, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"format": FORMAT} | _plain(dataclasses.asdict(result)), indent=1) + "\n")
+    partial.write_text(
+        json.dumps({"format": FORMAT} | _plain(dataclasses.asdict(result)), indent=1) + "\n"
+    )
     partial.rename(path)
 
 

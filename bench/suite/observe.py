@@ -1,13 +1,16 @@
 """Watches a workload from outside and says what its rate is once it is steady.
 
-Called by: measure.py. The workload shares a file with its observer, the board (bench/workloads/workloads.h): each of its threads
-stores there how many operations it has done, and looks at the phase that stands there. The observer looks ten times a second at
-these counters and at /proc, so the workload itself takes no time, asks for no memory and makes no system call to be measured.
+Called by: measure.py. The workload shares a file with its observer, the board
+(bench/workloads/workloads.h): each of its threads stores there how many operations it has done, and
+looks at the phase that stands there. The observer looks ten times a second at these counters and at
+/proc, so the workload itself takes no time, asks for no memory and makes no system call to be
+measured.
 
-The steady state begins by rule: when three windows in a row have rates within a tenth of each other, and resident memory has not
-gone up in them to more than 5 % over what it had been at most: so first touches are over. A window is 0.1 s, or 0.2 or 0.4 s for
-work that goes in waves. Where that is not so after some seconds, measuring begins all the same, and the result says
-that the line was never steady. Only what comes afterwards counts for the rate.
+The steady state begins by rule: when three windows in a row have rates within a tenth of each
+other, and resident memory has not gone up in them to more than 5 % over what it had been at most:
+so first touches are over. A window is 0.1 s, or 0.2 or 0.4 s for work that goes in waves. Where
+that is not so after some seconds, measuring begins all the same, and the result says that the line
+was never steady. Only what comes afterwards counts for the rate.
 """
 
 import dataclasses
@@ -54,13 +57,20 @@ class Rule:
 
     def __str__(self) -> str:
         spans = ", ".join(f"{self.window * s:g}" for s in self.spans)
-        rates_agree = f"{self.windows} windows in a row (of {spans} s) whose rates are within {self.agree:.0%} of each other"
-        return f"{rates_agree} and in which resident memory goes up by at most {self.grow:.0%}, sought for {self.latest:g} s"
+        rates_agree = (
+            f"{self.windows} windows in a row (of {spans} s) whose rates are within "
+            f"{self.agree:.0%} of each other"
+        )
+        return (
+            f"{rates_agree} and in which resident memory goes up by at most {self.grow:.0%}, "
+            f"sought for {self.latest:g} s"
+        )
 
 
 @dataclass(frozen=True)
 class Look:
-    """What the observer saw at one time: seconds, operations until then, and the process's CPU time, faults and memory."""
+    """What the observer saw at one time: seconds, operations until then,
+    and the process's CPU time, faults and memory."""
 
     time: float
     operations: int
@@ -70,8 +80,9 @@ class Look:
 
 
 def rates(looks: Sequence[Look], span: int, windows: int) -> list[float]:
-    """Operations a second of the last so many windows, the oldest first; fewer where there are not as many."""
-    ends = list(looks[:: -1][:: span][: windows + 1])[::-1]
+    """Operations a second of the last so many windows, the oldest first;
+    fewer where there are not as many."""
+    ends = list(looks[::-1][::span][: windows + 1])[::-1]
     return [(b.operations - a.operations) / (b.time - a.time) for a, b in itertools.pairwise(ends)]
 
 
@@ -100,11 +111,14 @@ def begins(looks: Sequence[Look], rule: Rule) -> tuple[bool, int] | None:
 
 
 class Board:
-    """The file, mapped. It lies in memory, and nobody else needs its name once the workload has opened it."""
+    """The file, mapped. It lies in memory, and nobody else needs its name
+    once the workload has opened it."""
 
     def __init__(self) -> None:
         where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self._file = tempfile.NamedTemporaryFile(prefix="lanemalloc-board-", dir=where)  # noqa: SIM115
+        self._file = tempfile.NamedTemporaryFile(  # noqa: SIM115
+            prefix="lanemalloc-board-", dir=where
+        )
         self._file.truncate(SIZE)
         self._map = mmap.mmap(self._file.fileno(), SIZE)
         self._words = memoryview(self._map).cast("Q")
@@ -137,8 +151,11 @@ def process_clock(pid: int) -> int:
 
 
 def busy_seconds() -> float:
-    """CPU time that this machine's CPUs were not idle, since it began; with what the hypervisor took away."""
-    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9])
+    """CPU time that this machine's CPUs were not idle, since it began;
+    with what the hypervisor took away."""
+    user, nice, system, _, _, irq, softirq, steal = map(
+        int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
+    )
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
@@ -160,7 +177,10 @@ def figures_of(started: float, measured: Sequence[Look], steady: bool) -> dict[s
     drift = 1.0
     if len(measured) > 2:  # fewer where the observer did not get a CPU for long
         half = measured[len(measured) // 2]
-        earlier, later = ((b.operations - a.operations) / (b.time - a.time) for a, b in ((first, half), (half, last)))
+        earlier, later = (
+            (b.operations - a.operations) / (b.time - a.time)
+            for a, b in ((first, half), (half, last))
+        )
         drift = later / earlier if earlier > 0 else 1.0
     before = first.time - started
     return {
@@ -179,7 +199,8 @@ def figures_of(started: float, measured: Sequence[Look], steady: bool) -> dict[s
 
 
 def peak_kib(pid: int) -> float:
-    """The greatest resident memory so far. A process that has ended, and is not waited for yet, tells none."""
+    """The greatest resident memory so far. A process that has ended,
+    and is not waited for yet, tells none."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -191,9 +212,15 @@ def peak_kib(pid: int) -> float:
 
 
 def observe(
-    board: Board, started: float, seconds: float, rule: Rule, alive: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
+    board: Board,
+    started: float,
+    seconds: float,
+    rule: Rule,
+    alive: Callable[[], bool],
+    sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, float]:
-    """Measures a workload that was started at `started` for `seconds` of its steady state, and tells it to stop."""
+    """Measures a workload that was started at `started` for `seconds` of its steady state,
+    and tells it to stop."""
     while not (pid := board.pid()):
         if not alive():
             raise Ended("it ended by itself")
@@ -215,7 +242,9 @@ def observe(
         if now.operations != moved.operations:
             moved = now
         elif now.time - moved.time > rule.stalled:
-            raise Ended(f"ended after {rule.stalled:.0f} s without a result: no operation in that time")
+            raise Ended(
+                f"ended after {rule.stalled:.0f} s without a result: no operation in that time"
+            )
         if from_ is None:
             verdict = begins(looks, rule)
             if verdict is not None:
@@ -227,7 +256,12 @@ def observe(
                 board.set_phase(MEASURED)
         elif now.time >= until:
             others = busy_seconds() - busy - (now.cpu - looks[from_].cpu)
-            peak = peak_kib(pid)  # before it is told to stop: one that has ended has no peak any more
+            peak = peak_kib(
+                pid
+            )  # before it is told to stop: one that has ended has no peak any more
             board.set_phase(STOP)
             found = figures_of(started, looks[from_:], steady)
-            return found | {"peak_kib": peak, "others": max(0.0, others) / (now.time - looks[from_].time)}
+            return found | {
+                "peak_kib": peak,
+                "others": max(0.0, others) / (now.time - looks[from_].time),
+            }

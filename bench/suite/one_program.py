@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
-"""Prepares or runs one of the real programs of bench/programs and prints its sample as one line of JSON.
+"""Prepares or runs one of the real programs of bench/programs and prints its sample
+as one line of JSON.
 
-Called by: measure.py, main.py: one_program.py NAME SCALE '{"name": ..., "path": ..., "options": ...}', or one_program.py NAME prepare.
-A process of its own: if the program hangs, SIGTERM unwinds it, so that it stops the servers that it has started.
+Called by: measure.py, main.py:
+one_program.py NAME SCALE '{"name": ..., "path": ..., "options": ...}', or
+one_program.py NAME prepare.
+A process of its own: if the program hangs, SIGTERM unwinds it, so that it stops the servers that it
+has started.
 """
 
 import dataclasses
@@ -31,7 +35,9 @@ def main() -> int:
         program.prepare(work)
         return 0
     words = json.loads(sys.argv[3])
-    library = common.Library(words["name"], Path(words["path"]) if words["path"] else None, words["options"])
+    library = common.Library(
+        words["name"], Path(words["path"]) if words["path"] else None, words["options"]
+    )
     print(json.dumps(dataclasses.asdict(program.run(library, work, float(what)))))
     return 0
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Builds the program of the synthetic workloads, build/bench/workloads, from the sources beside this file.
+"""Builds the program of the synthetic workloads, build/bench/workloads, from the sources beside
+this file.
 
-Called by: bench/suite, tests/bench/workloads.sh (as a program; it prints the path). What is newer than its sources stays.
+Called by: bench/suite, tests/bench/workloads.sh (as a program; it prints the path). What is newer
+than its sources stays.
 """
 
 import os
@@ -22,7 +24,8 @@ def newer(output: Path, inputs: list[Path]) -> bool:
 
 
 def build(output: Path, objects: Path, flags: tuple[str, ...]) -> Path:
-    """Compiles what is older than its source or a header, as many files at once as there are CPUs, and links."""
+    """Compiles what is older than its source or a header, as many files at once as there are CPUs,
+    and links."""
     compiler = os.environ.get("CXX") or "c++"
     sources = sorted(HERE.glob("*.cpp"))
     headers = [*HERE.glob("*.h"), common.ROOT / "bench" / "measure.h", Path(__file__)]
@@ -34,13 +37,17 @@ def build(output: Path, objects: Path, flags: tuple[str, ...]) -> Path:
 
     def compile_one(source: Path) -> None:
         if not newer(final[source], [source, *headers]):
-            subprocess.run([compiler, *flags, "-c", "-o", str(partial[source]), str(source)], check=True)
+            subprocess.run(
+                [compiler, *flags, "-c", "-o", str(partial[source]), str(source)], check=True
+            )
             partial[source].rename(final[source])
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         list(pool.map(compile_one, sources))
     linked = output.with_suffix(f".{os.getpid()}")
-    subprocess.run([compiler, *flags, "-o", str(linked), *(str(final[s]) for s in sources)], check=True)
+    subprocess.run(
+        [compiler, *flags, "-o", str(linked), *(str(final[s]) for s in sources)], check=True
+    )
     linked.rename(output)
     return output
 

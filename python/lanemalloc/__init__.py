@@ -1,1 +1,2 @@
-"""lanemalloc's command line: runs programs under the allocator, and shows where memory and contention are."""
+"""lanemalloc's command line: runs programs under the allocator, and shows where memory and
+contention are."""

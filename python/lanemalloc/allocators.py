@@ -55,10 +55,16 @@ def _peer_folders() -> list[Path]:
 def _loader_cache() -> dict[str, Path]:
     for command in ("ldconfig", "/sbin/ldconfig"):
         try:
-            text = subprocess.run([command, "-p"], capture_output=True, text=True, check=False).stdout
+            text = subprocess.run(
+                [command, "-p"], capture_output=True, text=True, check=False
+            ).stdout
         except OSError:
             continue
-        lines = (line.strip().split(" => ") for line in text.splitlines() if "x86-64" in line or "AArch64" in line)
+        lines = (
+            line.strip().split(" => ")
+            for line in text.splitlines()
+            if "x86-64" in line or "AArch64" in line
+        )
         return {parts[0].split(" ")[0]: Path(parts[1]) for parts in lines if len(parts) == 2}
     return {}
 
@@ -71,10 +77,13 @@ def _find_peer(name: str) -> Path:
     for soname in PEERS.get(name, ()):
         if soname in cache:
             return cache[soname]
-    known = sorted({p.stem[3:] for folder in _peer_folders() for p in folder.glob("lib*.so")} | set(PEERS))
+    known = sorted(
+        {p.stem[3:] for folder in _peer_folders() for p in folder.glob("lib*.so")} | set(PEERS)
+    )
     raise Problem(
         f"allocator {name}: no such library",
-        f"give lanemalloc, system, the path of a library, or a peer ({', '.join(known)}); bench/peers/build.sh builds the peers",
+        f"give lanemalloc, system, the path of a library, or a peer ({', '.join(known)}); "
+        "bench/peers/build.sh builds the peers",
     )
 
 
@@ -90,15 +99,25 @@ def parse(text: str, options: str = "") -> Allocator:
         library = Path(name).resolve()
         if not library.is_file():
             raise Problem(
-                f"allocator {name}: no such file", "give the path of a shared library with malloc and free, or: lanemalloc, system"
+                f"allocator {name}: no such file",
+                "give the path of a shared library with malloc and free, or: lanemalloc, system",
             )
         with library.open("rb") as file:
             if file.read(4) != b"\x7fELF":
-                raise Problem(f"allocator {name} is not a shared library", "give the path of a shared library with malloc and free")
+                raise Problem(
+                    f"allocator {name} is not a shared library",
+                    "give the path of a shared library with malloc and free",
+                )
     else:
         library = _find_peer(name)
     if options and library is not None and "lanemalloc" not in library.name:
-        raise Problem(f"allocator {name} takes no options of lanemalloc's", "leave --options out, or choose --allocator lanemalloc")
+        raise Problem(
+            f"allocator {name} takes no options of lanemalloc's",
+            "leave --options out, or choose --allocator lanemalloc",
+        )
     if options and library is None:
-        raise Problem("the system's allocator takes no options of lanemalloc's", "leave --options out, or choose --allocator lanemalloc")
+        raise Problem(
+            "the system's allocator takes no options of lanemalloc's",
+            "leave --options out, or choose --allocator lanemalloc",
+        )
     return Allocator(name, library, options)

@@ -1,4 +1,5 @@
-"""What trace and profile need to know of programs and libraries: whether a program can be preloaded into, and build ids.
+"""What trace and profile need to know of programs and libraries: whether a program can be preloaded
+into, and build ids.
 
 Used by: recorder, allocators, sampled, symbols.
 """
@@ -19,7 +20,10 @@ def program_headers(data: bytes) -> list[tuple[int, int, int]]:
     """(type, offset, size in the file) of a 64-bit ELF file's segments; none of anything else."""
     if len(data) < 64 or data[:4] != b"\x7fELF" or data[4] != 2 or data[5] != 1:
         return []
-    offset, entry_size, count = struct.unpack_from("<Q", data, 32)[0], *struct.unpack_from("<HH", data, 54)
+    offset, entry_size, count = (
+        struct.unpack_from("<Q", data, 32)[0],
+        *struct.unpack_from("<HH", data, 54),
+    )
     headers = []
     for i in range(count):
         at = offset + i * entry_size
@@ -59,12 +63,18 @@ def build_id_of(notes: bytes) -> str:
 
 
 def find_program(name: str, depth: int = 0) -> Path:
-    """The program, checked: it is there, may be run, and a library can be preloaded into it (or into its interpreter)."""
+    """The program, checked: it is there, may be run, and a library can be preloaded into it (or
+    into its interpreter)."""
     found = shutil.which(name)
     if found is None:
         if os.path.sep in name and os.path.exists(name):
-            raise Problem(f"{name} cannot be run", f"it is a directory, or lacks the permission: chmod +x {name}")
-        raise Problem(f"{name}: program not found", "give its path, or set PATH so that it is found")
+            raise Problem(
+                f"{name} cannot be run",
+                f"it is a directory, or lacks the permission: chmod +x {name}",
+            )
+        raise Problem(
+            f"{name}: program not found", "give its path, or set PATH so that it is found"
+        )
     with open(found, "rb") as file:
         data = file.read(64 << 10)
     if data[:2] == b"#!" and depth < 4:
@@ -73,7 +83,10 @@ def find_program(name: str, depth: int = 0) -> Path:
             find_program(words[0], depth + 1)
     elif data[:4] == b"\x7fELF":
         if data[4] != 2:
-            raise Problem(f"{found} is a 32-bit program", "libraries of 64 bits cannot be preloaded into it; trace a 64-bit build")
+            raise Problem(
+                f"{found} is a 32-bit program",
+                "libraries of 64 bits cannot be preloaded into it; trace a 64-bit build",
+            )
         if not any(kind == PT_INTERP for kind, _, _ in program_headers(data)):
             raise Problem(
                 f"{found} is linked statically: nothing can be preloaded into it",

@@ -1,4 +1,5 @@
-"""The command `lanemalloc`: finds its subcommands when they are asked for, so that `--help` and `run` start at once."""
+"""The command `lanemalloc`: finds its subcommands when they are asked for, so that `--help` and
+`run` start at once."""
 
 from __future__ import annotations
 
@@ -6,7 +7,19 @@ import importlib
 
 import click
 
-COMMANDS = ("run", "top", "explain", "doctor", "report", "profile", "trace", "replay", "tune", "exporter", "sim")
+COMMANDS = (
+    "run",
+    "top",
+    "explain",
+    "doctor",
+    "report",
+    "profile",
+    "trace",
+    "replay",
+    "tune",
+    "exporter",
+    "sim",
+)
 
 
 class Commands(click.Group):
@@ -26,4 +39,5 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="lanemalloc")
 def main() -> None:
-    """An allocator for programs with many threads: threads do not meet on the way to memory, and where they must, you can see it."""
+    """An allocator for programs with many threads: threads do not meet on the way to memory, and
+    where they must, you can see it."""

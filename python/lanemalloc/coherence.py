@@ -1,6 +1,8 @@
-"""Runs the coherence simulator (tests/simulator): which cache lines go from one core to another, for so many cores.
+"""Runs the coherence simulator (tests/simulator): which cache lines go from one core to another,
+for so many cores.
 
-Used by: the command sim. The program is native, built from the very sources of the allocator; a run is one process.
+Used by: the command sim. The program is native, built from the very sources of the allocator; a run
+is one process.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class Figures:
     raw: dict[str, Any]
 
     def transfers(self, line: int) -> float:
-        """An operation, that the allocator makes: of its own lines, and of objects' because it writes links there."""
+        """An operation, that the allocator makes: of its own lines, and of objects' because it
+        writes links there."""
         one = self.raw[LINES[line]]
         return float(one["metadata"] + one["links"])
 
@@ -62,8 +65,11 @@ def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
-def simulate(cells: list[Cell], seed: int = SEED, told: Callable[[int, int], None] = lambda done, total: None) -> list[Figures]:
-    """All of them, as many at once as there are CPUs; in the order given. The same seed gives the same figures."""
+def simulate(
+    cells: list[Cell], seed: int = SEED, told: Callable[[int, int], None] = lambda done, total: None
+) -> list[Figures]:
+    """All of them, as many at once as there are CPUs; in the order given. The same seed gives the
+    same figures."""
     program = str(native(PROGRAM))
     found: dict[Cell, Figures] = {}
     with pool(len(os.sched_getaffinity(0))) as executor:
@@ -81,11 +87,17 @@ def run_one(program: str, cell: Cell, seed: int) -> Figures:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise Problem(f"{program} cannot be run: {error.strerror}", "install the package again, or build it with: make tool") from None
+        raise Problem(
+            f"{program} cannot be run: {error.strerror}",
+            "install the package again, or build it with: make tool",
+        ) from None
     if done.returncode != 0:
         why = done.stderr.strip()[-300:] or f"it ended with {done.returncode}"
         raise Problem(
-            f"the simulation of {cell.allocator} {cell.workload} on {cell.cores} cores failed: {why}",
+            (
+                f"the simulation of {cell.allocator} {cell.workload} on {cell.cores} cores failed: "
+                f"{why}"
+            ),
             "it takes up to 1 GiB of memory and 6 GiB of address space; try fewer cores",
         )
     return Figures(cell, json.loads(done.stdout.splitlines()[0]))

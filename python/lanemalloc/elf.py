@@ -1,4 +1,5 @@
-"""Finds the stats root of a process (docs/stats-root.md) by the ELF note of what is mapped there, from memory alone."""
+"""Finds the stats root of a process (docs/stats-root.md) by the ELF note of what is mapped there,
+from memory alone."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ def images(pid: int) -> list[Image]:
     except PermissionError:
         raise not_allowed(pid) from None
     except (FileNotFoundError, ProcessLookupError):
-        raise Problem(f"there is no process {pid}", "`lanemalloc top` without a number lists those that can be read") from None
+        raise Problem(
+            f"there is no process {pid}",
+            "`lanemalloc top` without a number lists those that can be read",
+        ) from None
     found = []
     for line in text.splitlines():
         parts = line.split(None, 5)
@@ -72,7 +76,10 @@ def find_roots(memory: Memory, candidates: list[Image]) -> list[tuple[int, str]]
 
 def roots_of_image(memory: Memory, begin: int, head: bytes) -> Iterator[int]:
     """Of a 64-bit ELF image that begins there."""
-    offset, size, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
+    offset, size, count = (
+        struct.unpack_from("<Q", head, 32)[0],
+        *struct.unpack_from("<HH", head, 54),
+    )
     if size != 56 or count > MOST_HEADERS:
         return
     try:
@@ -85,7 +92,9 @@ def roots_of_image(memory: Memory, begin: int, head: bytes) -> Iterator[int]:
         bias = begin - (loads[0] & PAGE_MASK)
         for kind, _, _, vaddr, _, _, in_memory, _ in headers:
             if kind == PT_NOTE and in_memory <= MOST_NOTES:
-                yield from roots_of_notes(read(memory, bias + vaddr, in_memory).tobytes(), bias + vaddr)
+                yield from roots_of_notes(
+                    read(memory, bias + vaddr, in_memory).tobytes(), bias + vaddr
+                )
     except Unreadable:
         return  # mapped as data, or unmapped meanwhile
 
@@ -97,7 +106,11 @@ def roots_of_notes(notes: bytes, address: int) -> Iterator[int]:
         name_bytes, content_bytes, kind = struct.unpack_from("<III", notes, at)
         name_at = at + 12
         content_at = name_at + (name_bytes + 3 & ~3)
-        if kind == NOTE_TYPE and notes[name_at : name_at + name_bytes] == NOTE_NAME and content_bytes == 8:
+        if (
+            kind == NOTE_TYPE
+            and notes[name_at : name_at + name_bytes] == NOTE_NAME
+            and content_bytes == 8
+        ):
             (distance,) = struct.unpack_from("<q", notes, content_at)
             yield address + content_at + distance
         at = content_at + (content_bytes + 3 & ~3)

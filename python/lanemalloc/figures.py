@@ -1,4 +1,5 @@
-"""A snapshot as figures by name, and as JSON: the names are those of lane_statistics and of docs/stats.schema.json."""
+"""A snapshot as figures by name, and as JSON: the names are those of lane_statistics and of
+docs/stats.schema.json."""
 
 from __future__ import annotations
 
@@ -63,7 +64,11 @@ def of_cells(snapshot: Snapshot) -> dict[str, int]:
     found: dict[str, int] = {}
     if "lane" in cells:
         lane = cells["lane"]
-        found.update(failed_entries=lane.failures, lane_waits=lane.waits, lane_waited_us=lane.waited_ns // 1000)
+        found.update(
+            failed_entries=lane.failures,
+            lane_waits=lane.waits,
+            lane_waited_us=lane.waited_ns // 1000,
+        )
     if "depot" in cells:
         found.update(depot_failures=cells["depot"].failures, depot_waits=cells["depot"].waits)
     if "runs" in cells and "growth" in cells:
@@ -77,9 +82,10 @@ def of_cells(snapshot: Snapshot) -> dict[str, int]:
 def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
     """Everything of a snapshot that is not zero.
 
-    Of a class, `below` is the size that is the next smaller class', so that an object was asked for with more than that; `by_fill` are
-    its slabs by how full they are, from empty by eighths to full. Of a lane, `number` is that of its CPU, or among the shared
-    ones; null of one for overflow.
+    Of a class, `below` is the size that is the next smaller class', so that an object was asked for
+    with more than that; `by_fill` are its slabs by how full they are, from empty by eighths to
+    full. Of a lane, `number` is that of its CPU, or among the shared ones; null of one for
+    overflow.
     """
     s = snapshot
     return {
@@ -94,7 +100,8 @@ def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
             "resident_bytes": s.process.resident,
             "cpu_seconds": s.process.cpu_seconds,
         },
-        "figures": figures(s) | {"waiting_bytes": s.waiting_bytes, "empty_bytes": int(s.lanes.bytes_empty.sum())},
+        "figures": figures(s)
+        | {"waiting_bytes": s.waiting_bytes, "empty_bytes": int(s.lanes.bytes_empty.sum())},
         "probes": s.probes.tolist(),
         "contention": [cell_json(cell) for cell in s.cells],
         "classes": classes_json(s),
@@ -184,8 +191,20 @@ def rates_json(rates: Difference, snapshot: Snapshot) -> dict[str, Any]:
         "remote_frees": round(float(rates.lane_remote_frees.sum()), 1),
         "resident_bytes": round(rates.resident, 1),
         "contention": [
-            {"at": cell.name, "count": float(n), "failures": float(f), "waits": float(w), "waited_seconds": float(t)}
-            for cell, n, f, w, t in zip(snapshot.cells, rates.cell_counts, rates.cell_failures, rates.cell_waits, rates.cell_waited)
+            {
+                "at": cell.name,
+                "count": float(n),
+                "failures": float(f),
+                "waits": float(w),
+                "waited_seconds": float(t),
+            }
+            for cell, n, f, w, t in zip(
+                snapshot.cells,
+                rates.cell_counts,
+                rates.cell_failures,
+                rates.cell_waits,
+                rates.cell_waited,
+            )
             if n or f or w
         ],
     }

@@ -1,4 +1,5 @@
-"""What lanes have counted, kept from one refresh to the next: of a lane that has done nothing since only a few words are read again."""
+"""What lanes have counted, kept from one refresh to the next: of a lane that has done nothing since
+only a few words are read again."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from lanemalloc.memory import Addresses, Memory
 
 Numbers = npt.NDArray[np.int64]
 
-# Whenever one of the arrays has changed, one of these has; but for objects put into a batch that is not yet sent.
+# Whenever one of the arrays has changed, one of these has; but for objects put into a batch that
+# is not yet sent.
 KEYS = ("made", "activity", "misses", "remote_batches", "inbox_drains", "slabs_made")
 SMALL = (*KEYS, "thread", "how", "number")
 ARRAYS = ("taken", "sent", "received", "batches_to")
@@ -18,7 +20,8 @@ SOME = 64  # lanes, up to which everything is read at once
 
 
 class LaneTable:
-    """All lanes of a process. Rows are places in its table, also those where no lane is made yet."""
+    """All lanes of a process. Rows are places in its table,
+    also those where no lane is made yet."""
 
     def __init__(self, layout: Layout, cells: list[tuple[Cell, Plan]]) -> None:
         self._small = layout.plan("lane", SMALL, gap=1024)
@@ -40,7 +43,9 @@ class LaneTable:
     def refresh(self, memory: Memory, at: Addresses, everything: bool) -> None:
         """`at`: of all lanes. `everything`: also of those that seem to have done nothing."""
         plans = [self._small, *self._cells]
-        all_at_once = everything or len(at) <= SOME or len(at) != len(self.small) or not self._knows_changes
+        all_at_once = (
+            everything or len(at) <= SOME or len(at) != len(self.small) or not self._knows_changes
+        )
         if all_at_once:
             plans.append(self._large)
         gathered = [records for records, _ in gather_plans(memory, [(plan, at) for plan in plans])]
@@ -75,7 +80,9 @@ class LaneTable:
             values[~made] = 0
             if self.arrays[name].shape[1] == 0:
                 continue
-            self.totals[name] = self.totals[name] + (values - self.arrays[name][changed]).sum(axis=0)
+            self.totals[name] = self.totals[name] + (values - self.arrays[name][changed]).sum(
+                axis=0
+            )
             self.arrays[name][changed] = values
             self.sums[name][changed] = values.sum(axis=1)
 

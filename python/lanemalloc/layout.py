@@ -18,8 +18,10 @@ VERSION = 1
 ROOT = np.dtype(
     {
         "names": [
-            "magic", "version", "size", "library", "started_at_ns", "fields", "field_count", "field_bytes", "world",
-            "class_sizes", "class_count", "block_shift", "lane_bytes", "state_bytes", "first_lane", "cell_count", "cells",
+            "magic", "version", "size", "library", "started_at_ns", "fields", "field_count",
+            "field_bytes", "world",
+            "class_sizes", "class_count", "block_shift", "lane_bytes", "state_bytes", "first_lane",
+            "cell_count", "cells",
             "sampler", "options",
         ],
         "formats": [
@@ -32,7 +34,9 @@ ROOT = np.dtype(
     }
 )  # fmt: skip
 MOST_FIELDS, MOST_CELLS, MOST_CLASSES = 4096, 256, 255
-CELL_PLACE = np.dtype({"names": ["name", "where", "offset"], "formats": ["S24", "<u4", "<u4"], "itemsize": 32})
+CELL_PLACE = np.dtype(
+    {"names": ["name", "where", "offset"], "formats": ["S24", "<u4", "<u4"], "itemsize": 32}
+)
 IN_LANES, IS_LOOP = 1, 0x100  # bits of `where`
 
 # Without these nothing can be added up.
@@ -66,7 +70,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Cell:
-    """A place where threads can meet: its name, whether it lies in each lane, and whether it is a loop (which nobody waits in)."""
+    """A place where threads can meet: its name, whether it lies in each lane, and whether it is a
+    loop (which nobody waits in)."""
 
     name: str
     in_lanes: bool
@@ -76,13 +81,15 @@ class Cell:
 
 @dataclass
 class Plan:
-    """How to read some fields of a part: which pieces of it, and what they are once they lie one behind the other."""
+    """How to read some fields of a part: which pieces of it, and what they are once they lie one
+    behind the other."""
 
     pieces: list[tuple[int, int]]
     dtype: np.dtype[np.void]
 
     def gather(self, memory: Memory, at: Addresses) -> tuple[Records, npt.NDArray[np.bool_]]:
-        """The fields of each of the places, in one go. Those that could not be read whole are zeros."""
+        """The fields of each of the places, in one go. Those that could not be read whole are
+        zeros."""
         records, complete = gather_plans(memory, [(self, at)])[0]
         return records, complete
 
@@ -94,7 +101,9 @@ class Plan:
         return one
 
 
-def gather_plans(memory: Memory, wanted: Iterable[tuple[Plan, Addresses]]) -> list[tuple[Records, npt.NDArray[np.bool_]]]:
+def gather_plans(
+    memory: Memory, wanted: Iterable[tuple[Plan, Addresses]]
+) -> list[tuple[Records, npt.NDArray[np.bool_]]]:
     """Several plans' places by as few calls as can be."""
     wanted = list(wanted)
     starts, lengths = [], []
@@ -109,7 +118,9 @@ def gather_plans(memory: Memory, wanted: Iterable[tuple[Plan, Addresses]]) -> li
     for plan, at in wanted:
         size, pieces = plan.dtype.itemsize * len(at), len(plan.pieces) * len(at)
         records: Records = buffer[:size].view(plan.dtype) if size else np.zeros(len(at), plan.dtype)
-        whole: npt.NDArray[np.bool_] = np.all(complete[:pieces].reshape(len(at), len(plan.pieces)), axis=1)
+        whole: npt.NDArray[np.bool_] = np.all(
+            complete[:pieces].reshape(len(at), len(plan.pieces)), axis=1
+        )
         if not whole.all():
             records[~whole] = np.zeros(1, plan.dtype)[0]
         results.append((records, whole))
@@ -140,9 +151,11 @@ class Layout:
     def has(self, part: str, name: str) -> bool:
         return name in self.fields.get(part, {})
 
-    def plan(self, part: str, names: Iterable[str], gap: int = 256, more: dict[str, Field] | None = None) -> Plan:
-        """For those of the fields that there are; the others are noted as missing. Pieces with less than `gap` between them are
-        read as one."""
+    def plan(
+        self, part: str, names: Iterable[str], gap: int = 256, more: dict[str, Field] | None = None
+    ) -> Plan:
+        """For those of the fields that there are; the others are noted as missing. Pieces with less
+        than `gap` between them are read as one."""
         known = self.fields.get(part, {})
         chosen = dict(more or {})
         for name in names:
@@ -199,24 +212,47 @@ def read_layout(memory: Memory, at: int, root: np.void) -> Layout:
     """Raises Problem for a root that this reader does not know."""
     if root["version"] != VERSION:
         raise Problem(
-            f"the process' library writes its figures in version {int(root['version'])} of the stats root; this tool reads {VERSION}",
+            (
+                f"the process' library writes its figures in version {int(root['version'])} of the "
+                f"stats root; this tool reads {VERSION}"
+            ),
             "use the tool of the library's own release (pipx install lanemalloc==X.Y.Z)",
         )
-    if root["field_count"] > MOST_FIELDS or root["cell_count"] > MOST_CELLS or root["class_count"] > MOST_CLASSES:
-        raise Problem("the stats root of the process is damaged", "its memory may have been overwritten; start it again")
+    if (
+        root["field_count"] > MOST_FIELDS
+        or root["cell_count"] > MOST_CELLS
+        or root["class_count"] > MOST_CLASSES
+    ):
+        raise Problem(
+            "the stats root of the process is damaged",
+            "its memory may have been overwritten; start it again",
+        )
     try:
         fields = read_fields(memory, root)
-        sizes = read(memory, int(root["class_sizes"]), int(root["class_count"]) * 4).view("<u4").astype(np.int64)
+        sizes = (
+            read(memory, int(root["class_sizes"]), int(root["class_count"]) * 4)
+            .view("<u4")
+            .astype(np.int64)
+        )
         cells = read_cells(memory, root)
     except Unreadable as error:
-        raise Problem(f"the stats root of the process leads nowhere ({error})", "it may be ending just now; try again") from None
+        raise Problem(
+            f"the stats root of the process leads nowhere ({error})",
+            "it may be ending just now; try again",
+        ) from None
     layout = Layout(at, root, fields, sizes, cells, read_text(memory, int(root["options"])))
     for part, names in NEEDED.items():
         for name in names:
             if not layout.has(part, name):
                 raise Problem(
-                    f"lanemalloc {layout.library} of that process does not tell {part}.{name}, which this tool needs",
-                    "use the tool of the library's own release, or start the process with `lanemalloc run`",
+                    (
+                        f"lanemalloc {layout.library} of that process does not tell {part}.{name}, "
+                        "which this tool needs"
+                    ),
+                    (
+                        "use the tool of the library's own release, or start the process with "
+                        "`lanemalloc run`"
+                    ),
                 )
     return layout
 
@@ -244,7 +280,11 @@ def read_fields(memory: Memory, root: np.void) -> dict[str, dict[str, Field]]:
 
 def read_cells(memory: Memory, root: np.void) -> list[Cell]:
     count = int(root["cell_count"])
-    places: Any = read(memory, int(root["cells"]), count * CELL_PLACE.itemsize).view(CELL_PLACE) if count else []
+    places: Any = (
+        read(memory, int(root["cells"]), count * CELL_PLACE.itemsize).view(CELL_PLACE)
+        if count
+        else []
+    )
     return [
         Cell(
             one["name"].decode(errors="replace"),
@@ -276,7 +316,8 @@ def whole_of(buffer: Buffer, dtype: np.dtype[np.void]) -> Records:
 
 
 def in_place(plan: Plan, stride: int) -> np.dtype[np.void]:
-    """The plan's fields as they lie from the first one on, when the next record begins `stride` bytes further."""
+    """The plan's fields as they lie from the first one on, when the next record begins `stride`
+    bytes further."""
     names: Any = plan.dtype.names or ()
     fields: Any = plan.dtype.fields or {}
     return np.dtype(

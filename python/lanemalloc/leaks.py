@@ -28,7 +28,11 @@ class Leak:
 def find(profile: Profile) -> list[Leak]:
     """The largest first."""
     objects, size = profile.index("inuse_objects"), profile.index("inuse_space")
-    found = [Leak(values[size], values[objects], addresses) for addresses, values in profile.stacks if values[size] > 0]
+    found = [
+        Leak(values[size], values[objects], addresses)
+        for addresses, values in profile.stacks
+        if values[size] > 0
+    ]
     return sorted(found, key=lambda leak: (-leak.bytes, leak.addresses))
 
 
@@ -36,7 +40,11 @@ def frames_of(profile: Profile, addresses: tuple[int, ...]) -> list[Frame]:
     """Innermost first; of code without names the file's."""
     if not addresses:
         return [Frame(UNKNOWN_STACK)]
-    return [frame for a in addresses for frame in profile.frames.get(a) or (Frame(place_of(profile, a)),)]
+    return [
+        frame
+        for a in addresses
+        for frame in profile.frames.get(a) or (Frame(place_of(profile, a)),)
+    ]
 
 
 def place_of(profile: Profile, address: int) -> str:
@@ -51,23 +59,30 @@ def lines(profile: Profile, found: list[Leak], at_exit: bool) -> list[str]:
     """As text."""
     when = "when it ended" if at_exit else "when it was last seen"
     if not found:
-        return [f"lanemalloc: of what was sampled (one in {units.size(profile.period)}), nothing was left {when}"]
+        return [
+            f"lanemalloc: of what was sampled (one in {units.size(profile.period)}), "
+            f"nothing was left {when}"
+        ]
     total, objects = sum(leak.bytes for leak in found), sum(leak.objects for leak in found)
     said = [
-        f"lanemalloc: {about(total, objects)} were not freed {when}, from {len(found):,} call stack{'s'[: len(found) != 1]} "
+        f"lanemalloc: {about(total, objects)} were not freed {when}, "
+        f"from {len(found):,} call stack{'s'[: len(found) != 1]} "
         f"(estimated by samples, one in {units.size(profile.period)})"
     ]
     for leak in found[:MOST_SHOWN]:
         said.append(f"  {about(leak.bytes, leak.objects)}, allocated in")
         frames = frames_of(profile, leak.addresses)
         said += [
-            f"      {frame.name}{f'  {frame.file}:{frame.line}' if frame.file and frame.line else ''}" for frame in frames[:MOST_FRAMES]
+            f"      {frame.name}"
+            f"{f'  {frame.file}:{frame.line}' if frame.file and frame.line else ''}"
+            for frame in frames[:MOST_FRAMES]
         ]
         if len(frames) > MOST_FRAMES:
             said.append(f"      and {len(frames) - MOST_FRAMES} more")
     if len(found) > MOST_SHOWN:
         said.append(
-            f"  and {about(sum(leak.bytes for leak in found[MOST_SHOWN:]), 0)} from {len(found) - MOST_SHOWN:,} more; --json has all"
+            f"  and {about(sum(leak.bytes for leak in found[MOST_SHOWN:]), 0)} "
+            f"from {len(found) - MOST_SHOWN:,} more; --json has all"
         )
     return said
 
@@ -85,7 +100,10 @@ def as_json(profile: Profile, found: list[Leak]) -> dict[str, Any]:
             {
                 "bytes": leak.bytes,
                 "objects": leak.objects,
-                "frames": [{"name": one.name, "file": one.file, "line": one.line} for one in frames_of(profile, leak.addresses)],
+                "frames": [
+                    {"name": one.name, "file": one.file, "line": one.line}
+                    for one in frames_of(profile, leak.addresses)
+                ],
             }
             for leak in found
         ],

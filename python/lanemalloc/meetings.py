@@ -31,17 +31,28 @@ PLACES = {
         "the system adds memory",
         "keep freed memory longer (decay_ms=10000), so that it need not come from the system again",
     ),
-    "readers": Place("registering readers of safepoints", "register a thread once, not around each read"),
-    "pools": Place("waiting for an object of a pool at its limit", "raise the pool's limit, or hold its objects for a shorter time"),
+    "readers": Place(
+        "registering readers of safepoints", "register a thread once, not around each read"
+    ),
+    "pools": Place(
+        "waiting for an object of a pool at its limit",
+        "raise the pool's limit, or hold its objects for a shorter time",
+    ),
     "budgets": Place("counting against the limit of a heap", "give each thread its own child heap"),
     "idle lanes": Place("threads that begin and end", "keep threads, or use lanes=percpu"),
-    "overflow lanes": Place("making a lane for those who find their own closed: signal handlers, threads that end", ""),
+    "overflow lanes": Place(
+        "making a lane for those who find their own closed: signal handlers, threads that end", ""
+    ),
     "lane numbers": Place("making a lane for a new thread", "keep threads, or use lanes=percpu"),
     "opened metadata": Place("making room for what is known of new blocks", ""),
     "used end": Place("the end of the blocks that were ever used moves up", ""),
     "runs put aside": Place("freed runs of those who may not wait, such as signal handlers", ""),
-    "kinds": Place("a heap that serves a size for the first time", "make heaps before threads begin"),
-    "fresh blocks": Place("taking blocks that nobody has used", "nothing: it ends when memory stops growing"),
+    "kinds": Place(
+        "a heap that serves a size for the first time", "make heaps before threads begin"
+    ),
+    "fresh blocks": Place(
+        "taking blocks that nobody has used", "nothing: it ends when memory stops growing"
+    ),
 }
 UNKNOWN = Place("a lock or loop of the allocator", "")
 

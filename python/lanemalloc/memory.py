@@ -17,13 +17,15 @@ Addresses = npt.NDArray[np.uint64]
 Buffer = npt.NDArray[np.uint8]
 Complete = npt.NDArray[np.bool_]
 
-# Pieces a call takes (IOV_MAX), and how often one gather goes on behind a piece that cannot be read.
+# Pieces a call takes (IOV_MAX), and how often one gather goes on behind a piece that cannot be
+# read.
 MOST_PIECES = 1024
 MOST_HOLES = 256
 
 
 class Unreadable(Exception):
-    """Memory that was to be there is not: it was given back meanwhile, or a word that led there was torn."""
+    """Memory that was to be there is not: it was given back meanwhile, or a word that led there was
+    torn."""
 
 
 class Gone(Problem):
@@ -38,7 +40,8 @@ class Memory(Protocol):
     """What a reader asks of memory; tests have one of their own."""
 
     def gather(self, addresses: Addresses, lengths: Addresses) -> tuple[Buffer, Complete]:
-        """The pieces one behind the other, and which of them could be read whole; the others are zeros, or partly."""
+        """The pieces one behind the other, and which of them could be read whole; the others are
+        zeros, or partly."""
 
 
 def read(memory: Memory, address: int, length: int) -> Buffer:
@@ -112,24 +115,27 @@ def not_allowed(pid: int) -> NotAllowed:
     if os.geteuid() == 0:
         return NotAllowed(
             what,
-            "root lacks CAP_SYS_PTRACE here: in a container, start it with --cap-add=SYS_PTRACE (and --pid=host to see the host's "
-            "processes), or run lanemalloc on the host",
+            "root lacks CAP_SYS_PTRACE here: in a container, start it with --cap-add=SYS_PTRACE "
+            "(and --pid=host to see the host's processes), or run lanemalloc on the host",
         )
     if owner != os.geteuid():
         return NotAllowed(
             what,
-            f"it belongs to user {owner}: run this as that user or with sudo; a setuid or setcap program only root may read",
+            f"it belongs to user {owner}: run this as that user or with sudo; "
+            "a setuid or setcap program only root may read",
         )
     if ptrace_scope() > 0:
         return NotAllowed(
             what,
-            f"kernel.yama.ptrace_scope is {ptrace_scope()}: run this with sudo, or allow it with `sudo sysctl "
-            "kernel.yama.ptrace_scope=0`; what `lanemalloc run` starts it may read at 1 too",
+            f"kernel.yama.ptrace_scope is {ptrace_scope()}: run this with sudo, or allow it with "
+            "`sudo sysctl kernel.yama.ptrace_scope=0`; what `lanemalloc run` starts it may read at "
+            "1 too",
         )
     return NotAllowed(
         what,
-        "it has made itself unreadable (prctl PR_SET_DUMPABLE, file capabilities), or lies in another user namespace or container: "
-        "run this with sudo, or in that container with --cap-add=SYS_PTRACE",
+        "it has made itself unreadable (prctl PR_SET_DUMPABLE, file capabilities), or lies in "
+        "another user namespace or container: run this with sudo, or in that container with "
+        "--cap-add=SYS_PTRACE",
     )
 
 

@@ -1,7 +1,8 @@
-"""The figures of all processes of a host as OpenMetrics: names as the library itself writes them, with labels of the process.
+"""The figures of all processes of a host as OpenMetrics: names as the library itself writes them,
+with labels of the process.
 
-Bounded: so many processes (those with most memory), heaps and pools of each; size classes go together by doublings; and a scrape ends
-after a set time, with what has been read until then.
+Bounded: so many processes (those with most memory), heaps and pools of each; size classes go
+together by doublings; and a scrape ends after a set time, with what has been read until then.
 """
 
 from __future__ import annotations
@@ -12,7 +13,12 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from lanemalloc import process
 from lanemalloc.figures import figures
@@ -33,11 +39,17 @@ FIGURES: dict[str, tuple[str, str]] = {
     "allocations": ("counter", "Allocations"),
     "frees": ("counter", "Frees"),
     "live_objects": ("gauge", "Objects that the program has"),
-    "live_bytes": ("gauge", "Bytes of objects that the program has, with what their size classes add"),
+    "live_bytes": (
+        "gauge",
+        "Bytes of objects that the program has, with what their size classes add",
+    ),
     "large_allocations": ("counter", "Allocations of more than 512 KiB"),
     "large_live_objects": ("gauge", "Objects of more than 512 KiB that the program has"),
     "large_live_bytes": ("gauge", "Bytes of objects of more than 512 KiB"),
-    "in_flight_objects": ("gauge", "Objects freed by another lane than the owner's, and not yet taken in there"),
+    "in_flight_objects": (
+        "gauge",
+        "Objects freed by another lane than the owner's, and not yet taken in there",
+    ),
     "misses": ("counter", "Requests that found their bin empty"),
     "remote_frees": ("counter", "Objects freed by another lane than the owner's"),
     "remote_batches": ("counter", "Batches in which these were sent"),
@@ -55,7 +67,10 @@ FIGURES: dict[str, tuple[str, str]] = {
     "nested_entries": ("counter", "Entries of signal handlers that interrupted the allocator"),
     "rescue_entries": ("counter", "Overflow lanes that were made because all were taken"),
     "revocations": ("counter", "Lanes taken from their owner for a while"),
-    "refused_revocations": ("counter", "Lanes that could not be taken because their owner was inside"),
+    "refused_revocations": (
+        "counter",
+        "Lanes that could not be taken because their owner was inside",
+    ),
     "idle_stack_failures": ("counter", "Failed swaps of the stack of idle lanes"),
     "depot_failures": ("counter", "Failed tries for the lock of the depot"),
     "depot_waits": ("counter", "Waits for the lock of the depot"),
@@ -84,7 +99,8 @@ class Seen:
     floors: dict[str, float] = field(default_factory=dict)
 
     def counter(self, name: str, value: float) -> float:
-        """Never less than at the scrape before: a figure that was an estimate then must not look like a process that began anew."""
+        """Never less than at the scrape before: a figure that was an estimate then must not look
+        like a process that began anew."""
         self.floors[name] = value = max(value, self.floors.get(name, 0.0))
         return value
 
@@ -94,7 +110,9 @@ class Scrape:
     """All processes that could be read."""
 
     seen: list[Seen] = field(default_factory=list)
-    left_out: dict[str, int] = field(default_factory=lambda: {"limit": 0, "time": 0, "permission": 0})
+    left_out: dict[str, int] = field(
+        default_factory=lambda: {"limit": 0, "time": 0, "permission": 0}
+    )
     seconds: float = 0.0
 
 
@@ -134,7 +152,9 @@ class Processes:
                 key = (facts.pid, reader.started_at_ns)
                 self._floors[key] = floors.get(key, {})
                 with contextlib.suppress(Problem):  # it has ended meanwhile
-                    scrape.seen.append(Seen(labels_of(facts), reader.read_paced(SHARE), self._floors[key]))
+                    scrape.seen.append(
+                        Seen(labels_of(facts), reader.read_paced(SHARE), self._floors[key])
+                    )
         scrape.seconds = time.monotonic() - begin
         return scrape
 
@@ -158,27 +178,55 @@ def printable(text: str) -> str:
 
 
 def own_metrics(scrape: Scrape) -> Iterator[Metric]:
-    yield GaugeMetricFamily(PREFIX + "processes", "Processes that run with lanemalloc and were read", value=len(scrape.seen))
+    yield GaugeMetricFamily(
+        PREFIX + "processes",
+        "Processes that run with lanemalloc and were read",
+        value=len(scrape.seen),
+    )
     left_out = GaugeMetricFamily(
-        PREFIX + "processes_left_out", "Processes that were not read: too many, no time, or no permission", labels=["reason"]
+        PREFIX + "processes_left_out",
+        "Processes that were not read: too many, no time, or no permission",
+        labels=["reason"],
     )
     for reason, count in scrape.left_out.items():
         left_out.add_metric([reason], count)
     yield left_out
     yield GaugeMetricFamily(
-        PREFIX + "exporter_scrape_duration_seconds", "Time that reading all processes took", value=scrape.seconds, unit="seconds"
+        PREFIX + "exporter_scrape_duration_seconds",
+        "Time that reading all processes took",
+        value=scrape.seconds,
+        unit="seconds",
     )
 
 
 def process_metrics(seen: list[Seen]) -> Iterator[Metric]:
-    resident = GaugeMetricFamily(PREFIX + "resident_bytes", "Resident memory of the process", labels=LABELS, unit="bytes")
+    resident = GaugeMetricFamily(
+        PREFIX + "resident_bytes", "Resident memory of the process", labels=LABELS, unit="bytes"
+    )
     threads = GaugeMetricFamily(PREFIX + "threads", "Threads of the process", labels=LABELS)
     started = GaugeMetricFamily(
-        PREFIX + "start_time_seconds", "When the allocator started, in seconds since 1970", labels=LABELS, unit="seconds"
+        PREFIX + "start_time_seconds",
+        "When the allocator started, in seconds since 1970",
+        labels=LABELS,
+        unit="seconds",
     )
-    info = GaugeMetricFamily(PREFIX + "process_info", "1; how threads enter lanes, and the library", labels=[*LABELS, "entry", "library"])
-    waiting = GaugeMetricFamily(PREFIX + "waiting_bytes", "Bytes of free objects in the bins of lanes", labels=LABELS, unit="bytes")
-    empty = GaugeMetricFamily(PREFIX + "empty_slab_bytes", "Bytes of empty slabs that lanes keep", labels=LABELS, unit="bytes")
+    info = GaugeMetricFamily(
+        PREFIX + "process_info",
+        "1; how threads enter lanes, and the library",
+        labels=[*LABELS, "entry", "library"],
+    )
+    waiting = GaugeMetricFamily(
+        PREFIX + "waiting_bytes",
+        "Bytes of free objects in the bins of lanes",
+        labels=LABELS,
+        unit="bytes",
+    )
+    empty = GaugeMetricFamily(
+        PREFIX + "empty_slab_bytes",
+        "Bytes of empty slabs that lanes keep",
+        labels=LABELS,
+        unit="bytes",
+    )
     for one in seen:
         s = one.snapshot
         resident.add_metric(one.labels, s.process.resident)
@@ -196,11 +244,15 @@ def figure_metrics(seen: list[Seen]) -> Iterator[Metric]:
         in_us = name.endswith("_us")
         full = PREFIX + (name[:-3] + "_seconds" if in_us else name)
         unit = "seconds" if in_us else "bytes" if name.endswith("_bytes") else ""
-        family = (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(full, text, labels=LABELS, unit=unit)
+        family = (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(
+            full, text, labels=LABELS, unit=unit
+        )
         for one, found in values:
             if name in found:
                 value = found[name] / 1e6 if in_us else found[name]
-                family.add_metric(one.labels, one.counter(name, value) if kind == "counter" else value)
+                family.add_metric(
+                    one.labels, one.counter(name, value) if kind == "counter" else value
+                )
         yield family
 
 
@@ -213,7 +265,9 @@ def cell_metrics(seen: list[Seen]) -> Iterator[Metric]:
             if not (cell.is_loop and attribute == "waits"):
                 family.add_metric(values, getattr(cell, attribute))
         yield family
-    waited = HistogramMetricFamily(PREFIX + "contention_wait_seconds", "How long waits lasted", labels=labels, unit="seconds")
+    waited = HistogramMetricFamily(
+        PREFIX + "contention_wait_seconds", "How long waits lasted", labels=labels, unit="seconds"
+    )
     for values, cell in cells:
         if not cell.is_loop and cell.waits:
             waited.add_metric(values, buckets_of(cell.histogram.tolist()), cell.waited_ns / 1e9)
@@ -232,10 +286,16 @@ def buckets_of(counts: list[int]) -> list[tuple[str, float]]:
 def class_metrics(seen: list[Seen]) -> Iterator[Metric]:
     labels = [*LABELS, "size"]
     allocations = CounterMetricFamily(
-        PREFIX + "class_allocations", "Allocations of up to that size, and more than half of it", labels=labels
+        PREFIX + "class_allocations",
+        "Allocations of up to that size, and more than half of it",
+        labels=labels,
     )
-    live = GaugeMetricFamily(PREFIX + "class_live_bytes", "Bytes of objects of that size", labels=labels, unit="bytes")
-    slabs = GaugeMetricFamily(PREFIX + "class_slab_bytes", "Bytes of slabs of that size", labels=labels, unit="bytes")
+    live = GaugeMetricFamily(
+        PREFIX + "class_live_bytes", "Bytes of objects of that size", labels=labels, unit="bytes"
+    )
+    slabs = GaugeMetricFamily(
+        PREFIX + "class_slab_bytes", "Bytes of slabs of that size", labels=labels, unit="bytes"
+    )
     for one in seen:
         for size, (n, b, s) in doublings(one.snapshot).items():
             values = [*one.labels, str(size)]
@@ -246,22 +306,37 @@ def class_metrics(seen: list[Seen]) -> Iterator[Metric]:
 
 
 def doublings(snapshot: Snapshot) -> dict[int, tuple[int, int, int]]:
-    """Allocations, live bytes and slab bytes of classes together, by the power of two that they go up to. Always the same ones."""
+    """Allocations, live bytes and slab bytes of classes together, by the power of two that they go
+    up to. Always the same ones."""
     c = snapshot.classes
     sums: dict[int, tuple[int, int, int]] = {}
     bound = SMALLEST_SIZE
     below = 0
     while bound <= LARGEST_SIZE:
         mine = (c.size > below) & (c.size <= bound)
-        sums[bound] = int(c.allocations[mine].sum()), int(c.live_bytes[mine].sum()), int(c.slab_bytes[mine].sum())
+        sums[bound] = (
+            int(c.allocations[mine].sum()),
+            int(c.live_bytes[mine].sum()),
+            int(c.slab_bytes[mine].sum()),
+        )
         below, bound = bound, bound * 2
     return sums
 
 
 def heap_metrics(seen: list[Seen]) -> Iterator[Metric]:
     labels = [*LABELS, "heap", "kind"]
-    used = GaugeMetricFamily(PREFIX + "heap_used_bytes", "Bytes that a heap or pool has cut from its slabs", labels=labels, unit="bytes")
-    limit = GaugeMetricFamily(PREFIX + "heap_limit_bytes", "The limit of a heap or pool that has one", labels=labels, unit="bytes")
+    used = GaugeMetricFamily(
+        PREFIX + "heap_used_bytes",
+        "Bytes that a heap or pool has cut from its slabs",
+        labels=labels,
+        unit="bytes",
+    )
+    limit = GaugeMetricFamily(
+        PREFIX + "heap_limit_bytes",
+        "The limit of a heap or pool that has one",
+        labels=labels,
+        unit="bytes",
+    )
     for one in seen:
         sums: dict[tuple[str, str], list[int]] = {}
         for owner in sorted(one.snapshot.owners, key=lambda owner: -owner.used):

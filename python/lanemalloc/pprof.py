@@ -1,7 +1,8 @@
 """Profiles in pprof's format: read from what the library writes, written with names and lines.
 
-The format is https://github.com/google/pprof/blob/main/proto/profile.proto; the messages are made here from its documented field
-numbers, for the protobuf library that is installed, whichever version it is.
+The format is https://github.com/google/pprof/blob/main/proto/profile.proto; the messages are made
+here from its documented field numbers, for the protobuf library that is installed, whichever
+version it is.
 
 Used by: the commands profile and run.
 """
@@ -22,20 +23,29 @@ from lanemalloc.ui import Problem
 # Message: fields as name, number, type; `*` before the type: repeated.
 FIELDS = {
     "Profile": (
-        "sample_type 1 *ValueType", "sample 2 *Sample", "mapping 3 *Mapping", "location 4 *Location", "function 5 *Function",
-        "string_table 6 *string", "drop_frames 7 int64", "keep_frames 8 int64", "time_nanos 9 int64", "duration_nanos 10 int64",
-        "period_type 11 ValueType", "period 12 int64", "comment 13 *int64", "default_sample_type 14 int64",
+        "sample_type 1 *ValueType", "sample 2 *Sample", "mapping 3 *Mapping",
+        "location 4 *Location", "function 5 *Function", "string_table 6 *string",
+        "drop_frames 7 int64", "keep_frames 8 int64", "time_nanos 9 int64",
+        "duration_nanos 10 int64", "period_type 11 ValueType", "period 12 int64",
+        "comment 13 *int64", "default_sample_type 14 int64",
     ),
     "ValueType": ("type 1 int64", "unit 2 int64"),
     "Sample": ("location_id 1 *uint64", "value 2 *int64", "label 3 *Label"),
     "Label": ("key 1 int64", "str 2 int64", "num 3 int64", "num_unit 4 int64"),
     "Mapping": (
-        "id 1 uint64", "memory_start 2 uint64", "memory_limit 3 uint64", "file_offset 4 uint64", "filename 5 int64",
-        "build_id 6 int64", "has_functions 7 bool", "has_filenames 8 bool", "has_line_numbers 9 bool", "has_inline_frames 10 bool",
+        "id 1 uint64", "memory_start 2 uint64", "memory_limit 3 uint64", "file_offset 4 uint64",
+        "filename 5 int64", "build_id 6 int64", "has_functions 7 bool", "has_filenames 8 bool",
+        "has_line_numbers 9 bool", "has_inline_frames 10 bool",
     ),
-    "Location": ("id 1 uint64", "mapping_id 2 uint64", "address 3 uint64", "line 4 *Line", "is_folded 5 bool"),
+    "Location": (
+        "id 1 uint64", "mapping_id 2 uint64", "address 3 uint64", "line 4 *Line",
+        "is_folded 5 bool",
+    ),
     "Line": ("function_id 1 uint64", "line 2 int64"),
-    "Function": ("id 1 uint64", "name 2 int64", "system_name 3 int64", "filename 4 int64", "start_line 5 int64"),
+    "Function": (
+        "id 1 uint64", "name 2 int64", "system_name 3 int64", "filename 4 int64",
+        "start_line 5 int64",
+    ),
 }  # fmt: skip
 PACKAGE = "perftools.profiles"
 TYPES = {"int64": 3, "uint64": 4, "bool": 8, "string": 9, "message": 11}
@@ -43,12 +53,16 @@ TYPES = {"int64": 3, "uint64": 4, "bool": 8, "string": 9, "message": 11}
 
 def make_message() -> Any:
     """The class of the message Profile."""
-    file = descriptor_pb2.FileDescriptorProto(name="lanemalloc/profile.proto", package=PACKAGE, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="lanemalloc/profile.proto", package=PACKAGE, syntax="proto3"
+    )
     for name, fields in FIELDS.items():
         message = file.message_type.add(name=name)
         for field in fields:
             field_name, number, kind = field.split()
-            one = message.field.add(name=field_name, number=int(number), label=3 if kind[0] == "*" else 1)
+            one = message.field.add(
+                name=field_name, number=int(number), label=3 if kind[0] == "*" else 1
+            )
             kind = kind.lstrip("*")
             one.type = TYPES.get(kind, TYPES["message"])
             if kind not in TYPES:
@@ -70,14 +84,17 @@ def read(file: Path) -> Profile:
     except OSError as error:
         raise Problem(f"{file} cannot be read: {error.strerror}") from None
     except (DecodeError, EOFError, IndexError, KeyError, re.error):
-        raise Problem(f"{file} is not whole", "the process may have been killed while it wrote; run it again") from None
+        raise Problem(
+            f"{file} is not whole", "the process may have been killed while it wrote; run it again"
+        ) from None
 
 
 def from_message(raw: Any) -> Profile:
     """Names that are in it already are left out: they are looked up again."""
     text = list(raw.string_table)
     mappings = [
-        Mapping(m.memory_start, m.memory_limit, m.file_offset, text[m.filename], text[m.build_id]) for m in raw.mapping
+        Mapping(m.memory_start, m.memory_limit, m.file_offset, text[m.filename], text[m.build_id])
+        for m in raw.mapping
     ]  # the library writes them before the places, with ids from 1
     places = {one.id: one.address for one in raw.location}
     stacks = []
@@ -148,12 +165,23 @@ def to_message(profile: Profile) -> Any:
     for kind in profile.types:
         writer.value_type(out.sample_type.add(), kind)
     writer.value_type(out.period_type, profile.period_type)
-    out.period, out.time_nanos, out.duration_nanos = profile.period, profile.time_ns, profile.duration_ns
-    out.default_sample_type, out.drop_frames = writer.string(profile.default), writer.string(profile.drop)
+    out.period, out.time_nanos, out.duration_nanos = (
+        profile.period,
+        profile.time_ns,
+        profile.duration_ns,
+    )
+    out.default_sample_type, out.drop_frames = (
+        writer.string(profile.default),
+        writer.string(profile.drop),
+    )
     ids = {}
     for number, mapping in enumerate(profile.mappings, 1):
         ids[mapping] = number
-        known = [profile.frames[a] for a in profile.frames if mapping.begin <= a < mapping.end] if profile.frames else []
+        known = (
+            [profile.frames[a] for a in profile.frames if mapping.begin <= a < mapping.end]
+            if profile.frames
+            else []
+        )
         frames = [frame for some in known for frame in some]
         out.mapping.add(
             id=number,
@@ -172,7 +200,9 @@ def to_message(profile: Profile) -> Any:
         sample = out.sample.add(value=values)
         for address in addresses:
             within = profile.mapping_of(address)
-            sample.location_id.append(writer.place(address, profile.frames.get(address, ()), ids[within] if within else 0))
+            sample.location_id.append(
+                writer.place(address, profile.frames.get(address, ()), ids[within] if within else 0)
+            )
         if not addresses:
             sample.location_id.append(writer.place(0, unknown, 0))
     return out

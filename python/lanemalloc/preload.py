@@ -27,10 +27,14 @@ def format_options(options: Mapping[str, str]) -> str:
 
 
 def environment(
-    lanes: str | None, options: tuple[str, ...], defaults: Mapping[str, str], base: Mapping[str, str] | None = None
+    lanes: str | None,
+    options: tuple[str, ...],
+    defaults: Mapping[str, str],
+    base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The caller's environment with the library in it. Options: what LANEMALLOC_OPTIONS says, over it --options, over these --lanes;
-    `defaults` only where none of them says anything of the key."""
+    """The caller's environment with the library in it. Options: what LANEMALLOC_OPTIONS says,
+    over it --options, over these --lanes; `defaults` only where none of them says anything of
+    the key."""
     result = dict(os.environ if base is None else base)
     merged = parse_options(result.get(OPTIONS, ""))
     for text in options:
@@ -48,13 +52,19 @@ def environment(
 
 
 def with_library(preload: str, path: Path) -> str:
-    """First, so that its malloc is the one in use; what was there before stays, but for the library itself under any of its names."""
-    others = [word for word in preload.replace(":", " ").split() if not f"{Path(word).name}.".startswith(f"{LIBRARY}.")]
+    """First, so that its malloc is the one in use; what was there before stays, but for the library
+    itself under any of its names."""
+    others = [
+        word
+        for word in preload.replace(":", " ").split()
+        if not f"{Path(word).name}.".startswith(f"{LIBRARY}.")
+    ]
     return ":".join([str(path), *others])
 
 
 def library() -> Path:
-    """Of the wheel or checkout. A path with a space or colon cannot be preloaded: a link in the temporary folder stands for it."""
+    """Of the wheel or checkout. A path with a space or colon cannot be preloaded: a link in the
+    temporary folder stands for it."""
     path = native(LIBRARY)
     if not any(mark in str(path) for mark in " :"):
         return path
@@ -62,6 +72,9 @@ def library() -> Path:
 
     link = Path(tempfile.mkdtemp(prefix="lanemalloc-")) / LIBRARY
     if any(mark in str(link) for mark in " :"):
-        raise Problem(f"{path} cannot be preloaded: its path has a space or a colon", "install the package elsewhere")
+        raise Problem(
+            f"{path} cannot be preloaded: its path has a space or a colon",
+            "install the package elsewhere",
+        )
     link.symlink_to(path)
     return link

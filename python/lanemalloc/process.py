@@ -99,7 +99,8 @@ def children_of(pid: int) -> list[int]:
 
 
 def cgroup_of(pid: int) -> str:
-    """The path of its control group: that of version 2, or of the memory controller of version 1."""
+    """The path of its control group: that of version 2, or of the memory controller of version
+    1."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except OSError:
@@ -122,7 +123,8 @@ class CgroupMemory:
 
 
 def cgroup_memory(pid: int) -> CgroupMemory | None:
-    """The group in the way up from the process that has the lowest limit; the process' own if none has one. None: not to be seen."""
+    """The group in the way up from the process that has the lowest limit; the process' own if none
+    has one. None: not to be seen."""
     path = cgroup_of(pid)
     best: CgroupMemory | None = None
     own: CgroupMemory | None = None
@@ -130,13 +132,18 @@ def cgroup_memory(pid: int) -> CgroupMemory | None:
     for depth in range(len(parts), -1, -1):
         one = read_cgroup("/" + "/".join(parts[:depth]))
         own = own or one
-        if one and one.limit is not None and (best is None or best.limit is None or one.limit < best.limit):
+        if (
+            one
+            and one.limit is not None
+            and (best is None or best.limit is None or one.limit < best.limit)
+        ):
             best = one
     return best or own
 
 
 def memory_available() -> int | None:
-    """Bytes that this process may still have: of the machine's and its control group's, whose file cache makes room. None: not known."""
+    """Bytes that this process may still have: of the machine's and its control group's, whose file
+    cache makes room. None: not known."""
     with open("/proc/meminfo", encoding="ascii") as file:
         known = [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
     group = cgroup_memory(os.getpid())
@@ -153,14 +160,26 @@ def read_cgroup(path: str) -> CgroupMemory | None:
             path,
             read_limit(second / "memory.max"),
             read_number(second / "memory.current"),
-            read_parts(second / "memory.stat", {"anon": "anon", "file": "file", "shmem": "shared", "kernel": "kernel", "sock": "sock"}),
+            read_parts(
+                second / "memory.stat",
+                {
+                    "anon": "anon",
+                    "file": "file",
+                    "shmem": "shared",
+                    "kernel": "kernel",
+                    "sock": "sock",
+                },
+            ),
         )
     if (first / "memory.usage_in_bytes").exists():
         return CgroupMemory(
             path,
             read_limit(first / "memory.limit_in_bytes"),
             read_number(first / "memory.usage_in_bytes"),
-            read_parts(first / "memory.stat", {"total_rss": "anon", "total_cache": "file", "total_shmem": "shared"}),
+            read_parts(
+                first / "memory.stat",
+                {"total_rss": "anon", "total_cache": "file", "total_shmem": "shared"},
+            ),
         )
     return None
 
@@ -179,7 +198,8 @@ def read_limit(path: Path) -> int | None:
 
 
 def read_parts(path: Path, names: dict[str, str]) -> dict[str, int]:
-    """The file cache without shared memory and files in memory, which the kernel counts there too and cannot drop."""
+    """The file cache without shared memory and files in memory, which the kernel counts there too
+    and cannot drop."""
     found: dict[str, int] = {}
     try:
         for line in path.read_text().splitlines():

@@ -1,9 +1,10 @@
 """What was sampled, by call stack: added up by function, compared with another moment.
 
-    profile   stacks (addresses, innermost first) with a value of each type; what is mapped where; the names of addresses, once
-              symbols.py has looked them up
+    profile   stacks (addresses, innermost first) with a value of each type; what is mapped where;
+              the names of addresses, once symbols.py has looked them up
 
-Addresses are of the call, not of where it returns to. Used by: pprof, symbols, sampled, the commands profile and run.
+Addresses are of the call, not of where it returns to. Used by: pprof, symbols, sampled, the
+commands profile and run.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Mapping:
 
 @dataclass(frozen=True)
 class Frame:
-    """A function at an address; of several, the ones behind the first are those that it was inlined into."""
+    """A function at an address; of several, the ones behind the first are those that it was inlined
+    into."""
 
     name: str
     linkage_name: str = ""  # as the linker knows it, if that is another
@@ -55,10 +57,16 @@ HEAP = (
 )
 CONTENTION = (ValueType("contentions", "count"), ValueType("delay", "nanoseconds"))
 # What --kind shows: of which of the library's profiles, and which of its values.
-KINDS = {"heap": ("heap", "inuse_space"), "allocation": ("heap", "alloc_space"), "contention": ("contention", "delay")}
-# The allocator's own functions, where they are linked into the program, and so cannot be told from it by their place.
+KINDS = {
+    "heap": ("heap", "inuse_space"),
+    "allocation": ("heap", "alloc_space"),
+    "contention": ("contention", "delay"),
+}
+# The allocator's own functions, where they are linked into the program, and so cannot be told from
+# it by their place.
 OURS = (
-    r"lanemalloc::.*|(lane_)?(malloc|calloc|realloc|reallocarray|memalign|aligned_alloc|posix_memalign|valloc|pvalloc)|"
+    r"lanemalloc::.*|(lane_)?(malloc|calloc|realloc|reallocarray|memalign|aligned_alloc|"
+    r"posix_memalign|valloc|pvalloc)|"
     r"operator new(\[\])?|lane_(heap|pool|arena)_[a-z_]*"
 )
 
@@ -74,7 +82,8 @@ class Row:
 
 @dataclass
 class Place:
-    """Where threads met: a lock, or all of one name; and the stacks of the latest waits that were sampled, the newest first."""
+    """Where threads met: a lock, or all of one name; and the stacks of the latest waits that were
+    sampled, the newest first."""
 
     name: str
     count: int = 0
@@ -112,14 +121,19 @@ class Profile:
 
     def addresses(self) -> set[int]:
         latest = [addresses for place in self.places for addresses in place.stacks]
-        return {address for addresses in [*(one for one, _ in self.stacks), *latest] for address in addresses}
+        return {
+            address
+            for addresses in [*(one for one, _ in self.stacks), *latest]
+            for address in addresses
+        }
 
     def mapping_of(self, address: int) -> Mapping | None:
         at = bisect_right(self._begins, address) - 1
         return self._sorted[at] if at >= 0 and address < self._sorted[at].end else None
 
     def names_of(self, address: int) -> tuple[str, ...]:
-        """Of the functions there, the inlined ones first. Of code without names the file's, as pprof has it."""
+        """Of the functions there, the inlined ones first. Of code without names the file's, as
+        pprof has it."""
         frames = self.frames.get(address)
         if frames:
             return tuple(frame.name for frame in frames)
@@ -131,11 +145,19 @@ class Profile:
         return [name for address in addresses for name in self.names_of(address)] or [UNKNOWN_STACK]
 
     def prune(self) -> None:
-        """Leaves the allocator's own functions out, and what they called; as pprof does with drop_frames. Needs names."""
+        """Leaves the allocator's own functions out, and what they called; as pprof does with
+        drop_frames. Needs names."""
         pattern = re.compile(rf"(?:{self.drop})\Z") if self.drop else None
-        own = {a for a in self.addresses() if pattern and any(pattern.match(frame.name) for frame in self.frames.get(a, ()))}
+        own = {
+            a
+            for a in self.addresses()
+            if pattern and any(pattern.match(frame.name) for frame in self.frames.get(a, ()))
+        }
         self.stacks = merge((pruned(addresses, own), values) for addresses, values in self.stacks)
-        self.places = [replace(one, stacks=[pruned(addresses, own) for addresses in one.stacks]) for one in self.places]
+        self.places = [
+            replace(one, stacks=[pruned(addresses, own) for addresses in one.stacks])
+            for one in self.places
+        ]
 
     def rows(self, kind: str) -> list[Row]:
         """The largest first, as `go tool pprof -top` has them."""
@@ -148,7 +170,9 @@ class Profile:
                 rows.setdefault(name, Row(name)).cumulative += value
             if names:
                 rows[names[0]].flat += value
-        return sorted(rows.values(), key=lambda row: (-abs(row.flat), -abs(row.cumulative), row.name))
+        return sorted(
+            rows.values(), key=lambda row: (-abs(row.flat), -abs(row.cumulative), row.name)
+        )
 
     def since(self, before: Profile) -> Profile:
         """What has come to it. Of what is in use, by how much it has grown; that may be below 0."""
@@ -159,7 +183,12 @@ class Profile:
             left = [a - b for a, b in zip(values, old)]
             if any(left):
                 stacks.append((addresses, left))
-        return replace(self, stacks=stacks, places=self.places_since(before), duration_ns=self.time_ns - before.time_ns)
+        return replace(
+            self,
+            stacks=stacks,
+            places=self.places_since(before),
+            duration_ns=self.time_ns - before.time_ns,
+        )
 
     def places_since(self, before: Profile) -> list[Place]:
         """Those where somebody has waited since."""
@@ -168,13 +197,19 @@ class Profile:
         for one in self.places:
             old = was.get(one.name, Place(one.name))
             if one.waited_ns > old.waited_ns:
-                counts = (one.count - old.count, one.failures - old.failures, one.waits - old.waits, one.waited_ns - old.waited_ns)
+                counts = (
+                    one.count - old.count,
+                    one.failures - old.failures,
+                    one.waits - old.waits,
+                    one.waited_ns - old.waited_ns,
+                )
                 found.append(Place(one.name, *counts, one.stacks))
         return sorted(found, key=lambda place: -place.waited_ns)
 
 
 def pruned(addresses: tuple[int, ...], own: set[int]) -> tuple[int, ...]:
-    """Without the outermost own one and all inside of it; own ones that nobody else has called stay."""
+    """Without the outermost own one and all inside of it; own ones that nobody else has called
+    stay."""
     found_user = False
     for i in range(len(addresses) - 1, -1, -1):
         if addresses[i] not in own:

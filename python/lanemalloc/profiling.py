@@ -1,8 +1,9 @@
 """Runs a program with its allocations and waits sampled, and finds what it leaves behind.
 
-The library writes a profile as the process ends (profile=exit). A program that is killed, or leaves by _exit, writes none: so the
-tool looks at its samples now and then, and the last look stands for it. A child that the program forks goes on with a copy of its
-parent's samples, so profiles of several processes are not added up: each has its own.
+The library writes a profile as the process ends (profile=exit). A program that is killed, or leaves
+by _exit, writes none: so the tool looks at its samples now and then, and the last look stands for
+it. A child that the program forks goes on with a copy of its parent's samples, so profiles of
+several processes are not added up: each has its own.
 
 Used by: the commands profile and run.
 """
@@ -32,19 +33,25 @@ DEFAULT, DEFAULT_FOR_LEAKS = "512k", "64k"
 def check_interval(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """A number of bytes, as the library's option sample takes it."""
     if value is not None and not re.fullmatch(r"0*[1-9][0-9]{0,11}[kKmMgG]?", value):
-        raise click.BadParameter(f"{value!r}: it is a number of bytes above 0, for example 64k, 512k or 4m")
+        raise click.BadParameter(
+            f"{value!r}: it is a number of bytes above 0, for example 64k, 512k or 4m"
+        )
     return value
 
 
-def with_sampling(folder: Path, sample: str | None, options: tuple[str, ...], default: str = DEFAULT) -> tuple[str, ...]:
-    """Options for preload.environment: `sample` if it is given, else what LANEMALLOC_OPTIONS or --options say of it."""
+def with_sampling(
+    folder: Path, sample: str | None, options: tuple[str, ...], default: str = DEFAULT
+) -> tuple[str, ...]:
+    """Options for preload.environment: `sample` if it is given,
+    else what LANEMALLOC_OPTIONS or --options say of it."""
     said = parse_options(",".join([os.environ.get(OPTIONS, ""), *options])).get("sample", "0")
     chosen = sample or (said if said.strip("0") else default)
     return (*options, f"sample={chosen},profile=exit,profile_file={folder}/%p.%k.pb")
 
 
 class Watch:
-    """Keeps the last look at the samples of a program. It may not have the library, run another program, or end at any moment."""
+    """Keeps the last look at the samples of a program. It may not have the library, run another
+    program, or end at any moment."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -89,9 +96,12 @@ def program_at(mappings: list[Mapping]) -> Mapping | None:
     return next((one for one in mappings if one.path.startswith("/")), None)
 
 
-def collect(folder: Path, kind: str, of: int, last: Look | None) -> tuple[Found | None, list[Found], list[str]]:
-    """Of the program itself, process `of`, whose last look stands in where it has written none (None: there is neither); of other
-    processes that it started; and what is to be said of those that are not whole."""
+def collect(
+    folder: Path, kind: str, of: int, last: Look | None
+) -> tuple[Found | None, list[Found], list[str]]:
+    """Of the program itself, process `of`, whose last look stands in where it has written none
+    (None: there is neither); of other processes that it started; and what is to be said of those
+    that are not whole."""
     from lanemalloc import pprof
     from lanemalloc.profiles import KINDS
 
@@ -112,12 +122,24 @@ def collect(folder: Path, kind: str, of: int, last: Look | None) -> tuple[Found 
             others.append(Found(pid, profile, True))
     if own is None and last is not None:
         own = Found(of, last.profile(kind), False)
-    elif own is not None and last is not None and kind == "contention" and program_at(own.profile.mappings) == program_at(last.mappings):
+    elif (
+        own is not None
+        and last is not None
+        and kind == "contention"
+        and program_at(own.profile.mappings) == program_at(last.mappings)
+    ):
         own.profile.places = last.places()  # the file has none
     others.sort(key=lambda one: -one.profile.total(default))
     return own, others, notes
 
 
 def no_profile(program: str, end: End) -> list[str]:
-    why = "it did not use the library" if end.signal is None else "it was killed before it could be looked at, or did not use the library"
-    return [f"lanemalloc: {program}: no profile ({end.describe()}): {why}", f"  `lanemalloc doctor -- {program}` tells what is in the way"]
+    why = (
+        "it did not use the library"
+        if end.signal is None
+        else "it was killed before it could be looked at, or did not use the library"
+    )
+    return [
+        f"lanemalloc: {program}: no profile ({end.describe()}): {why}",
+        f"  `lanemalloc doctor -- {program}` tells what is in the way",
+    ]

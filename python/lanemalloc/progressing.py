@@ -1,4 +1,5 @@
-"""Consoles, and a bar on standard error while long work goes on; only on terminals. Used by: the commands trace, replay and tune."""
+"""Consoles, and a bar on standard error while long work goes on; only on terminals. Used by: the
+commands trace, replay and tune."""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ def output(stderr: bool = False) -> Console:
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Gives a function that is told how much is done of how much."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,}/{task.total:,}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,}/{task.total:,}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, disable=not console.is_terminal, transient=True
+    ) as progress:
         task = progress.add_task(what, total=1)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,13 +1,15 @@
 """Reads what lanemalloc has counted in another process, without stopping it.
 
-    reader = Reader.open(pid)      # raises Problem: no such process, not allowed, not under lanemalloc, another version, ...
+    reader = Reader.open(pid)      # raises Problem: no such process, not allowed, not under
+                                     lanemalloc, another version, ...
     first = reader.read()
     ...
     rates = reader.read().difference(first)
 
-A refresh takes a handful of system calls however many threads the process has: one for the root and the world, one for every
-thousand pieces of lanes. Slabs and bins grow with the heap: they are read when asked for, within a budget of time, and kept until
-they are read again (Snapshot.moment says when).
+A refresh takes a handful of system calls however many threads the process has: one for the root and
+the world, one for every thousand pieces of lanes. Slabs and bins grow with the heap: they are read
+when asked for, within a budget of time, and kept until they are read again (Snapshot.moment says
+when).
 """
 
 from __future__ import annotations
@@ -52,11 +54,12 @@ from lanemalloc.snapshot import (
 from lanemalloc.ui import Problem
 
 WORLD_FIELDS = (
-    "lane_count", "lanes_at", "map_at", "states_at", "base", "frontier", "opened", "depot_freed", "direct_frees",
-    "sampled_allocations", "sampled_frees", "large_allocations", "large_frees", "large_bytes", "claimed_blocks", "dirty_blocks",
-    "clean_blocks", "purged_blocks", "moved_blocks", "entry", "shared_lanes", "auto", "decay_ms", "first_owner",
-    "overflow_entries", "nested_entries", "rescues", "revocations", "refused_revocations", "rebinds", "bad_pointers", "probes",
-    "depot_moved", "checked",
+    "lane_count", "lanes_at", "map_at", "states_at", "base", "frontier", "opened", "depot_freed",
+    "direct_frees", "sampled_allocations", "sampled_frees", "large_allocations", "large_frees",
+    "large_bytes", "claimed_blocks", "dirty_blocks", "clean_blocks", "purged_blocks",
+    "moved_blocks", "entry", "shared_lanes", "auto", "decay_ms", "first_owner", "overflow_entries",
+    "nested_entries", "rescues", "revocations", "refused_revocations", "rebinds", "bad_pointers",
+    "probes", "depot_moved", "checked",
 )  # fmt: skip
 OWNER_FIELDS = ("next", "type", "name", "kinds", "contention")
 KIND_FIELDS = ("next", "size", "slabs", "contended", "budget")
@@ -111,7 +114,13 @@ class Plans:
 class Reader:
     """Of one process. Its methods raise Gone when it has ended or runs another program."""
 
-    def __init__(self, memory: Memory, layout: Layout, facts: Callable[[], process.ProcessFacts], path: str = "") -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        layout: Layout,
+        facts: Callable[[], process.ProcessFacts],
+        path: str = "",
+    ) -> None:
         self.memory = memory
         self.layout = layout
         self.path = path  # the file that the allocator lies in
@@ -132,16 +141,22 @@ class Reader:
         memory = ProcessMemory(pid)
         candidates = elf.images(pid)
         found = elf.find_roots(memory, candidates)
-        roots = [(at, path, root) for at, path in found if (root := read_root(memory, at)) is not None]
+        roots = [
+            (at, path, root) for at, path in found if (root := read_root(memory, at)) is not None
+        ]
         if not roots:
             raise Problem(
                 f"process {pid} does not run with lanemalloc",
-                "start it with `lanemalloc run -- PROGRAM`, or with LD_PRELOAD=liblanemalloc.so; a static or setuid program does not "
-                "take it (`lanemalloc doctor -- PROGRAM` tells)",
+                "start it with `lanemalloc run -- PROGRAM`, or with LD_PRELOAD=liblanemalloc.so; "
+                "a static or setuid program does not take it "
+                "(`lanemalloc doctor -- PROGRAM` tells)",
             )
         started = [one for one in roots if one[2]["started_at_ns"]]
         if not started:
-            raise Problem(f"process {pid} has lanemalloc, and has not asked it for memory yet", "try again in a moment")
+            raise Problem(
+                f"process {pid} has lanemalloc, and has not asked it for memory yet",
+                "try again in a moment",
+            )
         readers = []
         for at, path, root in started:
             readers.append(cls(memory, read_layout(memory, at, root), lambda: facts(pid), path))
@@ -179,23 +194,37 @@ class Reader:
         return True
 
     def cells(self) -> list[CellFigures]:
-        """Nothing but these, which takes little; those of pools' locks too, as one. Raises Gone, Unreadable."""
+        """Nothing but these, which takes little; those of pools' locks too, as one. Raises Gone,
+        Unreadable."""
         self._facts()
         world, own = self._read_world()
         numbers = numbers_of(world)
         at = self._lane_addresses(numbers, [])
-        of_lanes = [records for records, _ in gather_plans(self.memory, [(plan, at) for cell, plan in self._plans.cells if cell.in_lanes])]
-        found = [figures_of_cell(cell, (of_lanes if cell.in_lanes else own).pop(0)) for cell, _ in self._plans.cells]
-        return found + self._pool_cell([numbers_of(owner).get("contention", 0) for _, owner in self._owner_chain(numbers)[0]])
+        of_lanes = [
+            records
+            for records, _ in gather_plans(
+                self.memory, [(plan, at) for cell, plan in self._plans.cells if cell.in_lanes]
+            )
+        ]
+        found = [
+            figures_of_cell(cell, (of_lanes if cell.in_lanes else own).pop(0))
+            for cell, _ in self._plans.cells
+        ]
+        return found + self._pool_cell(
+            [numbers_of(owner).get("contention", 0) for _, owner in self._owner_chain(numbers)[0]]
+        )
 
     def read(self, wanted: Wanted | None = None) -> Snapshot:
-        """Raises Gone. What cannot be read for another reason is left out, and said in `left_out`."""
+        """Raises Gone. What cannot be read for another reason is left out, and said in
+        `left_out`."""
         wanted = wanted or Wanted()
         try:
             return self._read(wanted)
         except Unreadable as error:
             self._facts()  # raises Gone
-            raise Gone(f"process {self._pid()} runs another program now, or is ending ({error})") from None
+            raise Gone(
+                f"process {self._pid()} runs another program now, or is ending ({error})"
+            ) from None
 
     def read_paced(self, share: float = 0.003) -> Snapshot:
         """Reads slabs and bins only as often as keeps each of them within that share of a CPU."""
@@ -220,7 +249,10 @@ class Reader:
         if wants_heads:
             self._read_bins(lanes_at, made, numbers, wanted.seconds, at_ns)
         lane_cells = iter(self._lanes.cells)
-        all_cells = [(cell, next(lane_cells)[made] if cell.in_lanes else cells.pop(0)) for cell, _ in self._plans.cells]
+        all_cells = [
+            (cell, next(lane_cells)[made] if cell.in_lanes else cells.pop(0))
+            for cell, _ in self._plans.cells
+        ]
         assert self._slabs is not None
         self._say_what_is_missing(left_out)
         owners = self._read_owners(numbers, left_out)
@@ -242,7 +274,8 @@ class Reader:
             + budget_cell(owners),
             owners=owners,
             batches=self._lanes.arrays["batches_to"][made],
-            kind_bytes=int(self._slabs.blocks[self._slabs.private].sum()) << self.layout.number("block_shift"),
+            kind_bytes=int(self._slabs.blocks[self._slabs.private].sum())
+            << self.layout.number("block_shift"),
             moment=Moment(self._moment.slabs_ns, self._moment.slabs_share, self._moment.bins_ns),
             left_out=left_out,
             missing=sorted(self.layout.missing),
@@ -253,9 +286,15 @@ class Reader:
         at = np.array([self.layout.number("world")], np.uint64)
         own = [plan for cell, plan in self._plans.cells if not cell.in_lanes]
         root_at = np.array([self.layout.at], np.uint64)
-        plans = [(self._plans.root, root_at), (self._plans.world, at)] + [(plan, at) for plan in own]
+        plans = [(self._plans.root, root_at), (self._plans.world, at)] + [
+            (plan, at) for plan in own
+        ]
         (root, _), (world, complete), *cells = gather_plans(self.memory, plans)
-        if not complete[0] or root[0]["magic"] != b"lanestat" or root[0]["world"] != self.layout.root["world"]:
+        if (
+            not complete[0]
+            or root[0]["magic"] != b"lanestat"
+            or root[0]["world"] != self.layout.root["world"]
+        ):
             raise Unreadable("the root")
         return world[0], [records for records, _ in cells]
 
@@ -265,7 +304,9 @@ class Reader:
             left_out.append(f"lanes from {MOST_LANES} on, of {count}")
             count = MOST_LANES
         steps = np.arange(count, dtype=np.uint64)
-        addresses: Addresses = steps * np.uint64(self.layout.number("lane_bytes")) + np.uint64(world["lanes_at"])
+        addresses: Addresses = steps * np.uint64(self.layout.number("lane_bytes")) + np.uint64(
+            world["lanes_at"]
+        )
         return addresses
 
     def _read_slabs(self, world: dict[str, int], seconds: float, at_ns: int) -> None:
@@ -274,7 +315,14 @@ class Reader:
         self._costs["slabs"] = Cost(time.thread_time() - begin, time.monotonic())
         self._moment.slabs_ns, self._moment.slabs_share = at_ns, self._slabs.share
 
-    def _read_bins(self, at: Addresses, made: npt.NDArray[np.bool_], world: dict[str, int], seconds: float, at_ns: int) -> None:
+    def _read_bins(
+        self,
+        at: Addresses,
+        made: npt.NDArray[np.bool_],
+        world: dict[str, int],
+        seconds: float,
+        at_ns: int,
+    ) -> None:
         assert self._slabs is not None
         begin = time.thread_time()
         records, _ = self._plans.heads.gather(self.memory, at)
@@ -295,11 +343,17 @@ class Reader:
     def _say_what_is_missing(self, left_out: list[str]) -> None:
         assert self._slabs is not None
         if self._slabs.share < 1:
-            left_out.append(f"slabs: {self._slabs.share:.0%} of them were read in the time there is; the others are taken to be alike")
+            left_out.append(
+                f"slabs: {self._slabs.share:.0%} of them were read in the time there is; "
+                "the others are taken to be alike"
+            )
         if self._bins is None:
             left_out.append("bins were not followed: what waits there counts as live")
         elif self._bins.torn or self._bins.skipped:
-            left_out.append(f"bins: {self._bins.torn} changed while they were followed, {self._bins.skipped} left out for time")
+            left_out.append(
+                f"bins: {self._bins.torn} changed while they were followed, "
+                f"{self._bins.skipped} left out for time"
+            )
 
     def _owner_chain(self, world: dict[str, int]) -> tuple[list[tuple[int, np.void]], bool]:
         """The list is read at once where it was as at the last time, else from one to the next."""
@@ -316,12 +370,19 @@ class Reader:
             left_out.append(f"heaps and pools behind the first {len(chain)}")
         slabs = self._slabs
         assert slabs is not None
-        return [owner_figures(self.memory, self._plans, at, record, slabs, self.layout) for at, record in chain]
+        return [
+            owner_figures(self.memory, self._plans, at, record, slabs, self.layout)
+            for at, record in chain
+        ]
 
     def _pool_cell(self, locks: list[int]) -> list[CellFigures]:
         """All pools' locks as one cell, if there are any."""
         plan, at = self._plans.pool_cell, np.array([lock for lock in locks if lock], np.uint64)
-        return [figures_of_cell(Cell("pools", False, False, 0), plan.gather(self.memory, at)[0])] if plan is not None and len(at) else []
+        return (
+            [figures_of_cell(Cell("pools", False, False, 0), plan.gather(self.memory, at)[0])]
+            if plan is not None and len(at)
+            else []
+        )
 
 
 def make_plans(layout: Layout) -> Plans:
@@ -343,7 +404,9 @@ def plan_of_cell(layout: Layout, cell: Cell) -> Plan | None:
     """None: the library tells nothing of it."""
     known = layout.fields.get("cell", {})
     moved = {
-        name: Field(known[name].offset + cell.offset, known[name].count, known[name].bytes, known[name].type)
+        name: Field(
+            known[name].offset + cell.offset, known[name].count, known[name].bytes, known[name].type
+        )
         for name in (LOOP_FIELDS if cell.is_loop else CELL_FIELDS)
         if name in known
     }
@@ -353,7 +416,11 @@ def plan_of_cell(layout: Layout, cell: Cell) -> Plan | None:
 def numbers_of(record: np.void) -> dict[str, int]:
     """The fields that are one number."""
     names = record.dtype.names or ()
-    return {name: int(record[name]) for name in names if record[name].shape == () and record.dtype[name].kind in "iu"}
+    return {
+        name: int(record[name])
+        for name in names
+        if record[name].shape == () and record.dtype[name].kind in "iu"
+    }
 
 
 def array_of(record: np.void, name: str) -> Numbers:
@@ -390,11 +457,15 @@ def padded(values: Numbers, length: int) -> Numbers:
 def counted(index: Numbers, weights: Any, length: int, share: float) -> Numbers:
     """Sums by index, scaled to what was not read."""
     sums = np.bincount(index, weights=weights, minlength=length)[:length]
-    result: Numbers = np.rint(sums / share).astype(np.int64) if share > 0 else np.zeros(length, np.int64)
+    result: Numbers = (
+        np.rint(sums / share).astype(np.int64) if share > 0 else np.zeros(length, np.int64)
+    )
     return result
 
 
-def add_up_classes(layout: Layout, world: np.void, lanes: dict[str, Numbers], slabs: Slabs, waiting: Numbers) -> Classes:
+def add_up_classes(
+    layout: Layout, world: np.void, lanes: dict[str, Numbers], slabs: Slabs, waiting: Numbers
+) -> Classes:
     """As src/engine/statistics.h does it."""
     n = len(layout.class_sizes)
     of_malloc = slabs.is_slab & ~slabs.private & (slabs.size_class > 0) & (slabs.size_class < n)
@@ -427,14 +498,22 @@ def by_fill(layout: Layout, slabs: Slabs, chosen: npt.NDArray[np.bool_]) -> Numb
     """How many slabs of each class are how full: bounded, however many slabs there are."""
     n = len(layout.class_sizes)
     index, used = slabs.size_class[chosen], slabs.used[chosen]
-    capacity = (slabs.blocks[chosen] << layout.number("block_shift")) // np.maximum(layout.class_sizes[index], 1)
+    capacity = (slabs.blocks[chosen] << layout.number("block_shift")) // np.maximum(
+        layout.class_sizes[index], 1
+    )
     steps = FILLS - 2
     fill = np.clip(-(-used * steps // np.maximum(capacity, 1)), 0, steps)
     fill = np.where((used > 0) & (used >= capacity), FILLS - 1, fill)
     return counted(index * FILLS + fill, None, n * FILLS, slabs.share).reshape(n, FILLS)
 
 
-def lanes_of(layout: Layout, table: LaneTable, slabs: Slabs, waiting: Numbers, cells: list[tuple[Cell, Records]]) -> Lanes:
+def lanes_of(
+    layout: Layout,
+    table: LaneTable,
+    slabs: Slabs,
+    waiting: Numbers,
+    cells: list[tuple[Cell, Records]],
+) -> Lanes:
     shift = layout.number("block_shift")
     made = table.made
     owner: Numbers = np.flatnonzero(made) + layout.number("first_lane")
@@ -490,7 +569,8 @@ def figures_of_cell(cell: Cell, records: Records) -> CellFigures:
 
 
 def sites_of(records: Records) -> tuple[int, ...]:
-    """Of each cell the newest, those first where most was waited, then those before them; each once."""
+    """Of each cell the newest, those first where most was waited, then those before them; each
+    once."""
     sites = column(records, "sites")
     if sites.ndim != 2:
         return ()
@@ -498,8 +578,11 @@ def sites_of(records: Records) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(one) for one in most_first.T.ravel() if one))[:MOST_SITES]
 
 
-def read_chain(memory: Memory, plan: Plan, first: int, last_time: list[int], most: int) -> tuple[list[tuple[int, np.void]], bool]:
-    """A linked list: what was there at the last time is read in one go. False: it goes on beyond `most`, or leads nowhere."""
+def read_chain(
+    memory: Memory, plan: Plan, first: int, last_time: list[int], most: int
+) -> tuple[list[tuple[int, np.void]], bool]:
+    """A linked list: what was there at the last time is read in one go. False: it goes on beyond
+    `most`, or leads nowhere."""
     chain: list[tuple[int, np.void]] = []
     if last_time and last_time[0] == first:
         records, complete = plan.gather(memory, np.array(last_time, np.uint64))
@@ -520,7 +603,9 @@ def read_chain(memory: Memory, plan: Plan, first: int, last_time: list[int], mos
     return chain, at == 0
 
 
-def owner_figures(memory: Memory, plans: Plans, at: int, record: np.void, slabs: Slabs, layout: Layout) -> OwnerFigures:
+def owner_figures(
+    memory: Memory, plans: Plans, at: int, record: np.void, slabs: Slabs, layout: Layout
+) -> OwnerFigures:
     numbers = numbers_of(record)
     kinds, _ = read_chain(memory, plans.kind, numbers.get("kinds", 0), [], MOST_KINDS)
     mine = slabs.private & np.isin(slabs.kind, np.array([kind for kind, _ in kinds], np.uint64))
@@ -528,7 +613,9 @@ def owner_figures(memory: Memory, plans: Plans, at: int, record: np.void, slabs:
     budget = read_budget(memory, plans.budget, kinds)
     limit = budget.get("limit", 0)
     return OwnerFigures(
-        name=bytes(record["name"]).split(b"\0")[0].decode(errors="replace") if "name" in (record.dtype.names or ()) else "",
+        name=bytes(record["name"]).split(b"\0")[0].decode(errors="replace")
+        if "name" in (record.dtype.names or ())
+        else "",
         kind=KINDS_OF_OWNERS[kind] if 0 <= kind < len(KINDS_OF_OWNERS) else "?",
         at=at,
         used=budget.get("used", 0),
@@ -548,8 +635,15 @@ def owner_figures(memory: Memory, plans: Plans, at: int, record: np.void, slabs:
 
 def budget_cell(owners: list[OwnerFigures]) -> list[CellFigures]:
     """The loops of all budgets as one cell, if there are any."""
-    loops, failures = sum(one.budget_loops for one in owners), sum(one.budget_failures for one in owners)
-    return [CellFigures("budgets", False, True, loops, failures, 0, 0, np.zeros(16, np.int64))] if owners else []
+    loops, failures = (
+        sum(one.budget_loops for one in owners),
+        sum(one.budget_failures for one in owners),
+    )
+    return (
+        [CellFigures("budgets", False, True, loops, failures, 0, 0, np.zeros(16, np.int64))]
+        if owners
+        else []
+    )
 
 
 def read_budget(memory: Memory, plan: Plan, kinds: list[tuple[int, np.void]]) -> dict[str, int]:

@@ -1,7 +1,9 @@
-"""Records a program: makes the session, starts the collector and the program, and writes Parquet while it runs.
+"""Records a program: makes the session, starts the collector and the program,
+and writes Parquet while it runs.
 
-Called by: commands/trace.py. The program's calls go through shared memory to lanemalloc-collect, from there as columns through a
-pipe to a thread here, and by row groups to the file, so that neither holds more than some tens of MiB of them.
+Called by: commands/trace.py. The program's calls go through shared memory to lanemalloc-collect,
+from there as columns through a pipe to a thread here, and by row groups to the file, so that
+neither holds more than some tens of MiB of them.
 """
 
 from __future__ import annotations
@@ -37,10 +39,19 @@ CHUNK = 16 << 10
 FRAME = struct.Struct("<IIQ")
 HELLO, ROWS, END = 1, 2, 3
 ROW_GROUP = 1 << 19
-YIELDING = 5  # niceness: where CPUs are short, the program comes first, as long as the buffer has room
+YIELDING = (
+    5  # niceness: where CPUs are short, the program comes first, as long as the buffer has room
+)
 NULLABLE = ("size", "alignment", "object", "old_object")
 LEAST_BUFFER, MOST_BUFFER = 16 << 20, 512 << 20  # unless another is asked for
-FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, signal.SIGCONT)
+FORWARDED = (
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGWINCH,
+    signal.SIGCONT,
+)
 
 # Entered when the program has ended, and what it did is still being written.
 Finishing = Callable[[], AbstractContextManager[object]]
@@ -59,8 +70,12 @@ class Recording:
 
 
 def usual_buffer() -> int:
-    """Bytes: what a program can do in half a second or more before it has to wait, where so much memory can be spared."""
-    most = min((memory_available() or 0) // 8, shutil.disk_usage("/dev/shm").free // 4 if os.path.isdir("/dev/shm") else MOST_BUFFER)
+    """Bytes: what a program can do in half a second or more before it has to wait,
+    where so much memory can be spared."""
+    most = min(
+        (memory_available() or 0) // 8,
+        shutil.disk_usage("/dev/shm").free // 4 if os.path.isdir("/dev/shm") else MOST_BUFFER,
+    )
     return min(max(most, LEAST_BUFFER), MOST_BUFFER) // CHUNK * CHUNK
 
 
@@ -90,11 +105,17 @@ class Writer:
                 tracefile.SCHEMA,
                 compression="lz4",
                 use_dictionary=["op", "process", "thread", "tid", "size", "alignment", "site"],
-                column_encoding={"time": "DELTA_BINARY_PACKED", "object": "PLAIN", "old_object": "PLAIN"},
+                column_encoding={
+                    "time": "DELTA_BINARY_PACKED",
+                    "object": "PLAIN",
+                    "old_object": "PLAIN",
+                },
                 write_statistics=["time", "process", "thread", "object"],
             )
         except OSError as error:
-            raise Problem(f"{path}: {error.strerror or error}", "give another file with -o") from None
+            raise Problem(
+                f"{path}: {error.strerror or error}", "give another file with -o"
+            ) from None
         self.waiting: list[pa.RecordBatch] = []
         self.rows = 0
 
@@ -114,7 +135,9 @@ class Writer:
                 columns.append(pa.DictionaryArray.from_arrays(index, self.names, safe=False))
                 continue
             there = take((rows + 63) // 64 * 8) if name in NULLABLE else None
-            columns.append(pa.Array.from_buffers(kind, rows, [there, take(rows * kind.bit_width // 8)]))
+            columns.append(
+                pa.Array.from_buffers(kind, rows, [there, take(rows * kind.bit_width // 8)])
+            )
         self.waiting.append(pa.RecordBatch.from_arrays(columns, schema=tracefile.SCHEMA))
         self.rows += rows
         if sum(batch.num_rows for batch in self.waiting) >= ROW_GROUP:
@@ -122,7 +145,9 @@ class Writer:
 
     def write(self) -> None:
         if self.waiting:
-            self.parquet.write_table(pa.Table.from_batches(self.waiting), row_group_size=ROW_GROUP * 2)
+            self.parquet.write_table(
+                pa.Table.from_batches(self.waiting), row_group_size=ROW_GROUP * 2
+            )
             self.waiting.clear()
 
     def close(self, about: dict[str, Any]) -> None:
@@ -152,7 +177,10 @@ class Session:
             assert self.collector.stdout is not None
             self.output: IO[bytes] = self.collector.stdout
             if len(self.output.read(FRAME.size)) < FRAME.size:
-                raise Problem("the collector did not start", "what it said stands above; a smaller --buffer needs less memory")
+                raise Problem(
+                    "the collector did not start",
+                    "what it said stands above; a smaller --buffer needs less memory",
+                )
         except BaseException:
             self.remove()
             raise
@@ -167,14 +195,18 @@ class Session:
             while True:
                 head = self.output.read(FRAME.size)
                 if len(head) < FRAME.size:
-                    raise Problem("the collector ended too early", "the program ran on; run the trace again")
+                    raise Problem(
+                        "the collector ended too early", "the program ran on; run the trace again"
+                    )
                 kind, rows, size = FRAME.unpack(head)
                 body = self.output.read(size)
                 if kind == END:
                     self.end = json.loads(body)
                     return
                 self.writer.add(rows, pa.py_buffer(body))
-        except BaseException as error:  # handed to who waits; the collector stops, and with it recording
+        except (
+            BaseException
+        ) as error:  # handed to who waits; the collector stops, and with it recording
             self.error = error
             self.output.close()
 
@@ -185,7 +217,8 @@ class Session:
         self.collector.wait()
         if isinstance(self.error, OSError):
             raise Problem(
-                f"the trace could not be written: {self.error.strerror}", "make room, or give another file with -o"
+                f"the trace could not be written: {self.error.strerror}",
+                "make room, or give another file with -o",
             ) from self.error
         if self.error is not None:
             raise self.error
@@ -198,8 +231,8 @@ class Session:
 
 @contextmanager
 def passing_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """The terminal's signals reach the program by themselves; those sent to this process are passed on, from before it starts: to whom is
-    told by calling what this gives."""
+    """The terminal's signals reach the program by themselves; those sent to this process are passed
+    on, from before it starts: to whom is told by calling what this gives."""
     program: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
@@ -227,7 +260,9 @@ def passing_signals() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
             signal.signal(number, handler)
 
 
-def record(command: list[str], path: Path, allocator: Allocator, buffer: int, finishing: Finishing) -> Recording:
+def record(
+    command: list[str], path: Path, allocator: Allocator, buffer: int, finishing: Finishing
+) -> Recording:
     binaries.find_program(command[0])
     unfinished = path.with_name(path.name + ".part")
     if not path.parent.is_dir():
@@ -243,7 +278,9 @@ def record(command: list[str], path: Path, allocator: Allocator, buffer: int, fi
             try:
                 program = subprocess.Popen(command, env=environment, close_fds=False)
             except OSError as error:
-                raise Problem(f"{command[0]}: {error.strerror}", "give a program that can be run") from None
+                raise Problem(
+                    f"{command[0]}: {error.strerror}", "give a program that can be run"
+                ) from None
             begin(program)
             program_began = time.monotonic()
             recording.status = program.wait()
@@ -259,7 +296,11 @@ def record(command: list[str], path: Path, allocator: Allocator, buffer: int, fi
             "started": started.isoformat(timespec="milliseconds"),
             "seconds": round(recording.seconds, 6),
             "status": recording.status,
-            "machine": {"cpus": os.cpu_count(), "kernel": platform.release(), "architecture": platform.machine()},
+            "machine": {
+                "cpus": os.cpu_count(),
+                "kernel": platform.release(),
+                "architecture": platform.machine(),
+            },
         }
         if not about["processes"]:
             raise Problem(
@@ -328,7 +369,8 @@ def read_command(folder: Path, number: int) -> list[str]:
 
 
 def read_mappings(folder: Path, number: int, files: dict[str, int]) -> list[list[int]]:
-    """[start, end, offset in the file, file] of code, sorted. Later looks win where they overlap."""
+    """[start, end, offset in the file, file] of code, sorted.
+    Later looks win where they overlap."""
     found: dict[int, list[int]] = {}
     for kind in ("maps", "maps-seen", "maps-at-exit"):
         try:

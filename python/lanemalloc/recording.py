@@ -2,15 +2,17 @@
 
 The file has a JSON object a line:
 
-    {"format": "lanemalloc-recording", "version": 1, "command": [...], "pid": 1, "started": WALL, "library": "0.1.0", "options": "...",
+    {"format": "lanemalloc-recording", "version": 1, "command": [...], "pid": 1, "started": WALL,
+     "library": "0.1.0", "options": "...",
      "machine": {"cpus": 8, "memory_bytes": B, "kernel": "6.1.0", "architecture": "x86_64"}}
     {"at": SECONDS, "snapshot": {...}}         as figures.snapshot_json has it
     ...
-    {"end": {"seconds": S, "status": 0, "signal": null, "peak_resident_bytes": B, "figures": {...} or null, "from": "exit" or "last"}}
+    {"end": {"seconds": S, "status": 0, "signal": null, "peak_resident_bytes": B,
+     "figures": {...} or null, "from": "exit" or "last"}}
 
-Times are in seconds since the start. Between two snapshots lies `interval` or more: when there are more than MOST of them, every
-second one is dropped, but not that with most live bytes, and from then on half as many are taken. The file can be cut off anywhere:
-what is there can be read.
+Times are in seconds since the start. Between two snapshots lies `interval` or more: when there are
+more than MOST of them, every second one is dropped, but not that with most live bytes, and from
+then on half as many are taken. The file can be cut off anywhere: what is there can be read.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ class Recording:
         self.samples.append(Sample(at, snapshot_json(snapshot)))
         if len(self.samples) > MOST:
             peak = max(self.samples, key=live_bytes)
-            self.samples = [sample for i, sample in enumerate(self.samples) if i % 2 == 0 or sample is peak]
+            self.samples = [
+                sample for i, sample in enumerate(self.samples) if i % 2 == 0 or sample is peak
+            ]
             self.interval *= 2
 
     @property
@@ -102,7 +106,8 @@ class Recording:
 
     @classmethod
     def load(cls, path: Path) -> Recording:
-        """Raises Problem for what is no recording or makes no sense; a last line that is cut off is left out."""
+        """Raises Problem for what is no recording or makes no sense;
+        a last line that is cut off is left out."""
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
                 lines = file.read().splitlines()
@@ -110,18 +115,29 @@ class Recording:
             raise Problem(f"{path} cannot be read: {error.strerror}") from None
         head = parsed(lines[0]) if lines else None
         if head is None or head.get("format") != FORMAT:
-            raise Problem(f"{path} is no recording", "make one: lanemalloc run --record FILE -- PROGRAM")
+            raise Problem(
+                f"{path} is no recording", "make one: lanemalloc run --record FILE -- PROGRAM"
+            )
         if head.get("version") != VERSION:
-            raise Problem(f"{path} is a recording of version {head.get('version')}; this tool reads {VERSION}")
+            raise Problem(
+                f"{path} is a recording of version {head.get('version')}; this tool reads {VERSION}"
+            )
         recording = cls(
-            head.get("command", []), head.get("pid", 0), head.get("started", 0.0), head.get("library", ""), head.get("options", "")
+            head.get("command", []),
+            head.get("pid", 0),
+            head.get("started", 0.0),
+            head.get("library", ""),
+            head.get("options", ""),
         )
         recording.machine = head.get("machine", {})
         for number, line in enumerate(lines[1:], 2):
             try:
                 recording._take(parsed(line))
             except (TypeError, ValueError, AttributeError):
-                raise Problem(f"{path} is damaged: line {number} is none that belongs there", "record the program again") from None
+                raise Problem(
+                    f"{path} is damaged: line {number} is none that belongs there",
+                    "record the program again",
+                ) from None
         return recording
 
     def _take(self, record: dict[str, Any] | None) -> None:

@@ -1,6 +1,8 @@
-"""Replays: makes a plan of one process of a trace, runs it under allocators, and says what came out.
+"""Replays: makes a plan of one process of a trace, runs it under allocators, and says what came
+out.
 
-Used by: commands/replay.py, commands/tune.py. The calls are made by lanemalloc-replay (python/native/replay.cpp).
+Used by: commands/replay.py, commands/tune.py. The calls are made by lanemalloc-replay
+(python/native/replay.cpp).
 """
 
 from __future__ import annotations
@@ -79,7 +81,11 @@ class Results:
         return low, high
 
     def as_json(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"allocator": self.allocator.name, "options": self.allocator.options, "rounds": len(self.runs)}
+        facts: dict[str, Any] = {
+            "allocator": self.allocator.name,
+            "options": self.allocator.options,
+            "rounds": len(self.runs),
+        }
         for measure in ("seconds", *MEASURES):
             low, high = self.quartiles(measure)
             facts[measure] = {
@@ -90,7 +96,15 @@ class Results:
                 "highest": max(self.values(measure)),
             }
         return facts | {
-            name: self.runs[0][name] for name in ("calls", "failed", "skipped", "threads", "peak_live_bytes", "peak_live_objects")
+            name: self.runs[0][name]
+            for name in (
+                "calls",
+                "failed",
+                "skipped",
+                "threads",
+                "peak_live_bytes",
+                "peak_live_objects",
+            )
         }
 
 
@@ -99,7 +113,11 @@ def check_memory(process: dict[str, Any], how: How, next_step: str) -> None:
     live = int(process["peak_live_bytes"])
     available = memory_available()
     if how.touch and available is not None and available < live + (live >> 2):
-        raise Problem(f"the trace has {live >> 20:,} MiB live at once; {available >> 20:,} MiB of memory are available", next_step)
+        raise Problem(
+            f"the trace has {live >> 20:,} MiB live at once; "
+            f"{available >> 20:,} MiB of memory are available",
+            next_step,
+        )
 
 
 def raw_events(batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
@@ -113,27 +131,44 @@ def raw_events(batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
     operations = batch.column("op")
     if not isinstance(operations, pa.DictionaryArray):
         operations = pc.dictionary_encode(operations)
-    codes = np.array([tracefile.OPERATIONS.index(name) for name in operations.dictionary.to_pylist()], "u1")
+    codes = np.array(
+        [tracefile.OPERATIONS.index(name) for name in operations.dictionary.to_pylist()], "u1"
+    )
     raw["op"] = codes[operations.indices.to_numpy(zero_copy_only=False)]
     for name in ("time", "thread", "size", "object", "old_object"):
         raw[name] = numbers(name)
     alignment = numbers("alignment")
-    raw["alignment"] = np.where(alignment > 0, np.log2(np.maximum(alignment, 1)).astype("u1") + 1, 0)
-    raw["flags"] = np.where(batch.column("object").is_valid(), HAS_OBJECT, 0) | np.where(batch.column("old_object").is_valid(), HAS_OLD, 0)
+    raw["alignment"] = np.where(
+        alignment > 0, np.log2(np.maximum(alignment, 1)).astype("u1") + 1, 0
+    )
+    raw["flags"] = np.where(batch.column("object").is_valid(), HAS_OBJECT, 0) | np.where(
+        batch.column("old_object").is_valid(), HAS_OLD, 0
+    )
     return raw
 
 
-def write_plan(trace: Trace, process: dict[str, Any], path: Path, progress: Callable[[int, int], None]) -> None:
-    """Streams the trace through the preparation; what is in memory at once does not grow with the trace, its live objects do."""
+def write_plan(
+    trace: Trace, process: dict[str, Any], path: Path, progress: Callable[[int, int], None]
+) -> None:
+    """Streams the trace through the preparation; what is in memory at once does not grow with the
+    trace, its live objects do."""
     threads = [0] * (max((t[0] for t in process["threads"]), default=-1) + 1)
     for number, _, events, *_ in process["threads"]:
         threads[number] = events
-    preparation = subprocess.Popen([native("lanemalloc-replay"), "--prepare", path], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    preparation = subprocess.Popen(
+        [native("lanemalloc-replay"), "--prepare", path],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert preparation.stdin is not None and preparation.stderr is not None
     done = 0
     try:
-        preparation.stdin.write(np.array([len(threads)], "<u4").tobytes() + np.array(threads, "<u8").tobytes())
-        for batch in trace.parquet.iter_batches(batch_size=BATCH, columns=COLUMNS, use_threads=False):
+        preparation.stdin.write(
+            np.array([len(threads)], "<u4").tobytes() + np.array(threads, "<u8").tobytes()
+        )
+        for batch in trace.parquet.iter_batches(
+            batch_size=BATCH, columns=COLUMNS, use_threads=False
+        ):
             done += batch.num_rows
             chosen = batch.filter(pc.equal(batch.column("process"), process["process"]))
             if chosen.num_rows:
@@ -145,7 +180,9 @@ def write_plan(trace: Trace, process: dict[str, Any], path: Path, progress: Call
     except (pa.ArrowException, OSError) as error:
         preparation.kill()
         preparation.wait()
-        raise Problem(f"{trace.path} is damaged: {error}", "copy it again in whole, or record it again") from None
+        raise Problem(
+            f"{trace.path} is damaged: {error}", "copy it again in whole, or record it again"
+        ) from None
     said = preparation.stderr.read().decode(errors="replace").strip()
     if preparation.wait() != 0:
         raise Problem(
@@ -155,7 +192,9 @@ def write_plan(trace: Trace, process: dict[str, Any], path: Path, progress: Call
 
 
 @contextmanager
-def plan_of(trace: Trace, process: dict[str, Any], progress: Callable[[int, int], None]) -> Iterator[Path]:
+def plan_of(
+    trace: Trace, process: dict[str, Any], progress: Callable[[int, int], None]
+) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="lanemalloc-replay-") as folder:
         plan = Path(folder) / "plan"
         write_plan(trace, process, plan, progress)
@@ -164,10 +203,16 @@ def plan_of(trace: Trace, process: dict[str, Any], progress: Callable[[int, int]
 
 def run(plan: Path, allocator: Allocator, how: How) -> dict[str, Any]:
     ran = subprocess.run(
-        [native("lanemalloc-replay"), *how.flags(), plan], env=allocator.environment(), capture_output=True, text=True, check=False
+        [native("lanemalloc-replay"), *how.flags(), plan],
+        env=allocator.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if ran.returncode != 0:
-        said = ran.stderr.strip() or (f"signal {-ran.returncode}" if ran.returncode < 0 else f"status {ran.returncode}")
+        said = ran.stderr.strip() or (
+            f"signal {-ran.returncode}" if ran.returncode < 0 else f"status {ran.returncode}"
+        )
         raise Problem(
             f"the replay under {allocator} failed: {said}",
             "try another allocator, or --allocator system to see whether the trace is at fault",
@@ -176,7 +221,13 @@ def run(plan: Path, allocator: Allocator, how: How) -> dict[str, Any]:
     return result
 
 
-def alternate(plan: Path, allocators: Sequence[Allocator], rounds: int, how: How, progress: Callable[[int, int], None]) -> list[Results]:
+def alternate(
+    plan: Path,
+    allocators: Sequence[Allocator],
+    rounds: int,
+    how: How,
+    progress: Callable[[int, int], None],
+) -> list[Results]:
     """Runs them in turn, so that what the machine does meanwhile falls on all alike."""
     results = [Results(allocator) for allocator in allocators]
     for i in range(rounds):

@@ -66,7 +66,9 @@ def parse(lines: Iterator[str]) -> Iterator[Mapping]:
         begin, _, end = parts[0].partition("-")
         if current is not None:
             yield current
-        current = Mapping(int(begin, 16), int(end, 16), parts[1], parts[5].rstrip("\n") if len(parts) > 5 else "")
+        current = Mapping(
+            int(begin, 16), int(end, 16), parts[1], parts[5].rstrip("\n") if len(parts) > 5 else ""
+        )
     if current is not None:
         yield current
 
@@ -113,14 +115,16 @@ class Blocks:
 
 @dataclass
 class Residency:
-    """Resident bytes of each block. `share`: of the resident memory that is known by the page; the rest is taken to be spread evenly
-    over each mapping."""
+    """Resident bytes of each block. `share`: of the resident memory that is known by the page; the
+    rest is taken to be spread evenly over each mapping."""
 
     of_block: Numbers
     share: float
 
 
-def resident_by_block(pid: int, maps: list[Mapping], blocks: Blocks, seconds: float = 10.0) -> Residency:
+def resident_by_block(
+    pid: int, maps: list[Mapping], blocks: Blocks, seconds: float = 10.0
+) -> Residency:
     """By page as far as that can be read in time."""
     sums: Numbers = np.zeros(blocks.count, np.int64)
     deadline = time.monotonic() + seconds
@@ -135,14 +139,18 @@ def resident_by_block(pid: int, maps: list[Mapping], blocks: Blocks, seconds: fl
                 sums += by_page(pages, mapping, begin, end, blocks)
                 known += mapping.resident
             else:
-                first, last = (begin - blocks.base) >> blocks.shift, (end - blocks.base - 1) >> blocks.shift
+                first, last = (
+                    (begin - blocks.base) >> blocks.shift,
+                    (end - blocks.base - 1) >> blocks.shift,
+                )
                 sums[first : last + 1] += mapping.resident // (last - first + 1)
     return Residency(sums, known / total if total else 1.0)
 
 
 def by_page(pages: PageMap, mapping: Mapping, begin: int, end: int, blocks: Blocks) -> Numbers:
-    """Pages that were only ever read are the system's one page of zeros and count for nothing: they are present, and nobody's alone.
-    Where more are present than are resident, those that are somebody's alone count."""
+    """Pages that were only ever read are the system's one page of zeros and count for nothing: they
+    are present, and nobody's alone. Where more are present than are resident, those that are
+    somebody's alone count."""
     present: Numbers = np.zeros(blocks.count, np.int64)
     alone: Numbers = np.zeros(blocks.count, np.int64)
     for at in range(begin, end, PAGES_AT_ONCE * PAGE):
@@ -153,7 +161,11 @@ def by_page(pages: PageMap, mapping: Mapping, begin: int, end: int, blocks: Bloc
         add_counts(alone, block[(words[there] & EXCLUSIVE) != 0])
     whole = begin == mapping.begin and end == mapping.end
     off = [abs(int(counts.sum()) * PAGE - mapping.resident) for counts in (present, alone)]
-    return alone * PAGE if whole and off[1] < off[0] and off[0] > mapping.resident // 100 else present * PAGE
+    return (
+        alone * PAGE
+        if whole and off[1] < off[0] and off[0] > mapping.resident // 100
+        else present * PAGE
+    )
 
 
 def add_counts(counts: Numbers, block: Numbers) -> None:

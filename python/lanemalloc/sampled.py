@@ -1,7 +1,8 @@
-"""Reads what the sampler of another process has (docs/stats-root.md, "Samples"), without stopping it.
+"""Reads what the sampler of another process has (docs/stats-root.md, "Samples"),
+without stopping it.
 
-Used by: the command profile. Stacks only ever come to the table, and stay where they are: so two looks at it are two profiles of the
-same stacks, and the difference is what happened between them.
+Used by: the command profile. Stacks only ever come to the table, and stay where they are: so two
+looks at it are two profiles of the same stacks, and the difference is what happened between them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class NotSampling(Problem):
 
 @dataclass(frozen=True)
 class Look:
-    """The sampler at one moment, as it was copied; what it says is worked out when it is asked for."""
+    """The sampler at one moment, as it was copied; what it says is worked out when it is asked
+    for."""
 
     table: Buffer
     table_at: int  # its address
@@ -51,7 +53,9 @@ class Look:
         return Profile(
             types=list(HEAP if is_heap else CONTENTION),
             default=default,
-            period_type=ValueType("space", "bytes") if is_heap else ValueType("delay", "nanoseconds"),
+            period_type=ValueType("space", "bytes")
+            if is_heap
+            else ValueType("delay", "nanoseconds"),
             period=self.interval if is_heap else self.contention_interval,
             time_ns=self.time_ns,
             duration_ns=self.duration_ns,
@@ -66,14 +70,21 @@ class Look:
         for cell in self.cells:
             stacks = [stack for site in cell.sites if (stack := self.stack_at(site)) is not None]
             if cell.waits:
-                found.append(Place(cell.name, cell.count, cell.failures, cell.waits, cell.waited_ns, stacks))
+                found.append(
+                    Place(cell.name, cell.count, cell.failures, cell.waits, cell.waited_ns, stacks)
+                )
         return sorted(found, key=lambda place: -place.waited_ns)
 
     def stack_at(self, address: int) -> tuple[int, ...] | None:
-        """The calls of the stack of waits there, innermost first; empty if they are not known, None if there is no such stack."""
+        """The calls of the stack of waits there, innermost first; empty if they are not known,
+        None if there is no such stack."""
         at, data = address - self.table_at, self.table.data
         size = size_at(data, self.stack, at) if at >= 0 and at % 8 == 0 else 0
-        return calls_at(data, self.stack, at, size) if size and data[at + self.stack["kind"].offset] == WAIT else None
+        return (
+            calls_at(data, self.stack, at, size)
+            if size and data[at + self.stack["kind"].offset] == WAIT
+            else None
+        )
 
 
 class Samples:
@@ -86,8 +97,10 @@ class Samples:
         missing += [f"stack.{name}" for name in STACK_FIELDS if not layout.has("stack", name)]
         if missing or not layout.number("sampler"):
             raise Problem(
-                f"lanemalloc {layout.library} of that process does not tell {', '.join(missing) or 'its samples'}",
-                "use the tool of the library's own release, or start the process with `lanemalloc profile -- PROGRAM`",
+                f"lanemalloc {layout.library} of that process does not tell "
+                f"{', '.join(missing) or 'its samples'}",
+                "use the tool of the library's own release, "
+                "or start the process with `lanemalloc profile -- PROGRAM`",
             )
         self._plan = layout.plan("sampler", SAMPLER_FIELDS)
         self._maps = ""
@@ -121,11 +134,15 @@ class Samples:
         if at == 0:
             raise NotSampling(
                 f"process {self.pid} does not sample",
-                "start it with LANEMALLOC_OPTIONS=sample=512k or with `lanemalloc profile -- PROGRAM`; from inside, "
+                "start it with LANEMALLOC_OPTIONS=sample=512k "
+                "or with `lanemalloc profile -- PROGRAM`; from inside, "
                 'lane_set("sample", "512k") turns it on at any time',
             )
         if size > MOST_BYTES:
-            raise Problem("the table of stacks of that process is damaged", "its memory may have been overwritten; start it again")
+            raise Problem(
+                "the table of stacks of that process is damaged",
+                "its memory may have been overwritten; start it again",
+            )
         return read(self.reader.memory, at, size)
 
     def _read_mappings(self) -> list[Mapping]:
@@ -146,10 +163,16 @@ def stacks_of(table: Buffer, fields: dict[str, Field], kind: int) -> list[Stack]
     found: list[Stack] = []
     at = 0
     while size := size_at(data, fields, at):
-        objects, amount, freed, freed_bytes = struct.unpack_from("<4Q", data, at + fields["counters"].offset)
+        objects, amount, freed, freed_bytes = struct.unpack_from(
+            "<4Q", data, at + fields["counters"].offset
+        )
         if data[at + fields["kind"].offset] == kind and objects:
             # They were not read at one moment.
-            values = [objects, amount] if kind == WAIT else [objects, amount, max(0, objects - freed), max(0, amount - freed_bytes)]
+            values = (
+                [objects, amount]
+                if kind == WAIT
+                else [objects, amount, max(0, objects - freed), max(0, amount - freed_bytes)]
+            )
             found.append((calls_at(data, fields, at, size), values))
         at += size
     return found
@@ -160,20 +183,27 @@ def size_at(data: bytes | memoryview, fields: dict[str, Field], at: int) -> int:
     if at + fields["frames"].offset > len(data):
         return 0
     size: int = struct.unpack_from("<I", data, at + fields["bytes"].offset)[0]
-    return size if size >= fields["frames"].offset and size % 8 == 0 and at + size <= len(data) else 0
+    return (
+        size if size >= fields["frames"].offset and size % 8 == 0 and at + size <= len(data) else 0
+    )
 
 
-def calls_at(data: bytes | memoryview, fields: dict[str, Field], at: int, size: int) -> tuple[int, ...]:
+def calls_at(
+    data: bytes | memoryview, fields: dict[str, Field], at: int, size: int
+) -> tuple[int, ...]:
     """Of the stack there, innermost first."""
     depth: int = struct.unpack_from("<I", data, at + fields["depth"].offset)[0]
     if fields["frames"].offset + 8 * depth > size:
         return ()
     # The byte before where it returns to belongs to the call.
-    return tuple(one - 1 for one in struct.unpack_from(f"<{depth}Q", data, at + fields["frames"].offset))
+    return tuple(
+        one - 1 for one in struct.unpack_from(f"<{depth}Q", data, at + fields["frames"].offset)
+    )
 
 
 def mappings_of(text: str, memory: Memory) -> list[Mapping]:
-    """Of code, by /proc/PID/maps, with the builds' ids as they lie in memory: the file of that name may be another one by now."""
+    """Of code, by /proc/PID/maps, with the builds' ids as they lie in memory:
+    the file of that name may be another one by now."""
     found = []
     ids: dict[str, str] = {}
     for line in text.splitlines():

@@ -1,4 +1,5 @@
-"""The page map and the states of slabs, large allocations and free runs; and what waits in lanes' bins."""
+"""The page map and the states of slabs, large allocations and free runs; and what waits in lanes'
+bins."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ CHUNK = 1 << 15  # blocks whose states are read at a time: 4 MiB
 EMPTY, FULL = 2, 3  # state.place
 DIRTY, CLEAN, ABSENT = 2, 3, 4  # state.block_kind
 STATE_FIELDS = (
-    "countdown", "beyond", "carved", "size_class", "place", "kind", "length", "block_kind", "sample", "sample_class",
+    "countdown", "beyond", "carved", "size_class", "place", "kind", "length", "block_kind",
+    "sample", "sample_class",
 )  # fmt: skip
 MOST_BIN_BYTES = 16 << 20  # of slabs, read at a time
 
@@ -61,7 +63,8 @@ def read_map(memory: Memory, world: dict[str, int]) -> Words:
 
 
 def read_slabs(memory: Memory, layout: Layout, world: dict[str, int], seconds: float) -> Slabs:
-    """All slabs, or as many as can be read in that time: then chunks from all over, so that they stand for the others."""
+    """All slabs, or as many as can be read in that time: then chunks from all over, so that they
+    stand for the others."""
     entries = read_map(memory, world)
     states_at, state_bytes = world["states_at"], layout.number("state_bytes")
     own = np.arange(len(entries), dtype=np.uint64) * np.uint64(state_bytes) + np.uint64(states_at)
@@ -74,7 +77,9 @@ def read_slabs(memory: Memory, layout: Layout, world: dict[str, int], seconds: f
     firsts, lengths, states = firsts[was_read], lengths[was_read], states[was_read]
     owner = owners[firsts]
     large = owner & ~PRIVATE == LARGE
-    used = column(states, "countdown").astype(np.uint32) + column(states, "beyond").astype(np.uint32)
+    used = column(states, "countdown").astype(np.uint32) + column(states, "beyond").astype(
+        np.uint32
+    )
     sampled = large & (column(states, "sample") != 0)
     return Slabs(
         first=firsts,
@@ -85,7 +90,9 @@ def read_slabs(memory: Memory, layout: Layout, world: dict[str, int], seconds: f
         used=np.where(large, 1, np.maximum(used.astype(np.int32), 0)).astype(np.int64),
         carved=np.where(large, 1, column(states, "carved")),
         place=column(states, "place"),
-        kind=states["kind"].astype(np.uint64) if layout.has("state", "kind") else np.zeros(len(states), np.uint64),
+        kind=states["kind"].astype(np.uint64)
+        if layout.has("state", "kind")
+        else np.zeros(len(states), np.uint64),
         sample_class=np.where(sampled, column(states, "sample_class"), -1),
         share=len(firsts) / max(len(was_read), 1) if len(was_read) else 1.0,
         map=entries,
@@ -136,7 +143,14 @@ class Bins:
     skipped: int  # lists that time did not allow
 
 
-def read_bins(memory: Memory, layout: Layout, world: dict[str, int], heads: Words, slabs: Slabs, seconds: float) -> Bins:
+def read_bins(
+    memory: Memory,
+    layout: Layout,
+    world: dict[str, int],
+    heads: Words,
+    slabs: Slabs,
+    seconds: float,
+) -> Bins:
     """Follows the list at each head (lanes x classes), reading the slab of each once."""
     bins = Bins(np.zeros(heads.shape, np.int64), 0, 0)
     where = np.flatnonzero(heads)
@@ -165,7 +179,9 @@ def read_bins(memory: Memory, layout: Layout, world: dict[str, int], heads: Word
     return bins
 
 
-def slabs_of(pointers: Words, layout: Layout, world: dict[str, int], slabs: Slabs) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+def slabs_of(
+    pointers: Words, layout: Layout, world: dict[str, int], slabs: Slabs
+) -> tuple[Numbers, npt.NDArray[np.bool_]]:
     """Which slab each pointer lies in, and for which that could be told."""
     blocks = (pointers - np.uint64(world["base"])) >> np.uint64(layout.number("block_shift"))
     inside = blocks < np.uint64(len(slabs.map))
@@ -178,9 +194,12 @@ def slabs_of(pointers: Words, layout: Layout, world: dict[str, int], slabs: Slab
     return index, known
 
 
-def follow(buffer: npt.NDArray[np.uint8], begins: Words, sizes: Numbers, starts: Words, limits: Numbers) -> tuple[Numbers, int]:
-    """Goes along all lists at once, a step of each at a time. The slabs lie one behind the other in the buffer. Returns the lengths,
-    and how many lists led out of their slab or were longer than what it has."""
+def follow(
+    buffer: npt.NDArray[np.uint8], begins: Words, sizes: Numbers, starts: Words, limits: Numbers
+) -> tuple[Numbers, int]:
+    """Goes along all lists at once, a step of each at a time. The slabs lie one behind the other in
+    the buffer. Returns the lengths, and how many lists led out of their slab or were longer than
+    what it has."""
     words = buffer.view("<u8")
     places = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
     counts = np.zeros(len(starts), np.int64)
@@ -189,7 +208,11 @@ def follow(buffer: npt.NDArray[np.uint8], begins: Words, sizes: Numbers, starts:
     now = starts
     while len(active):
         offset = now - begins[active]
-        good = (offset < sizes[active].astype(np.uint64)) & (offset & np.uint64(7) == 0) & (counts[active] < limits[active])
+        good = (
+            (offset < sizes[active].astype(np.uint64))
+            & (offset & np.uint64(7) == 0)
+            & (counts[active] < limits[active])
+        )
         torn += int((~good).sum())
         active, offset = active[good], offset[good].astype(np.int64)
         counts[active] += 1
@@ -208,7 +231,9 @@ class Run:
     kind: int
 
 
-def read_free_runs(memory: Memory, layout: Layout, world: dict[str, int], slabs: Slabs, most: int) -> list[Run]:
+def read_free_runs(
+    memory: Memory, layout: Layout, world: dict[str, int], slabs: Slabs, most: int
+) -> list[Run]:
     """Runs of free blocks, in order; at most so many."""
     runs: list[Run] = []
     if not layout.has("state", "block_kind"):
@@ -224,18 +249,30 @@ def read_free_runs(memory: Memory, layout: Layout, world: dict[str, int], slabs:
     return runs
 
 
-def read_ends(memory: Memory, layout: Layout, world: dict[str, int], blocks: Numbers) -> Callable[[int], tuple[int, int]]:
-    """Kind and length that the state of the i-th of these blocks says; read one stretch at a time."""
+def read_ends(
+    memory: Memory, layout: Layout, world: dict[str, int], blocks: Numbers
+) -> Callable[[int], tuple[int, int]]:
+    """Kind and length that the state of the i-th of these blocks says; read one stretch at a
+    time."""
     stride, at = layout.number("state_bytes"), world["states_at"]
     low, high = int(blocks[0]), int(blocks[-1])
     offset = {name: layout.fields["state"][name].offset for name in ("block_kind", "length")}
-    buffer = read(memory, at + low * stride, (high - low + 1) * stride).reshape(-1, stride)[blocks - low]
+    buffer = read(memory, at + low * stride, (high - low + 1) * stride).reshape(-1, stride)[
+        blocks - low
+    ]
     kinds = buffer[:, offset["block_kind"]].tolist()
-    lengths = np.ascontiguousarray(buffer[:, offset["length"] : offset["length"] + 4]).view("<u4").ravel().tolist()
+    lengths = (
+        np.ascontiguousarray(buffer[:, offset["length"] : offset["length"] + 4])
+        .view("<u4")
+        .ravel()
+        .tolist()
+    )
     return lambda i: (kinds[i], lengths[i])
 
 
-def add_runs(runs: list[Run], blocks: Numbers, state_of: Callable[[int], tuple[int, int]], most: int) -> None:
+def add_runs(
+    runs: list[Run], blocks: Numbers, state_of: Callable[[int], tuple[int, int]], most: int
+) -> None:
     """Goes from run to run: what stands in the states inside of one is of no meaning."""
     i, numbers = 0, blocks.tolist()
     if runs:  # the last one of the chunk before may reach into this one

@@ -15,7 +15,9 @@ Rates = npt.NDArray[np.float64]
 ENTRIES = ("owned", "shared", "percpu")
 NO_NUMBER = (1 << 32) - 1  # of a lane: it is one for those who find their own closed
 KINDS_OF_OWNERS = ("heap", "pool")
-FILLS = 10  # how full a slab is: empty, up to an eighth, ..., up to eight eighths but not full, full
+FILLS = (
+    10  # how full a slab is: empty, up to an eighth, ..., up to eight eighths but not full, full
+)
 
 
 @dataclass
@@ -82,7 +84,9 @@ class CellFigures:
     waits: int
     waited_ns: int
     histogram: Numbers  # waits; bucket i: shorter than 2^i microseconds, the last one all others
-    sites: tuple[int, ...] = ()  # addresses of the stacks of its latest sampled waits, of each cell the newest first
+    sites: tuple[
+        int, ...
+    ] = ()  # addresses of the stacks of its latest sampled waits, of each cell the newest first
 
 
 @dataclass
@@ -177,7 +181,11 @@ class Snapshot:
     @property
     def cached_bytes(self) -> int:
         """Free, with memory behind it: dirty runs, empty slabs, bins."""
-        return self.world.get("dirty_bytes", 0) + int(self.lanes.bytes_empty.sum()) + self.waiting_bytes
+        return (
+            self.world.get("dirty_bytes", 0)
+            + int(self.lanes.bytes_empty.sum())
+            + self.waiting_bytes
+        )
 
     @property
     def lane_count(self) -> int:
@@ -219,7 +227,8 @@ class Difference:
 
 
 def difference(later: Snapshot, earlier: Snapshot) -> Difference:
-    """Counters that went back (a damaged or torn word) count as unchanged; lanes that are new began at 0."""
+    """Counters that went back (a damaged or torn word) count as unchanged;
+    lanes that are new began at 0."""
     seconds = max((later.at_ns - earlier.at_ns) / 1e9, 1e-9)
     a, b = earlier, later
 
@@ -228,7 +237,9 @@ def difference(later: Snapshot, earlier: Snapshot) -> Difference:
         return result
 
     class_allocations = rate(a.classes.allocations, b.classes.allocations)
-    large = max(b.world.get("large_allocations", 0) - a.world.get("large_allocations", 0), 0) / seconds
+    large = (
+        max(b.world.get("large_allocations", 0) - a.world.get("large_allocations", 0), 0) / seconds
+    )
     large_frees = max(b.world.get("large_frees", 0) - a.world.get("large_frees", 0), 0) / seconds
     class_frees = frees_rate(a, b, class_allocations)
     cells = cells_by_name(a)
@@ -236,9 +247,17 @@ def difference(later: Snapshot, earlier: Snapshot) -> Difference:
 
     def cell_rate(name: str) -> Rates:
         pairs = zip(b.cells, before)
-        return np.array([max(getattr(after, name) - getattr(then, name), 0) for after, then in pairs], float) / seconds
+        return (
+            np.array(
+                [max(getattr(after, name) - getattr(then, name), 0) for after, then in pairs], float
+            )
+            / seconds
+        )
 
-    histograms = [np.maximum(after.histogram - grown(then.histogram, after.histogram), 0) for after, then in zip(b.cells, before)]
+    histograms = [
+        np.maximum(after.histogram - grown(then.histogram, after.histogram), 0)
+        for after, then in zip(b.cells, before)
+    ]
     return Difference(
         seconds=seconds,
         allocations=float(class_allocations.sum()) + large,
@@ -265,8 +284,8 @@ def difference(later: Snapshot, earlier: Snapshot) -> Difference:
 
 
 def frees_rate(a: Snapshot, b: Snapshot, allocations: Rates) -> Rates:
-    """Frees are allocations less what lives on, which is known from when slabs were read; until they are read again, as many as
-    allocations."""
+    """Frees are allocations less what lives on, which is known from when slabs were read; until
+    they are read again, as many as allocations."""
     then, now = a.moment.slabs_ns, b.moment.slabs_ns
     if then is None or now is None or now <= then:
         return allocations

@@ -12,7 +12,9 @@ from lanemalloc.supervise import End
 MOST_PLACES = 4
 
 
-def end_json(recording: Recording, end: End, figures: dict[str, Any] | None, others: list[dict[str, Any]]) -> dict[str, Any]:
+def end_json(
+    recording: Recording, end: End, figures: dict[str, Any] | None, others: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Everything that is known at the end. `figures`: what the library wrote at exit."""
     last = figures or recording.last
     return {
@@ -34,7 +36,9 @@ def end_json(recording: Recording, end: End, figures: dict[str, Any] | None, oth
 
 def text(recording: Recording, end: End, summary: dict[str, Any]) -> str:
     """A few lines."""
-    lines = [f"lanemalloc: {recording.command[0]}: {end.describe()} after {units.duration(end.seconds)}"]
+    lines = [
+        f"lanemalloc: {recording.command[0]}: {end.describe()} after {units.duration(end.seconds)}"
+    ]
     figures = summary["figures"]
     if figures is None:
         lines += nothing_known(summary)
@@ -44,7 +48,9 @@ def text(recording: Recording, end: End, summary: dict[str, Any]) -> str:
     lines += meeting_lines(summary["contention"])
     if summary["children"]:
         names = len(summary["children"])
-        lines.append(f"  children  {names} more ran with lanemalloc; --json has the figures of each")
+        lines.append(
+            f"  children  {names} more ran with lanemalloc; --json has the figures of each"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -68,7 +74,10 @@ def memory_lines(summary: dict[str, Any], figures: dict[str, int]) -> list[str]:
     live = f"live {when} {units.size(figures['live_bytes'])} in {figures['live_objects']:,} objects"
     if peak > figures["live_bytes"]:
         live += f" (at least {units.size(peak)} once)"
-    return [f"  memory    peak RSS {peak_resident(summary)}; {live}; cached {units.size(figures.get('cached_bytes', 0))}"]
+    return [
+        f"  memory    peak RSS {peak_resident(summary)}; {live}; "
+        f"cached {units.size(figures.get('cached_bytes', 0))}"
+    ]
 
 
 def call_lines(summary: dict[str, Any], figures: dict[str, int], end: End) -> list[str]:
@@ -78,7 +87,8 @@ def call_lines(summary: dict[str, Any], figures: dict[str, int], end: End) -> li
     misses = units.percent(figures["misses"], calls)
     threads = f", {summary['peak_threads']} threads at most" if summary["peak_threads"] else ""
     return [
-        f"  calls     {units.count(calls)} allocations{rate}: {misses} found their bin empty; {remote} were freed by another lane",
+        f"  calls     {units.count(calls)} allocations{rate}: {misses} found their bin empty; "
+        f"{remote} were freed by another lane",
         f"  lanes     {figures['lanes']}, entered {summary['entry']}{threads}",
     ]
 
@@ -91,9 +101,16 @@ def meeting_lines(cells: list[dict[str, Any]]) -> list[str]:
     lines = ["  threads met"]
     for cell in worst[:MOST_PLACES]:
         place = place_of(cell["at"])
-        waited = f"{cell['waits']:,} waits, {units.duration(cell['waited_ns'] / 1e9)}" if cell["waits"] else "no waits"
+        waited = (
+            f"{cell['waits']:,} waits, {units.duration(cell['waited_ns'] / 1e9)}"
+            if cell["waits"]
+            else "no waits"
+        )
         share = units.percent(cell["failures"], cell["count"] + cell["failures"])
-        lines.append(f"    {cell['at']:<15} {cell['failures']:,} failed tries ({share}), {waited}: {place.what}")
+        lines.append(
+            f"    {cell['at']:<15} {cell['failures']:,} failed tries ({share}), {waited}: "
+            f"{place.what}"
+        )
         if cell["waited_ns"] >= 1_000_000 and place.advice:
             lines.append(f"    {'':<15} -> {place.advice}")
     if len(worst) > MOST_PLACES:

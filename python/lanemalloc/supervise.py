@@ -1,11 +1,12 @@
-"""Starts a program and stands behind it as if it had been started in place: the same process group and terminal, signals passed on,
-its end passed back.
+"""Starts a program and stands behind it as if it had been started in place: the same process group
+and terminal, signals passed on, its end passed back.
 
     shell --- lanemalloc run --- program        one job: Ctrl-C, Ctrl-Z, fg and bg reach both
 
-What the terminal sends (si_code SI_KERNEL) the program has got itself, being in the same group. What somebody sent to this process
-alone is passed on; what the program itself sent to its group is not. When the program stops, so does this process, and the shell sees
-the job stopped; when it is continued, both are.
+What the terminal sends (si_code SI_KERNEL) the program has got itself, being in the same group.
+What somebody sent to this process alone is passed on; what the program itself sent to its group is
+not. When the program stops, so does this process, and the shell sees the job stopped; when it is
+continued, both are.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ SI_KERNEL = 0x80
 OWN = {signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP, signal.SIGTTIN, signal.SIGTTOU}
 FIRST_LOOKS = (0.1, 0.2, 0.35)  # seconds after the start: short programs are seen too
 EVERY, SHARE = 0.5, 0.01  # later at most so often, and that much of a CPU
-FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGSYS}
+FAULTS = {
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGABRT,
+    signal.SIGSYS,
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,9 @@ class End:
     signal: int | None
     seconds: float
     cpu_seconds: float
-    peak_resident: int  # of it, or of a child that it has waited for; 0: not known, but at most peak_limit
+    peak_resident: (
+        int  # of it, or of a child that it has waited for; 0: not known, but at most peak_limit
+    )
     peak_limit: int
 
     def describe(self) -> str:
@@ -63,13 +74,16 @@ class Child:
         try:
             # Python ignores these two from its start.
             defaults = {signal.SIGPIPE, signal.SIGXFSZ}
-            self.pid = os.posix_spawnp(argv[0], argv, dict(environment), setsigmask=self._mask, setsigdef=defaults)
+            self.pid = os.posix_spawnp(
+                argv[0], argv, dict(environment), setsigmask=self._mask, setsigdef=defaults
+            )
         except OSError as error:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             raise cannot_start(argv[0], error) from None
 
     def attend(self, until: float, seconds: Callable[[], float] = time.monotonic) -> End | None:
-        """Passes signals on until the program ends (then its End) or that time comes (then None)."""
+        """Passes signals on until the program ends (then its End) or that time comes (then
+        None)."""
         while True:
             end = self._look()
             if end is not None:
@@ -148,12 +162,19 @@ def attend(child: Child, watch: Watch) -> End:
         end = child.attend(due)
         if end is not None:
             if watch.trouble is not None:
-                sys.stderr.write(f"lanemalloc: the program could not be read ({watch.trouble!r}); please report this\n")
+                sys.stderr.write(
+                    f"lanemalloc: the program could not be read ({watch.trouble!r}); "
+                    "please report this\n"
+                )
             return end
         watch.look(time.monotonic() - child.started)
         after = next(first, None)
         now = time.monotonic()
-        due = now + watch.interval if after is None else max(child.started + after, now + FIRST_LOOKS[0])
+        due = (
+            now + watch.interval
+            if after is None
+            else max(child.started + after, now + FIRST_LOOKS[0])
+        )
 
 
 class NotFound(Problem):

@@ -1,7 +1,8 @@
 """Names of code: which functions, in which lines, lie at the addresses of a profile.
 
-Lines and inlined functions are in a program's debug information, and llvm-symbolizer or addr2line read it, if there is both. Names
-alone are in the ELF symbol tables, which are read here; of what is stripped at least those functions that it exports.
+Lines and inlined functions are in a program's debug information, and llvm-symbolizer or addr2line
+read it, if there is both. Names alone are in the ELF symbol tables, which are read here; of what is
+stripped at least those functions that it exports.
 
 Used by: the commands profile and run.
 """
@@ -26,7 +27,16 @@ from elftools.elf.elffile import ELFFile
 from lanemalloc.binaries import build_id
 from lanemalloc.profiles import Frame, Mapping, Profile
 
-SYMBOL = np.dtype([("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")])
+SYMBOL = np.dtype(
+    [
+        ("name", "<u4"),
+        ("info", "u1"),
+        ("other", "u1"),
+        ("section", "<u2"),
+        ("value", "<u8"),
+        ("size", "<u8"),
+    ]
+)
 FUNCTION, INDIRECT_FUNCTION = 2, 10
 TOOLS = ("llvm-symbolizer", *(f"llvm-symbolizer-{n}" for n in range(24, 13, -1)), "addr2line")
 DEBUG_FILES = Path("/usr/lib/debug/.build-id")
@@ -71,10 +81,13 @@ class Binary:
 
 
 def look_up(
-    profile: Profile, pid: int | None = None, lines: bool = True, told: Callable[[int, int], None] = lambda done, total: None
+    profile: Profile,
+    pid: int | None = None,
+    lines: bool = True,
+    told: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[str]:
-    """Fills in profile.frames. `pid`: a process that runs, whose files are looked for where it sees them. Returns what is to be said:
-    files whose names could not be had."""
+    """Fills in profile.frames. `pid`: a process that runs, whose files are looked for where it sees
+    them. Returns what is to be said: files whose names could not be had."""
     by_path: dict[str, list[tuple[int, Mapping]]] = {}
     for address in profile.addresses():
         mapping = profile.mapping_of(address)
@@ -85,11 +98,18 @@ def look_up(
         told(done, len(by_path))
         file = file_of(path, pid, places[0][1].build_id)
         if file is None:
-            notes.append(f"{path} is not there any more, or is another build now: its functions have no names")
+            notes.append(
+                f"{path} is not there any more, or is another build now: "
+                "its functions have no names"
+            )
             continue
         binary = read_binary(file)
-        addresses = {a: binary.address_of(a - mapping.begin + mapping.offset) for a, mapping in places}
-        profile.frames.update(frames_of(binary, {a: at for a, at in addresses.items() if at is not None}, lines))
+        addresses = {
+            a: binary.address_of(a - mapping.begin + mapping.offset) for a, mapping in places
+        }
+        profile.frames.update(
+            frames_of(binary, {a: at for a, at in addresses.items() if at is not None}, lines)
+        )
     told(len(by_path), len(by_path))
     return notes
 
@@ -135,10 +155,16 @@ def read_tables(binary: Binary, path: str) -> None:
         if not binary.loads:
             loads = [one for one in elf.iter_segments() if one["p_type"] == "PT_LOAD"]
             binary.loads = [(one["p_offset"], one["p_filesz"], one["p_vaddr"]) for one in loads]
-        binary.has_lines |= any(elf.get_section_by_name(name) for name in (".debug_line", ".zdebug_line"))
+        binary.has_lines |= any(
+            elf.get_section_by_name(name) for name in (".debug_line", ".zdebug_line")
+        )
         full = elf.get_section_by_name(".symtab")
         table = full or (elf.get_section_by_name(".dynsym") if binary.symbols is None else None)
-        if table is None or table["sh_type"] not in ("SHT_SYMTAB", "SHT_DYNSYM") or elf.elfclass != 64:
+        if (
+            table is None
+            or table["sh_type"] not in ("SHT_SYMTAB", "SHT_DYNSYM")
+            or elf.elfclass != 64
+        ):
             return
         strings = elf.get_section(table["sh_link"]).data()
         binary.symbols = symbols_of(np.frombuffer(table.data(), SYMBOL), strings)
@@ -146,7 +172,11 @@ def read_tables(binary: Binary, path: str) -> None:
 
 def symbols_of(table: npt.NDArray[np.void], strings: bytes) -> Symbols:
     kind = table["info"] & 15
-    table = table[((kind == FUNCTION) | (kind == INDIRECT_FUNCTION)) & (table["section"] != 0) & (table["size"] > 0)]
+    table = table[
+        ((kind == FUNCTION) | (kind == INDIRECT_FUNCTION))
+        & (table["section"] != 0)
+        & (table["size"] > 0)
+    ]
     # Of several names of one function the global one comes last, and is found first.
     is_global = (table["info"] >> 4) == 1
     table = table[np.lexsort((is_global, table["value"]))]
@@ -160,7 +190,9 @@ def symbols_of(table: npt.NDArray[np.void], strings: bytes) -> Symbols:
     return Symbols(begins, ends, name)
 
 
-def frames_of(binary: Binary, addresses: dict[int, int], lines: bool) -> dict[int, tuple[Frame, ...]]:
+def frames_of(
+    binary: Binary, addresses: dict[int, int], lines: bool
+) -> dict[int, tuple[Frame, ...]]:
     """By the address in the profile."""
     found: dict[int, tuple[Frame, ...]] = {}
     if lines and binary.has_lines:
@@ -176,19 +208,40 @@ def frames_of(binary: Binary, addresses: dict[int, int], lines: bool) -> dict[in
 
 
 def ask_tool(path: str, addresses: list[int]) -> dict[int, tuple[Frame, ...]]:
-    """What llvm-symbolizer or addr2line says; those that it knows nothing of are left out, all if there is neither or it fails."""
+    """What llvm-symbolizer or addr2line says; those that it knows nothing of are left out, all if
+    there is neither or it fails."""
     tool = next(filter(None, map(shutil.which, TOOLS)), None)
     if tool is None:
         return {}
     if "llvm" in os.path.basename(tool):
-        command = [tool, "--output-style=GNU", "--no-demangle", "--functions=linkage", "--inlines", "--addresses", f"--obj={path}"]
+        command = [
+            tool,
+            "--output-style=GNU",
+            "--no-demangle",
+            "--functions=linkage",
+            "--inlines",
+            "--addresses",
+            f"--obj={path}",
+        ]
     else:
         command = [tool, "-f", "-i", "-a", "-e", path]
     # It would ask servers for debug information.
-    environment = {key: value for key, value in os.environ.items() if key not in ("DEBUGINFOD_URLS", "LD_PRELOAD", "LANEMALLOC_OPTIONS")}
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("DEBUGINFOD_URLS", "LD_PRELOAD", "LANEMALLOC_OPTIONS")
+    }
     text = "".join(f"{a:#x}\n" for a in addresses)
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace", env=environment, timeout=MOST_SECONDS)
+        done = subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=environment,
+            timeout=MOST_SECONDS,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return {}
     return parse_tool(done.stdout)
@@ -207,7 +260,13 @@ def parse_tool(text: str) -> dict[int, tuple[Frame, ...]]:
         else:
             place, _, number = line.partition(" (discriminator")[0].rpartition(":")
             if name != "??":
-                here.append(frame(name, "" if place.startswith("??") else place, int(number) if number.isdigit() else 0))
+                here.append(
+                    frame(
+                        name,
+                        "" if place.startswith("??") else place,
+                        int(number) if number.isdigit() else 0,
+                    )
+                )
             name = ""
     return {address: tuple(frames) for address, frames in found.items() if frames}
 
@@ -219,7 +278,8 @@ def frame(name: str, file: str = "", line: int = 0) -> Frame:
 
 
 def simplify(name: str) -> str:
-    """A C++ or Rust function's name as pprof likes it: without parameters, template arguments and what it returns."""
+    """A C++ or Rust function's name as pprof likes it:
+    without parameters, template arguments and what it returns."""
     if not name.startswith("_Z"):
         return name
     try:
@@ -231,8 +291,9 @@ def simplify(name: str) -> str:
 
 # What looks like brackets and is none, and what stands for it meanwhile.
 KEPT = {
-    "(anonymous namespace)": "\1", "operator()": "\2", "operator<=>": "\3", "operator<<": "\4", "operator>>": "\5",
-    "operator<": "\6", "operator>": "\7", "operator->": "\10",
+    "(anonymous namespace)": "\1", "operator()": "\2", "operator<=>": "\3",
+    "operator<<": "\4", "operator>>": "\5", "operator<": "\6", "operator>": "\7",
+    "operator->": "\10",
 }  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Trace files: their columns, what their metadata says, and how one is opened. docs/trace.md describes them.
+"""Trace files: their columns, what their metadata says, and how one is opened. docs/trace.md
+describes them.
 
 Used by: recorder (writes), replays, the commands trace, replay and tune.
 """
@@ -65,7 +66,8 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Place:
-    """Where a call site lies: in a file, at an offset. Symbols and lines come from the file, found by its build id."""
+    """Where a call site lies: in a file, at an offset. Symbols and lines come from the file, found
+    by its build id."""
 
     file: str
     offset: int
@@ -81,14 +83,16 @@ class Trace:
         found = (self.parquet.metadata.metadata or {}).get(KEY)
         if found is None:
             raise Problem(
-                f"{path} is a Parquet file, but not a trace", f"record one with: lanemalloc trace -o {path.stem}.parquet -- PROGRAM"
+                f"{path} is a Parquet file, but not a trace",
+                f"record one with: lanemalloc trace -o {path.stem}.parquet -- PROGRAM",
             )
         self.about: dict[str, Any] = json.loads(found)
         version = self.about.get("version")
         if version != VERSION:
             raise Problem(
                 f"{path} is a trace of version {version}; this lanemalloc reads version {VERSION}",
-                "record it again, or use the lanemalloc that recorded it" + (f" ({self.about['tool']})" if "tool" in self.about else ""),
+                "record it again, or use the lanemalloc that recorded it"
+                + (f" ({self.about['tool']})" if "tool" in self.about else ""),
             )
 
     @property
@@ -102,7 +106,9 @@ class Trace:
     def process(self, number: int | None) -> dict[str, Any]:
         """The process of that number; without one the busiest."""
         if not self.processes:
-            raise Problem(f"{self.path} holds no process", "record it again: the program was not traced")
+            raise Problem(
+                f"{self.path} holds no process", "record it again: the program was not traced"
+            )
         if number is None:
             return max(self.processes, key=lambda p: int(p["events"]))
         for process in self.processes:
@@ -112,8 +118,11 @@ class Trace:
         raise Problem(f"{self.path} has no process {number}", f"it has: {known}")
 
     def place(self, process: int, site: int) -> Place | None:
-        """Where a call site of a process lies. None if it is in no file: generated code, or mapped after the last look."""
-        mappings: list[list[int]] = next((p["mappings"] for p in self.processes if p["process"] == process), [])
+        """Where a call site of a process lies. None if it is in no file: generated code, or mapped
+        after the last look."""
+        mappings: list[list[int]] = next(
+            (p["mappings"] for p in self.processes if p["process"] == process), []
+        )
         at = bisect.bisect_right([m[0] for m in mappings], site) - 1
         if at < 0 or site >= mappings[at][1]:
             return None
@@ -124,14 +133,20 @@ class Trace:
 
 def open_parquet(path: Path) -> pq.ParquetFile:
     if not path.exists():
-        raise Problem(f"{path}: no such file", f"record one with: lanemalloc trace -o {path} -- PROGRAM")
+        raise Problem(
+            f"{path}: no such file", f"record one with: lanemalloc trace -o {path} -- PROGRAM"
+        )
     try:
         with path.open("rb") as file:
             begins = file.read(4)
     except OSError as error:
-        raise Problem(f"{path}: {error.strerror}", "give the path of a trace that you may read") from None
+        raise Problem(
+            f"{path}: {error.strerror}", "give the path of a trace that you may read"
+        ) from None
     if begins != MAGIC:
-        raise Problem(f"{path} is not a trace", "traces are Parquet files, as `lanemalloc trace` writes them")
+        raise Problem(
+            f"{path} is not a trace", "traces are Parquet files, as `lanemalloc trace` writes them"
+        )
     try:
         return pq.ParquetFile(path)
     except (pa.ArrowException, OSError):

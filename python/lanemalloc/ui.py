@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-# Exit codes: 0 done, 1 the thing asked for was found wanting (doctor, leaks), 2 bad arguments (click's), 3 it could not be done.
+# Exit codes: 0 done, 1 the thing asked for was found wanting (doctor, leaks), 2 bad arguments
+# (click's), 3 it could not be done.
 CANNOT = 3
 
 
@@ -21,7 +22,8 @@ class Problem(click.ClickException):
 
 
 def native(name: str) -> Path:
-    """A library or program of the wheel; of the checkout's build/release where there is no wheel; or what LANEMALLOC_NATIVE names."""
+    """A library or program of the wheel; of the checkout's build/release where there is no wheel;
+    or what LANEMALLOC_NATIVE names."""
     package = Path(__file__).resolve().parent
     folders = [package / "native", package.parent.parent / "build" / "release"]
     if chosen := os.environ.get("LANEMALLOC_NATIVE"):

@@ -71,7 +71,13 @@ def percent(part: float, whole: float) -> str:
     if whole <= 0:
         return "-"
     share = 100 * part / whole
-    return f"{share:.1f} %" if 0.05 <= share < 10 else "< 0.1 %" if 0 < share < 0.05 else f"{share:.0f} %"
+    return (
+        f"{share:.1f} %"
+        if 0.05 <= share < 10
+        else "< 0.1 %"
+        if 0 < share < 0.05
+        else f"{share:.0f} %"
+    )
 
 
 def bars(values: list[float], unicode: bool = True) -> str:
@@ -80,4 +86,6 @@ def bars(values: list[float], unicode: bool = True) -> str:
     top = max(values, default=0)
     if top <= 0:
         return marks[0] * len(values)
-    return "".join(marks[0 if v <= 0 else max(1, round(v / top * (len(marks) - 1)))] for v in values)
+    return "".join(
+        marks[0 if v <= 0 else max(1, round(v / top * (len(marks) - 1)))] for v in values
+    )

@@ -23,7 +23,8 @@ def lines(profile: Profile, when: str) -> list[str]:
     for place in places:
         waits = f"{place.waits:,} wait{'s'[: place.waits != 1]}"
         said.append(
-            f"  {place.name}: {place.count:,} entries, {place.failures:,} failed tries, {waits}, {units.duration(place.waited_ns / 1e9)}"
+            f"  {place.name}: {place.count:,} entries, {place.failures:,} failed tries, "
+            f"{waits}, {units.duration(place.waited_ns / 1e9)}"
         )
         said += dict.fromkeys(f"      {calls(profile, stack)}" for stack in place.stacks)
     return said
@@ -47,5 +48,11 @@ def place_json(profile: Profile, place: Place) -> dict[str, Any]:
         "failures": place.failures,
         "waits": place.waits,
         "waited_ns": place.waited_ns,
-        "latest": [[{"name": one.name, "file": one.file, "line": one.line} for one in frames_of(profile, stack)] for stack in place.stacks],
+        "latest": [
+            [
+                {"name": one.name, "file": one.file, "line": one.line}
+                for one in frames_of(profile, stack)
+            ]
+            for stack in place.stacks
+        ],
     }

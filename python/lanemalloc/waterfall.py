@@ -1,7 +1,9 @@
-"""Where resident memory is: from what the control group may have down to live objects, in bands that add up.
+"""Where resident memory is: from what the control group may have down to live objects, in bands
+that add up.
 
-Each band has a cause, and where something shrinks it, what does and by how much. The allocator's part is told block by block: what the
-page map and slabs say of a block, times how much of it is resident.
+Each band has a cause, and where something shrinks it, what does and by how much. The allocator's
+part is told block by block: what the page map and slabs say of a block, times how much of it is
+resident.
 """
 
 from __future__ import annotations
@@ -78,11 +80,14 @@ class Heap:
     in_flight: int = 0
     fragments: int = 0
     needless: int = 0  # of fragments: what would not be there if live objects lay side by side
-    worst_classes: list[tuple[int, int, float]] = field(default_factory=list)  # size, bytes free, share in use
+    worst_classes: list[tuple[int, int, float]] = field(
+        default_factory=list
+    )  # size, bytes free, share in use
 
 
 def explain(reader: Reader, pid: int) -> Explanation:
-    """Raises Gone and NotAllowed. The process goes on meanwhile, so that figures of a busy one differ a little."""
+    """Raises Gone and NotAllowed. The process goes on meanwhile, so that figures of a busy one
+    differ a little."""
     maps = mappings(pid)
     snapshot = reader.read(EXACT)
     slabs = reader.slabs()
@@ -101,7 +106,11 @@ def explain(reader: Reader, pid: int) -> Explanation:
         bands.append(Band("unknown", "not accounted for", rest, "it changed while it was read"))
     notes = list(snapshot.left_out)
     if residency.share < 1:
-        known = f"{residency.share:.0%} of the resident memory is known by the page" if residency.share else "no page is known by itself"
+        known = (
+            f"{residency.share:.0%} of the resident memory is known by the page"
+            if residency.share
+            else "no page is known by itself"
+        )
         notes.append(f"{known}: the rest is taken to be spread evenly over each mapping")
     slack = estimated_slack(snapshot, heap.live)
     return Explanation(
@@ -127,7 +136,9 @@ def free_runs(reader: Reader, world: dict[str, int], slabs: Slabs) -> list[Run]:
 # --- The allocator's part.
 
 
-def divide(snapshot: Snapshot, slabs: Slabs, runs: list[Run], resident: Numbers, shift: int) -> Heap:
+def divide(
+    snapshot: Snapshot, slabs: Slabs, runs: list[Run], resident: Numbers, shift: int
+) -> Heap:
     """Gives every resident byte of the allocator's blocks to one of the parts."""
     heap = Heap()
     upto = np.concatenate([[0], np.cumsum(resident)])
@@ -159,8 +170,16 @@ def divide_kinds(heap: Heap, slabs: Slabs, of_slab: Numbers) -> None:
     heap.kinds_live, heap.kinds_free = live, int(of_slab[mine].sum()) - live
 
 
-def divide_classes(heap: Heap, snapshot: Snapshot, slabs: Slabs, filled: npt.NDArray[np.bool_], of_slab: Numbers, shift: int) -> None:
-    """Class by class: first what lives, then what waits in bins, then what is on its way; the rest are free pieces."""
+def divide_classes(
+    heap: Heap,
+    snapshot: Snapshot,
+    slabs: Slabs,
+    filled: npt.NDArray[np.bool_],
+    of_slab: Numbers,
+    shift: int,
+) -> None:
+    """Class by class: first what lives, then what waits in bins, then what is on its way; the rest
+    are free pieces."""
     c = snapshot.classes
     n = len(c.size)
     index = slabs.size_class[filled]
@@ -170,7 +189,9 @@ def divide_classes(heap: Heap, snapshot: Snapshot, slabs: Slabs, filled: npt.NDA
     rest = there.copy()
     parts = []
     sampled = slabs.sample_class[(slabs.sample_class > 0) & (slabs.sample_class < n)]
-    in_slabs = np.maximum(c.live - np.bincount(sampled, minlength=n)[:n], 0)  # these have blocks of their own
+    in_slabs = np.maximum(
+        c.live - np.bincount(sampled, minlength=n)[:n], 0
+    )  # these have blocks of their own
     for wanted in (in_slabs * c.size, c.waiting * c.size, c.in_flight * c.size):
         part = np.minimum(wanted, rest)
         rest -= part
@@ -182,11 +203,14 @@ def divide_classes(heap: Heap, snapshot: Snapshot, slabs: Slabs, filled: npt.NDA
     heap.needless = int(np.minimum(rest, np.maximum(there - needed, 0)).sum())
     for i in np.argsort(-rest)[:5]:
         if rest[i] > 0:
-            heap.worst_classes.append((int(c.size[i]), int(rest[i]), float(parts[0][i] / max(there[i], 1))))
+            heap.worst_classes.append(
+                (int(c.size[i]), int(rest[i]), float(parts[0][i] / max(there[i], 1)))
+            )
 
 
 def estimated_slack(snapshot: Snapshot, resident: int) -> int:
-    """What lies between the sizes that were asked for and their classes: half the step to the class below, of what is resident."""
+    """What lies between the sizes that were asked for and their classes: half the step to the class
+    below, of what is resident."""
     c = snapshot.classes
     steps = np.diff(c.size, prepend=0)
     steps[0] = 0
@@ -219,13 +243,25 @@ def metadata_band(size: int, s: Snapshot) -> Band:
     if s.entry != "owned" or len(s.lanes) <= 4 * cpus():
         return Band("metadata", "metadata", size, cause)
     saves = min(size, (len(s.lanes) - cpus()) * 8192)
-    return Band("metadata", "metadata", size, cause, f"lanes=percpu: {cpus()} lanes instead of {len(s.lanes):,}", saves)
+    return Band(
+        "metadata",
+        "metadata",
+        size,
+        cause,
+        f"lanes=percpu: {cpus()} lanes instead of {len(s.lanes):,}",
+        saves,
+    )
 
 
 def live_bands(heap: Heap, s: Snapshot) -> list[Band]:
     why = "`lanemalloc profile` tells which calls made them"
     return [
-        Band("large", "live: large objects", heap.large, f"{s.large_live:,} objects of more than 512 KiB; {why}"),
+        Band(
+            "large",
+            "live: large objects",
+            heap.large,
+            f"{s.large_live:,} objects of more than 512 KiB; {why}",
+        ),
         Band(
             "sampled",
             "live: sampled objects",
@@ -233,8 +269,18 @@ def live_bands(heap: Heap, s: Snapshot) -> list[Band]:
             "each object that was sampled has blocks of its own, so that its free is seen",
             "sample less often",
         ),
-        Band("live_kinds", "live: of heaps and pools", heap.kinds_live, f"{len(s.owners)} heaps and pools"),
-        Band("live", "live: small objects", heap.live, f"{int(s.classes.live.sum()):,} objects; {why}"),
+        Band(
+            "live_kinds",
+            "live: of heaps and pools",
+            heap.kinds_live,
+            f"{len(s.owners)} heaps and pools",
+        ),
+        Band(
+            "live",
+            "live: small objects",
+            heap.live,
+            f"{int(s.classes.live.sum()):,} objects; {why}",
+        ),
     ]
 
 
@@ -245,13 +291,22 @@ def decay_of(s: Snapshot) -> int:
 def cached_band(size: int, s: Snapshot) -> Band:
     decay = decay_of(s)
     if decay < 0:
-        cause, remedy = "decay_ms=-1 keeps freed runs for good", "decay_ms=1000 gives them back after a second"
+        cause, remedy = (
+            "decay_ms=-1 keeps freed runs for good",
+            "decay_ms=1000 gives them back after a second",
+        )
     elif s.process.threads == 1 and decay > 0:
-        cause = "freed runs; with one thread nobody gives them back meanwhile but the program's own frees, past a quarter of what lives"
+        cause = (
+            "freed runs; with one thread nobody gives them back meanwhile "
+            "but the program's own frees, past a quarter of what lives"
+        )
         remedy = "malloc_trim(0) gives them back now; decay_ms=0 always at once"
     else:
         cause = f"freed runs that are younger than decay_ms={decay}, or wait for the next look"
-        remedy = f"nothing: they go back by themselves; sooner with decay_ms={max(decay // 10, 0)}, or now with malloc_trim(0)"
+        remedy = (
+            "nothing: they go back by themselves; "
+            f"sooner with decay_ms={max(decay // 10, 0)}, or now with malloc_trim(0)"
+        )
     return Band("cached", "cached: free runs", size, cause, remedy, size)
 
 
@@ -260,37 +315,72 @@ def lanes_band(heap: Heap, s: Snapshot) -> Band:
     lanes = s.lanes
     cached = lanes.bytes_empty + lanes.bytes_waiting
     holders = int((cached > 64 << 10).sum())
-    cause = f"empty slabs {units.size(heap.empty)} and bins {units.size(heap.bins)} of {holders} lanes that keep more than 64 KiB"
+    cause = (
+        f"empty slabs {units.size(heap.empty)} and bins {units.size(heap.bins)} "
+        f"of {holders} lanes that keep more than 64 KiB"
+    )
     if decay_of(s) < 0:
-        remedy, saves = "decay_ms=1000 has the lanes of sleeping threads cleaned; malloc_trim(0) does it now", size
+        remedy, saves = (
+            "decay_ms=1000 has the lanes of sleeping threads cleaned; malloc_trim(0) does it now",
+            size,
+        )
     elif s.entry == "owned" and len(lanes) > cpus():
         saves = int(size * (1 - cpus() / len(lanes)))
-        remedy = f"lanes=percpu: {cpus()} lanes instead of {len(lanes)}; malloc_trim(0) cleans those of sleeping threads now"
+        remedy = (
+            f"lanes=percpu: {cpus()} lanes instead of {len(lanes)}; "
+            "malloc_trim(0) cleans those of sleeping threads now"
+        )
     else:
         remedy, saves = "malloc_trim(0) cleans the lanes of threads that are not inside", size
-    names = [f"lane {lanes.owner[i]}: {units.size(int(cached[i]))}" for i in np.argsort(-cached)[:5] if cached[i] > 0]
+    names = [
+        f"lane {lanes.owner[i]}: {units.size(int(cached[i]))}"
+        for i in np.argsort(-cached)[:5]
+        if cached[i] > 0
+    ]
     return Band("lanes", "cached by lanes", size, cause, remedy, saves, names)
 
 
 def fragments_band(heap: Heap, s: Snapshot) -> Band:
     cause = "free pieces in slabs that cannot go back, for other objects in them live on"
-    remedy = "give objects that live long a pool or heap of their own (lane_pool_create, lane_heap_create)"
+    remedy = (
+        "give objects that live long a pool or heap of their own "
+        "(lane_pool_create, lane_heap_create)"
+    )
     if s.entry == "owned" and len(s.lanes) > 2 * cpus():
         remedy += f", or fewer lanes their slabs: lanes=percpu ({cpus()} instead of {len(s.lanes)})"
     details = [
-        f"objects of {size:,} bytes: {units.size(free)} free, {share:.0%} of the slabs' memory lives"
+        f"objects of {size:,} bytes: {units.size(free)} free, "
+        f"{share:.0%} of the slabs' memory lives"
         for size, free, share in heap.worst_classes
     ]
-    return Band("fragments", "free pieces in used slabs", heap.fragments, cause, remedy, heap.needless, details)
+    return Band(
+        "fragments",
+        "free pieces in used slabs",
+        heap.fragments,
+        cause,
+        remedy,
+        heap.needless,
+        details,
+    )
 
 
 def flight_band(heap: Heap, s: Snapshot) -> Band:
-    sleeping = "their owners have not allocated since" if len(s.lanes) > 1 else "they wait in a batch"
-    remedy = "malloc_trim(0) has every lane take in what was sent; lanes=percpu lets whoever runs on the CPU do it"
+    sleeping = (
+        "their owners have not allocated since" if len(s.lanes) > 1 else "they wait in a batch"
+    )
+    remedy = (
+        "malloc_trim(0) has every lane take in what was sent; "
+        "lanes=percpu lets whoever runs on the CPU do it"
+    )
     if decay_of(s) < 0:
         remedy = "decay_ms=1000 has the lanes of sleeping threads cleaned; " + remedy
-    cause = f"freed by threads of other lanes, and not yet taken in by the lanes that own them: {sleeping}"
-    return Band("in_flight", "in flight: remote frees", heap.in_flight, cause, remedy, heap.in_flight)
+    cause = (
+        "freed by threads of other lanes, and not yet taken in by the lanes that own them: "
+        f"{sleeping}"
+    )
+    return Band(
+        "in_flight", "in flight: remote frees", heap.in_flight, cause, remedy, heap.in_flight
+    )
 
 
 def cpus() -> int:
@@ -300,7 +390,9 @@ def cpus() -> int:
 # --- What is not the allocator's.
 
 
-def split_maps(maps: list[Mapping], metadata_at: int, base: int, limit: int) -> tuple[int, list[Mapping]]:
+def split_maps(
+    maps: list[Mapping], metadata_at: int, base: int, limit: int
+) -> tuple[int, list[Mapping]]:
     """Resident bytes of the metadata, and the mappings that are none of the allocator's."""
     metadata = 0
     others = []
@@ -321,19 +413,42 @@ def other_bands(others: list[Mapping], s: Snapshot) -> list[Band]:
         members = groups.get(key, [])
         size = sum(one.resident - one.lazy_free for one in members)
         largest = sorted(members, key=lambda one: -one.resident)[:4]
-        details = [f"{one.path or 'anonymous'} at {one.begin:#x}: {units.size(one.resident)}" for one in largest if one.resident]
-        bands.append(Band(key, name, size, cause.format(threads=s.process.threads), remedy, 0, details))
-    cause = "freed with MADV_FREE by another allocator or runtime: the system takes it when it needs it"
+        details = [
+            f"{one.path or 'anonymous'} at {one.begin:#x}: {units.size(one.resident)}"
+            for one in largest
+            if one.resident
+        ]
+        bands.append(
+            Band(key, name, size, cause.format(threads=s.process.threads), remedy, 0, details)
+        )
+    cause = (
+        "freed with MADV_FREE by another allocator or runtime: the system takes it when it needs it"
+    )
     bands.append(Band("lazy", "lazily freed", lazy, cause, "nothing: it costs nobody anything", 0))
     return bands
 
 
 OTHERS = (
-    ("code", "code and files", "programs, libraries and mapped files; shared with others of the same", ""),
+    (
+        "code",
+        "code and files",
+        "programs, libraries and mapped files; shared with others of the same",
+        "",
+    ),
     ("data", "data of programs", "writable data of the program and its libraries", ""),
-    ("stacks", "stacks", "{threads} threads; what a stack once grew to stays", "fewer threads, or less depth"),
+    (
+        "stacks",
+        "stacks",
+        "{threads} threads; what a stack once grew to stays",
+        "fewer threads, or less depth",
+    ),
     ("shared", "shared memory", "shared mappings", ""),
-    ("anonymous", "other mappings", "memory that the program has mapped itself, or another allocator or runtime", "look at who maps it"),
+    (
+        "anonymous",
+        "other mappings",
+        "memory that the program has mapped itself, or another allocator or runtime",
+        "look at who maps it",
+    ),
 )
 
 
@@ -360,7 +475,9 @@ def group_of(one: Mapping, before: Mapping | None) -> str:
     follows = before is not None and before.end == one.begin
     if follows and before is not None and before.is_file and one.end - one.begin < 16 << 20:
         return "data"  # .bss
-    guard = follows and before is not None and before.permissions.startswith("---") and not before.path
+    guard = (
+        follows and before is not None and before.permissions.startswith("---") and not before.path
+    )
     return "stacks" if guard and "w" in one.permissions else "anonymous"
 
 

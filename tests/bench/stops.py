@@ -1,5 +1,6 @@
-"""Every workload with 16 threads, or as many as it has, until an observer says stop: it gives a rate, all its threads have worked where all
-of them allocate, and it ends at a word. Called by: tests/bench/workloads.sh PROGRAM LIBRARY.
+"""Every workload with 16 threads, or as many as it has, until an observer says stop: it gives a
+rate, all its threads have worked where all of them allocate, and it ends at a word. Called by:
+tests/bench/workloads.sh PROGRAM LIBRARY.
 """
 
 import contextlib
@@ -25,7 +26,9 @@ def problem(program: Path, library: Library, workload: measure.Workload) -> str:
         command = [str(program), workload.name, str(threads), "--board", str(board.path)]
         began = time.monotonic()
         try:
-            found, said = measure.observed(measure.start(command, library.environment()), board, began, 0.2, RULE)
+            found, said = measure.observed(
+                measure.start(command, library.environment()), board, began, 0.2, RULE
+            )
             printed = measure.parse(said, library)
         except measure.Failed as error:
             return str(error)
@@ -41,7 +44,11 @@ def problem(program: Path, library: Library, workload: measure.Workload) -> str:
 
 def main() -> int:
     program, library = Path(sys.argv[1]), Library("lanemalloc", Path(sys.argv[2]).resolve())
-    wrong = {w.name: why for w in measure.list_workloads(program) if (why := problem(program, library, w))}
+    wrong = {
+        w.name: why
+        for w in measure.list_workloads(program)
+        if (why := problem(program, library, w))
+    }
     for name, why in wrong.items():
         print(f"  {name}: {why}")
     return 1 if wrong else 0

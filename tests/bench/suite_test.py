@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of bench/suite: when a line is steady, ratios, means, missing lines, bars, the runner, the budget, the page. Called by: tests/bench/run.sh."""
+"""Tests of bench/suite: when a line is steady, ratios, means, missing lines, bars, the runner, the
+budget, the page. Called by: tests/bench/run.sh."""
 
 import contextlib
 import dataclasses
@@ -39,19 +40,29 @@ from workloads.build import build_workloads
 LIBC = Library("libc", None)
 
 
-def rates(by_line: Mapping[str, Mapping[str, Sequence[float]]], peaks: Mapping[str, Mapping[str, float]] | None = None) -> Measurements:
+def rates(
+    by_line: Mapping[str, Mapping[str, Sequence[float]]],
+    peaks: Mapping[str, Mapping[str, float]] | None = None,
+) -> Measurements:
     """line -> allocator -> rates of the rounds in M/s; peak RSS in KiB is 1000 if not given."""
     names = list(dict.fromkeys(n for by in by_line.values() for n in by))
-    m = Measurements(list(by_line), names, max(len(s) for by in by_line.values() for s in by.values()))
+    m = Measurements(
+        list(by_line), names, max(len(s) for by in by_line.values() for s in by.values())
+    )
     for line, by in by_line.items():
         for name, samples in by.items():
             peak = (peaks or {}).get(line, {}).get(name, 1000.0)
             for number, value in enumerate(samples):
-                m.add(Run(line, name, number, {"rate": value * 1e6, "peak_kib": peak, "steady": 1.0}))
+                m.add(
+                    Run(line, name, number, {"rate": value * 1e6, "peak_kib": peak, "steady": 1.0})
+                )
     return m
 
 
-def measured(times: Mapping[str, Mapping[str, Sequence[float]]], peaks: Mapping[str, Mapping[str, float]] | None = None) -> Measurements:
+def measured(
+    times: Mapping[str, Mapping[str, Sequence[float]]],
+    peaks: Mapping[str, Mapping[str, float]] | None = None,
+) -> Measurements:
     """line -> allocator -> times in ms of the rounds; peak RSS in KiB is 1000 if not given."""
     names = list(dict.fromkeys(n for by in times.values() for n in by))
     m = Measurements(list(times), names, max(len(s) for by in times.values() for s in by.values()))
@@ -59,20 +70,31 @@ def measured(times: Mapping[str, Mapping[str, Sequence[float]]], peaks: Mapping[
         for name, samples in by.items():
             peak = (peaks or {}).get(line, {}).get(name, 1000.0)
             for number, value in enumerate(samples):
-                m.add(Run(line, name, number, {"wall_ns": value * 1e6, "cpu_ns": value * 1e6, "peak_kib": peak}))
+                m.add(
+                    Run(
+                        line,
+                        name,
+                        number,
+                        {"wall_ns": value * 1e6, "cpu_ns": value * 1e6, "peak_kib": peak},
+                    )
+                )
     return m
 
 
 def series(per_window: Sequence[float], window: float = 0.125) -> list[observe.Look]:
-    """What an observer saw of work with these rates in its windows, which are of a length that adds up without an error."""
+    """What an observer saw of work with these rates in its windows, which are of a length that adds
+    up without an error."""
     looks = [observe.Look(5.0, 0)]
     for n, rate in enumerate(per_window, 1):
         looks.append(observe.Look(5.0 + n * window, looks[-1].operations + round(rate * window)))
     return looks
 
 
-def first_begin(per_window: Sequence[float], rule: observe.Rule | None = None) -> tuple[int, bool, int] | None:
-    """After how many windows measuring begins, whether it is steady then, and by windows of how many looks."""
+def first_begin(
+    per_window: Sequence[float], rule: observe.Rule | None = None
+) -> tuple[int, bool, int] | None:
+    """After how many windows measuring begins, whether it is steady then, and by windows of how
+    many looks."""
     rule, looks = rule or observe.Rule(), series(per_window)
     for n in range(2, len(looks) + 1):
         if verdict := observe.begins(looks[:n], rule):
@@ -110,12 +132,24 @@ class Steady(unittest.TestCase):
     def test_waves_of_seconds_are_sought_where_a_line_is_long(self) -> None:
         waves = ([1e6] * 16 + [4e6] * 16) * 20
         self.assertEqual(first_begin(waves, observe.Rule().slow()), (56, True, 16))
-        self.assertEqual(first_begin([1e5 * 1.1**n for n in range(300)], observe.Rule().slow()), (160, False, 32))
+        self.assertEqual(
+            first_begin([1e5 * 1.1**n for n in range(300)], observe.Rule().slow()), (160, False, 32)
+        )
 
     def test_memory_that_still_grows_is_not_steady_but_waves_of_it_are(self) -> None:
         def steady_with(kib: Sequence[float]) -> int | None:
-            looks = [dataclasses.replace(l, kib=k) for l, k in zip(series([1e6] * (len(kib) - 1)), kib, strict=True)]
-            return next((n - 1 for n in range(2, len(looks) + 1) if (seen := observe.begins(looks[:n], observe.Rule())) and seen[0]), None)
+            looks = [
+                dataclasses.replace(l, kib=k)
+                for l, k in zip(series([1e6] * (len(kib) - 1)), kib, strict=True)
+            ]
+            return next(
+                (
+                    n - 1
+                    for n in range(2, len(looks) + 1)
+                    if (seen := observe.begins(looks[:n], observe.Rule())) and seen[0]
+                ),
+                None,
+            )
 
         self.assertEqual(steady_with([100] * 10), 3)
         self.assertEqual(steady_with([100, 104, 104, 105, 105]), 3)
@@ -124,19 +158,37 @@ class Steady(unittest.TestCase):
         self.assertIsNone(steady_with([100 * 1.1**n for n in range(33)]))
 
     def test_windows_are_as_long_as_they_were_not_as_they_should_have_been(self) -> None:
-        looks = [observe.Look(0.0, 0), observe.Look(0.1, 100), observe.Look(0.25, 250), observe.Look(0.3, 300)]
+        looks = [
+            observe.Look(0.0, 0),
+            observe.Look(0.1, 100),
+            observe.Look(0.25, 250),
+            observe.Look(0.3, 300),
+        ]
         for rate in observe.rates(looks, 1, 3):
             self.assertAlmostEqual(rate, 1000.0)
 
     def test_only_the_steady_state_counts(self) -> None:
-        looks = [observe.Look(1.0, 500, 1.0, 10, 100.0), observe.Look(1.5, 1000, 1.5, 10, 200.0), observe.Look(2.0, 2500, 3.0, 30, 300.0)]
+        looks = [
+            observe.Look(1.0, 500, 1.0, 10, 100.0),
+            observe.Look(1.5, 1000, 1.5, 10, 200.0),
+            observe.Look(2.0, 2500, 3.0, 30, 300.0),
+        ]
         found = observe.figures_of(0.0, looks, True)
-        self.assertEqual((found["rate"], found["measured_seconds"], found["mean_kib"], found["growth"]), (2000.0, 1.0, 200.0, 3.0))
-        self.assertEqual((found["cpus"], found["cpu_ns"], found["faults"], found["drift"]), (2.0, 1e6, 20.0, 3.0))
+        self.assertEqual(
+            (found["rate"], found["measured_seconds"], found["mean_kib"], found["growth"]),
+            (2000.0, 1.0, 200.0, 3.0),
+        )
+        self.assertEqual(
+            (found["cpus"], found["cpu_ns"], found["faults"], found["drift"]), (2.0, 1e6, 20.0, 3.0)
+        )
         self.assertEqual((found["start_seconds"], found["start_part"]), (1.0, 0.5))
 
     def test_an_observer_that_came_late_and_saw_the_end_alone_gives_the_rate(self) -> None:
-        found = observe.figures_of(0.0, [observe.Look(1.0, 500, 1.0, 10, 100.0), observe.Look(2.0, 2500, 3.0, 30, 300.0)], True)
+        found = observe.figures_of(
+            0.0,
+            [observe.Look(1.0, 500, 1.0, 10, 100.0), observe.Look(2.0, 2500, 3.0, 30, 300.0)],
+            True,
+        )
         self.assertEqual((found["rate"], found["drift"]), (2000.0, 1.0))
 
 
@@ -159,10 +211,14 @@ class Arithmetic(unittest.TestCase):
     def test_the_best_of_the_rounds_can_be_compared_instead(self) -> None:
         m = measured({"a 1": {"lane": [9, 10, 14], "p": [4, 5, 7]}})
         m.least = True
-        self.assertAlmostEqual(figures.ratios(m, "wall_ns", ["lane"], ["p"])["a 1"]["lane"].median, 2.25)
+        self.assertAlmostEqual(
+            figures.ratios(m, "wall_ns", ["lane"], ["p"])["a 1"]["lane"].median, 2.25
+        )
         m = rates({"a 1": {"lane": [9, 10, 14], "p": [4, 5, 7]}})
         m.least = True
-        self.assertAlmostEqual(figures.ratios(m, "rate", ["lane"], ["p"])["a 1"]["lane"].median, 2.0)
+        self.assertAlmostEqual(
+            figures.ratios(m, "rate", ["lane"], ["p"])["a 1"]["lane"].median, 2.0
+        )
 
     def test_the_best_rate_is_the_greatest(self) -> None:
         m = rates({"a 1": {"lane": [9, 10, 14], "p": [4, 5, 7], "q": [20, 20, 20]}})
@@ -172,7 +228,10 @@ class Arithmetic(unittest.TestCase):
         self.assertAlmostEqual(r["q"].median, 1.0)
 
     def test_a_rate_is_shown_in_its_own_unit_and_others_in_that_of_the_table(self) -> None:
-        self.assertEqual([figures.in_units("rate", v, 1.0) for v in (945.2, 6260, 9.58e6, 177e6, 0)], ["945", "6.26 k", "9.58 M", "177 M", "0"])
+        self.assertEqual(
+            [figures.in_units("rate", v, 1.0) for v in (945.2, 6260, 9.58e6, 177e6, 0)],
+            ["945", "6.26 k", "9.58 M", "177 M", "0"],
+        )
         self.assertEqual(figures.in_units("peak_kib", 26.2 * 1024, 1024), "26.2")
 
     def test_a_line_that_no_base_ran_has_no_ratios(self) -> None:
@@ -180,13 +239,17 @@ class Arithmetic(unittest.TestCase):
         self.assertEqual(list(figures.ratios(m, "wall_ns", ["lane", "p"], ["p"])), ["b 1"])
 
     def test_a_mean_says_over_how_many_lines_it_is(self) -> None:
-        m = measured({"a 1": {"lane": [1], "p": [2]}, "b 1": {"lane": [3]}, "c 1": {"lane": [1], "p": [8]}})
+        m = measured(
+            {"a 1": {"lane": [1], "p": [2]}, "b 1": {"lane": [3]}, "c 1": {"lane": [1], "p": [8]}}
+        )
         mean = figures.against(m, "wall_ns", "lane", "p")
         self.assertAlmostEqual(mean.value, 0.25)
         self.assertEqual((mean.lines, mean.of, mean.whole), (2, 3, False))
 
     def test_noise_is_the_spread_over_the_median(self) -> None:
-        m = measured({"a 1": {"lane": [9, 10, 11], "p": [5, 5, 5]}, "b 1": {"lane": [7], "p": [10, 10, 14]}})
+        m = measured(
+            {"a 1": {"lane": [9, 10, 11], "p": [5, 5, 5]}, "b 1": {"lane": [7], "p": [10, 10, 14]}}
+        )
         noise = figures.noise(m, "wall_ns")
         assert noise is not None
         self.assertAlmostEqual(noise.median, 0.2)
@@ -194,12 +257,20 @@ class Arithmetic(unittest.TestCase):
 
     def test_mean_of_a_round_needs_all_lines_in_it(self) -> None:
         m = measured({"a 1": {"lane": [2, 2], "p": [1, 1]}, "b 1": {"lane": [8], "p": [1, 1]}})
-        self.assertEqual([round(v, 6) for v in figures.mean_by_round(m, "wall_ns", "lane", m.lines, ["p"])], [4.0])
+        self.assertEqual(
+            [round(v, 6) for v in figures.mean_by_round(m, "wall_ns", "lane", m.lines, ["p"])],
+            [4.0],
+        )
 
 
 class Bars(unittest.TestCase):
     def test_the_rate_is_judged_against_the_strongest_single_peer(self) -> None:
-        m = rates({"a 1": {"lane": [11], "p": [10], "q": [3]}, "b 1": {"lane": [11], "p": [10], "q": [12]}})
+        m = rates(
+            {
+                "a 1": {"lane": [11], "p": [10], "q": [3]},
+                "b 1": {"lane": [11], "p": [10], "q": [12]},
+            }
+        )
         bar = figures.mean_rate_bar(m, "lane", ["p", "q"])
         self.assertEqual((bar.figure, bar.met), ("1.100", True))
         self.assertIn("against p", bar.note)
@@ -215,12 +286,21 @@ class Bars(unittest.TestCase):
         self.assertIn("the 1 of 2 lines that both ran", bar.note)
 
     def test_a_peer_that_ran_few_lines_is_in_no_mean(self) -> None:
-        m = rates({"a 1": {"lane": [4], "p": [9], "q": [5]}, "b 1": {"lane": [4], "q": [5]}, "c 1": {"lane": [4], "q": [5]}})
+        m = rates(
+            {
+                "a 1": {"lane": [4], "p": [9], "q": [5]},
+                "b 1": {"lane": [4], "q": [5]},
+                "c 1": {"lane": [4], "q": [5]},
+            }
+        )
         self.assertIn("against q", figures.mean_rate_bar(m, "lane", ["p", "q"]).note)
 
     def test_memory_is_judged_against_the_lowest_of_the_three_fastest(self) -> None:
         by = {"lane": [1.0], "a": [10.0], "b": [9.0], "c": [8.0], "thin": [2.0]}
-        m = rates({"w 1": by}, {"w 1": {"lane": 700.0, "a": 1000.0, "b": 1000.0, "c": 800.0, "thin": 100.0}})
+        m = rates(
+            {"w 1": by},
+            {"w 1": {"lane": 700.0, "a": 1000.0, "b": 1000.0, "c": 800.0, "thin": 100.0}},
+        )
         bar = figures.mean_peak_bar(m, "lane", ["a", "b", "c", "thin"])
         self.assertEqual((bar.figure, bar.met), ("0.875", True))
         self.assertIn("against c", bar.note)
@@ -233,7 +313,13 @@ class Bars(unittest.TestCase):
         return next(b for b in figures.bars(self.result(m), "lane") if b.name.startswith(name))
 
     def test_every_line_beyond_the_limit_is_listed_the_worst_first(self) -> None:
-        m = rates({"a 1": {"lane": [8], "p": [10]}, "b 1": {"lane": [9], "p": [10]}, "c 1": {"lane": [15], "p": [20], "q": [30]}})
+        m = rates(
+            {
+                "a 1": {"lane": [8], "p": [10]},
+                "b 1": {"lane": [9], "p": [10]},
+                "c 1": {"lane": [15], "p": [20], "q": [30]},
+            }
+        )
         bar = self.bar(m, "worst line: rate")
         self.assertEqual((bar.figure, bar.met, bar.limit), ("0.500", False, ">= 0.90"))
         self.assertEqual([b.line for b in bar.beyond], ["c 1", "a 1"])
@@ -245,19 +331,38 @@ class Bars(unittest.TestCase):
         self.assertEqual((bar.beyond[0].line, bar.beyond[0].shown), ("b 1", "failed"))
 
     def test_every_allocator_is_put_under_the_same_bar(self) -> None:
-        m = measured({"a 1": {"lane": [10], "p": [12], "q": [10.5]}, "b 1": {"lane": [20], "p": [10], "q": [10.5]}})
-        seen = {s.name: (s.beyond, s.worst) for s in figures.standings(m, "wall_ns", 1.10, m.allocators)}
+        m = measured(
+            {
+                "a 1": {"lane": [10], "p": [12], "q": [10.5]},
+                "b 1": {"lane": [20], "p": [10], "q": [10.5]},
+            }
+        )
+        seen = {
+            s.name: (s.beyond, s.worst) for s in figures.standings(m, "wall_ns", 1.10, m.allocators)
+        }
         self.assertEqual(seen, {"q": (0, 1.05), "p": (1, 1.2), "lane": (1, 2.0)})
         self.assertEqual(list(seen), ["q", "p", "lane"])
-        m = rates({"a 1": {"lane": [20], "p": [16], "q": [19]}, "b 1": {"lane": [10], "p": [20], "q": [19]}})
-        seen = {s.name: (s.beyond, s.worst) for s in figures.standings(m, "rate", 0.90, m.allocators)}
+        m = rates(
+            {
+                "a 1": {"lane": [20], "p": [16], "q": [19]},
+                "b 1": {"lane": [10], "p": [20], "q": [19]},
+            }
+        )
+        seen = {
+            s.name: (s.beyond, s.worst) for s in figures.standings(m, "rate", 0.90, m.allocators)
+        }
         self.assertEqual(seen, {"q": (0, 0.95), "p": (1, 0.8), "lane": (1, 0.5)})
         self.assertEqual(list(seen), ["q", "p", "lane"])
 
     def test_noise_alone_takes_a_twin_of_the_best_beyond_a_bar(self) -> None:
         quiet = rates({f"{k} 1": {"p": [20] * 5, "q": [10] * 5} for k in "abc"})
-        self.assertEqual(figures.twin_of_the_best(quiet, "rate", 0.90, ["p", "q"]), figures.Standing("a twin of the best", 0.0, 1.0))
-        noisy = rates({f"{k} 1": {"p": [10, 11, 13, 16, 20], "q": [10, 11, 13, 16, 20]} for k in "abcd"})
+        self.assertEqual(
+            figures.twin_of_the_best(quiet, "rate", 0.90, ["p", "q"]),
+            figures.Standing("a twin of the best", 0.0, 1.0),
+        )
+        noisy = rates(
+            {f"{k} 1": {"p": [10, 11, 13, 16, 20], "q": [10, 11, 13, 16, 20]} for k in "abcd"}
+        )
         twin = figures.twin_of_the_best(noisy, "rate", 0.90, ["p", "q"])
         assert twin is not None
         self.assertTrue(1 < twin.beyond < 4 and 0.5 < twin.worst < 0.9, twin)
@@ -266,8 +371,25 @@ class Bars(unittest.TestCase):
 
     def test_what_makes_a_rate_doubtful_is_told(self) -> None:
         m = Measurements(["a 1", "b 1"], ["lane", "p"], 1)
-        for line, name, steady, drift, growth, others in (("a 1", "lane", 0, 1.0, 1.2, 0.0), ("a 1", "p", 0, 1, 1, 0.5), ("b 1", "lane", 1, 0.7, 1, 0)):
-            m.add(Run(line, name, 0, {"rate": 1.0, "steady": steady, "drift": drift, "growth": growth, "others": others}))
+        for line, name, steady, drift, growth, others in (
+            ("a 1", "lane", 0, 1.0, 1.2, 0.0),
+            ("a 1", "p", 0, 1, 1, 0.5),
+            ("b 1", "lane", 1, 0.7, 1, 0),
+        ):
+            m.add(
+                Run(
+                    line,
+                    name,
+                    0,
+                    {
+                        "rate": 1.0,
+                        "steady": steady,
+                        "drift": drift,
+                        "growth": growth,
+                        "others": others,
+                    },
+                )
+            )
         never, moves, taken, grows = figures.remarks(m)
         self.assertIn("never steady (marked with ~), measured all the same: a 1 (all)", never)
         self.assertIn("b 1 (lane)", moves)
@@ -278,7 +400,9 @@ class Bars(unittest.TestCase):
 
     def test_memory_of_a_line_is_judged_against_the_median_peer(self) -> None:
         names = {"lane": 130.0, "p": 50.0, "q": 100.0, "r": 1000.0}
-        bar = self.bar(rates({"a 1": {n: [1.0] for n in names}}, {"a 1": names}), "worst line: peak")
+        bar = self.bar(
+            rates({"a 1": {n: [1.0] for n in names}}, {"a 1": names}), "worst line: peak"
+        )
         self.assertEqual((bar.figure, bar.met), ("1.300", False))
 
     def test_nothing_measured_is_neither_met_nor_missed(self) -> None:
@@ -310,19 +434,37 @@ class Bars(unittest.TestCase):
         self.assertTrue(by["pair32: instructions a pair"].met)
         self.assertFalse(by["ring: instructions a pair"].met)
         self.assertIsNone(by["bulk-order: instructions a pair"].met)
-        self.assertEqual((by["pair32: time a pair / best peer's"].figure, by["pair32: time a pair / best peer's"].met), ("0.900", True))
+        self.assertEqual(
+            (
+                by["pair32: time a pair / best peer's"].figure,
+                by["pair32: time a pair / best peer's"].met,
+            ),
+            ("0.900", True),
+        )
 
     def test_latency_must_be_lower_than_every_peers(self) -> None:
         m = Measurements(["tail 8"], ["lane", "p", "q"], 1)
         for name, value in (("lane", 5000.0), ("p", 5000.0), ("q", 9000.0)):
-            m.add(Run("tail 8", name, 0, {"wall_ns": 1.0, "malloc_p9999_ns": value, "free_p9999_ns": value if name != "lane" else 10.0}))
+            m.add(
+                Run(
+                    "tail 8",
+                    name,
+                    0,
+                    {
+                        "wall_ns": 1.0,
+                        "malloc_p9999_ns": value,
+                        "free_p9999_ns": value if name != "lane" else 10.0,
+                    },
+                )
+            )
         malloc, free = figures.latency_bars(m, ["tail"], "lane", ["p", "q"])
         self.assertEqual((malloc.figure, malloc.met), ("1.000", False))
         self.assertTrue(free.met)
 
 
 # A stand-in for the program of the workloads. It behaves as its first argument says.
-FAKE = r"""#!/usr/bin/env python3
+FAKE = (
+    r"""#!/usr/bin/env python3
 import mmap, os, signal, struct, sys, time
 
 what = sys.argv[1]
@@ -344,7 +486,8 @@ def work(rate, seconds=1e9):
         time.sleep(0.001)
 
 
-line = "wall_ns=1000 cpu_ns=1 operations=450 peak_kib=100 end_kib=50 idle_kib=20 checksum=7 malloc_p50_ns=3 library="
+line = "wall_ns=1000 cpu_ns=1 operations=450 peak_kib=100 end_kib=50 idle_kib=20"""
+    r""" checksum=7 malloc_p50_ns=3 library="
 if what in ("good", "alone"):
     work(1e6)
 elif what == "dies":
@@ -366,6 +509,7 @@ elif what == "silent":
     sys.exit()
 print(line + ("/lib/other.so" if what == "other" and not work(1e6) else "/lib/libc.so.6"))
 """
+)
 
 
 # A stand-in for perf stat -x, -o FILE -e EVENTS [--] COMMAND...
@@ -409,10 +553,14 @@ class Runner(unittest.TestCase):
 
     def test_workloads_are_listed_and_single_ones_run_at_one_thread(self) -> None:
         found = measure.list_workloads(self.program)
-        self.assertEqual([str(l) for l in measure.lines_of(found, [1, 8])], ["good 1", "good 8", "alone 1"])
+        self.assertEqual(
+            [str(l) for l in measure.lines_of(found, [1, 8])], ["good 1", "good 8", "alone 1"]
+        )
         self.assertEqual((found[0].latency, found[0].idle, found[1].idle), (True, True, False))
 
-    def test_a_rate_is_what_the_threads_counted_and_the_rest_is_what_the_program_printed(self) -> None:
+    def test_a_rate_is_what_the_threads_counted_and_the_rest_is_what_the_program_printed(
+        self,
+    ) -> None:
         seen = self.run_line("good", QUICKLY)
         self.assertAlmostEqual(seen["rate"], 1e6, delta=1e5)
         self.assertEqual((seen["steady"], seen["end_kib"], seen["malloc_p50_ns"]), (1.0, 50.0, 3.0))
@@ -424,7 +572,9 @@ class Runner(unittest.TestCase):
         perf = Path(self.folder.name) / "perf"
         perf.write_text(PERF)
         perf.chmod(0o755)
-        with unittest.mock.patch.dict(os.environ, {"PATH": f"{self.folder.name}:{os.environ['PATH']}"}):
+        with unittest.mock.patch.dict(
+            os.environ, {"PATH": f"{self.folder.name}:{os.environ['PATH']}"}
+        ):
             self.assertTrue(machine.counters_work())
             seen = self.run_line("good", QUICKLY, True)
             with self.assertRaises(measure.Failed) as caught:
@@ -440,12 +590,19 @@ class Runner(unittest.TestCase):
 
     def test_a_line_whose_process_dies_is_told_in_the_report_and_the_others_go_on(self) -> None:
         lines = [self.line("dies"), self.line("good")]
-        found, _ = measure.Rates(self.program, [LIBC], lines, measure.Plan(1, 0.3, QUICKLY), measure.Deadline(), Quiet()).measure()
-        self.assertEqual([(f.line, f.reason) for f in found.failures], [("dies 1", "killed by SIGSEGV: it broke")])
+        found, _ = measure.Rates(
+            self.program, [LIBC], lines, measure.Plan(1, 0.3, QUICKLY), measure.Deadline(), Quiet()
+        ).measure()
+        self.assertEqual(
+            [(f.line, f.reason) for f in found.failures],
+            [("dies 1", "killed by SIGSEGV: it broke")],
+        )
         self.assertEqual([r.line for r in found.runs], ["good 1"])
         out = io.StringIO()
         result = Result(allocators=[Allocator("libc", "libc", False)], synthetic=found)
-        report.Report(result, None, report.Console(file=out, width=200, highlight=False)).everything()
+        report.Report(
+            result, None, report.Console(file=out, width=200, highlight=False)
+        ).everything()
         self.assertIn("FAILED: libc: dies 1: killed by SIGSEGV: it broke", out.getvalue())
 
     def test_an_allocator_that_is_not_in_use_fails(self) -> None:
@@ -485,27 +642,37 @@ class Runner(unittest.TestCase):
 
     def test_a_slow_one_is_measured_in_fewer_rounds_and_marked(self) -> None:
         slow, fast = Library("slow", None), Library("fast", None)
-        stage = measure.Stage(Measurements(["a 1"], ["slow", "fast"], 5), [slow, fast], "wall_ns", Quiet())
+        stage = measure.Stage(
+            Measurements(["a 1"], ["slow", "fast"], 5), [slow, fast], "wall_ns", Quiet()
+        )
         for number in range(5):
             stage.attempt("a 1", slow, number, lambda: {"wall_ns": 120.0})
             stage.attempt("a 1", fast, number, lambda: {"wall_ns": 10.0})
         stage.close()
         self.assertEqual(len(stage.result.of("a 1", "fast")), 5)
         self.assertEqual(len(stage.result.of("a 1", "slow")), 2)
-        self.assertEqual([(s.allocator, s.factor, s.rounds) for s in stage.result.slow], [("slow", 12.0, 2)])
+        self.assertEqual(
+            [(s.allocator, s.factor, s.rounds) for s in stage.result.slow], [("slow", 12.0, 2)]
+        )
 
     def test_rounds_of_slow_ones_shrink_to_one_and_not_below(self) -> None:
-        self.assertEqual([measure.allowed_rounds(5, f) for f in (1, 5, 6, 12.5, 100)], [5, 5, 4, 2, 1])
+        self.assertEqual(
+            [measure.allowed_rounds(5, f) for f in (1, 5, 6, 12.5, 100)], [5, 5, 4, 2, 1]
+        )
 
     def test_each_allocator_comes_first_at_some_time(self) -> None:
         all_ = [Library(n, None) for n in "abcd"]
-        firsts = {measure.rotated(all_, number, line)[0].name for number in range(5) for line in range(4)}
+        firsts = {
+            measure.rotated(all_, number, line)[0].name for number in range(5) for line in range(4)
+        }
         self.assertEqual(firsts, set("abcd"))
         for number in range(5):
             self.assertEqual({l.name for l in measure.rotated(all_, number, 1)}, set("abcd"))
 
     def test_idle_times_overlap(self) -> None:
-        self.program.write_text('#!/bin/sh\nsleep 2\necho "wall_ns=1 peak_kib=100 idle_kib=20 library=/lib/libc.so.6"\n')
+        self.program.write_text(
+            '#!/bin/sh\nsleep 2\necho "wall_ns=1 peak_kib=100 idle_kib=20 library=/lib/libc.so.6"\n'
+        )
         lines = [self.line("good", n) for n in (1, 2, 3, 4)]
         before = time.monotonic()
         found = measure.idle(self.program, [LIBC], lines, 2, Quiet())
@@ -536,29 +703,47 @@ class Clock:
 
 class Budget(unittest.TestCase):
     def measure(
-        self, seconds: float | None, rounds: int = 5, start: float = 0.8, names: Sequence[str] = ("a", "b", "c"), allocators: int = 2
+        self,
+        seconds: float | None,
+        rounds: int = 5,
+        start: float = 0.8,
+        names: Sequence[str] = ("a", "b", "c"),
+        allocators: int = 2,
     ) -> tuple[Measurements, list[str], float]:
-        """Lines of one second each, whose runs take `start` seconds more; what came of them, what was said, and the time that it took."""
+        """Lines of one second each, whose runs take `start` seconds more; what came of them, what
+        was said, and the time that it took."""
         clock = Clock()
         order: list[str] = []
 
-        def run_line(_program: Path, library: Library, line: measure.Line, seconds: float, *_: object) -> dict[str, float]:
+        def run_line(
+            _program: Path, library: Library, line: measure.Line, seconds: float, *_: object
+        ) -> dict[str, float]:
             clock.now += seconds + start
             order.append(f"{line} {library.name}")
             return {"rate": 1.0}
 
         libraries = [Library(f"l{n}", None) for n in range(allocators)]
         lines = [measure.Line(measure.Workload(n, True, False, False, ""), 8) for n in names]
-        with unittest.mock.patch.object(measure.time, "monotonic", clock), unittest.mock.patch.object(measure, "run_line", run_line):
+        with (
+            unittest.mock.patch.object(measure.time, "monotonic", clock),
+            unittest.mock.patch.object(measure, "run_line", run_line),
+        ):
             found, cuts = measure.Rates(
-                Path("x"), libraries, lines, measure.Plan(rounds, 1.0), measure.Deadline.after(seconds), Quiet()
+                Path("x"),
+                libraries,
+                lines,
+                measure.Plan(rounds, 1.0),
+                measure.Deadline.after(seconds),
+                Quiet(),
             ).measure()
         self.order = order
         return found, cuts, clock.now
 
     def test_without_a_budget_all_lines_have_all_rounds(self) -> None:
         found, cuts, _ = self.measure(None)
-        self.assertEqual((found.lines, found.rounds, len(found.runs), cuts), (["a 8", "b 8", "c 8"], 5, 30, []))
+        self.assertEqual(
+            (found.lines, found.rounds, len(found.runs), cuts), (["a 8", "b 8", "c 8"], 5, 30, [])
+        )
 
     def test_lines_are_dropped_from_the_end_and_this_is_said(self) -> None:
         found, cuts, took = self.measure(25)
@@ -566,13 +751,21 @@ class Budget(unittest.TestCase):
         self.assertEqual(cuts[0], "workloads: 1 line dropped to keep to the time: c 8")
         self.assertIn("3 rounds instead of 5", cuts[1])
         self.assertLessEqual(took, 25)
-        self.assertTrue(all(len(found.of(line, name)) == 3 for line in found.lines for name in found.allocators))
+        self.assertTrue(
+            all(len(found.of(line, name)) == 3 for line in found.lines for name in found.allocators)
+        )
 
     def test_no_line_is_made_shorter_and_none_has_fewer_than_three_rounds(self) -> None:
         for budget in (1, 5, 12, 20, 40, 60):
             found, _, took = self.measure(budget)
             self.assertLessEqual(took, max(budget, 0) + 0.01)
-            self.assertTrue(all(len(found.of(line, name)) >= 3 for line in found.lines for name in found.allocators))
+            self.assertTrue(
+                all(
+                    len(found.of(line, name)) >= 3
+                    for line in found.lines
+                    for name in found.allocators
+                )
+            )
 
     def test_time_that_is_left_is_used_for_more_rounds_of_all(self) -> None:
         found, cuts, took = self.measure(45)
@@ -595,9 +788,14 @@ class Budget(unittest.TestCase):
             self.assertEqual(found.lines, ["a 8", "c 8"])
 
     def test_lines_of_a_workload_stand_together_in_the_result(self) -> None:
-        lines = [measure.Line(measure.Workload(n, True, False, False, ""), t) for n, t in (("a", 8), ("b", 1), ("a", 32), ("a", 2))]
+        lines = [
+            measure.Line(measure.Workload(n, True, False, False, ""), t)
+            for n, t in (("a", 8), ("b", 1), ("a", 32), ("a", 2))
+        ]
         with unittest.mock.patch.object(measure, "run_line", lambda *_: {"rate": 1.0}):
-            found, _ = measure.Rates(Path("x"), [LIBC], lines, measure.Plan(1), measure.Deadline(), Quiet()).measure()
+            found, _ = measure.Rates(
+                Path("x"), [LIBC], lines, measure.Plan(1), measure.Deadline(), Quiet()
+            ).measure()
         self.assertEqual(found.lines, ["a 2", "a 8", "a 32", "b 1"])
 
     def test_allocators_alternate_within_a_round(self) -> None:
@@ -623,14 +821,22 @@ class Budget(unittest.TestCase):
         self.assertEqual({w.name for w in known.values() if w.idle}, set(which.IDLE_OPERATIONS))
 
     def chosen(self, *words: str) -> list[str]:
-        workloads = [measure.Workload(n, n != "malloc-large", False, False, "") for n in dict(which.LINES)]
+        workloads = [
+            measure.Workload(n, n != "malloc-large", False, False, "") for n in dict(which.LINES)
+        ]
         workloads.append(measure.Workload("other", True, False, False, ""))
         return [str(l) for l in main.chosen_lines(workloads, main.parser().parse_args(words))]
 
     def test_lines_can_be_asked_for(self) -> None:
         self.assertEqual(self.chosen()[:2], ["larson 8", "xmalloc 16"])
-        self.assertEqual(self.chosen("--only", "larson,malloc-large,other"), ["larson 8", "malloc-large 1", "larson 32", "larson 2", "larson 1", "other 8"])
-        self.assertEqual(self.chosen("--only", "larson,malloc-large", "--threads", "2,3"), ["larson 2", "larson 3", "malloc-large 1"])
+        self.assertEqual(
+            self.chosen("--only", "larson,malloc-large,other"),
+            ["larson 8", "malloc-large 1", "larson 32", "larson 2", "larson 1", "other 8"],
+        )
+        self.assertEqual(
+            self.chosen("--only", "larson,malloc-large", "--threads", "2,3"),
+            ["larson 2", "larson 3", "malloc-large 1"],
+        )
 
     def test_bad_arguments_are_named_in_one_line_with_status_2(self) -> None:
         for words, named in (
@@ -645,7 +851,12 @@ class Budget(unittest.TestCase):
             (["--only", "good,nothing"], "'nothing'"),
             (["--show", "/nowhere.json"], "/nowhere.json"),
         ):
-            command = [sys.executable, str(ROOT / "bench" / "suite" / "main.py"), "--no-programs", *words]
+            command = [
+                sys.executable,
+                str(ROOT / "bench" / "suite" / "main.py"),
+                "--no-programs",
+                *words,
+            ]
             if "--only" in words or "--threads" in words:
                 program = Path(tempfile.gettempdir()) / f"fake-{os.getpid()}"
                 program.write_text(FAKE)
@@ -660,7 +871,10 @@ class Budget(unittest.TestCase):
 
 class Machine(unittest.TestCase):
     def test_counters_that_are_not_counted_are_left_out(self) -> None:
-        text = "# started on\n\n<not supported>,,instructions:u,0,100.00,,\n1234,,cycles:u,5,100.00,,\n"
+        text = (
+            "# started on\n\n<not supported>,,instructions:u,0,100.00,,\n"
+            "1234,,cycles:u,5,100.00,,\n"
+        )
         self.assertEqual(machine.parse_counters(text), {"cycles": 1234.0})
 
     def test_counters_are_read(self) -> None:
@@ -696,15 +910,25 @@ fn=(3) other
 """
 
     def test_what_is_inside_the_library_is_its_own_cost(self) -> None:
-        self.assertEqual(shares.counts(self.CALLGRIND, Library("one", Path("/lib/malloc.so"))), (180, 50))
-        self.assertEqual(shares.counts(self.CALLGRIND, Library("other", Path("/lib/other.so"))), (180, 0))
+        self.assertEqual(
+            shares.counts(self.CALLGRIND, Library("one", Path("/lib/malloc.so"))), (180, 50)
+        )
+        self.assertEqual(
+            shares.counts(self.CALLGRIND, Library("other", Path("/lib/other.so"))), (180, 0)
+        )
         self.assertEqual(shares.counts(self.CALLGRIND, LIBC), (180, 0))
 
     def test_an_unknown_program_is_named(self) -> None:
         errors = io.StringIO()
-        with unittest.mock.patch.object(sys, "argv", ["shares.py", "perl"]), contextlib.redirect_stderr(errors), self.assertRaises(SystemExit):
+        with (
+            unittest.mock.patch.object(sys, "argv", ["shares.py", "perl"]),
+            contextlib.redirect_stderr(errors),
+            self.assertRaises(SystemExit),
+        ):
             shares.main()
-        self.assertIn("unknown program 'perl'; choose from: python, g++, sqlite, git", errors.getvalue())
+        self.assertIn(
+            "unknown program 'perl'; choose from: python, g++, sqlite, git", errors.getvalue()
+        )
 
 
 class Processes(unittest.TestCase):
@@ -753,7 +977,13 @@ class Output(unittest.TestCase):
         """Two allocators; the second has failed on one line, and its name would be markup."""
         m = rates({"a 1": {"lane": [1, 1], "<p>": [2, 2]}, "tail 8": {"lane": [1, 1]}})
         m.failures.append(Failure("tail 8", "<p>", 0, "status 3: [bold] <b>"))
-        return Result({"cpu": "x"}, {}, [Allocator("lane", "la", True), Allocator("<p>", "p", False)], {"a": "about", "tail": "t"}, synthetic=m)
+        return Result(
+            {"cpu": "x"},
+            {},
+            [Allocator("lane", "la", True), Allocator("<p>", "p", False)],
+            {"a": "about", "tail": "t"},
+            synthetic=m,
+        )
 
     def test_json_gives_back_the_same_result(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -773,8 +1003,19 @@ class Output(unittest.TestCase):
     def test_calls_that_are_left_out_are_counted_in_table_and_page(self) -> None:
         result = self.result()
         result.latency_workloads = ["tail"]
-        tails = {f"{call}_{p}_ns": 70.0 for call in ("malloc", "free") for p in ("p50", "p99", "p999", "p9999", "max")}
-        result.synthetic.add(Run("tail 8", "lane", 1, {"rate": 1e6, **tails, "malloc_preempted": 4711.0, "free_preempted": 815.0}))
+        tails = {
+            f"{call}_{p}_ns": 70.0
+            for call in ("malloc", "free")
+            for p in ("p50", "p99", "p999", "p9999", "max")
+        }
+        result.synthetic.add(
+            Run(
+                "tail 8",
+                "lane",
+                1,
+                {"rate": 1e6, **tails, "malloc_preempted": 4711.0, "free_preempted": 815.0},
+            )
+        )
         out = io.StringIO()
         report.Report(result, None, report.Console(file=out, width=200, highlight=False)).latency()
         self.assertRegex(out.getvalue(), r"lane +(0\.07 +){5}4711 +(0\.07 +){5}815")
@@ -788,9 +1029,13 @@ class Output(unittest.TestCase):
         result = self.result()
         result.rule = "1 s of it"
         for run in result.synthetic.of("a 1", "lane"):
-            run.figures.update(steady=0.0, start_part=0.25, start_seconds=0.5, growth=1.0, drift=1.0)
+            run.figures.update(
+                steady=0.0, start_part=0.25, start_seconds=0.5, growth=1.0, drift=1.0
+            )
         out = io.StringIO()
-        report.Report(result, None, report.Console(file=out, width=200, highlight=False)).everything()
+        report.Report(
+            result, None, report.Console(file=out, width=200, highlight=False)
+        ).everything()
         self.assertRegex(out.getvalue(), r"a 1 +0\.50~ +1\.00 .*0\.5 s 25%")
         self.assertIn("never steady", out.getvalue())
         self.assertIn("Start-up: 25% of a run", out.getvalue())

@@ -1,6 +1,8 @@
-"""That docs/system-calls.md names all that the library asks of the kernel, and nothing else: by its sources, and by what it imports.
+"""That docs/system-calls.md names all that the library asks of the kernel, and nothing else: by its
+sources, and by what it imports.
 
-Called by: manual.py. The same while it runs, from the kernel's side: tests/borders/asked.c; each call refused: refused.c.
+Called by: manual.py. The same while it runs, from the kernel's side: tests/borders/asked.c; each
+call refused: refused.c.
 """
 
 import re
@@ -15,25 +17,59 @@ NOT_SHIPPED = {"fake.h"}
 # Values of arguments that tell one use of a call from another.
 FLAGS = r"\b(?:FUTEX|MEMBARRIER_CMD|MADV|MREMAP|RLIMIT)_[A-Z_]+\b|\bF_DUPFD_CLOEXEC\b"
 
-# What the library imports, and which calls the C library makes for it. "": none, or only those of a lock that is waited for (futex).
+# What the library imports, and which calls the C library makes for it. "": none, or only those of a
+# lock that is waited for (futex).
 IMPORTS = {
-    "__clone": "clone", "abort": "rt_sigprocmask gettid getpid tgkill", "backtrace": "openat read newfstatat mmap mprotect munmap close",
-    "clock_gettime": "clock_gettime", "close": "close", "fcntl": "fcntl", "fstat": "newfstatat", "ftruncate": "ftruncate", "getpid": "getpid", "getrlimit": "prlimit64",
-    "open": "openat", "pthread_attr_setaffinity_np": "sched_setaffinity", "pthread_attr_setinheritsched": "sched_setscheduler",
-    "pthread_create": "clone3 clone mmap mprotect rt_sigprocmask set_robust_list rseq", "pthread_join": "futex", "pthread_mutex_lock": "futex",
-    "pthread_mutex_unlock": "futex", "pthread_sigmask": "rt_sigprocmask", "sched_getaffinity": "sched_getaffinity", "sched_yield": "sched_yield",
-    "sigaction": "rt_sigaction", "unlink": "unlink", "write": "write",
-    # On memory of its own, or memory that the program has given; those of files write to the program's own.
-    **dict.fromkeys("""_ITM_deregisterTMCloneTable _ITM_registerTMCloneTable _Unwind_Find_FDE _ZSt15get_new_handlerv _ZSt17__throw_bad_allocv
-        __cxa_finalize __environ __errno_location __gmon_start__ __libc_single_threaded __pthread_create __pthread_get_minstack __register_atfork __rseq_offset
-        __rseq_size _dl_find_object _r_debug dlopen dlsym environ fprintf fwrite getauxval memcpy memset pthread_attr_destroy pthread_attr_getstacksize pthread_attr_init
-        pthread_attr_setstacksize pthread_detach pthread_key_create pthread_key_delete pthread_mutex_trylock pthread_self pthread_setcancelstate pthread_setspecific sigemptyset sigfillset
-        stpcpy strcmp strerrordesc_np strlen strncpy strnlen sysconf thrd_create vsnprintf""".split(), ""),
+    "__clone": "clone",
+    "abort": "rt_sigprocmask gettid getpid tgkill",
+    "backtrace": "openat read newfstatat mmap mprotect munmap close",
+    "clock_gettime": "clock_gettime",
+    "close": "close",
+    "fcntl": "fcntl",
+    "fstat": "newfstatat",
+    "ftruncate": "ftruncate",
+    "getpid": "getpid",
+    "getrlimit": "prlimit64",
+    "open": "openat",
+    "pthread_attr_setaffinity_np": "sched_setaffinity",
+    "pthread_attr_setinheritsched": "sched_setscheduler",
+    "pthread_create": "clone3 clone mmap mprotect rt_sigprocmask set_robust_list rseq",
+    "pthread_join": "futex",
+    "pthread_mutex_lock": "futex",
+    "pthread_mutex_unlock": "futex",
+    "pthread_sigmask": "rt_sigprocmask",
+    "sched_getaffinity": "sched_getaffinity",
+    "sched_yield": "sched_yield",
+    "sigaction": "rt_sigaction",
+    "unlink": "unlink",
+    "write": "write",
+    # On memory of its own, or memory that the program has given; those of files write to the
+    # program's own.
+    **dict.fromkeys(
+        (
+            "_ITM_deregisterTMCloneTable _ITM_registerTMCloneTable _Unwind_Find_FDE "
+            "_ZSt15get_new_handlerv _ZSt17__throw_bad_allocv\n        "
+            "__cxa_finalize __environ __errno_location __gmon_start__ __libc_single_threaded "
+            "__pthread_create __pthread_get_minstack __register_atfork __rseq_offset\n        "
+            "__rseq_size _dl_find_object _r_debug dlopen dlsym environ fprintf fwrite getauxval "
+            "memcpy memset pthread_attr_destroy pthread_attr_getstacksize "
+            "pthread_attr_init\n        "
+            "pthread_attr_setstacksize pthread_detach pthread_key_create pthread_key_delete "
+            "pthread_mutex_trylock pthread_self pthread_setcancelstate pthread_setspecific "
+            "sigemptyset sigfillset\n        "
+            "stpcpy strcmp strerrordesc_np strlen strncpy strnlen sysconf thrd_create vsnprintf"
+        ).split(),
+        "",
+    ),
 }
 
 
 def sources() -> str:
-    files = [p for p in (ROOT / "src").rglob("*") if p.suffix in (".h", ".cpp") and p.name not in NOT_SHIPPED]
+    files = [
+        p
+        for p in (ROOT / "src").rglob("*")
+        if p.suffix in (".h", ".cpp") and p.name not in NOT_SHIPPED
+    ]
     return "\n".join(re.sub(r"//.*", "", p.read_text()) for p in sorted(files))
 
 
@@ -55,8 +91,9 @@ def missing_in(page: str) -> list[str]:
     made = set(re.findall(r"\bSYS_(\w+)", text))
     flags = set(re.findall(FLAGS, text)) - {"RLIMIT_INFINITY"}
     asked = made | {call for name in imports() for call in IMPORTS.get(name, "").split()}
-    return ([f"{call} is called, and has no row" for call in sorted(asked - named)]
-            + [f"{flag} is used, and not named" for flag in sorted(flags) if f"`{flag}`" not in page])
+    return [f"{call} is called, and has no row" for call in sorted(asked - named)] + [
+        f"{flag} is used, and not named" for flag in sorted(flags) if f"`{flag}`" not in page
+    ]
 
 
 def test_every_call_has_a_row(_folder: Path) -> list[str]:
@@ -65,13 +102,19 @@ def test_every_call_has_a_row(_folder: Path) -> list[str]:
 
 def test_every_import_is_known(_folder: Path) -> list[str]:
     names = imports()
-    return [f"{name} is imported; say in IMPORTS which calls it makes" for name in sorted(names - IMPORTS.keys())] + (
-        [] if len(names) > 40 else ["few imports"])
+    return [
+        f"{name} is imported; say in IMPORTS which calls it makes"
+        for name in sorted(names - IMPORTS.keys())
+    ] + ([] if len(names) > 40 else ["few imports"])
 
 
 def test_no_row_is_left_over(_folder: Path) -> list[str]:
     calls = {name for name in rows(PAGE.read_text()) if name.islower()}
-    asked = set(re.findall(r"\bSYS_(\w+)", sources())) | {call for made in IMPORTS.values() for call in made.split()} | {"vfork"}
+    asked = (
+        set(re.findall(r"\bSYS_(\w+)", sources()))
+        | {call for made in IMPORTS.values() for call in made.split()}
+        | {"vfork"}
+    )
     return [f"{call} has a row, and is not called" for call in sorted(calls - asked)]
 
 
@@ -85,4 +128,9 @@ def test_a_call_without_a_row_is_found(_folder: Path) -> list[str]:
     return bad
 
 
-TESTS = [test_every_call_has_a_row, test_every_import_is_known, test_no_row_is_left_over, test_a_call_without_a_row_is_found]
+TESTS = [
+    test_every_call_has_a_row,
+    test_every_import_is_known,
+    test_no_row_is_left_over,
+    test_a_call_without_a_row_is_found,
+]

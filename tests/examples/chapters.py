@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Compiles and runs the complete programs of the chapters in docs/, and compares what they print with what the chapter says; then
-README's commands.
+"""Compiles and runs the complete programs of the chapters in docs/, and compares what they print
+with what the chapter says; then README's commands.
 
-Called by: tests/examples/run.sh. A program is a block ```c or ```cpp with a main; the next block ```text is what it prints,
-unless another program comes before it. It is built as a user's would be: against an installed tree, by pkg-config. A chapter that
-a header names for its example must have one; Rust's are run by cargo (tests/rust).
+Called by: tests/examples/run.sh. A program is a block ```c or ```cpp with a main; the next block
+```text is what it prints, unless another program comes before it. It is built as a user's would be:
+against an installed tree, by pkg-config. A chapter that a header names for its example must have
+one; Rust's are run by cargo (tests/rust).
 """
 
 import os
@@ -20,9 +21,15 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMPILERS = {"c": "cc -std=c11", "cpp": "c++ -std=c++17"}
 FLAGS = "-O1 -g -Wall -Wextra -Wpedantic -Werror -pthread"
 # What README's commands are about.
-SERVER = '#include <stdlib.h>\nint main(void) { free(malloc(100)); return 0; }\n'
-ENGINE = '#include <lanemalloc/lanemalloc.h>\nint main(void) { lane_free(lane_malloc(100)); return 0; }\n'
-PARSER = '#include <lanemalloc/arena.h>\nint main(void) { struct lane_arena a = {0}; return lane_arena_alloc(&a, 1) == NULL; }\n'
+SERVER = "#include <stdlib.h>\nint main(void) { free(malloc(100)); return 0; }\n"
+ENGINE = (
+    "#include <lanemalloc/lanemalloc.h>\n"
+    "int main(void) { lane_free(lane_malloc(100)); return 0; }\n"
+)
+PARSER = (
+    "#include <lanemalloc/arena.h>\n"
+    "int main(void) { struct lane_arena a = {0}; return lane_arena_alloc(&a, 1) == NULL; }\n"
+)
 # Builds, tests and what installs into the system are only looked up; the rest runs.
 MAKE = f'make() {{ command make --dry-run --directory={ROOT} "$@" >/dev/null; }}\n'
 # Configures, and looks whether the rest could run: the whole build is the same as make's.
@@ -64,30 +71,61 @@ def chapters_that_need_one() -> list[str]:
 
 
 def install(folder: Path) -> dict[str, str]:
-    """The library under folder/prefix; the environment in which pkg-config, the loader and man find it."""
+    """The library under folder/prefix; the environment in which pkg-config,
+    the loader and man find it."""
     prefix = folder / "prefix"
-    subprocess.run(["make", "-s", "-C", str(ROOT), "install", f"PREFIX={prefix}"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        ["make", "-s", "-C", str(ROOT), "install", f"PREFIX={prefix}"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     library = next(prefix.rglob("lanemalloc.pc")).parent.parent
-    wanted = {f"include/lanemalloc/{path.name}" for path in (ROOT / "include" / "lanemalloc").iterdir()}
-    wanted |= {"share/man/man3/lane_heap.3", "share/man/man3/lane_heap_create.3", "share/man/man7/lanemalloc.7"}
+    wanted = {
+        f"include/lanemalloc/{path.name}" for path in (ROOT / "include" / "lanemalloc").iterdir()
+    }
+    wanted |= {
+        "share/man/man3/lane_heap.3",
+        "share/man/man3/lane_heap_create.3",
+        "share/man/man7/lanemalloc.7",
+    }
     missing = [name for name in sorted(wanted) if not (prefix / name).exists()]
     if missing:
         sys.exit(f"FAILED install: has no {', '.join(missing)}")
-    python = subprocess.run([ROOT / "tools" / "python-env"], check=True, capture_output=True, text=True).stdout.strip()
+    python = subprocess.run(
+        [ROOT / "tools" / "python-env"], check=True, capture_output=True, text=True
+    ).stdout.strip()
     path = f"{Path(python).parent}:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PKG_CONFIG_PATH": str(library / "pkgconfig"), "LD_LIBRARY_PATH": str(library)}
+    return {
+        **os.environ,
+        "PATH": path,
+        "PKG_CONFIG_PATH": str(library / "pkgconfig"),
+        "LD_LIBRARY_PATH": str(library),
+    }
 
 
-def shell(script: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def shell(
+    script: str, folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
     command = ["bash", "-euc", script]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
 
 
 def run(program: Program, folder: Path, environment: dict[str, str]) -> str:
     """What is wrong with it."""
     source = folder / f"program.{program.language}"
     source.write_text(program.text)
-    build = f"{COMPILERS[program.language]} {FLAGS} {source.name} -o program $(pkg-config --cflags --libs lanemalloc)"
+    build = (
+        f"{COMPILERS[program.language]} {FLAGS} {source.name} -o program "
+        "$(pkg-config --cflags --libs lanemalloc)"
+    )
     built = shell(build, folder, environment)
     if built.returncode != 0:
         return built.stderr
@@ -103,7 +141,8 @@ def run(program: Program, folder: Path, environment: dict[str, str]) -> str:
 
 
 def run_commands(commands: str, folder: Path, environment: dict[str, str]) -> str:
-    """A block of README's, beside the programs that it speaks of, and with this tree's build/, include/ and python/."""
+    """A block of README's, beside the programs that it speaks of,
+    and with this tree's build/, include/ and python/."""
     (folder / "server.c").write_text(SERVER)
     (folder / "engine.c").write_text(ENGINE)
     (folder / "parser.c").write_text(PARSER)
@@ -115,13 +154,29 @@ def run_commands(commands: str, folder: Path, environment: dict[str, str]) -> st
 
 
 def self_test(folder: Path, environment: dict[str, str]) -> str:
-    """A program that does not build, one that fails, one that prints something else, and bad commands are each found."""
-    bodies = ("int main(void) { return x; }", "int main(void) { return 1; }", "int main(void) { return 0; }")
-    chapter = "".join(f"```c\n{body}\n```\nprints\n```sh\ncc\n```\n```text\nsomething\n```\n" for body in bodies)
+    """A program that does not build, one that fails, one that prints something else,
+    and bad commands are each found."""
+    bodies = (
+        "int main(void) { return x; }",
+        "int main(void) { return 1; }",
+        "int main(void) { return 0; }",
+    )
+    chapter = "".join(
+        f"```c\n{body}\n```\nprints\n```sh\ncc\n```\n```text\nsomething\n```\n" for body in bodies
+    )
     found = programs("self-test.md", chapter)
-    commands = ("./nobody", "make nosuchtarget", "cmake --build nowhere", "cmake -B build/by-hand -G nosuch", "cc server.c -o server -lnosuchlibrary", "pip wheel nowhere/")
+    commands = (
+        "./nobody",
+        "make nosuchtarget",
+        "cmake --build nowhere",
+        "cmake -B build/by-hand -G nosuch",
+        "cc server.c -o server -lnosuchlibrary",
+        "pip wheel nowhere/",
+    )
     missed = [program.text for program in found if not run(program, folder, environment)]
-    missed += [command for command in commands if not run_commands(command + "\n", folder, environment)]
+    missed += [
+        command for command in commands if not run_commands(command + "\n", folder, environment)
+    ]
     return f"not found: {missed}" if missed or len(found) != len(bodies) else ""
 
 
@@ -137,7 +192,9 @@ def main() -> int:
         folder = Path(name)
         environment = install(folder)
         count("self-test", self_test(folder, environment))
-        for chapter in sorted({path.name for path in (ROOT / "docs").glob("*.md")} | set(chapters_that_need_one())):
+        for chapter in sorted(
+            {path.name for path in (ROOT / "docs").glob("*.md")} | set(chapters_that_need_one())
+        ):
             path = ROOT / "docs" / chapter
             found = programs(chapter, path.read_text()) if path.exists() else []
             for program in found:

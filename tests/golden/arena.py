@@ -3,11 +3,12 @@
 
 Called by: tests/golden/run.sh.
 
-  allocation  the hit that include/lanemalloc/arena.h compiles to with -O2: at most 8 instructions (for clang, which avoids a sum of three
-              operands, 9 where the size is not a constant)
-  reset       locked operations of the library that run inside lane_arena_reset(), counted by callgrind: none for blocks of the
-              thread's own lane, at most one for each other lane, however many blocks. As many objects freed one by one show that
-              what is counted is there.
+  allocation  the hit that include/lanemalloc/arena.h compiles to with -O2: at most 8 instructions
+              (for clang, which avoids a sum of three operands, 9 where the size is not a constant)
+  reset       locked operations of the library that run inside lane_arena_reset(), counted by
+              callgrind: none for blocks of the thread's own lane, at most one for each other lane,
+              however many blocks. As many objects freed one by one show that what is counted is
+              there.
 """
 
 import argparse
@@ -25,7 +26,12 @@ import common
 import fast_path
 
 SOURCE = Path(__file__).resolve().parent / "arena.c"
-MOST_INSTRUCTIONS = {("gcc", "any size"): 8, ("gcc", "one size"): 8, ("clang-19", "any size"): 9, ("clang-19", "one size"): 8}
+MOST_INSTRUCTIONS = {
+    ("gcc", "any size"): 8,
+    ("gcc", "one size"): 8,
+    ("clang-19", "any size"): 9,
+    ("clang-19", "one size"): 8,
+}
 # Without a scavenger, which is started and told by whoever comes first after a while.
 OPTIONS = "lanes=owned,decay_ms=-1"
 
@@ -53,7 +59,16 @@ CONTROL = Case("pieces", 1000, 8192, 0)
 
 def hit(compiler: str, name: str) -> list[str]:
     """The instructions between the marks, in the order in which a hit runs them."""
-    command = [compiler, "-O2", "-S", "-o", "-", "-D_GNU_SOURCE", f"-I{ROOT / 'include'}", str(SOURCE)]
+    command = [
+        compiler,
+        "-O2",
+        "-S",
+        "-o",
+        "-",
+        "-D_GNU_SOURCE",
+        f"-I{ROOT / 'include'}",
+        str(SOURCE),
+    ]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.search(rf"# {name}\n(.*?)# ends", text, re.DOTALL)
     if found is None:
@@ -88,15 +103,38 @@ def check_reset(library: Path, verdicts: fast_path.Verdicts) -> None:
     linked = [str(library), f"-Wl,-rpath,{folder}", f"-I{ROOT / 'include'}"]
     program = common.BUILD / "golden-arena"
     common.BUILD.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["cc", "-O1", "-g", "-fno-builtin", "-D_GNU_SOURCE", "-pthread", "-o", program, SOURCE, *linked], check=True)
+    subprocess.run(
+        [
+            "cc",
+            "-O1",
+            "-g",
+            "-fno-builtin",
+            "-D_GNU_SOURCE",
+            "-pthread",
+            "-o",
+            program,
+            SOURCE,
+            *linked,
+        ],
+        check=True,
+    )
     under = common.Library("lanemalloc", library, OPTIONS)
     code = fast_path.disassembly(library)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         control = pool.submit(locked, under, program, CONTROL, code)
-        for case, count in zip(CASES, pool.map(lambda case: locked(under, program, case, code), CASES)):
-            verdicts.check(count <= case.most_locked, f"{case.title()}: {count} locked operations, at most {case.most_locked}")
+        for case, count in zip(
+            CASES, pool.map(lambda case: locked(under, program, case, code), CASES)
+        ):
+            verdicts.check(
+                count <= case.most_locked,
+                f"{case.title()}: {count} locked operations, at most {case.most_locked}",
+            )
         seen, least = control.result(), CONTROL.blocks // 4
-        verdicts.check(seen >= least, f"{CONTROL.blocks} objects freed one by one: {seen} locked operations, at least {least}")
+        verdicts.check(
+            seen >= least,
+            f"{CONTROL.blocks} objects freed one by one: "
+            f"{seen} locked operations, at least {least}",
+        )
 
 
 def main() -> int:

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Pins the fast path: malloc, free, operator new and delete hold no locked operation, no fence and no call.
+"""Pins the fast path: malloc, free, operator new and delete hold no locked operation, no fence and
+no call.
 
 Called by: tests/golden/run.sh.
 
-  static    The body of each function, as objdump shows it. A miss leaves the body by a tail jump to a function out of
-            line, which is not looked at. Their counts are compared with fast_path.txt (--update writes it).
-  executed  What really runs: callgrind over the pair32 and bulk-shuffle loops of bench/micro/pairs.c. Every instruction
-            of the library that ran at least once in ten pairs is looked up in the disassembly, wherever it stands, so
-            moving an expensive instruction out of line does not hide it.
+  static    The body of each function, as objdump shows it. A miss leaves the body by a tail jump to
+            a function out of line, which is not looked at. Their counts are compared with
+            fast_path.txt (--update writes it).
+  executed  What really runs: callgrind over the pair32 and bulk-shuffle loops of
+            bench/micro/pairs.c. Every instruction of the library that ran at least once in ten
+            pairs is looked up in the disassembly, wherever it stands, so moving an expensive
+            instruction out of line does not hide it.
 """
 
 import argparse
@@ -40,11 +43,13 @@ FUNCTIONS = {
 MUST = ("malloc", "free")
 PAIRS = {"pair32": 20_000, "bulk-shuffle": 50_000}
 
-# x86-64: a lock prefix, xchg with memory (locked without saying so), fences, and calls into the kernel.
+# x86-64: a lock prefix, xchg with memory (locked without saying so), fences, and calls into the
+# kernel.
 # aarch64: exclusive loads and stores, the LSE atomics, barriers, svc.
 LOCKED = re.compile(
     r"^(?:lock\b|xchg\b.*\(|xchg\b.*,0x|[lms]fence\b|syscall\b|cpuid\b"
-    r"|ld(?:a?xr|a?xp)|st(?:l?xr|l?xp)|cas[abhlp]*\b|swp[abhl]*\b|(?:ld|st)(?:add|clr|eor|set|smax|smin|umax|umin)[abhl]*\b"
+    r"|ld(?:a?xr|a?xp)|st(?:l?xr|l?xp)|cas[abhlp]*\b|swp[abhl]*\b"
+    r"|(?:ld|st)(?:add|clr|eor|set|smax|smin|umax|umin)[abhl]*\b"
     r"|dmb\b|dsb\b|isb\b|svc\b)"
 )
 CALL = re.compile(r"^(?:bnd |notrack )*(?:call|bl\b|blr\b)")
@@ -58,7 +63,9 @@ class Symbol:
 
 
 def output_of(*command: str | Path) -> str:
-    return subprocess.run([str(c) for c in command], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def symbols(library: Path) -> dict[str, Symbol]:
@@ -90,7 +97,11 @@ class Counts:
 
     @classmethod
     def of(cls, body: Iterable[str]) -> "Counts":
-        lines = [line for line in body if not re.match(r"^(?:nop|data16|endbr|bti\b|xchg\s+%ax,%ax|int3)", line)]
+        lines = [
+            line
+            for line in body
+            if not re.match(r"^(?:nop|data16|endbr|bti\b|xchg\s+%ax,%ax|int3)", line)
+        ]
 
         def count(pattern: re.Pattern[str]) -> int:
             return sum(1 for line in lines if pattern.match(line))
@@ -99,7 +110,8 @@ class Counts:
 
     def __str__(self) -> str:
         return (
-            f"{self.instructions} instructions, {self.branches} branches, {self.calls} calls, {self.locked} locked operations"
+            f"{self.instructions} instructions, {self.branches} branches, {self.calls} calls, "
+            f"{self.locked} locked operations"
         )
 
 
@@ -134,10 +146,14 @@ def bodies(library: Path, code: dict[int, str]) -> dict[str, list[str]]:
     return found
 
 
-def check_static(library: Path, verdicts: Verdicts, code: dict[int, str], golden: Path | None, update: bool) -> None:
+def check_static(
+    library: Path, verdicts: Verdicts, code: dict[int, str], golden: Path | None, update: bool
+) -> None:
     found = bodies(library, code)
     for name in MUST:
-        verdicts.check(bool(found.get(name)), f"{name} has a body to look at", "not exported, or its size is 0")
+        verdicts.check(
+            bool(found.get(name)), f"{name} has a body to look at", "not exported, or its size is 0"
+        )
     for name, body in found.items():
         for pattern, what in ((LOCKED, "no locked operation or fence"), (CALL, "no call")):
             bad = [text for text in body if pattern.match(text)]
@@ -152,21 +168,32 @@ def check_static(library: Path, verdicts: Verdicts, code: dict[int, str], golden
     elif not golden.exists():
         verdicts.check(False, f"{golden.name} is there", "run tests/golden/run.sh --update")
     elif not golden.read_text().startswith(head):
-        verdicts.skip(f"counts as in {golden.name}", f"that was made elsewhere; here: {head[2:].strip()}")
+        verdicts.skip(
+            f"counts as in {golden.name}", f"that was made elsewhere; here: {head[2:].strip()}"
+        )
     else:
         old, new = golden.read_text().splitlines(), text.splitlines()
-        changes = [f"-{line}" for line in old if line not in new] + [f"+{line}" for line in new if line not in old]
-        verdicts.check(old == new, f"counts as in {golden.name}", "\n  " + "\n  ".join(changes) + "\n  (if meant: --update)")
+        changes = [f"-{line}" for line in old if line not in new] + [
+            f"+{line}" for line in new if line not in old
+        ]
+        verdicts.check(
+            old == new,
+            f"counts as in {golden.name}",
+            "\n  " + "\n  ".join(changes) + "\n  (if meant: --update)",
+        )
 
 
-def executed(library: common.Library, command: list[str], code: dict[int, str], *flags: str) -> dict[int, int]:
+def executed(
+    library: common.Library, command: list[str], code: dict[int, str], *flags: str
+) -> dict[int, int]:
     """Address in the library's file -> how often the instruction there ran."""
     assert library.path is not None
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "callgrind.out"
         output = micro.callgrind(library, command, file, "--dump-instr=yes", *flags)
         profile = file.read_text()
-    # callgrind prints addresses as in the file where it knows the object, and as in memory where it says "???".
+    # callgrind prints addresses as in the file where it knows the object, and as in memory where it
+    # says "???".
     base = int(common.fields(output)["base"], 16)
     top = base + max(code)
     ran: dict[int, int] = {}
@@ -195,7 +222,9 @@ def check_executed(library: Path, verdicts: Verdicts, code: dict[int, str]) -> N
     program = micro.build()
     for workload, pairs in PAIRS.items():
         try:
-            ran = executed(common.Library("library", library), [str(program), workload, str(pairs)], code)
+            ran = executed(
+                common.Library("library", library), [str(program), workload, str(pairs)], code
+            )
         except RuntimeError as error:
             verdicts.check(False, f"{workload}: runs under callgrind", str(error))
             continue
@@ -207,7 +236,11 @@ def check_executed(library: Path, verdicts: Verdicts, code: dict[int, str]) -> N
             "none, or not in the disassembly",
         )
         bad = [f"{address:x}: {code[address]}" for address in known if LOCKED.match(code[address])]
-        verdicts.check(not bad, f"{workload}: no locked operation or fence on the executed path", "; ".join(bad[:3]))
+        verdicts.check(
+            not bad,
+            f"{workload}: no locked operation or fence on the executed path",
+            "; ".join(bad[:3]),
+        )
         bad = [f"{address:x}: {code[address]}" for address in known if CALL.match(code[address])]
         verdicts.check(not bad, f"{workload}: no call on the executed path", "; ".join(bad[:3]))
 
@@ -223,7 +256,9 @@ def main() -> int:
     library = arguments.library.resolve()
     code = disassembly(library)
     if arguments.only != "executed":
-        check_static(library, verdicts, code, None if arguments.no_golden else GOLDEN, arguments.update)
+        check_static(
+            library, verdicts, code, None if arguments.no_golden else GOLDEN, arguments.update
+        )
     if arguments.only != "static":
         check_executed(library, verdicts, code)
     return verdicts.close()

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""What a deferred free costs, with the free that it becomes: against a plain free in instructions, and in shared operations.
+"""What a deferred free costs, with the free that it becomes: against a plain free in \
+instructions, and in shared operations.
 
-Called by: tests/golden/run.sh. Counted by callgrind over bench/micro/defer.c: the calls of free, or of lane_safepoint_free, that its
-loops make, with the call instruction; in a process that has had threads. Objects of heaps and pools wait with their owners, and are taken up
-again to be freed: where their plain free is a dozen instructions in line, no deferred form can come near; what it takes is pinned. A list of nodes that threads push with a compare-exchange
-would take one shared operation a free; at most a tenth of that is allowed, beside those that the plain frees take.
+Called by: tests/golden/run.sh. Counted by callgrind over bench/micro/defer.c: the calls of free, or
+of lane_safepoint_free, that its loops make, with the call instruction; in a process that has had
+threads. Objects of heaps and pools wait with their owners, and are taken up again to be freed:
+where their plain free is a dozen instructions in line, no deferred form can come near; what it
+takes is pinned. A list of nodes that threads push with a compare-exchange would take one shared
+operation a free; at most a tenth of that is allowed, beside those that the plain frees take.
 """
 
 import argparse
@@ -53,7 +56,9 @@ def instructions(library: common.Library, program: Path, workload: str, how: str
     return (costs[1] - costs[0]) / (MANY - FEW) + 1
 
 
-def shared(library: common.Library, program: Path, workload: str, how: str, code: dict[int, str]) -> float:
+def shared(
+    library: common.Library, program: Path, workload: str, how: str, code: dict[int, str]
+) -> float:
     ran = fast_path.executed(library, [str(program), workload, how, str(MANY)], code)
     return sum(n for at, n in ran.items() if fast_path.LOCKED.match(code.get(at, ""))) / MANY
 
@@ -70,23 +75,36 @@ def main() -> int:
     path = arguments.library.resolve()
     # No scavenger: its passes come by the clock.
     library = common.Library("lanemalloc", path, f"lanes=owned,decay_ms=-1,{arguments.options}")
-    # Linked with the library, for what is compiled into programs; at run time it is the one that is preloaded.
+    # Linked with the library, for what is compiled into programs; at run time it is the one that is
+    # preloaded.
     program = common.compile_program(
-        ROOT / "bench" / "micro" / "defer.c", "defer", f"-I{ROOT / 'include'}", "-fno-plt", "-Wl,-z,now,--no-as-needed", f"-Wl,-rpath,{path.parent}", str(path)
+        ROOT / "bench" / "micro" / "defer.c",
+        "defer",
+        f"-I{ROOT / 'include'}",
+        "-fno-plt",
+        "-Wl,-z,now,--no-as-needed",
+        f"-Wl,-rpath,{path.parent}",
+        str(path),
     )
     code = fast_path.disassembly(path)
     for workload in WORKLOADS:
-        plain, deferred = (instructions(library, program, workload, how) for how in ("free", "defer"))
+        plain, deferred = (
+            instructions(library, program, workload, how) for how in ("free", "defer")
+        )
         most = MOST_OF_FRONTS.get(workload, MOST_INSTRUCTIONS * plain)
         verdicts.check(
             deferred <= most,
-            f"{workload}: a deferred free takes {deferred:.1f} instructions, a free {plain:.1f}: {deferred / plain:.2f}, at most {most / plain:.2f}",
+            f"{workload}: a deferred free takes {deferred:.1f} instructions, a free {plain:.1f}: "
+            f"{deferred / plain:.2f}, at most {most / plain:.2f}",
         )
-        plain, deferred = (shared(library, program, workload, how, code) for how in ("free", "defer"))
+        plain, deferred = (
+            shared(library, program, workload, how, code) for how in ("free", "defer")
+        )
         more = deferred - plain
         verdicts.check(
             more <= MOST_SHARED,
-            f"{workload}: a deferred free takes {deferred:.4f} shared operations, a free {plain:.4f}: at most {MOST_SHARED} more",
+            f"{workload}: a deferred free takes {deferred:.4f} shared operations, "
+            f"a free {plain:.4f}: at most {MOST_SHARED} more",
         )
     return verdicts.close()
 

@@ -1,10 +1,13 @@
-"""Golden figures: a text table of names, values and tolerances, committed, that what is measured must agree with.
+"""Golden figures: a text table of names, values and tolerances, committed, that what is measured
+must agree with.
 
-Used by: tests/golden/figures.py, pools.py and heaps.py (instructions), tests/simulator/run.py (transfers of cache lines).
+Used by: tests/golden/figures.py, pools.py and heaps.py (instructions), tests/simulator/run.py
+(transfers of cache lines).
 
-A figure that is worse than the table's by more than its tolerance fails the change that made it so. One that is better by
-more than that fails as well, so that the table stays true and the gain is kept: the test's --update writes the table anew.
-The figures depend on the compiler, so the first line says who made them; made otherwise, nothing is judged.
+A figure that is worse than the table's by more than its tolerance fails the change that made it so.
+One that is better by more than that fails as well, so that the table stays true and the gain is
+kept: the test's --update writes the table anew. The figures depend on the compiler, so the first
+line says who made them; made otherwise, nothing is judged.
 """
 
 import re
@@ -21,7 +24,10 @@ def maker_of(library: Path) -> str:
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     machine = re.search(r"Machine:\s+(.*)", text)
     compilers = {name.strip() for name in re.findall(r"\]\s+(.*)$", text, re.MULTILINE)}
-    return f"{machine.group(1) if machine else 'unknown machine'}, {'; '.join(sorted(compilers)) or 'unknown'}"
+    return (
+        f"{machine.group(1) if machine else 'unknown machine'}, "
+        f"{'; '.join(sorted(compilers)) or 'unknown'}"
+    )
 
 
 class Verdicts(Protocol):
@@ -36,7 +42,8 @@ class Verdicts(Protocol):
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a figure may be off: a part of it, and at least so much. It is worked out when the table is written."""
+    """How far a figure may be off: a part of it, and at least so much. It is worked out when the
+    table is written."""
 
     part: float
     least: float
@@ -54,10 +61,22 @@ class Verdict:
 
 class Table:
     def __init__(
-        self, file: Path, maker: str, unit: str, tolerance: Tolerance, update: str, wide: Mapping[str, float] | None = None
+        self,
+        file: Path,
+        maker: str,
+        unit: str,
+        tolerance: Tolerance,
+        update: str,
+        wide: Mapping[str, float] | None = None,
     ) -> None:
         """wide: the part by which a figure may be off that takes more than the usual one."""
-        self.file, self.maker, self.unit, self.tolerance, self.update = file, maker, unit, tolerance, update
+        self.file, self.maker, self.unit, self.tolerance, self.update = (
+            file,
+            maker,
+            unit,
+            tolerance,
+            update,
+        )
         self.wide = wide or {}
 
     def head(self) -> str:
@@ -65,14 +84,24 @@ class Table:
 
     def write(self, measured: Mapping[str, float]) -> None:
         digits = self.tolerance.digits
-        allowed = {name: max(self.tolerance.of(value), self.wide.get(name, 0) * value) for name, value in measured.items()}
-        rows = [f"{name}\t{value:.{digits}f}\t{allowed[name]:.{digits}f}" for name, value in measured.items()]
+        allowed = {
+            name: max(self.tolerance.of(value), self.wide.get(name, 0) * value)
+            for name, value in measured.items()
+        }
+        rows = [
+            f"{name}\t{value:.{digits}f}\t{allowed[name]:.{digits}f}"
+            for name, value in measured.items()
+        ]
         self.file.write_text("\n".join([self.head(), *rows]) + "\n")
 
     def made_elsewhere(self) -> str | None:
         """Why nothing can be judged here, or None."""
         head = self.file.read_text().split("\n", 1)[0] if self.file.exists() else self.head()
-        return None if head == self.head() else f"{self.file.name} was made with {head[2:].split(';')[0]}; here: {self.maker}"
+        return (
+            None
+            if head == self.head()
+            else f"{self.file.name} was made with {head[2:].split(';')[0]}; here: {self.maker}"
+        )
 
     def read(self) -> dict[str, tuple[float, float]]:
         found = {}
@@ -86,12 +115,26 @@ class Table:
         if not self.file.exists():
             return [Verdict(False, f"{self.file.name} is not there: {self.update}")]
         golden = self.read()
-        verdicts = [self._judge_one(name, value, golden.get(name)) for name, value in measured.items()]
+        verdicts = [
+            self._judge_one(name, value, golden.get(name)) for name, value in measured.items()
+        ]
         left = [name for name in golden if name not in measured] if whole else []
-        return verdicts + [Verdict(False, f"{name}: is in {self.file.name}, but nothing measures it: {self.update}") for name in left]
+        return verdicts + [
+            Verdict(
+                False, f"{name}: is in {self.file.name}, but nothing measures it: {self.update}"
+            )
+            for name in left
+        ]
 
-    def settle(self, measured: dict[str, float], verdicts: Verdicts, update: bool, judge: Callable[[], list[Verdict]] | None = None) -> None:
-        """Writes the table from what was measured, if all has gone well so far; or judges that by the table, if need be in a way of its own."""
+    def settle(
+        self,
+        measured: dict[str, float],
+        verdicts: Verdicts,
+        update: bool,
+        judge: Callable[[], list[Verdict]] | None = None,
+    ) -> None:
+        """Writes the table from what was measured, if all has gone well so far; or judges that by
+        the table, if need be in a way of its own."""
         if update and verdicts.failed:
             print(f"{self.file.name} stays as it was: not all is well")
         elif update:

@@ -1,11 +1,13 @@
-"""Changes one place of the sources. A place is a label in a comment, or a function; its file does not matter.
+"""Changes one place of the sources. A place is a label in a comment, or a function; its file does
+not matter.
 
-  [poke.release]   the statement below the comment that has this label, or the one on the comment's line
+  [poke.release]   the statement below the comment that has this label, or the one on the
+                   comment's line
   Lock::close      the body of this function, or without the class, of all functions with this name
   Lock             the body of this class
   (nothing)        all sources
-A label may stand at several statements, such as both partners of an order. The text tells which one is meant: in all of them it
-must be there once.
+A label may stand at several statements, such as both partners of an order. The text tells which one
+is meant: in all of them it must be there once.
 """
 
 import functools
@@ -15,10 +17,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 COMMENT = r"(?://(?:\\\n|[^\n])*|/\*.*?\*/)"
-TOKEN = re.compile(rf"(?P<comment>{COMMENT})|\"(?:\\.|[^\"\\\n])*\"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'", re.DOTALL)
+TOKEN = re.compile(
+    rf"(?P<comment>{COMMENT})|\"(?:\\.|[^\"\\\n])*\"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'",
+    re.DOTALL,
+)
 # What may stand between a function's parameters and its body.
-QUALIFIERS = re.compile(r"\s*((const|noexcept|override|final)\b\s*)*(->[^;{}]*|:(?!:)(?:\w\{[^{}]*\}|[^;{}])*)?(__attribute__\(\([^()]*\)\)\s*)?")
-CLASS = re.compile(r"\b(?:class|struct)\s+(?:alignas\([^()]*\)\s*)?(\w+)(?:\s+final)?\s*(?::[^;{}()]*)?\{")
+QUALIFIERS = re.compile(
+    r"\s*((const|noexcept|override|final)\b\s*)*"
+    r"(->[^;{}]*|:(?!:)(?:\w\{[^{}]*\}|[^;{}])*)?"
+    r"(__attribute__\(\([^()]*\)\)\s*)?"
+)
+CLASS = re.compile(
+    r"\b(?:class|struct)\s+(?:alignas\([^()]*\)\s*)?(\w+)(?:\s+final)?\s*(?::[^;{}()]*)?\{"
+)
 
 
 class Broken(Exception):
@@ -27,7 +38,8 @@ class Broken(Exception):
 
 @dataclass(frozen=True)
 class Edit:
-    """In `text`, `..` stands for anything but a semicolon, and in the replacement for the same. Spaces do not matter."""
+    """In `text`, `..` stands for anything but a semicolon, and in the replacement for the same.
+    Spaces do not matter."""
 
     place: str
     text: str
@@ -159,7 +171,11 @@ def change(edit: Edit, texts: dict[str, str]) -> None:
         if all(word in texts[path] for word in words):  # only to save time
             for match in pattern.finditer(code_of(texts[path]), *spot):
                 matches[path, match.start()] = (match, spot)
-    places = len({(path, spot) for (path, _), (_, spot) in matches.items()}) if edit.every else len(matches)
+    places = (
+        len({(path, spot) for (path, _), (_, spot) in matches.items()})
+        if edit.every
+        else len(matches)
+    )
     if places != 1:
         where = f"{edit.place} has" if edit.place else "the sources have"
         raise Broken(f"{where} this {places} times, not once: {edit.text}")
@@ -197,15 +213,28 @@ auto Third<P>::push() -> int {
 }
 }
 """
-# The edit, and what stands in the sample afterwards in place of what; None: the edit must be refused.
+# The edit, and what stands in the sample afterwards in place of what; None: the edit must be
+# refused.
 CASES: tuple[tuple[Edit, tuple[str, str] | None], ...] = (
-    (gone("List::push", "head.store(..);"), ("{ head.store(n, std::memory_order_release); }", "{  }")),
-    (relaxed("List::push", "release"), ("store(n, std::memory_order_release", "store(n, std::memory_order_relaxed")),
-    (relaxed("Other::push", "release"), ("store(x, std::memory_order_release", "store(x, std::memory_order_relaxed")),
+    (
+        gone("List::push", "head.store(..);"),
+        ("{ head.store(n, std::memory_order_release); }", "{  }"),
+    ),
+    (
+        relaxed("List::push", "release"),
+        ("store(n, std::memory_order_release", "store(n, std::memory_order_relaxed"),
+    ),
+    (
+        relaxed("Other::push", "release"),
+        ("store(x, std::memory_order_release", "store(x, std::memory_order_relaxed"),
+    ),
     (swap("push", "y_ = ..;", "y_ = 2;"), ('y_ = "push() { ; } // [look]";', "y_ = 2;")),
     (swap("Third::push", "step(..)", "step(.. + 1)"), ("step(i)", "step(i + 1)")),
     (swap("Other::Other", "push(x)", "pop()"), ("{ push(x); }", "{ pop(); }")),
-    (swap("[look]", "=..;", "= ..+ 1;"), ("(std::memory_order_acquire);", "(std::memory_order_acquire)+ 1;")),
+    (
+        swap("[look]", "=..;", "= ..+ 1;"),
+        ("(std::memory_order_acquire);", "(std::memory_order_acquire)+ 1;"),
+    ),
     (swap("[list.push]", "return nullptr", "return this"), ("return nullptr", "return this")),
     (swap("Other", "x_(x)", "x_(0)"), ("x_(x)", "x_(0)")),
     (swap("", "first ( )", "last()"), ("first()", "last()")),

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Compares the declarations of rust/lanemalloc-sys, which are written by hand, with what bindgen reads in the C headers.
+"""Compares the declarations of rust/lanemalloc-sys, which are written by hand, with what bindgen
+reads in the C headers.
 
-Generates a Rust program that does not compile where a function's type differs, and that compares, when it runs, sizes,
-alignments and offsets of structures and the values of constants; and compares the names on both sides. Then does so again
-with declarations that were changed, which must fail. Called by: tests/rust/run.sh, which says where cargo builds.
+Generates a Rust program that does not compile where a function's type differs, and that compares,
+when it runs, sizes, alignments and offsets of structures and the values of constants; and compares
+the names on both sides. Then does so again with declarations that were changed, which must fail.
+Called by: tests/rust/run.sh, which says where cargo builds.
 """
 
 import argparse
@@ -37,7 +39,8 @@ macro_rules! same_function {
 macro_rules! same {
     ($what:expr, $theirs:expr, $ours:expr) => {
         let (theirs, ours) = ($theirs, $ours);
-        println!("{} {}: {:?} in C, {:?} in Rust", if theirs == ours { "ok" } else { "FAILED" }, $what, theirs, ours);
+        println!("{} {}: {:?} in C, {:?} in Rust", if theirs == ours { "ok" } else { "FAILED" }, \
+$what, theirs, ours);
     };
 }
 fn offset_and_size<S, F>(structure: *const S, field: *const F) -> (usize, usize) {
@@ -75,12 +78,19 @@ def checks_of(functions: str, types: str) -> list[str]:
         if fields in ([], ["_unused"], ["_address"]) or re.search("_(bin|place)$", name):
             continue
         for measure in ("size_of", "align_of"):
-            lines.append(f'same!("{measure} {name}", std::mem::{measure}::<types::{name}>(), '
-                         f"std::mem::{measure}::<lanemalloc_sys::{name}>());")
-        lines += [f'same!("{name}.{field}", place!(types::{name}, {field}), place!(lanemalloc_sys::{name}, {field}));'
-                  for field in fields]
+            lines.append(
+                f'same!("{measure} {name}", std::mem::{measure}::<types::{name}>(), '
+                f"std::mem::{measure}::<lanemalloc_sys::{name}>());"
+            )
+        lines += [
+            f'same!("{name}.{field}", place!(types::{name}, {field}), '
+            f"place!(lanemalloc_sys::{name}, {field}));"
+            for field in fields
+        ]
     for name, enumerator in re.findall(r"pub const ((?:[a-z_]+_)?(LANE_[A-Z_]+)): ", types):
-        lines.append(f'same!("{enumerator}", types::{name} as i64, lanemalloc_sys::{enumerator} as i64);')
+        lines.append(
+            f'same!("{enumerator}", types::{name} as i64, lanemalloc_sys::{enumerator} as i64);'
+        )
     return lines
 
 
@@ -89,26 +99,38 @@ def compare(directory: Path, functions: str, types: str) -> tuple[int, str]:
     (directory / "src").mkdir(parents=True, exist_ok=True)
     (directory / "Cargo.toml").write_text(
         '[package]\nname = "headers"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\n'
-        f'[dependencies]\nlanemalloc-sys = {{ path = "{CRATE}" }}\n')
+        f'[dependencies]\nlanemalloc-sys = {{ path = "{CRATE}" }}\n'
+    )
     (directory / "Cargo.lock").unlink(missing_ok=True)  # another cargo's
     (directory / "src/functions.rs").write_text(functions)
     (directory / "src/types.rs").write_text(types)
     checks = "\n".join(checks_of(functions, types))
     (directory / "src/main.rs").write_text(PROGRAM.replace("CHECKS", checks))
-    done = subprocess.run(["cargo", "run", "--offline", "--quiet"], cwd=directory, check=False, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        ["cargo", "run", "--offline", "--quiet"],
+        cwd=directory,
+        check=False,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     return done.returncode, done.stdout
 
 
 def declared_in_rust() -> set[str]:
-    return {name for source in (CRATE / "src").glob("*.rs")
-            for name in re.findall(r"pub (?:unsafe )?fn (lane_\w+)", source.read_text())}
+    return {
+        name
+        for source in (CRATE / "src").glob("*.rs")
+        for name in re.findall(r"pub (?:unsafe )?fn (lane_\w+)", source.read_text())
+    }
 
 
 def mutants(functions: str, types: str) -> list[tuple[str, str, str]]:
     """Declarations that are wrong in one place: name, functions, types."""
-    found = [("a parameter", functions.replace("(size: usize)", "(size: u32)", 1), types),
-             ("a result", functions.replace("-> usize", "-> u32", 1), types)]
+    found = [
+        ("a parameter", functions.replace("(size: usize)", "(size: u32)", 1), types),
+        ("a result", functions.replace("-> usize", "-> u32", 1), types),
+    ]
     if "pub struct" in types:
         found.append(("a field", functions, types.replace(": usize,", ": u32,", 1)))
     return found
@@ -116,24 +138,51 @@ def mutants(functions: str, types: str) -> list[tuple[str, str, str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", type=Path, help="where the generated declarations and the program that compares them go")
+    parser.add_argument(
+        "directory",
+        type=Path,
+        help="where the generated declarations and the program that compares them go",
+    )
     directory = parser.parse_args().directory
     directory.mkdir(parents=True, exist_ok=True)
     header = directory / "all.h"
     header.write_text("".join(f"#include <lanemalloc/{h.name}>\n" for h in HEADERS))
     os.environ.setdefault("LIBCLANG_PATH", "/usr/lib/llvm-14/lib")
-    functions = bindgen(header, "--ctypes-prefix", "lanemalloc_sys", "--allowlist-function", "lane_.*", "--blocklist-type", ".*")
-    types = bindgen(header, "--ctypes-prefix", "std::os::raw", "--allowlist-type", "lane_.*", "--allowlist-var", "LANE_POOL_.*")
+    functions = bindgen(
+        header,
+        "--ctypes-prefix",
+        "lanemalloc_sys",
+        "--allowlist-function",
+        "lane_.*",
+        "--blocklist-type",
+        ".*",
+    )
+    types = bindgen(
+        header,
+        "--ctypes-prefix",
+        "std::os::raw",
+        "--allowlist-type",
+        "lane_.*",
+        "--allowlist-var",
+        "LANE_POOL_.*",
+    )
 
     status, output = compare(directory, functions, types)
     print(output, end="")
-    passed, failed = len(re.findall("^ok ", output, re.M)), len(re.findall("^FAILED ", output, re.M))
+    passed, failed = (
+        len(re.findall("^ok ", output, re.M)),
+        len(re.findall("^FAILED ", output, re.M)),
+    )
     if status != 0:
         print("FAILED the declarations differ: the program does not build")
         failed += 1
 
     in_c = set(re.findall(r"pub fn (lane_\w+)", functions))
-    in_line = {name for h in HEADERS for name in re.findall(r"^static inline [^(]*?(lane_\w+)\(", h.read_text(), re.M)}
+    in_line = {
+        name
+        for h in HEADERS
+        for name in re.findall(r"^static inline [^(]*?(lane_\w+)\(", h.read_text(), re.M)
+    }
     for name in sorted(in_c - declared_in_rust()):
         print(f"FAILED {name} is not declared in Rust")
         failed += 1
@@ -143,7 +192,9 @@ def main() -> int:
 
     for name, their_functions, their_types in mutants(functions, types):
         status, output = compare(directory, their_functions, their_types)
-        if (their_functions, their_types) != (functions, types) and (status != 0 or "FAILED" in output):
+        if (their_functions, their_types) != (functions, types) and (
+            status != 0 or "FAILED" in output
+        ):
             print(f"ok {name} that differs is found")
             passed += 1
         else:

@@ -1,4 +1,5 @@
-"""Reads a running process from outside by docs/stats-root.md alone: the note, the root, and the sums that it says.
+"""Reads a running process from outside by docs/stats-root.md alone: the note, the root, and the
+sums that it says.
 
 Called by: tests/seeing/check.py, when the process is at rest.
 """
@@ -34,13 +35,23 @@ def roots_of(memory: Memory, pid: int) -> list[int]:
     """The addresses that the notes of all mapped files name."""
     found = []
     with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
-        begins = [int(m[1], 16) for line in maps if (m := re.match(r"([0-9a-f]+)-[0-9a-f]+ r\S+ 0+ \S+ [1-9]", line))]
+        begins = [
+            int(m[1], 16)
+            for line in maps
+            if (m := re.match(r"([0-9a-f]+)-[0-9a-f]+ r\S+ 0+ \S+ [1-9]", line))
+        ]
     for begin in begins:
         head = memory.read(begin, 64)
         if head[:4] != b"\x7fELF":
             continue
-        kind, at, count = struct.unpack("<H", head[16:18])[0], struct.unpack("<Q", head[32:40])[0], struct.unpack("<H", head[56:58])[0]
-        base = begin if kind == 3 else 0  # a program that is not position-independent lies where it says
+        kind, at, count = (
+            struct.unpack("<H", head[16:18])[0],
+            struct.unpack("<Q", head[32:40])[0],
+            struct.unpack("<H", head[56:58])[0],
+        )
+        base = (
+            begin if kind == 3 else 0
+        )  # a program that is not position-independent lies where it says
         for i in range(count):
             part = struct.unpack("<IIQQQQQQ", memory.read(begin + at + i * 56, 56))
             if part[0] != PT_NOTE:
@@ -68,19 +79,40 @@ class Root:
         self.memory = memory
         head = memory.read(at, 120)
         self.magic, self.version, self.size = head[:8], *struct.unpack_from("<II", head, 8)
-        (self.started, fields, count, each, self.world, sizes, class_count, _, self.lane_bytes, self.state_bytes, self.first_lane, _, _, _, options) = (
-            struct.unpack_from("<QQIIQQIIIIIIQQQ", head, 32)
-        )
+        (
+            self.started,
+            fields,
+            count,
+            each,
+            self.world,
+            sizes,
+            class_count,
+            _,
+            self.lane_bytes,
+            self.state_bytes,
+            self.first_lane,
+            _,
+            _,
+            _,
+            options,
+        ) = struct.unpack_from("<QQIIQQIIIIIIQQQ", head, 32)
         self.fields = {}
         for i in range(count):
-            name, offset, n, width, _ = struct.unpack("<36sIIBB", memory.read(fields + i * each, 46))
+            name, offset, n, width, _ = struct.unpack(
+                "<36sIIBB", memory.read(fields + i * each, 46)
+            )
             self.fields[name.rstrip(b"\0").decode()] = (offset, n, width)
         self.class_sizes = struct.unpack(f"<{class_count}I", memory.read(sizes, 4 * class_count))
         self.options = options
 
     def get(self, name: str, base: int) -> list[int]:
         offset, count, width = self.fields[name]
-        return list(struct.unpack(f"<{count}{ {1: 'B', 2: 'H', 4: 'I', 8: 'Q'}[width] }", self.memory.read(base + offset, count * width)))
+        return list(
+            struct.unpack(
+                f"<{count}{ {1: 'B', 2: 'H', 4: 'I', 8: 'Q'}[width] }",
+                self.memory.read(base + offset, count * width),
+            )
+        )
 
     def one(self, name: str, base: int | None = None) -> int:
         return self.get(name, self.world if base is None else base)[0]
@@ -98,7 +130,11 @@ class Root:
         owners = struct.unpack(f"<{count}Q", self.memory.read(self.one("world.map_at"), 8 * count))
         for block, entry in enumerate(owners):
             owner, state = entry & 0xFFFF, entry >> 16
-            if owner >= BLOCK_OWNERS["depot"] and not owner & PRIVATE and state == states + block * self.state_bytes:
+            if (
+                owner >= BLOCK_OWNERS["depot"]
+                and not owner & PRIVATE
+                and state == states + block * self.state_bytes
+            ):
                 found.append(state)
         return found
 
@@ -111,13 +147,24 @@ class Root:
     def sums(self) -> Sums:
         """Adds up as docs/stats-root.md says."""
         n = len(self.class_sizes)
-        world = {name: self.get(f"world.{name}", self.world) for name in ("sampled_allocations", "sampled_frees", "direct_frees", "depot_freed")}
+        world = {
+            name: self.get(f"world.{name}", self.world)
+            for name in ("sampled_allocations", "sampled_frees", "direct_frees", "depot_freed")
+        }
         in_use, waiting, taken, in_flight = [0] * n, [0] * n, [0] * n, [0] * n
         for slab in self.slabs():
-            in_use[self.one("state.size_class", slab)] += (self.one("state.countdown", slab) + self.one("state.beyond", slab)) & 0xFFFFFFFF
+            in_use[self.one("state.size_class", slab)] += (
+                self.one("state.countdown", slab) + self.one("state.beyond", slab)
+            ) & 0xFFFFFFFF
         for lane in self.lanes():
             for c, (head, put_in, sent, received) in enumerate(
-                zip(*(self.get(f"lane.{name}", lane)[:n] for name in ("heads", "taken", "sent", "received")), strict=True)
+                zip(
+                    *(
+                        self.get(f"lane.{name}", lane)[:n]
+                        for name in ("heads", "taken", "sent", "received")
+                    ),
+                    strict=True,
+                )
             ):
                 waiting[c] += self.length(head) if c > 0 else 0
                 taken[c] += put_in

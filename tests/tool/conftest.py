@@ -1,4 +1,6 @@
-"""What the tests of the tool share: programs in situations, the tool as a person starts it, a terminal."""
+"""What the tests of the tool share: programs in situations, the tool as a person starts it, a
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOL = Path(sys.executable).parent / "lanemalloc"
 LIBRARY = Path(os.environ.get("LANEMALLOC_NATIVE", ROOT / "build" / "release")) / "liblanemalloc.so"
 PROGRAMS = Path(os.environ.get("LANEMALLOC_TEST_PROGRAMS", ROOT / "build" / "tool-tests"))
-CLEAN = {key: value for key, value in os.environ.items() if key not in ("LANEMALLOC_OPTIONS", "LD_PRELOAD", "COLUMNS", "LINES")}
+CLEAN = {
+    key: value
+    for key, value in os.environ.items()
+    if key not in ("LANEMALLOC_OPTIONS", "LD_PRELOAD", "COLUMNS", "LINES")
+}
 
 
 def build(name: str, *extra: str, source: str = "") -> Path:
@@ -43,14 +49,24 @@ def start(situations: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a program under the library and waits until it says that it is ready."""
     running: list[subprocess.Popen[str]] = []
 
-    def go(*argv: object, options: str = "", preload: bool = True, program: Path | None = None, **more: str) -> subprocess.Popen[str]:
+    def go(
+        *argv: object,
+        options: str = "",
+        preload: bool = True,
+        program: Path | None = None,
+        **more: str,
+    ) -> subprocess.Popen[str]:
         environment = {**CLEAN, **more}
         if preload:
             environment["LD_PRELOAD"] = str(LIBRARY)
         if options:
             environment["LANEMALLOC_OPTIONS"] = options
         process = subprocess.Popen(
-            [str(program or situations), *map(str, argv)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            [str(program or situations), *map(str, argv)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         running.append(process)
         assert process.stdout is not None
@@ -63,7 +79,9 @@ def start(situations: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-def tool(*argv: object, timeout: float = 60, environment: dict[str, str] | None = None, **more: str) -> subprocess.CompletedProcess[str]:
+def tool(
+    *argv: object, timeout: float = 60, environment: dict[str, str] | None = None, **more: str
+) -> subprocess.CompletedProcess[str]:
     """Runs the command with its output taken."""
     return subprocess.run(
         [str(TOOL), *map(str, argv)],
@@ -94,7 +112,13 @@ class Terminal:
 
     def tmux(self, *argv: str) -> str:
         command = ["tmux", "-L", self.name, "-f", "/dev/null", *argv]
-        return subprocess.run(command, capture_output=True, text=True, check=True, env={**CLEAN, "TERM": "xterm-256color"}).stdout
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**CLEAN, "TERM": "xterm-256color"},
+        ).stdout
 
     def keys(self, *keys: str) -> None:
         self.tmux("send-keys", *keys)
@@ -105,7 +129,8 @@ class Terminal:
     def wait(self, *patterns: str, without: str = "", seconds: float = 15) -> str:
         """Until one look at the screen has all of them, and not the text `without`; the screen.
 
-        Whoever looks may see half of a picture, with the old one below it: what must be there at the same time is asked for in one call.
+        Whoever looks may see half of a picture, with the old one below it: what must be there at
+        the same time is asked for in one call.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -144,7 +169,19 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
 
 def record(program: Path, path: Path, lanes: str, seconds: float = 2.5) -> Path:
     """Of threads that hand objects to each other."""
-    command = [str(TOOL), "run", "-q", "--lanes", lanes, "--record", str(path), "--", str(program), "busy", "5"]
+    command = [
+        str(TOOL),
+        "run",
+        "-q",
+        "--lanes",
+        lanes,
+        "--record",
+        str(path),
+        "--",
+        str(program),
+        "busy",
+        "5",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=CLEAN)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     time.sleep(seconds)
@@ -156,4 +193,6 @@ def record(program: Path, path: Path, lanes: str, seconds: float = 2.5) -> Path:
 @pytest.fixture(scope="session")
 def recordings(situations: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("recordings")
-    return record(situations, folder / "shared.jsonl", "shared:1"), record(situations, folder / "percpu.jsonl", "percpu")
+    return record(situations, folder / "shared.jsonl", "shared:1"), record(
+        situations, folder / "percpu.jsonl", "percpu"
+    )

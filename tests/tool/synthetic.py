@@ -1,4 +1,5 @@
-"""A process' memory as a stats root describes it, made by hand: to test the reader against what no real process does on purpose."""
+"""A process' memory as a stats root describes it, made by hand:
+to test the reader against what no real process does on purpose."""
 
 from __future__ import annotations
 
@@ -109,8 +110,9 @@ class Synthetic:
     def __post_init__(self) -> None:
         names = list(self.parts)
         root = struct.pack(
-            "<8sII16sQQIIQQIIIIIIQQQ", b"lanestat", self.version, 120, b"0.1.0", 1, FIELDS, len(names), 48, WORLD, CLASS_SIZES,
-            len(SIZES), 16, LANE_BYTES, STATE_BYTES, FIRST_LANE, len(CELL_PLACES), CELLS, 0, OPTIONS,
+            "<8sII16sQQIIQQIIIIIIQQQ", b"lanestat", self.version, 120, b"0.1.0", 1, FIELDS,
+            len(names), 48, WORLD, CLASS_SIZES, len(SIZES), 16, LANE_BYTES, STATE_BYTES, FIRST_LANE,
+            len(CELL_PLACES), CELLS, 0, OPTIONS,
         )  # fmt: skip
         self.write(ROOT, root)
         for i, name in enumerate(names):
@@ -132,7 +134,9 @@ class Synthetic:
             raise Gone("process 1 has ended")
         pieces = [self.read(int(a), int(n)) for a, n in zip(addresses, lengths)]
         complete = np.array([piece is not None for piece in pieces], np.bool_)
-        joined = b"".join(bytes(int(n)) if piece is None else piece for piece, n in zip(pieces, lengths))
+        joined = b"".join(
+            bytes(int(n)) if piece is None else piece for piece, n in zip(pieces, lengths)
+        )
         return np.frombuffer(bytearray(joined), np.uint8), complete
 
     def read(self, at: int, length: int) -> bytes | None:

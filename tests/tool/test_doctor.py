@@ -1,4 +1,5 @@
-"""lanemalloc doctor: each thing that gets in the way is found, and what is well is not complained of."""
+"""lanemalloc doctor: each thing that gets in the way is found,
+and what is well is not complained of."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ PLUGIN = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
-int main(int argc, char** argv) { free(malloc(argc)); return dlopen(argv[1], RTLD_NOW | MORE) == 0; }
+int main(int argc, char** argv) { free(malloc(argc)); \
+return dlopen(argv[1], RTLD_NOW | MORE) == 0; }
 """
 OWN = """
 #include <stddef.h>
@@ -24,7 +26,11 @@ void* calloc(size_t a, size_t b) { return malloc(a * b); }
 void* realloc(void* p, size_t n) { (void)p; return malloc(n); }
 int main(void) { return malloc(1) == 0; }
 """
-PLAIN = "#include <stdlib.h>\nint main(int argc, char** argv) { (void)argv; void* volatile p = malloc(argc); free(p); return 0; }\n"
+PLAIN = (
+    "#include <stdlib.h>\n"
+    "int main(int argc, char** argv) "
+    "{ (void)argv; void* volatile p = malloc(argc); free(p); return 0; }\n"
+)
 
 
 def compiled(folder: Path, code: str, *flags: str, name: str = "program") -> Path:
@@ -63,7 +69,14 @@ def test_a_plain_program_is_well(tmp_path: Path) -> None:
 
 def test_a_static_program(tmp_path: Path) -> None:
     assert findings("--", compiled(tmp_path, PLAIN, "-static"))["linkage"][0]["level"] == "problem"
-    linked = compiled(tmp_path, PLAIN, "-static", str(LIBRARY.parent / "liblanemalloc.a"), "-pthread", name="linked")
+    linked = compiled(
+        tmp_path,
+        PLAIN,
+        "-static",
+        str(LIBRARY.parent / "liblanemalloc.a"),
+        "-pthread",
+        name="linked",
+    )
     assert findings("--", linked)["linkage"][0]["level"] == "ok"
 
 
@@ -77,13 +90,22 @@ def test_allocators_that_are_linked_in_or_loaded(tmp_path: Path) -> None:
     inside = compiled(tmp_path, PLAIN + "void* mi_malloc(size_t n) { return malloc(n); }\n")
     assert "mimalloc" in findings("--", inside)["malloc"][0]["what"]
     compiled(tmp_path, "void other(void) {}\n", "-shared", "-fPIC", name="libjemalloc.so.2")
-    beside = compiled(tmp_path, PLAIN, "-Wl,--no-as-needed", str(tmp_path / "libjemalloc.so.2"), f"-Wl,-rpath,{tmp_path}", name="beside")
+    beside = compiled(
+        tmp_path,
+        PLAIN,
+        "-Wl,--no-as-needed",
+        str(tmp_path / "libjemalloc.so.2"),
+        f"-Wl,-rpath,{tmp_path}",
+        name="beside",
+    )
     assert "jemalloc" in findings("--", beside)["libraries"][0]["what"]
     sanitized = compiled(tmp_path, PLAIN, "-fsanitize=address", name="sanitized")
     assert findings("--", sanitized)["libraries"][0]["level"] == "problem"
 
 
-@pytest.mark.parametrize("flags", [[], ["-fno-plt"], ["-fcf-protection=full"], ["-no-pie"], ["-Wl,-z,now"]])
+@pytest.mark.parametrize(
+    "flags", [[], ["-fno-plt"], ["-fcf-protection=full"], ["-no-pie"], ["-Wl,-z,now"]]
+)
 def test_plugins_that_are_opened_deep(tmp_path: Path, flags: list[str]) -> None:
     deep = compiled(tmp_path, PLUGIN, "-DMORE=RTLD_DEEPBIND", *flags, name="deep")
     assert findings("--", deep)["plugins"][0]["level"] == "problem"
@@ -114,7 +136,12 @@ def test_unknown_options_are_named_with_the_nearest() -> None:
     found = findings(LANEMALLOC_OPTIONS="decai_ms=3,lanes=percpu")["LANEMALLOC_OPTIONS"]
     assert found[0]["level"] == "problem"
     assert "decay_ms" in found[0]["what"]
-    assert findings(LANEMALLOC_OPTIONS="decay_ms=3,stats=exit,strict=1")["LANEMALLOC_OPTIONS"][0]["level"] == "ok"
+    assert (
+        findings(LANEMALLOC_OPTIONS="decay_ms=3,stats=exit,strict=1")["LANEMALLOC_OPTIONS"][0][
+            "level"
+        ]
+        == "ok"
+    )
 
 
 def test_without_restartable_sequences_it_says_why() -> None:
@@ -125,7 +152,13 @@ def test_without_restartable_sequences_it_says_why() -> None:
 
 def test_limits_and_other_allocators_in_the_environment() -> None:
     command = f"ulimit -v 8000000; {TOOL} doctor --json"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env={**CLEAN, "OPENBLAS_NUM_THREADS": "1"}, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command],
+        capture_output=True,
+        text=True,
+        env={**CLEAN, "OPENBLAS_NUM_THREADS": "1"},
+        check=False,
+    )
     found = {one["subject"]: one for one in json.loads(done.stdout)["findings"]}
     assert found["address space"]["level"] == "note"
     assert findings(LD_PRELOAD="libjemalloc.so.2")["LD_PRELOAD"][0]["level"] == "problem"

@@ -1,4 +1,5 @@
-"""lanemalloc explain over situations that were made: the right band comes first, and the bands add up."""
+"""lanemalloc explain over situations that were made: the right band comes first, and the bands add
+up."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ SITUATIONS = [
 
 
 @pytest.mark.parametrize(("name", "number", "options", "largest", "least", "first"), SITUATIONS)
-def test_each_situation_is_named(start, name: str, number: int, options: str, largest: str, least: int, first: str | None) -> None:
+def test_each_situation_is_named(
+    start, name: str, number: int, options: str, largest: str, least: int, first: str | None
+) -> None:
     process = start(name, number, options=options)
     done = tool("explain", "--json", process.pid)
     assert done.returncode == 0, done.stderr
@@ -39,7 +42,9 @@ def test_each_situation_is_named(start, name: str, number: int, options: str, la
         assert found["advice"][0] == first
         assert bands[first]["remedy"]
     else:
-        worth = [key for key in found["advice"] if bands[key]["saves"] > 0.05 * found["resident_bytes"]]
+        worth = [
+            key for key in found["advice"] if bands[key]["saves"] > 0.05 * found["resident_bytes"]
+        ]
         assert worth == []
     assert all(band["cause"] for band in found["bands"])
 
@@ -53,7 +58,9 @@ def test_what_is_advised_for_the_option_that_is_in_the_way(start) -> None:
 
 def test_the_advice_works(start) -> None:
     """What decay_ms=1000 is said to save is saved by it."""
-    kept = json.loads(tool("explain", "--json", start("idle", 80, options="lanes=owned,decay_ms=-1").pid).stdout)
+    kept = json.loads(
+        tool("explain", "--json", start("idle", 80, options="lanes=owned,decay_ms=-1").pid).stdout
+    )
     process = start("idle", 80, options="lanes=owned,decay_ms=100")
     for _ in range(40):
         given = json.loads(tool("explain", "--json", process.pid).stdout)
@@ -65,7 +72,9 @@ def test_the_advice_works(start) -> None:
 
 
 def test_a_picture_for_people(start) -> None:
-    text = tool("explain", "-v", start("cached", 1, options="decay_ms=-1").pid, COLUMNS="110").stdout
+    text = tool(
+        "explain", "-v", start("cached", 1, options="decay_ms=-1").pid, COLUMNS="110"
+    ).stdout
     assert re.search(r"Most of it: cached: free runs, 25\d MiB", text)
     assert re.search(r"resident memory +2\d\d MiB", text)
     assert re.search(r"sum of the bands .* (99|100) % of it", text)
@@ -87,7 +96,9 @@ def test_heaps_and_pools_have_bands_of_their_own(start) -> None:
 
 
 def test_sampled_objects_have_a_band_of_their_own(start) -> None:
-    found = json.loads(tool("explain", "--json", start("live", 100, options="sample=65536").pid).stdout)
+    found = json.loads(
+        tool("explain", "--json", start("live", 100, options="sample=65536").pid).stdout
+    )
     bands = {band["key"]: band["bytes"] for band in found["bands"]}
     assert bands["sampled"] > MIB
     assert abs(found["accounted_bytes"] - found["resident_bytes"]) <= 0.02 * found["resident_bytes"]
@@ -125,4 +136,8 @@ def test_shared_memory_and_data_are_told_apart() -> None:
         Mapping(12288, 16384, "rw-p", ""),
         Mapping(1 << 30, 2 << 30, "rw-p", ""),
     ]
-    assert {key: len(found) for key, found in grouped(maps).items()} == {"shared": 1, "data": 2, "anonymous": 1}
+    assert {key: len(found) for key, found in grouped(maps).items()} == {
+        "shared": 1,
+        "data": 2,
+        "anonymous": 1,
+    }

@@ -30,7 +30,9 @@ def free_port() -> int:
 
 
 def get(url: str, accept: str = "*/*") -> tuple[str, str]:
-    with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=20) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, headers={"Accept": accept}), timeout=20
+    ) as answer:
         return answer.read().decode(), answer.headers["Content-Type"]
 
 
@@ -50,8 +52,14 @@ def of_process(text: str, pid: int) -> dict[str, float]:
     found = {}
     for line in text.splitlines():
         if f'pid="{pid}"' in line:
-            name, labels, value = re.fullmatch(r"(\w+)\{(.*)\} (\S+)", line).groups()  # type: ignore[union-attr]
-            others = [one for one in re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels) if one[0] not in ("pid", "process", "cgroup")]
+            name, labels, value = re.fullmatch(  # type: ignore[union-attr]
+                r"(\w+)\{(.*)\} (\S+)", line
+            ).groups()
+            others = [
+                one
+                for one in re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels)
+                if one[0] not in ("pid", "process", "cgroup")
+            ]
             found[name + "".join(f"|{value}" for _, value in sorted(others))] = float(value)
     return found
 
@@ -59,7 +67,9 @@ def of_process(text: str, pid: int) -> dict[str, float]:
 def promtool(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not there")
-    return subprocess.run(["promtool", *argv], input=text, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["promtool", *argv], input=text, capture_output=True, text=True, check=False
+    )
 
 
 def test_every_process_is_there_with_its_figures(start, served: str) -> None:
@@ -90,7 +100,11 @@ def test_openmetrics_is_well_formed(start, served: str) -> None:
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["lanemalloc_contention_wait_seconds"].type == "histogram"
     assert families["lanemalloc_live_bytes"].unit == "bytes"
-    heaps = [sample.labels for sample in families["lanemalloc_heap_used_bytes"].samples if sample.labels["pid"] == str(pools.pid)]
+    heaps = [
+        sample.labels
+        for sample in families["lanemalloc_heap_used_bytes"].samples
+        if sample.labels["pid"] == str(pools.pid)
+    ]
     assert {labels["heap"] for labels in heaps} == {'tenant "one"?', "sessions"}
     for name in families:
         assert name.startswith("lanemalloc_")
@@ -157,7 +171,12 @@ def test_a_scrape_is_bounded_in_processes_and_series(start) -> None:
 
 
 def test_buckets_are_cumulative() -> None:
-    assert buckets_of([1, 2, 0, 4]) == [("1e-06", 1.0), ("2e-06", 3.0), ("4e-06", 3.0), ("+Inf", 7.0)]
+    assert buckets_of([1, 2, 0, 4]) == [
+        ("1e-06", 1.0),
+        ("2e-06", 3.0),
+        ("4e-06", 3.0),
+        ("+Inf", 7.0),
+    ]
 
 
 def test_a_port_in_use_and_a_bad_one_are_told(served: str) -> None:
@@ -169,7 +188,12 @@ def test_a_port_in_use_and_a_bad_one_are_told(served: str) -> None:
 
 def test_it_listens_on_ipv6() -> None:
     port = free_port()
-    process = subprocess.Popen([str(TOOL), "exporter", "--listen", f"[::1]:{port}"], stderr=subprocess.PIPE, text=True, env=CLEAN)
+    process = subprocess.Popen(
+        [str(TOOL), "exporter", "--listen", f"[::1]:{port}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=CLEAN,
+    )
     assert process.stderr is not None
     line = process.stderr.readline()
     if "cannot listen" in line:
@@ -187,8 +211,14 @@ def test_prometheus_scrapes_it_and_the_alerts_run(start, served: str, tmp_path: 
     process = start("busy", 3, options="lanes=shared:1")
     port = free_port()
     shutil.copy(MONITORING / "lanemalloc.rules.yml", tmp_path)
-    config = (MONITORING / "prometheus.example.yml").read_text().replace("localhost:9464", served.split("/")[2])
-    (tmp_path / "prometheus.yml").write_text("global: {scrape_interval: 1s, evaluation_interval: 1s}\n" + config)
+    config = (
+        (MONITORING / "prometheus.example.yml")
+        .read_text()
+        .replace("localhost:9464", served.split("/")[2])
+    )
+    (tmp_path / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n" + config
+    )
     flags = [f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
     command = [prometheus, *flags, f"--web.listen-address=127.0.0.1:{port}"]
     log = tmp_path / "log"
@@ -198,13 +228,17 @@ def test_prometheus_scrapes_it_and_the_alerts_run(start, served: str, tmp_path: 
         api = f"http://127.0.0.1:{port}/api/v1/"
         value = wait_for_query(api, f'lanemalloc_allocations_total{{pid="{process.pid}"}}', log)
         assert float(value) > 1000
-        rate = f'sum(rate(lanemalloc_contention_failures_total{{pid="{process.pid}",at="lane"}}[10s]))'
+        rate = (
+            f'sum(rate(lanemalloc_contention_failures_total{{pid="{process.pid}",at="lane"}}[10s]))'
+        )
         assert float(wait_for_query(api, rate, log)) > 0
         target = json.loads(get(api + "targets")[0])["data"]["activeTargets"][0]
         assert (target["health"], target["lastError"]) == ("up", "")
         rules = json.loads(get(api + "rules")[0])["data"]["groups"][0]["rules"]
         assert len(rules) >= 6
-        assert all(rule["health"] in ("ok", "unknown") and not rule.get("lastError") for rule in rules)
+        assert all(
+            rule["health"] in ("ok", "unknown") and not rule.get("lastError") for rule in rules
+        )
     finally:
         running.kill()
         running.wait()
@@ -215,7 +249,15 @@ def wait_for_query(api: str, query: str, log: Path) -> str:
     deadline = time.monotonic() + 40
     while time.monotonic() < deadline:
         try:
-            answer = json.loads(get(api + "query?query=" + urllib.request.quote(query))[0])  # type: ignore[attr-defined]
+            answer = json.loads(
+                get(
+                    api
+                    + "query?query="
+                    + urllib.request.quote(  # type: ignore[attr-defined]
+                        query
+                    )
+                )[0]
+            )
             result = answer["data"]["result"]
             if result and float(result[0]["value"][1]) > 0:
                 return str(result[0]["value"][1])

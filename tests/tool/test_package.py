@@ -1,4 +1,5 @@
-"""The wheel: built from a clean clone, installed where nothing else is, it is all that a user needs."""
+"""The wheel: built from a clean clone, installed where nothing else is, it is all that a user
+needs."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import CLEAN, ROOT
 
-ENVIRONMENT = {key: value for key, value in CLEAN.items() if not key.startswith(("LANEMALLOC_", "PYTHON"))}
+ENVIRONMENT = {
+    key: value for key, value in CLEAN.items() if not key.startswith(("LANEMALLOC_", "PYTHON"))
+}
 
 
 def run(*argv: object, cwd: Path | None = None, environment: dict[str, str] | None = None) -> str:
@@ -37,20 +40,47 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in run("git", "-C", ROOT, "diff", "--name-only", "HEAD").split():
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, folder / "clone" / name)
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder / "dist", folder / "clone" / "python")
-    assert run("git", "-C", folder / "clone", "status", "--porcelain", "--untracked-files=all").count("??") == 0
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "-w",
+        folder / "dist",
+        folder / "clone" / "python",
+    )
+    assert (
+        run("git", "-C", folder / "clone", "status", "--porcelain", "--untracked-files=all").count(
+            "??"
+        )
+        == 0
+    )
     return next((folder / "dist").glob("*.whl"))
 
 
 def test_the_wheel_carries_the_libraries_and_no_more(wheel: Path) -> None:
     assert wheel.name.startswith("lanemalloc-0.1.0-py3-none-linux_")
     names = zipfile.ZipFile(wheel).namelist()
-    native = {name.removeprefix("lanemalloc/native/") for name in names if name.startswith("lanemalloc/native/")}
+    native = {
+        name.removeprefix("lanemalloc/native/")
+        for name in names
+        if name.startswith("lanemalloc/native/")
+    }
     libraries = {name for name in native if ".so" in name}
-    assert libraries == {"liblanemalloc.so", "liblanemalloc-dynamic-tls.so", "liblanemalloc-trace.so"}
+    assert libraries == {
+        "liblanemalloc.so",
+        "liblanemalloc-dynamic-tls.so",
+        "liblanemalloc-trace.so",
+    }
     assert {"lanemalloc-sim", "lanemalloc-collect", "lanemalloc-replay"} <= native
     assert not [name for name in names if name.endswith((".h", ".a", ".pc", ".7"))]
-    assert {"lanemalloc/commands/top.py", "lanemalloc/report/page.css", "lanemalloc/report/page.js"} <= set(names)
+    assert {
+        "lanemalloc/commands/top.py",
+        "lanemalloc/report/page.css",
+        "lanemalloc/report/page.js",
+    } <= set(names)
 
 
 def use(command: Path) -> None:
@@ -58,7 +88,12 @@ def use(command: Path) -> None:
     assert "exit status 0" in run("sh", "-c", f"cd / && {command} run -- ls / 2>&1")
     assert "site-packages" in run(command, "doctor", cwd=Path("/"))
     assert "0.1.0" in run(command, "--version", cwd=Path("/"))
-    made = run("sh", "-c", f"cd {command.parent} && {command} run -q --report ./run.html -- sleep 1; grep -c Content-Security run.html")
+    made = run(
+        "sh",
+        "-c",
+        f"cd {command.parent} && {command} run -q --report ./run.html -- sleep 1; "
+        "grep -c Content-Security run.html",
+    )
     assert made.strip() == "1"
     assert "lanemalloc_processes" in run(command, "exporter", "--once", cwd=Path("/"))
     assert "owned" in run(command, "sim", "--cores", "2", "--against", "none", cwd=Path("/"))

@@ -23,22 +23,33 @@ from lanemalloc.ui import Problem
 
 # Read from outside, these are the same at rest as what the library itself says at its end.
 EXACTLY = [
-    "allocations", "frees", "live_objects", "live_bytes", "large_allocations", "large_live_objects", "large_live_bytes",
-    "in_flight_objects", "misses", "remote_frees", "remote_batches", "inbox_drains", "lanes", "slabs_made", "slab_bytes", "depot_waits",
+    "allocations", "frees", "live_objects", "live_bytes", "large_allocations",
+    "large_live_objects", "large_live_bytes", "in_flight_objects", "misses", "remote_frees",
+    "remote_batches", "inbox_drains", "lanes", "slabs_made", "slab_bytes", "depot_waits",
     "runs_waits", "bad_pointers", "kind_bytes", "rebinds", "overflow_entries",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("lanes", ["owned", "percpu", "shared:2", "auto"])
-def test_at_rest_the_figures_are_exactly_those_of_the_library(start, tmp_path: Path, lanes: str) -> None:
+def test_at_rest_the_figures_are_exactly_those_of_the_library(
+    start, tmp_path: Path, lanes: str
+) -> None:
     out = tmp_path / "out.json"
     # Without decay nothing moves between the reading and the end.
-    process = start("rest", 8, options=f"lanes={lanes},decay_ms=-1,stats=exit,stats_format=json,stats_file={out}")
+    process = start(
+        "rest",
+        8,
+        options=f"lanes={lanes},decay_ms=-1,stats=exit,stats_format=json,stats_file={out}",
+    )
     snapshot = Reader.open(process.pid).read(EXACT)
     ended(process)
     said = json.loads(out.read_text())
     mine = figures(snapshot)
-    differences = {name: (mine[name], said["figures"][name]) for name in EXACTLY if mine[name] != said["figures"][name]}
+    differences = {
+        name: (mine[name], said["figures"][name])
+        for name in EXACTLY
+        if mine[name] != said["figures"][name]
+    }
     # Ending, the main thread allocates nothing itself.
     assert differences == {}
     assert snapshot.entry == said["entry"]
@@ -53,10 +64,19 @@ def test_at_rest_the_figures_are_exactly_those_of_the_library(start, tmp_path: P
 
 
 def test_memory_that_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "memory.stat").write_text("anon 100\nfile 5000\nkernel 7\nshmem 2000\nfile_mapped 9\n")
-    parts = process_module.read_parts(tmp_path / "memory.stat", {"anon": "anon", "file": "file", "shmem": "shared"})
+    (tmp_path / "memory.stat").write_text(
+        "anon 100\nfile 5000\nkernel 7\nshmem 2000\nfile_mapped 9\n"
+    )
+    parts = process_module.read_parts(
+        tmp_path / "memory.stat", {"anon": "anon", "file": "file", "shmem": "shared"}
+    )
     assert parts == {"anon": 100, "file": 3000, "shared": 2000}
-    for limit, used, expected in ((10_000, 8_000, 5_000), (10_000, 14_000, 0), (1 << 59, 0, None), (None, 0, None)):
+    for limit, used, expected in (
+        (10_000, 8_000, 5_000),
+        (10_000, 14_000, 0),
+        (1 << 59, 0, None),
+        (None, 0, None),
+    ):
         group = process_module.CgroupMemory("/", limit, used, parts)
         monkeypatch.setattr(process_module, "cgroup_memory", lambda _, group=group: group)
         found = process_module.memory_available()
@@ -115,7 +135,9 @@ def test_heaps_and_pools(start) -> None:
 
 
 def test_a_statically_linked_program(start) -> None:
-    program = build("static", "-static", str(LIBRARY.parent / "liblanemalloc.a"), source="situations")
+    program = build(
+        "static", "-static", str(LIBRARY.parent / "liblanemalloc.a"), source="situations"
+    )
     process = start("live", 10, program=program, preload=False)
     reader = Reader.open(process.pid)
     assert reader.path.endswith("/static")
@@ -123,7 +145,12 @@ def test_a_statically_linked_program(start) -> None:
 
 
 def test_of_two_allocators_in_one_process_the_one_in_use_is_read(start) -> None:
-    program = build("two", str(LIBRARY.parent / "liblanemalloc_prefixed.a"), "-Wl,--undefined=lane_malloc", source="situations")
+    program = build(
+        "two",
+        str(LIBRARY.parent / "liblanemalloc_prefixed.a"),
+        "-Wl,--undefined=lane_malloc",
+        source="situations",
+    )
     process = start("live", 10, program=program)
     reader = Reader.open(process.pid)
     assert reader.path == str(LIBRARY.resolve()) or reader.path == str(LIBRARY)
@@ -179,10 +206,14 @@ def test_a_root_that_leads_nowhere(start) -> None:
 
 def as_nobody(*argv: object) -> subprocess.CompletedProcess[str]:
     command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *map(str, argv)]
-    return subprocess.run(command, capture_output=True, text=True, env=CLEAN, timeout=60, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=CLEAN, timeout=60, check=False
+    )
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root can become another user")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root can become another user"
+)
 def test_another_users_process_is_refused_with_the_way_out(start) -> None:
     process = start("rest", 1)
     done = as_nobody(sys.executable, "-c", f"""
@@ -192,7 +223,9 @@ from lanemalloc.reader import Reader
 try: Reader.open({process.pid})
 except Problem as p: print(type(p).__name__, p.message)
 """)  # fmt: skip
-    if not done.stdout and ("Permission denied" in done.stderr or "shared libraries" in done.stderr):
+    if not done.stdout and (
+        "Permission denied" in done.stderr or "shared libraries" in done.stderr
+    ):
         pytest.skip("another user cannot run this interpreter")
     assert "NotAllowed" in done.stdout
     assert "belongs to user 0" in done.stdout and "sudo" in done.stdout
@@ -211,7 +244,8 @@ def test_a_process_that_dies_while_it_is_read(start) -> None:
 def test_a_process_that_runs_another_program(start) -> None:
     process = subprocess.Popen(
         ["sh", "-c", "echo up; read x; exec sh -c 'echo another; exec sleep 60'"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**CLEAN, "LD_PRELOAD": str(LIBRARY)}, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**CLEAN, "LD_PRELOAD": str(LIBRARY)}, text=True,
     )  # fmt: skip
     assert process.stdout is not None and process.stdout.readline() == "up\n"
     reader = Reader.open(process.pid)
@@ -264,7 +298,10 @@ def test_five_thousand_lanes_in_top_and_explain(start) -> None:
     assert done.returncode == 0, done.stderr
     assert "Lanes 5001" in done.stdout or most_threads() < 5000
     explained = json.loads(tool("explain", "--json", process.pid).stdout)
-    assert abs(explained["accounted_bytes"] - explained["resident_bytes"]) < 0.02 * explained["resident_bytes"]
+    assert (
+        abs(explained["accounted_bytes"] - explained["resident_bytes"])
+        < 0.02 * explained["resident_bytes"]
+    )
 
 
 def test_the_command_says_what_is_wrong_in_two_lines() -> None:

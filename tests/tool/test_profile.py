@@ -1,4 +1,5 @@
-"""lanemalloc profile: the right functions and numbers, by itself and as pprof reads its files; leaks; what can go wrong."""
+"""lanemalloc profile: the right functions and numbers, by itself and as pprof reads its files;
+leaks; what can go wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +32,11 @@ from lanemalloc.ui import Problem
 GO = shutil.which("go") or "/usr/local/go/bin/go"
 SAMPLE = 64 << 10
 # Function: what is in use, what was allocated, the objects' size.
-SMALL, CHURN, SHELF = (20_000_000, 20_000_000, 1000), (0, 40_000_000, 2000), (30_000_000, 30_000_000, 5000)
+SMALL, CHURN, SHELF = (
+    (20_000_000, 20_000_000, 1000),
+    (0, 40_000_000, 2000),
+    (30_000_000, 30_000_000, 5000),
+)
 NAMES = {"keep_small": SMALL, "churn": CHURN, "shop::Shelf::fill": SHELF}
 FLAGS: dict[str, list[str]] = {
     "dynamic": [],
@@ -48,7 +53,19 @@ def built(how: str = "dynamic") -> Path:
     PROGRAMS.mkdir(parents=True, exist_ok=True)
     out, code = PROGRAMS / f"sampled-{how}", Path(__file__).parent / "sampled.cpp"
     if not out.exists() or out.stat().st_mtime < code.stat().st_mtime:
-        command = ["g++", "-O2", "-g", "-Wall", "-Wextra", "-pthread", "-std=c++20", str(code), "-o", str(out), *FLAGS[how]]
+        command = [
+            "g++",
+            "-O2",
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-pthread",
+            "-std=c++20",
+            str(code),
+            "-o",
+            str(out),
+            *FLAGS[how],
+        ]
         subprocess.run(command, check=True)
     return out
 
@@ -75,10 +92,29 @@ def pprof_rows(file: Path, kind: str, unit: str) -> dict[str, tuple[float, float
     """Flat and cumulative by function, as the real pprof has them."""
     if not Path(GO).exists():
         pytest.skip("go is not there")
-    command = [GO, "tool", "pprof", "-top", "-symbolize=none", "-nodecount=100000", "-nodefraction=0", f"-unit={unit}"]
-    environment = {"GOTOOLCHAIN": "local", "GOCACHE": str(ROOT / "build" / "go-cache"), **CLEAN, "PPROF_TMPDIR": str(file.parent)}
+    command = [
+        GO,
+        "tool",
+        "pprof",
+        "-top",
+        "-symbolize=none",
+        "-nodecount=100000",
+        "-nodefraction=0",
+        f"-unit={unit}",
+    ]
+    environment = {
+        "GOTOOLCHAIN": "local",
+        "GOCACHE": str(ROOT / "build" / "go-cache"),
+        **CLEAN,
+        "PPROF_TMPDIR": str(file.parent),
+    }
     done = subprocess.run(
-        [*command, f"-sample_index={kind}", str(file)], capture_output=True, text=True, env=environment, check=False, timeout=120
+        [*command, f"-sample_index={kind}", str(file)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -99,7 +135,9 @@ def agree(found: dict, file: Path, unit: str = "B") -> None:
 
 
 def profile(*argv: object, status: int = 0, environment: dict[str, str] | None = None) -> dict:
-    return facts(tool("profile", "--json", "--sample", "64k", *argv, environment=environment), status)
+    return facts(
+        tool("profile", "--json", "--sample", "64k", *argv, environment=environment), status
+    )
 
 
 def check_known(found: dict, allocated: bool = False) -> None:
@@ -123,9 +161,14 @@ def test_functions_and_numbers_are_right(how: str, tmp_path: Path) -> None:
         True,
     )
     check_known(found)
-    # What it did itself stands with the innermost function of the program, whether or not that is inlined.
-    assert near(of(found, "touched")[0] + of(found, "(anonymous namespace)::touched")[0], 50_000_000, 2000)
-    assert not [row for row in found["functions"] if "lanemalloc" in row["name"] or row["name"] == "malloc"]
+    # What it did itself stands with the innermost function of the program, whether or not that is
+    # inlined.
+    assert near(
+        of(found, "touched")[0] + of(found, "(anonymous namespace)::touched")[0], 50_000_000, 2000
+    )
+    assert not [
+        row for row in found["functions"] if "lanemalloc" in row["name"] or row["name"] == "malloc"
+    ]
     agree(found, file)
 
 
@@ -135,13 +178,21 @@ def test_all_that_was_allocated(tmp_path: Path) -> None:
     assert found["type"] == "alloc_space"
     check_known(found, allocated=True)
     agree(found, file)
-    for kind, unit in (("inuse_space", "B"), ("inuse_objects", "count"), ("alloc_objects", "count")):
+    for kind, unit in (
+        ("inuse_space", "B"),
+        ("inuse_objects", "count"),
+        ("alloc_objects", "count"),
+    ):
         rows = pprof_rows(file, kind, unit)
-        assert near(rows["keep_small"][1] * (1 if kind == "inuse_space" else 1000), 20_000_000, 1000)
+        assert near(
+            rows["keep_small"][1] * (1 if kind == "inuse_space" else 1000), 20_000_000, 1000
+        )
 
 
 @pytest.mark.parametrize(("how", "names"), [("stripped", False), ("exported", True)])
-def test_a_stripped_program_has_the_names_that_it_exports(how: str, names: bool, tmp_path: Path) -> None:
+def test_a_stripped_program_has_the_names_that_it_exports(
+    how: str, names: bool, tmp_path: Path
+) -> None:
     file = tmp_path / "heap.pb.gz"
     found = profile("-o", file, "--", built(how), "heap")
     if names:
@@ -153,7 +204,20 @@ def test_a_stripped_program_has_the_names_that_it_exports(how: str, names: bool,
 
 def test_waits_for_a_lock(tmp_path: Path) -> None:
     file = tmp_path / "contention.pb.gz"
-    found = profile("--kind", "contention", "--lanes", "shared:1", "--options", "sample_wait_ns=1", "-o", file, "--", built(), "meet", 10)
+    found = profile(
+        "--kind",
+        "contention",
+        "--lanes",
+        "shared:1",
+        "--options",
+        "sample_wait_ns=1",
+        "-o",
+        file,
+        "--",
+        built(),
+        "meet",
+        10,
+    )
     assert (found["type"], found["unit"], found["sample"]) == ("delay", "nanoseconds", 1)
     # Of four threads at most three wait at a time.
     assert 1e6 < of(found, "meet")[1] <= 3 * 1.5e9 and of(found, "meet")[1] > 0.5 * found["total"]
@@ -166,9 +230,17 @@ def test_waits_for_a_lock(tmp_path: Path) -> None:
 def running() -> object:
     started: list[subprocess.Popen[str]] = []
 
-    def go(*argv: object, options: str = "sample=64k", how: str = "dynamic") -> subprocess.Popen[str]:
-        environment = {**CLEAN, "LANEMALLOC_OPTIONS": options, "LD_PRELOAD": "" if how == "static" else str(LIBRARY)}
-        process = subprocess.Popen([str(built(how)), *map(str, argv)], stdout=subprocess.PIPE, text=True, env=environment)
+    def go(
+        *argv: object, options: str = "sample=64k", how: str = "dynamic"
+    ) -> subprocess.Popen[str]:
+        environment = {
+            **CLEAN,
+            "LANEMALLOC_OPTIONS": options,
+            "LD_PRELOAD": "" if how == "static" else str(LIBRARY),
+        }
+        process = subprocess.Popen(
+            [str(built(how)), *map(str, argv)], stdout=subprocess.PIPE, text=True, env=environment
+        )
         started.append(process)
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         return process
@@ -183,7 +255,9 @@ Running = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.mark.parametrize("how", ["dynamic", "static"])
-def test_a_process_that_runs_is_read_and_goes_on(running: Running, how: str, tmp_path: Path) -> None:
+def test_a_process_that_runs_is_read_and_goes_on(
+    running: Running, how: str, tmp_path: Path
+) -> None:
     process, file = running("stay", how=how), tmp_path / "heap.pb.gz"
     found = facts(tool("profile", process.pid, "--json", "-o", file))
     check_known(found)
@@ -195,7 +269,12 @@ def test_a_process_that_runs_is_read_and_goes_on(running: Running, how: str, tmp
 
 def latest_names(found: dict, at: str) -> list[list[str]]:
     """The functions of each of the latest waits at a lock, the innermost first."""
-    return [[frame["name"] for frame in stack] for place in found["contention"] if place["at"] == at for stack in place["latest"]]
+    return [
+        [frame["name"] for frame in stack]
+        for place in found["contention"]
+        if place["at"] == at
+        for stack in place["latest"]
+    ]
 
 
 def test_the_latest_waits_at_a_lock_have_their_calls(running: Running) -> None:
@@ -213,14 +292,32 @@ def test_the_latest_waits_at_a_lock_have_their_calls(running: Running) -> None:
     lane = next(place for place in found["contention"] if place["at"] == "lane")
     assert lane["count"] >= lane["failures"] > 0 and lane["waits"] > 0 and lane["waited_ns"] > 0
     text = tool("profile", process.pid, "--kind", "contention", "--seconds", "1").stdout
-    assert re.search(r"latest sampled waits, by lock\n(  .*\n)*  lane: [0-9,]+ entries, .*\n      (touched <- )?meet <- ", text), text
+    assert re.search(
+        r"latest sampled waits, by lock\n(  .*\n)*  lane: [0-9,]+ entries, .*\n"
+        r"      (touched <- )?meet <- ",
+        text,
+    ), text
 
 
 def test_a_program_that_is_started_has_the_latest_waits_too() -> None:
-    done = tool("profile", "--kind", "contention", "--lanes", "shared:1", "--options", "sample_wait_ns=1", "--", built(), "meet", 20)
-    assert re.search(r"latest sampled waits \(when last seen\), by lock\n(  .*\n)*  lane: .*\n      (touched <- )?meet <- ", done.stderr), (
-        done.stderr
+    done = tool(
+        "profile",
+        "--kind",
+        "contention",
+        "--lanes",
+        "shared:1",
+        "--options",
+        "sample_wait_ns=1",
+        "--",
+        built(),
+        "meet",
+        20,
     )
+    assert re.search(
+        r"latest sampled waits \(when last seen\), by lock\n(  .*\n)*  lane: .*\n"
+        r"      (touched <- )?meet <- ",
+        done.stderr,
+    ), done.stderr
 
 
 def test_without_waits_and_of_the_heap_none_are_told(running: Running) -> None:
@@ -238,18 +335,27 @@ def test_from_outside_it_is_what_the_library_writes(running: Running, tmp_path: 
     assert process.wait(20) == 0
     inside = pprof.read(tmp_path / "heap.pb")
     mine = pprof.read(outside)
-    assert {m for m in mine.mappings if m.path.startswith("/")} == {m for m in inside.mappings if m.path.startswith("/")}
+    assert {m for m in mine.mappings if m.path.startswith("/")} == {
+        m for m in inside.mappings if m.path.startswith("/")
+    }
     assert all(m.build_id for m in mine.mappings if m.path == str(built()))
     for kind in ("inuse_space", "alloc_space", "alloc_objects"):
         assert mine.total(kind) == inside.total(kind)
-    assert (mine.types, mine.period_type, mine.period, mine.drop) == (inside.types, inside.period_type, inside.period, inside.drop)
+    assert (mine.types, mine.period_type, mine.period, mine.drop) == (
+        inside.types,
+        inside.period_type,
+        inside.period,
+        inside.drop,
+    )
 
 
 def test_what_comes_within_some_time(running: Running, tmp_path: Path) -> None:
     process, file = running("grow", 600, options="sample=8k"), tmp_path / "grown.pb.gz"
     time.sleep(0.5)
     before = facts(tool("profile", process.pid, "--json", "--kind", "allocation"))
-    found = facts(tool("profile", process.pid, "--json", "--kind", "allocation", "--seconds", "1", "-o", file))
+    found = facts(
+        tool("profile", process.pid, "--json", "--kind", "allocation", "--seconds", "1", "-o", file)
+    )
     after = facts(tool("profile", process.pid, "--json", "--kind", "allocation"))
     assert 0.9 < found["seconds"] < 5
     assert 0 < of(found, "keep_grown")[1] <= after["total"] - before["total"]
@@ -270,7 +376,12 @@ def test_the_program_is_as_if_started_without() -> None:
     done = tool("profile", "--top", "0", "--", "echo", "--json", "--", "-n")
     assert done.stdout == "--json -- -n\n"
     command = [str(TOOL), "profile", "--", "cat"]
-    assert subprocess.run(command, input="one\n", capture_output=True, text=True, env=CLEAN, check=False).stdout == "one\n"
+    assert (
+        subprocess.run(
+            command, input="one\n", capture_output=True, text=True, env=CLEAN, check=False
+        ).stdout
+        == "one\n"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
@@ -291,8 +402,12 @@ def test_processes_have_a_profile_each(tmp_path: Path) -> None:
     child, clean = found["processes"]  # the largest first
     assert near(child["total"], 60_000_000, 2000) and clean["total"] < 5_000_000
     for one in found["processes"]:
-        assert one["file"] == str(tmp_path / f"heap.{one['pid']}.pb.gz") and one["program"] == str(built())
-    assert near(pprof_rows(Path(child["file"]), "inuse_space", "B")["keep_in_child"][1], 10_000_000, 1000)
+        assert one["file"] == str(tmp_path / f"heap.{one['pid']}.pb.gz") and one["program"] == str(
+            built()
+        )
+    assert near(
+        pprof_rows(Path(child["file"]), "inuse_space", "B")["keep_in_child"][1], 10_000_000, 1000
+    )
     done = tool("profile", "--", built(), "forks")
     assert "other processes that it started, each with a profile of its own (2):" in done.stderr
 
@@ -309,12 +424,23 @@ def test_options_of_the_caller_stay() -> None:
 def test_leaks_are_named(command: str) -> None:
     done = tool(command, "--leaks", "--", built(), "heap")
     assert done.returncode == 0
-    assert re.search(r"MiB in [0-9,]+ objects were not freed when it ended, from 2 call stacks \(estimated .* 64\.0 KiB\)", done.stderr)
+    assert re.search(
+        r"MiB in [0-9,]+ objects were not freed when it ended, from 2 call stacks "
+        r"\(estimated .* 64\.0 KiB\)",
+        done.stderr,
+    )
     assert re.search(r"shop::Shelf::fill  \S*sampled\.cpp:\d+\n +all  .*\n +main  ", done.stderr)
-    assert re.search(r"keep_small  \S*sampled\.cpp:\d+\n", done.stderr) and "churn" not in done.stderr
-    found = facts(tool(command, "--json", "--fail-on-leaks", "--", built(), "heap"), status=1)["leaks"]
+    assert (
+        re.search(r"keep_small  \S*sampled\.cpp:\d+\n", done.stderr) and "churn" not in done.stderr
+    )
+    found = facts(tool(command, "--json", "--fail-on-leaks", "--", built(), "heap"), status=1)[
+        "leaks"
+    ]
     assert near(found["bytes"], 50_000_000, 2000)
-    assert [one["frames"][1]["name"] for one in found["stacks"]] == ["shop::Shelf::take", "keep_small"]
+    assert [one["frames"][1]["name"] for one in found["stacks"]] == [
+        "shop::Shelf::take",
+        "keep_small",
+    ]
 
 
 @pytest.mark.parametrize("command", ["profile", "run"])
@@ -341,7 +467,9 @@ def tools(folder: Path, *names: str) -> str:
 @pytest.mark.parametrize("names", [("addr2line",), ("llvm-symbolizer",), ()])
 def test_names_are_had_with_any_tool_and_with_none(names: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "heap.pb.gz"
-    found = profile("-o", file, "--", built(), "heap", environment={"PATH": tools(tmp_path / "bin", *names)})
+    found = profile(
+        "-o", file, "--", built(), "heap", environment={"PATH": tools(tmp_path / "bin", *names)}
+    )
     check_known(found)
     raw = pprof.Message.FromString(__import__("gzip").decompress(file.read_bytes()))
     text = list(raw.string_table)
@@ -362,11 +490,15 @@ def test_a_file_that_is_another_build_now_gives_no_names(running: Running, tmp_p
     program = tmp_path / "program"
     shutil.copy(built(), program)
     environment = {**CLEAN, "LANEMALLOC_OPTIONS": "sample=64k", "LD_PRELOAD": str(LIBRARY)}
-    process = subprocess.Popen([str(program), "stay"], stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        [str(program), "stay"], stdout=subprocess.PIPE, text=True, env=environment
+    )
     try:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         program.unlink()
-        check_known(facts(tool("profile", process.pid, "--json")))  # of its own program the system keeps the file
+        check_known(
+            facts(tool("profile", process.pid, "--json"))
+        )  # of its own program the system keeps the file
         shutil.copy(built("no-pie"), program)
         assert symbols.file_of(str(program), None, pprof_build_id(built())) is None
         assert symbols.file_of(str(built()), None, pprof_build_id(built())) == str(built())
@@ -423,7 +555,9 @@ def test_a_process_that_does_not_sample(running: Running) -> None:
     fails(3, 'lane_set("sample", "512k")', process.pid, "--seconds", "1")
 
 
-def test_a_file_that_cannot_be_written_is_told_before_the_program_runs(tmp_path: Path, running: Running) -> None:
+def test_a_file_that_cannot_be_written_is_told_before_the_program_runs(
+    tmp_path: Path, running: Running
+) -> None:
     made = tmp_path / "made"
     fails(3, "cannot be written", "-o", "/proc/none/heap.pb.gz", "--", "touch", made)
     fails(3, "cannot be written", "-o", tmp_path / "none" / "heap.pb.gz", "--", "touch", made)
@@ -431,7 +565,9 @@ def test_a_file_that_cannot_be_written_is_told_before_the_program_runs(tmp_path:
     fails(3, "cannot be written", running("stay").pid, "-o", "/proc/none/heap.pb.gz")
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root can become another user")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root can become another user"
+)
 def test_another_users_process(running: Running) -> None:
     process = running("stay")
     code = f"""
@@ -444,7 +580,15 @@ try:
 except NotAllowed as problem:
     print(problem.message)
 """
-    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", code]
+    command = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        sys.executable,
+        "-c",
+        code,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=CLEAN)
     if "Permission denied" in done.stderr:
         pytest.skip("the other user cannot read the checkout")
@@ -471,7 +615,13 @@ def test_a_program_without_the_library_is_told_so(tmp_path: Path) -> None:
         ("_ZN4shop5ShelfIiE4fillEi", "shop::Shelf::fill"),
         ("_ZN12_GLOBAL__N_17touchedEm", "(anonymous namespace)::touched"),
         ("_Z3addIiET_S0_S0_", "add"),  # int add<int>(int, int)
-        ("_ZNSt6vectorIiSaIiEE17_M_realloc_insertIJiEEEvN9__gnu_cxx17__normal_iteratorIPiS1_EEDpOT_", "std::vector::_M_realloc_insert"),
+        (
+            (
+                "_ZNSt6vectorIiSaIiEE17_M_realloc_insertIJiEEEv"
+                "N9__gnu_cxx17__normal_iteratorIPiS1_EEDpOT_"
+            ),
+            "std::vector::_M_realloc_insert",
+        ),
         ("_ZNK4TypeclEi", "Type::operator()"),
         ("_ZN4TypelsEi", "Type::operator<<"),
         ("_ZNK4TypeltERKS_", "Type::operator<"),
@@ -489,8 +639,20 @@ def test_names_are_as_pprof_likes_them(mangled: str, name: str) -> None:
 
 
 def made(stacks: list[tuple[tuple[int, ...], list[int]]]) -> Profile:
-    mappings = [Mapping(0x1000, 0x2000, 0, "/bin/one", "ab"), Mapping(0x9000, 0xA000, 0x1000, "/lib/two")]
-    return Profile(list(HEAP), "inuse_space", ValueType("space", "bytes"), 1024, 5_000_000_000, 1_000_000_000, mappings, stacks)
+    mappings = [
+        Mapping(0x1000, 0x2000, 0, "/bin/one", "ab"),
+        Mapping(0x9000, 0xA000, 0x1000, "/lib/two"),
+    ]
+    return Profile(
+        list(HEAP),
+        "inuse_space",
+        ValueType("space", "bytes"),
+        1024,
+        5_000_000_000,
+        1_000_000_000,
+        mappings,
+        stacks,
+    )
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -498,7 +660,12 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     one.frames = {0x1001: (Frame("inner", "_Z5innerv", "a.c", 3), Frame("outer"))}
     pprof.write(one, tmp_path / "one.pb.gz")
     again = pprof.read(tmp_path / "one.pb.gz")
-    assert (again.stacks, again.mappings, again.period, again.types) == (one.stacks, one.mappings, 1024, one.types)
+    assert (again.stacks, again.mappings, again.period, again.types) == (
+        one.stacks,
+        one.mappings,
+        1024,
+        one.types,
+    )
     assert one.stack_names((0x1001, 0x9002, 0x5000)) == ["inner", "outer", "[two]", "<unknown>"]
     data = (tmp_path / "one.pb.gz").read_bytes()
     for cut in (data[:30], b"\x1f\x8b", b"\x0a\xff\xff", __import__("gzip").compress(b"\x12\x7f")):
@@ -509,7 +676,9 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 def test_the_difference_of_two_moments() -> None:
     before = made([((0x1001,), [4, 400, 4, 400]), ((0x1002,), [1, 10, 1, 10])])
-    after = made([((0x1001,), [5, 500, 1, 100]), ((0x1002,), [1, 10, 1, 10]), ((0x1003,), [2, 20, 2, 20])])
+    after = made(
+        [((0x1001,), [5, 500, 1, 100]), ((0x1002,), [1, 10, 1, 10]), ((0x1003,), [2, 20, 2, 20])]
+    )
     after.time_ns += 1_000_000
     found = after.since(before)
     assert dict(found.stacks) == {(0x1001,): [1, 100, -3, -300], (0x1003,): [2, 20, 2, 20]}
@@ -526,18 +695,32 @@ STACK = {
 
 
 def stack_in_table(kind: int, *frames: int, counters: tuple[int, ...] = (1, 100, 0, 0)) -> bytes:
-    return struct.pack(f"<IIII4Q{len(frames)}Q", 48 + 8 * len(frames), kind, len(frames), 0, *counters, *frames)
+    return struct.pack(
+        f"<IIII4Q{len(frames)}Q", 48 + 8 * len(frames), kind, len(frames), 0, *counters, *frames
+    )
 
 
 def test_a_stack_is_found_by_its_address() -> None:
-    table = stack_in_table(0) + stack_in_table(1) + stack_in_table(1, 0x1002, 0x9003) + stack_in_table(0, 0x1007)
-    waits = CellFigures("lane", True, False, 9, 5, 3, 2000, np.zeros(16, np.int64), (0x7060, 0x7030))
+    table = (
+        stack_in_table(0)
+        + stack_in_table(1)
+        + stack_in_table(1, 0x1002, 0x9003)
+        + stack_in_table(0, 0x1007)
+    )
+    waits = CellFigures(
+        "lane", True, False, 9, 5, 3, 2000, np.zeros(16, np.int64), (0x7060, 0x7030)
+    )
     calm = CellFigures("depot", False, False, 9, 0, 0, 0, np.zeros(16, np.int64))
     look = Look(np.frombuffer(table, np.uint8), 0x7000, STACK, [calm, waits], 1024, 1, 5, 5, [])
     assert (look.stack_at(0x7060), look.stack_at(0x7030)) == ((0x1001, 0x9002), ())
     # Of the other kind; inside of one; outside of the table; behind its last one.
-    assert [look.stack_at(at) for at in (0x7000, 0x7061, 0x6FF8, 0x7000 + len(table), 0x7000 + len(table) - 8, 0)] == [None] * 6
-    assert look.profile("contention").places == [Place("lane", 9, 5, 3, 2000, [(0x1001, 0x9002), ()])]
+    assert [
+        look.stack_at(at)
+        for at in (0x7000, 0x7061, 0x6FF8, 0x7000 + len(table), 0x7000 + len(table) - 8, 0)
+    ] == [None] * 6
+    assert look.profile("contention").places == [
+        Place("lane", 9, 5, 3, 2000, [(0x1001, 0x9002), ()])
+    ]
     assert look.profile("heap").places == []
     assert dict(look.profile("contention").stacks) == {(): [1, 100], (0x1001, 0x9002): [1, 100]}
 
@@ -547,7 +730,11 @@ def test_the_latest_waits_of_another_program_in_its_place_are_not_told(tmp_path:
     written.types, written.default = list(CONTENTION), "delay"
     pprof.write(written, tmp_path / "7.contention.pb")
     waits = CellFigures("lane", True, False, 9, 5, 3, 2000, np.zeros(16, np.int64))
-    for mappings, told in ((written.mappings, 1), ([replace(written.mappings[0], begin=0x1800), written.mappings[1]], 0), ([], 0)):
+    for mappings, told in (
+        (written.mappings, 1),
+        ([replace(written.mappings[0], begin=0x1800), written.mappings[1]], 0),
+        ([], 0),
+    ):
         last = Look(np.zeros(0, np.uint8), 0x7000, STACK, [waits], 1024, 1, 5, 5, mappings)
         own, _, _ = collect(tmp_path, "contention", 7, last)
         assert own is not None and len(own.profile.places) == told
@@ -556,8 +743,15 @@ def test_the_latest_waits_of_another_program_in_its_place_are_not_told(tmp_path:
 def test_places_of_waits_since_a_moment() -> None:
     before, after = made([]), made([])
     before.places = [Place("lane", 10, 5, 3, 3000), Place("depot", 4, 1, 1, 100)]
-    after.places = [Place("lane", 30, 7, 4, 5000, [(0x1001,)]), Place("runs", 2, 1, 1, 9000), Place("depot", 5, 1, 1, 100)]
-    assert after.since(before).places == [Place("runs", 2, 1, 1, 9000), Place("lane", 20, 2, 1, 2000, [(0x1001,)])]
+    after.places = [
+        Place("lane", 30, 7, 4, 5000, [(0x1001,)]),
+        Place("runs", 2, 1, 1, 9000),
+        Place("depot", 5, 1, 1, 100),
+    ]
+    assert after.since(before).places == [
+        Place("runs", 2, 1, 1, 9000),
+        Place("lane", 20, 2, 1, 2000, [(0x1001,)]),
+    ]
     after.frames = {0x1001: tuple(Frame(name) for name in "abcdefg")}
     assert waits.lines(after, "") == [
         "latest sampled waits, by lock",
@@ -573,7 +767,11 @@ def test_the_allocators_own_functions_are_left_out() -> None:
     assert pruned((1, 2), {1, 2}) == (1, 2)  # nobody's but its own
     assert pruned((1, 2, 3), {3}) == (1, 2, 3)
     one = made([((0x1001, 0x1002), [1, 1, 1, 1]), ((0x1003, 0x1002), [1, 1, 1, 1])])
-    one.frames = {0x1001: (Frame("malloc"),), 0x1002: (Frame("main"),), 0x1003: (Frame("malloc_table"),)}
+    one.frames = {
+        0x1001: (Frame("malloc"),),
+        0x1002: (Frame("main"),),
+        0x1003: (Frame("malloc_table"),),
+    }
     one.prune()
     assert dict(one.stacks) == {(0x1002,): [1, 1, 1, 1], (0x1003, 0x1002): [1, 1, 1, 1]}
     one.places = [Place("lane", stacks=[(0x1001, 0x1002)])]

@@ -1,4 +1,5 @@
-"""The reader over memory that is made by hand: what it adds up, and what it does with what is torn, missing or gone."""
+"""The reader over memory that is made by hand: what it adds up,
+and what it does with what is torn, missing or gone."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from lanemalloc.ui import Problem
 
 
 def busy() -> Synthetic:
-    """Two lanes; 60 objects of 16 bytes in use by the first one's slab: 10 wait in its bin, 5 are on their way."""
+    """Two lanes; 60 objects of 16 bytes in use by the first one's slab:
+    10 wait in its bin, 5 are on their way."""
     memory = Synthetic()
     one = memory.add_lane(taken=[0, 100, 0, 0, 0], received=[0, 20, 0, 0, 0], thread=77, misses=3)
     memory.add_lane(sent=[0, 25, 0, 0, 0], batches_to=[0, 0, 0, 9, 0, 0, 0, 0], thread=78)
@@ -156,16 +158,34 @@ def test_cells_of_all_pools_and_budgets_are_one_each() -> None:
     assert [cell.name for cell in memory.reader().read().cells] == ["lane", "depot", "fresh blocks"]
     memory.write(OWNERS, bytes(4096))
     for i in (0, 1):
-        memory.set("owner", OWNERS + i * 256, next=OWNERS + 256 if i == 0 else 0, contention=OWNERS + i * 256 + 64)
-        memory.set("cell", OWNERS + i * 256 + 64, count=5, waits=i + 1, waited_ns=10, sites=[0x60 + i, 0])
+        memory.set(
+            "owner",
+            OWNERS + i * 256,
+            next=OWNERS + 256 if i == 0 else 0,
+            contention=OWNERS + i * 256 + 64,
+        )
+        memory.set(
+            "cell", OWNERS + i * 256 + 64, count=5, waits=i + 1, waited_ns=10, sites=[0x60 + i, 0]
+        )
         memory.set("owner", OWNERS + i * 256, kinds=OWNERS + 1024 + i * 256)
         memory.set("kind", OWNERS + 1024 + i * 256, budget=OWNERS + 2048 + i * 256)
         memory.set("budget", OWNERS + 2048 + i * 256, count=7, failures=i)
     memory.world(first_owner=OWNERS)
     *_, pools, budgets = memory.reader().read().cells
-    assert (budgets.name, budgets.is_loop, budgets.count, budgets.failures) == ("budgets", True, 14, 1)
+    assert (budgets.name, budgets.is_loop, budgets.count, budgets.failures) == (
+        "budgets",
+        True,
+        14,
+        1,
+    )
     for cell in (pools, memory.reader().cells()[-1]):
-        assert (cell.name, cell.count, cell.waits, cell.waited_ns, cell.sites) == ("pools", 10, 3, 20, (0x60, 0x61))
+        assert (cell.name, cell.count, cell.waits, cell.waited_ns, cell.sites) == (
+            "pools",
+            10,
+            3,
+            20,
+            (0x60, 0x61),
+        )
 
 
 def test_cells_of_lanes_are_added_up_and_loops_have_no_waits() -> None:
@@ -354,7 +374,9 @@ def test_free_runs_are_walked_from_end_to_end() -> None:
     memory.add_run(CLEAN, 3)
     memory.add_slab(3, 1, used=1, carved=1)
     memory.add_run(DIRTY, 1)
-    memory.set("state", STATES + 3 * STATE_BYTES, block_kind=DIRTY, length=9)  # inside of a run: of no meaning
+    memory.set(
+        "state", STATES + 3 * STATE_BYTES, block_kind=DIRTY, length=9
+    )  # inside of a run: of no meaning
     reader = memory.reader()
     reader.read(EXACT)
     assert reader._slabs is not None

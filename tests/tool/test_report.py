@@ -1,4 +1,5 @@
-"""lanemalloc report: what the page says, and what it does with recordings that are cut, empty, damaged or hostile."""
+"""lanemalloc report: what the page says, and what it does with recordings that are cut,
+empty, damaged or hostile."""
 
 from __future__ import annotations
 
@@ -24,7 +25,18 @@ from lanemalloc.report.sections import lane_title
 from lanemalloc.report.slabs import class_parts
 from lanemalloc.report.waiting import bucket_names
 
-SECTIONS = ("summary", "memory", "contention", "waits", "remote", "slabs", "classes", "lanes", "heaps", "figures")
+SECTIONS = (
+    "summary",
+    "memory",
+    "contention",
+    "waits",
+    "remote",
+    "slabs",
+    "classes",
+    "lanes",
+    "heaps",
+    "figures",
+)
 
 
 class Ids(HTMLParser):
@@ -42,7 +54,11 @@ class Ids(HTMLParser):
         values = dict(attrs)
         if tag == "section":
             self.sections.append(str(values.get("id")))
-        self.addresses += [str(values[name]) for name in ("src", "href", "action", "data", "poster", "srcset") if name in values]
+        self.addresses += [
+            str(values[name])
+            for name in ("src", "href", "action", "data", "poster", "srcset")
+            if name in values
+        ]
 
 
 def made(path: Path, *more: Path) -> str:
@@ -55,7 +71,9 @@ def made(path: Path, *more: Path) -> str:
 # --- The page.
 
 
-def test_every_section_is_there_and_nothing_is_loaded_from_elsewhere(recordings: tuple[Path, Path]) -> None:
+def test_every_section_is_there_and_nothing_is_loaded_from_elsewhere(
+    recordings: tuple[Path, Path],
+) -> None:
     text = made(recordings[0])
     ids = Ids(text)
     assert tuple(ids.sections) == SECTIONS
@@ -75,7 +93,10 @@ def test_a_page_is_small_and_soon_written(recordings: tuple[Path, Path], tmp_pat
 
 def test_every_plot_has_a_text_and_a_table_and_known_colours(recordings: tuple[Path, Path]) -> None:
     style = (ROOT / "python" / "lanemalloc" / "report" / "page.css").read_text()
-    for runs in ([Run(Recording.load(recordings[0]))], [Run(Recording.load(path), letter) for path, letter in zip(recordings, "AB")]):
+    for runs in (
+        [Run(Recording.load(recordings[0]))],
+        [Run(Recording.load(path), letter) for path, letter in zip(recordings, "AB")],
+    ):
         found = sections.sections(runs)
         plots = [plot for section in found for plot in section.plots()]
         assert len(plots) >= 6
@@ -88,13 +109,17 @@ def test_every_plot_has_a_text_and_a_table_and_known_colours(recordings: tuple[P
 
 def test_landmarks_have_names_of_their_own(recordings: tuple[Path, Path]) -> None:
     for text in (made(recordings[0]), made(recordings[0], recordings[1])):
-        names = re.findall(r'role="region" tabindex="0" aria-label="([^"]+)"', text) + re.findall(r"<h2 [^>]*>([^<]+)</h2>", text)
+        names = re.findall(r'role="region" tabindex="0" aria-label="([^"]+)"', text) + re.findall(
+            r"<h2 [^>]*>([^<]+)</h2>", text
+        )
         assert len(names) > 10 and len(set(names)) == len(names)
 
 
 def luminance(colour: str) -> float:
     parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    r, g, b = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    r, g, b = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
@@ -103,8 +128,14 @@ def test_curves_stand_out_from_the_ground_in_both_themes() -> None:
     colours = dict(re.findall(r"--(\w+): light-dark\((#\w+, #\w+)\)", style))
     for theme in (0, 1):
         ground = luminance(colours["ground"].split(", ")[theme])
-        for name, least in [(cell[1:], 3.0) for cell in CELL_COLOURS] + [("text", 7.0), ("quiet", 4.5), ("link", 4.5)]:
-            light, dark = sorted((luminance(colours[name].split(", ")[theme]), ground), reverse=True)
+        for name, least in [(cell[1:], 3.0) for cell in CELL_COLOURS] + [
+            ("text", 7.0),
+            ("quiet", 4.5),
+            ("link", 4.5),
+        ]:
+            light, dark = sorted(
+                (luminance(colours[name].split(", ")[theme]), ground), reverse=True
+            )
             assert (light + 0.05) / (dark + 0.05) >= least, (name, theme)
 
 
@@ -128,12 +159,24 @@ def hostile(path: Path) -> Recording:
     recording.command = [bad]
     recording.options = f"lanes={bad}"
     recording.machine = {"kernel": bad}
-    owner: dict[str, Any] = {"kind": "pool", "used_bytes": 1, "peak_bytes": 2, "limit_bytes": 3, "slab_bytes": 65536, "live": 1}
+    owner: dict[str, Any] = {
+        "kind": "pool",
+        "used_bytes": 1,
+        "peak_bytes": 2,
+        "limit_bytes": 3,
+        "slab_bytes": 65536,
+        "live": 1,
+    }
     owner["contended"] = 0
     for sample in recording.samples:
-        sample.snapshot["owners"] = [{**owner, "name": bad}, {**owner, "name": "", "kind": "heap", "limit_bytes": None}]
+        sample.snapshot["owners"] = [
+            {**owner, "name": bad},
+            {**owner, "name": "", "kind": "heap", "limit_bytes": None},
+        ]
         one = sample.snapshot["lanes"][0]
-        sample.snapshot["lanes"] = [{**one, "lane": i, "batches_to": [(i * j) % 5 for j in range(64)]} for i in range(3, 63)]
+        sample.snapshot["lanes"] = [
+            {**one, "lane": i, "batches_to": [(i * j) % 5 for j in range(64)]} for i in range(3, 63)
+        ]
         sample.snapshot["left_out"] = [bad]
         for cell in sample.snapshot["contention"]:
             cell["at"] = bad
@@ -177,11 +220,15 @@ def test_ratios_as_people_read_them(first: float, second: float, said: str) -> N
     assert differences.said_ratio(first, second) == said
 
 
-def test_json_goes_to_standard_output_and_no_page_is_written(recordings: tuple[Path, Path], tmp_path: Path) -> None:
+def test_json_goes_to_standard_output_and_no_page_is_written(
+    recordings: tuple[Path, Path], tmp_path: Path
+) -> None:
     copied = tmp_path / "run.jsonl"
     copied.write_bytes(recordings[0].read_bytes())
     run = json.loads(tool("report", copied, "--json").stdout)["runs"][0]
-    assert run["figures"]["allocations"] > 0 and run["machine"]["cpus"] >= 1 and len(run["said"]) == 3
+    assert (
+        run["figures"]["allocations"] > 0 and run["machine"]["cpus"] >= 1 and len(run["said"]) == 3
+    )
     assert [one.name for one in tmp_path.iterdir()] == ["run.jsonl"]
     done = tool("report", copied)
     assert done.stdout.startswith(f"{tmp_path / 'run.html'}: ")
@@ -200,7 +247,10 @@ def test_the_chord_has_who_frees_and_whose_memory() -> None:
     assert flow.batches == [[0, 6], [2, 0]]
     assert flow.objects == [[0, 60.0], [4.0, 0]]
     drawn = chord.svg(flow, "x")
-    assert "lane 3 freed of lane 4: 6 batches, about 60 objects" in drawn and drawn.count('class="ribbon"') == 2
+    assert (
+        "lane 3 freed of lane 4: 6 batches, about 60 objects" in drawn
+        and drawn.count('class="ribbon"') == 2
+    )
 
 
 def test_many_lanes_are_grouped_and_no_batch_is_lost() -> None:
@@ -218,14 +268,25 @@ def test_lanes_whose_numbers_are_alike_modulo_the_counters_are_one_group() -> No
 
 
 def test_a_class_memory_is_divided_without_rest() -> None:
-    row = {"size": 640, "below": 576, "live": 1000, "waiting": 50, "in_flight": 20, "slab_bytes": 16 * 65536}
+    row = {
+        "size": 640,
+        "below": 576,
+        "live": 1000,
+        "waiting": 50,
+        "in_flight": 20,
+        "slab_bytes": 16 * 65536,
+    }
     parts = class_parts(row)
     assert sum(parts) == row["slab_bytes"]
     assert parts[1] == 1000 * 63 / 2
 
 
 def test_heaps_and_pools_are_shown_with_their_budget(recordings: tuple[Path, Path]) -> None:
-    plot = next(part for part in sections.owners([Run(hostile(recordings[0]))]).parts if isinstance(part, Plot))
+    plot = next(
+        part
+        for part in sections.owners([Run(hostile(recordings[0]))]).parts
+        if isinstance(part, Plot)
+    )
     assert plot.table is not None
     assert plot.table.rows[0][1:5] == ["1 B", "2 B", "3 B", "67 %"]
     assert plot.table.rows[1][0] == "heap (no name)" and plot.table.rows[1][3] == "none"
@@ -235,7 +296,9 @@ def test_heaps_and_pools_are_shown_with_their_budget(recordings: tuple[Path, Pat
 def test_lanes_are_named_by_who_uses_them() -> None:
     assert lane_title({"lane": 3, "entered": "percpu", "number": 1, "thread": 0}) == "3 (CPU 1)"
     assert lane_title({"lane": 4, "entered": "shared", "number": 0, "thread": 0}) == "4 (shared 0)"
-    assert lane_title({"lane": 5, "entered": "shared", "number": None, "thread": 0}) == "5 (overflow)"
+    assert (
+        lane_title({"lane": 5, "entered": "shared", "number": None, "thread": 0}) == "5 (overflow)"
+    )
     assert lane_title({"lane": 6, "entered": "owned", "number": 0, "thread": 77}) == "6 (thread 77)"
     assert lane_title({"lane": 7, "thread": 0}) == "7 (no thread)"
 
@@ -257,7 +320,9 @@ def test_a_counter_that_begins_anew_is_no_negative_rate() -> None:
 # --- What cannot be read or written.
 
 
-def test_a_file_that_was_cut_off_is_used_as_far_as_it_goes(recordings: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_file_that_was_cut_off_is_used_as_far_as_it_goes(
+    recordings: tuple[Path, Path], tmp_path: Path
+) -> None:
     cut = tmp_path / "cut.jsonl"
     text = recordings[0].read_text()
     cut.write_text(text[: len(text) * 2 // 3])
@@ -278,7 +343,9 @@ def test_a_recording_without_moments_has_a_page_that_says_so(tmp_path: Path) -> 
 
 
 def test_a_program_that_drops_the_library_has_a_page_too(tmp_path: Path) -> None:
-    tool("run", "-q", "--record", tmp_path / "r.jsonl", "--", "env", "-u", "LD_PRELOAD", "sleep", "1")
+    tool(
+        "run", "-q", "--record", tmp_path / "r.jsonl", "--", "env", "-u", "LD_PRELOAD", "sleep", "1"
+    )
     assert "lanemalloc doctor" in made(tmp_path / "r.jsonl")
 
 
@@ -303,7 +370,9 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["figures", "contention", "lanes", "classes", "at"])
-def test_a_recording_that_makes_no_sense_is_told(recordings: tuple[Path, Path], tmp_path: Path, damage: str) -> None:
+def test_a_recording_that_makes_no_sense_is_told(
+    recordings: tuple[Path, Path], tmp_path: Path, damage: str
+) -> None:
     lines = recordings[0].read_text().splitlines()
     record = json.loads(lines[-2])
     if damage == "at":
@@ -315,10 +384,16 @@ def test_a_recording_that_makes_no_sense_is_told(recordings: tuple[Path, Path], 
     assert done.returncode == 3 and "damaged" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_page_that_cannot_be_written_is_told(recordings: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_told(
+    recordings: tuple[Path, Path], tmp_path: Path
+) -> None:
     for path in (tmp_path, tmp_path / "none" / "x.html", Path("/dev/full")):
         done = tool("report", recordings[0], "-o", path)
-        assert done.returncode == 3 and "cannot be written" in done.stderr and "Traceback" not in done.stderr
+        assert (
+            done.returncode == 3
+            and "cannot be written" in done.stderr
+            and "Traceback" not in done.stderr
+        )
 
 
 def test_the_recording_itself_is_not_overwritten(recordings: tuple[Path, Path]) -> None:
@@ -332,7 +407,16 @@ def test_the_recording_itself_is_not_overwritten(recordings: tuple[Path, Path]) 
 
 def test_run_writes_a_report_and_passes_the_status_on(tmp_path: Path) -> None:
     out = tmp_path / "run.html"
-    done = tool("run", "-q", "--report", out, "--", sys.executable, "-c", "import time; time.sleep(1.5); raise SystemExit(5)")
+    done = tool(
+        "run",
+        "-q",
+        "--report",
+        out,
+        "--",
+        sys.executable,
+        "-c",
+        "import time; time.sleep(1.5); raise SystemExit(5)",
+    )
     assert (done.returncode, done.stderr) == (5, "")
     assert set(SECTIONS) <= set(Ids(out.read_text()).sections)
 
@@ -342,10 +426,14 @@ def test_a_report_that_run_cannot_write_changes_no_status(tmp_path: Path) -> Non
     assert done.returncode == 0 and "cannot be written" in done.stderr
 
 
-def test_times_of_a_recording_are_those_when_the_process_was_read(recordings: tuple[Path, Path]) -> None:
+def test_times_of_a_recording_are_those_when_the_process_was_read(
+    recordings: tuple[Path, Path],
+) -> None:
     samples = Recording.load(recordings[0]).samples
     for a, b in zip(samples, samples[1:]):
-        assert b.at - a.at == pytest.approx((b.snapshot["at_ns"] - a.snapshot["at_ns"]) / 1e9, abs=0.002)
+        assert b.at - a.at == pytest.approx(
+            (b.snapshot["at_ns"] - a.snapshot["at_ns"]) / 1e9, abs=0.002
+        )
 
 
 def test_a_recording_of_before_fill_was_counted_is_read(recordings: tuple[Path, Path]) -> None:

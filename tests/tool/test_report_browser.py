@@ -1,4 +1,5 @@
-"""Reports in a browser, as people meet them: without a network, by keyboard, on a phone, in the dark, on paper, with a screen reader."""
+"""Reports in a browser, as people meet them: without a network, by keyboard, on a phone, in the
+dark, on paper, with a screen reader."""
 
 from __future__ import annotations
 
@@ -25,11 +26,14 @@ from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="chromium and its driver are not there")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None, reason="chromium and its driver are not there"
+)
 
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage",
 )  # fmt: skip
 FOCUSABLE = "a[href], button, summary, [tabindex='0']"
 SHOTS = os.environ.get("LANEMALLOC_TEST_SHOTS")  # a folder to keep the pictures in
@@ -41,10 +45,16 @@ class Browser:
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
-    def open(self, path: Path, width: int = 1280, scheme: str = "light", script: bool = True) -> None:
+    def open(
+        self, path: Path, width: int = 1280, scheme: str = "light", script: bool = True
+    ) -> None:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.command("Emulation.setDeviceMetricsOverride", **size)
-        self.command("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.command(
+            "Emulation.setEmulatedMedia",
+            media="",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self.command("Emulation.setScriptExecutionDisabled", value=not script)
         self.driver.get_log("browser")
         self.driver.get_log("performance")
@@ -69,8 +79,14 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Of everything but the page itself."""
-        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        sent = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+        messages = [
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
+        ]
+        sent = [
+            one["params"]["request"]["url"]
+            for one in messages
+            if one["method"] == "Network.requestWillBeSent"
+        ]
         return [url for url in sent if not url.startswith(("file:", "data:", "blob:"))]
 
     def messages(self) -> list[str]:
@@ -79,7 +95,9 @@ class Browser:
     def shot(self, name: str) -> bytes:
         height = min(self.js("return document.documentElement.scrollHeight"), 12_000)
         clip = {"x": 0, "y": 0, "width": self.js("return innerWidth"), "height": height, "scale": 1}
-        picture = base64.b64decode(self.command("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"])
+        picture = base64.b64decode(
+            self.command("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"]
+        )
         if SHOTS:
             Path(SHOTS).mkdir(parents=True, exist_ok=True)
             (Path(SHOTS) / f"{name}.png").write_bytes(picture)
@@ -98,17 +116,29 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     driver.set_script_timeout(120)
     one = Browser(driver)
     one.command("Network.enable")
-    one.command("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+    one.command(
+        "Network.emulateNetworkConditions",
+        offline=True,
+        latency=0,
+        downloadThroughput=0,
+        uploadThroughput=0,
+    )
     yield one
     driver.quit()
 
 
 @pytest.fixture(scope="module")
-def pages(recordings: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def pages(
+    recordings: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     found = {"one": folder / "one.html", "two": folder / "two.html", "none": folder / "none.html"}
     tool("run", "-q", "--record", folder / "none.jsonl", "--", "true")
-    for name, files in (("one", recordings[:1]), ("two", recordings), ("none", (folder / "none.jsonl",))):
+    for name, files in (
+        ("one", recordings[:1]),
+        ("two", recordings),
+        ("none", (folder / "none.jsonl",)),
+    ):
         assert tool("report", *files, "-o", found[name]).returncode == 0
     write(hostile(recordings[0]), folder / "odd.html")
     found["odd"] = folder / "odd.html"
@@ -137,24 +167,36 @@ def test_it_opens_without_a_network_and_without_a_complaint(
 
 
 @pytest.mark.parametrize("page", ["one", "two"])
-def test_every_section_has_something_in_it_and_every_plot_is_drawn(browser: Browser, pages: dict[str, Path], page: str) -> None:
+def test_every_section_has_something_in_it_and_every_plot_is_drawn(
+    browser: Browser, pages: dict[str, Path], page: str
+) -> None:
     browser.open(pages[page])
-    empty = browser.js("return [...document.querySelectorAll('main section')].filter(s => s.innerText.trim().length < 40).map(s => s.id)")
+    empty = browser.js(
+        "return [...document.querySelectorAll('main section')]"
+        ".filter(s => s.innerText.trim().length < 40).map(s => s.id)"
+    )
     assert empty == []
     plots = browser.js(
         """return [...document.querySelectorAll('.plot')].map(p => {
-             const svg = p.querySelector('svg.main-svg'), box = svg ? svg.getBoundingClientRect() : {width: 0, height: 0};
-             const marks = p.querySelectorAll('.trace path, .trace image, .hm image, .hm path, .bars path, .scatterlayer path').length;
+             const svg = p.querySelector('svg.main-svg'), \
+box = svg ? svg.getBoundingClientRect() : {width: 0, height: 0};
+             const marks = p.querySelectorAll('.trace path, .trace image, .hm image, \
+.hm path, .bars path, .scatterlayer path').length;
              return [p.id, box.width, box.height, marks];
            })"""
     )
     assert len(plots) >= 6
     for name, width, height, marks in plots:
         assert width > 500 and height > 80 and marks > 0, name
-    assert browser.js("return document.querySelectorAll('svg.chord .ribbon').length") > 0 or page == "one"  # shared:1 has one lane
+    assert (
+        browser.js("return document.querySelectorAll('svg.chord .ribbon').length") > 0
+        or page == "one"
+    )  # shared:1 has one lane
 
 
-def test_the_switch_works_by_keyboard_and_plots_follow(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_switch_works_by_keyboard_and_plots_follow(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["one"])
     ink = "return getComputedStyle(document.querySelector('#memory-plot .xtick text')).fill"
     before = browser.js(ink)
@@ -169,10 +211,13 @@ def test_the_switch_works_by_keyboard_and_plots_follow(browser: Browser, pages: 
     assert browser.js("return theme.getAttribute('aria-pressed')") == "false"
 
 
-def test_tab_reaches_everything_in_its_order_and_shows_where_it_is(browser: Browser, pages: dict[str, Path]) -> None:
+def test_tab_reaches_everything_in_its_order_and_shows_where_it_is(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["one"])
     count = browser.js(
-        f"""window.wanted = [...document.querySelectorAll({json.dumps(FOCUSABLE)})].filter(e => e.checkVisibility());
+        f"window.wanted = [...document.querySelectorAll({json.dumps(FOCUSABLE)})]"
+        """.filter(e => e.checkVisibility());
             return wanted.length"""
     )
     assert count > 20
@@ -188,7 +233,9 @@ def test_tab_reaches_everything_in_its_order_and_shows_where_it_is(browser: Brow
     assert reached == list(range(count))
 
 
-def test_the_skip_link_is_first_and_leads_past_the_contents(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_skip_link_is_first_and_leads_past_the_contents(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["one"])
     browser.keys(Keys.TAB)
     assert browser.js("return document.activeElement.textContent") == "Skip to the content"
@@ -197,7 +244,9 @@ def test_the_skip_link_is_first_and_leads_past_the_contents(browser: Browser, pa
     browser.wait("return document.activeElement.id === 'main'")
 
 
-def test_a_legend_hides_a_curve_and_a_table_opens_by_keyboard(browser: Browser, pages: dict[str, Path]) -> None:
+def test_a_legend_hides_a_curve_and_a_table_opens_by_keyboard(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["one"])
     curves = "return document.querySelectorAll('#memory-plot .scatterlayer .trace').length"
     before = browser.js(curves)
@@ -209,7 +258,9 @@ def test_a_legend_hides_a_curve_and_a_table_opens_by_keyboard(browser: Browser, 
     browser.wait(f"return (() => {{ {curves} }})() === {before}")
     browser.js("document.querySelector('#memory figure summary').focus()")
     browser.keys(Keys.ENTER)
-    assert browser.js("return document.querySelector('#memory figure table tbody').rows.length") >= 3
+    assert (
+        browser.js("return document.querySelector('#memory figure table tbody').rows.length") >= 3
+    )
     assert browser.js("return document.querySelector('#memory figure table').checkVisibility()")
 
 
@@ -224,19 +275,28 @@ def axe_script() -> Path:
 
 
 @pytest.mark.parametrize(("page", "scheme"), [("one", "light"), ("two", "dark"), ("none", "light")])
-def test_axe_finds_nothing(browser: Browser, pages: dict[str, Path], scheme: str, page: str) -> None:
+def test_axe_finds_nothing(
+    browser: Browser, pages: dict[str, Path], scheme: str, page: str
+) -> None:
     script = axe_script()
     browser.open(pages[page], 1280, scheme)
     browser.js("for (const one of document.querySelectorAll('details')) one.open = true")
     browser.js(script.read_text(encoding="utf-8") + "; window.axe = axe;")
-    found = browser.driver.execute_async_script("const done = arguments[0]; axe.run(document).then(done, e => done({error: String(e)}))")
+    found = browser.driver.execute_async_script(
+        "const done = arguments[0]; axe.run(document).then(done, e => done({error: String(e)}))"
+    )
     assert "error" not in found, found
-    told = [(one["id"], one["help"], [node["html"][:160] for node in one["nodes"][:3]]) for one in found["violations"]]
+    told = [
+        (one["id"], one["help"], [node["html"][:160] for node in one["nodes"][:3]])
+        for one in found["violations"]
+    ]
     assert told == []
     assert len(found["passes"]) > 15
 
 
-def test_hostile_names_stay_text_and_many_lanes_are_drawn(browser: Browser, pages: dict[str, Path]) -> None:
+def test_hostile_names_stay_text_and_many_lanes_are_drawn(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["odd"])
     assert browser.messages() == [] and browser.requests() == []
     assert browser.js("return document.querySelectorAll('img, main script').length") == 0
@@ -246,7 +306,9 @@ def test_hostile_names_stay_text_and_many_lanes_are_drawn(browser: Browser, page
     assert len(browser.shot("odd")) > 10_000
 
 
-def test_without_scripts_all_figures_are_there_as_tables(browser: Browser, pages: dict[str, Path]) -> None:
+def test_without_scripts_all_figures_are_there_as_tables(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["one"], script=False)
     browser.command("Emulation.setScriptExecutionDisabled", value=False)
     assert "Plots need JavaScript" in browser.js("return document.body.innerText")
@@ -254,31 +316,44 @@ def test_without_scripts_all_figures_are_there_as_tables(browser: Browser, pages
     assert browser.js("return document.querySelectorAll('figure table').length") >= 6
 
 
-def test_on_paper_it_is_light_and_as_wide_as_the_page(browser: Browser, pages: dict[str, Path]) -> None:
+def test_on_paper_it_is_light_and_as_wide_as_the_page(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["one"], 1280, "dark")
     browser.js(
         """window.seen = null;
-           addEventListener('beforeprint', () => { window.seen = document.documentElement.dataset.theme; });"""
+           addEventListener('beforeprint', () => { \
+window.seen = document.documentElement.dataset.theme; });"""
     )
     printed = base64.b64decode(browser.command("Page.printToPDF", printBackground=True)["data"])
     assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page") >= 3
     assert browser.messages() == []
     assert browser.js("return window.seen") == "light"
-    browser.command("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    browser.command(
+        "Emulation.setEmulatedMedia",
+        media="print",
+        features=[{"name": "prefers-color-scheme", "value": "dark"}],
+    )
     assert background(browser) == WHITE
     assert browser.js("return getComputedStyle(document.querySelector('nav')).display") == "none"
     browser.js("dispatchEvent(new Event('beforeprint'))")
-    widths = browser.js("return [...document.querySelectorAll('.plot svg.main-svg')].map(e => e.getBoundingClientRect().width)")
+    widths = browser.js(
+        "return [...document.querySelectorAll('.plot svg.main-svg')]"
+        ".map(e => e.getBoundingClientRect().width)"
+    )
     assert max(widths) <= 661
     browser.js("dispatchEvent(new Event('afterprint'))")
     assert browser.js("return document.documentElement.dataset.theme") is None
 
 
-def test_curves_differ_for_those_who_see_colours_differently(browser: Browser, pages: dict[str, Path]) -> None:
+def test_curves_differ_for_those_who_see_colours_differently(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     """No two curves share both colour and dash; the pictures are for a person to look at."""
     browser.open(pages["one"])
     styles = browser.js(
-        "return JSON.parse(specs.textContent).find(s => s.id === 'memory-plot').traces.map(t => t.line.color + t.line.dash)"
+        "return JSON.parse(specs.textContent).find(s => s.id === 'memory-plot')"
+        ".traces.map(t => t.line.color + t.line.dash)"
     )
     assert len(set(styles)) == len(styles)
     for kind in ("deuteranopia", "protanopia", "tritanopia", "achromatopsia"):

@@ -37,7 +37,9 @@ def test_options_of_the_program_are_its_own() -> None:
 
 def test_standard_input_is_the_programs() -> None:
     command = [str(TOOL), "run", "-q", "--", "cat"]
-    done = subprocess.run(command, input="one\ntwo\n", capture_output=True, text=True, env=CLEAN, check=False)
+    done = subprocess.run(
+        command, input="one\ntwo\n", capture_output=True, text=True, env=CLEAN, check=False
+    )
     assert done.stdout == "one\ntwo\n"
 
 
@@ -50,11 +52,23 @@ def test_death_by_a_signal_is_passed_on(situations: Path, number: int) -> None:
     assert summary["figures"]["large_live_bytes"] == 1 << 20
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGWINCH])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2, signal.SIGWINCH]
+)
 def test_signals_are_passed_on(number: int) -> None:
-    code = "import signal, sys; s = signal.sigwait(signal.valid_signals()); print(int(s)); sys.exit(0)"
-    prepared = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); print('ready', flush=True); " + code
-    process = subprocess.Popen([str(TOOL), "run", "-q", "--", sys.executable, "-c", prepared], stdout=subprocess.PIPE, text=True, env=CLEAN)
+    code = (
+        "import signal, sys; s = signal.sigwait(signal.valid_signals()); print(int(s)); sys.exit(0)"
+    )
+    prepared = (
+        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); "
+        "print('ready', flush=True); " + code
+    )
+    process = subprocess.Popen(
+        [str(TOOL), "run", "-q", "--", sys.executable, "-c", prepared],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=CLEAN,
+    )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(number)
     assert process.stdout.read() == f"{int(number)}\n"
@@ -64,7 +78,11 @@ def test_signals_are_passed_on(number: int) -> None:
 def test_what_a_program_ignores_it_ignores_here_too() -> None:
     code = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
     done = subprocess.run(
-        ["nohup", str(TOOL), "run", "-q", "--", sys.executable, "-c", code], capture_output=True, text=True, env=CLEAN, check=False
+        ["nohup", str(TOOL), "run", "-q", "--", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=CLEAN,
+        check=False,
     )
     assert done.stdout == "True\n"
 
@@ -97,7 +115,14 @@ def test_figures_at_exit_are_the_librarys_own(situations: Path) -> None:
 
 
 def test_children_are_counted_and_the_program_itself_is_told_apart() -> None:
-    done = tool("run", "--json", "--", sys.executable, "-c", "import subprocess; subprocess.run(['ls', '/']); subprocess.run(['ls', '/'])")
+    done = tool(
+        "run",
+        "--json",
+        "--",
+        sys.executable,
+        "-c",
+        "import subprocess; subprocess.run(['ls', '/']); subprocess.run(['ls', '/'])",
+    )
     summary = summary_of(done.stderr)
     assert len(summary["children"]) == 2
     assert summary["figures"]["allocations"] > summary["children"][0]["figures"]["allocations"]
@@ -142,7 +167,10 @@ def test_the_summary_goes_to_a_file(tmp_path: Path) -> None:
 
 def test_options_are_merged_and_the_nearest_wins() -> None:
     made = environment(
-        "percpu", ("decay_ms=5,probes=3", "probes=4"), {"stats": "exit"}, {"LANEMALLOC_OPTIONS": "decay_ms=1,checked=1,lanes=owned"}
+        "percpu",
+        ("decay_ms=5,probes=3", "probes=4"),
+        {"stats": "exit"},
+        {"LANEMALLOC_OPTIONS": "decay_ms=1,checked=1,lanes=owned"},
     )
     assert parse_options(made["LANEMALLOC_OPTIONS"]) == {
         "decay_ms": "5", "checked": "1", "probes": "4", "lanes": "percpu", "stats": "exit"
@@ -150,15 +178,28 @@ def test_options_are_merged_and_the_nearest_wins() -> None:
 
 
 def test_statistics_that_were_asked_for_stay_as_they_were_asked_for() -> None:
-    made = environment(None, (), {"stats": "exit", "stats_file": "x"}, {"LANEMALLOC_OPTIONS": "stats=none"})
+    made = environment(
+        None, (), {"stats": "exit", "stats_file": "x"}, {"LANEMALLOC_OPTIONS": "stats=none"}
+    )
     assert made["LANEMALLOC_OPTIONS"] == "stats=none"
 
 
 def test_what_was_preloaded_stays() -> None:
-    assert with_library("/a/libx.so /b/liby.so", Path("/l/liblanemalloc.so")) == "/l/liblanemalloc.so:/a/libx.so:/b/liby.so"
-    assert with_library("/old/liblanemalloc.so", Path("/l/liblanemalloc.so")) == "/l/liblanemalloc.so"
-    assert with_library("/old/liblanemalloc.so.0 liblanemalloc.so.0.1.0", Path("/l/liblanemalloc.so")) == "/l/liblanemalloc.so"
-    assert with_library("/old/liblanemalloc.sound", Path("/l/liblanemalloc.so")) == "/l/liblanemalloc.so:/old/liblanemalloc.sound"
+    assert (
+        with_library("/a/libx.so /b/liby.so", Path("/l/liblanemalloc.so"))
+        == "/l/liblanemalloc.so:/a/libx.so:/b/liby.so"
+    )
+    assert (
+        with_library("/old/liblanemalloc.so", Path("/l/liblanemalloc.so")) == "/l/liblanemalloc.so"
+    )
+    assert (
+        with_library("/old/liblanemalloc.so.0 liblanemalloc.so.0.1.0", Path("/l/liblanemalloc.so"))
+        == "/l/liblanemalloc.so"
+    )
+    assert (
+        with_library("/old/liblanemalloc.sound", Path("/l/liblanemalloc.so"))
+        == "/l/liblanemalloc.so:/old/liblanemalloc.sound"
+    )
     done = tool("run", "-q", "--", "sh", "-c", "echo $LD_PRELOAD", LD_PRELOAD="libdl.so.2")
     assert done.stdout.strip().endswith("liblanemalloc.so:libdl.so.2")
 
@@ -276,4 +317,7 @@ def test_the_wrapper_costs_a_program_nothing_in_its_own_time() -> None:
     begin = os.times()
     tool("run", "-q", "--", "sleep", "3")
     spent = os.times()
-    assert spent.children_user + spent.children_system - begin.children_user - begin.children_system < 1.5
+    assert (
+        spent.children_user + spent.children_system - begin.children_user - begin.children_system
+        < 1.5
+    )

@@ -1,4 +1,5 @@
-"""lanemalloc sim: its figures are those that tests/simulator holds golden, and its plot is drawn."""
+"""lanemalloc sim: its figures are those that tests/simulator holds golden, and its plot is
+drawn."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def golden() -> dict[str, tuple[float, float]]:
 
 def is_made_here() -> bool:
     """The figures depend on the compiler: the table says which it was."""
-    version = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    version = subprocess.run(
+        ["g++", "--version"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()[0]
     return version in GOLDEN.read_text().splitlines()[0]
 
 
@@ -36,7 +39,9 @@ def simulator() -> None:
         pytest.skip("lanemalloc-sim is not built")
 
 
-@pytest.mark.parametrize(("workload", "entry"), [("local", "owned"), ("producer-consumer", "percpu")])
+@pytest.mark.parametrize(
+    ("workload", "entry"), [("local", "owned"), ("producer-consumer", "percpu")]
+)
 def test_figures_are_the_golden_ones(workload: str, entry: str) -> None:
     if not is_made_here():
         pytest.skip("the golden figures were made with another compiler")
@@ -53,14 +58,25 @@ def test_lanes_do_not_meet_and_the_models_do() -> None:
     done = tool("sim", "--cores", "2,8", "--against", "locked-list,treiber-stack,one-lock-arena")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[1].split() == ["cores", "owned", "shared", "percpu", "locked-list", "treiber-stack", "one-lock-arena"]
+    assert lines[1].split() == [
+        "cores",
+        "owned",
+        "shared",
+        "percpu",
+        "locked-list",
+        "treiber-stack",
+        "one-lock-arena",
+    ]
     few, many = ([float(word) for word in line.split()] for line in lines[2:4])
     assert (few[0], many[0]) == (2, 8)
     assert max(many[1:4]) < 0.05 and min(many[4:]) > 0.5
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:
-    first, again, other = (figures("--cores", 4, "--entry", "shared", "--against", "none", "--seed", n) for n in (7, 7, 8))
+    first, again, other = (
+        figures("--cores", 4, "--entry", "shared", "--against", "none", "--seed", n)
+        for n in (7, 7, 8)
+    )
     assert first == again and first[0]["operations"] > 0
     assert other != first
 

@@ -11,7 +11,9 @@ CONFIG = str(ROOT / "python" / "pyproject.toml")
 
 
 def run(*argv: str, cwd: str = str(ROOT)) -> str:
-    done = subprocess.run([sys.executable, "-m", *argv], capture_output=True, text=True, cwd=cwd, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", *argv], capture_output=True, text=True, cwd=cwd, check=False
+    )
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
@@ -30,6 +32,20 @@ def test_run_and_help_start_without_numpy() -> None:
 
 
 def test_help_of_every_subcommand_that_is_there() -> None:
-    for name in ("run", "top", "explain", "doctor", "exporter", "report", "profile", "sim", "trace", "replay", "tune"):
-        done = subprocess.run([str(TOOL), name, "--help"], capture_output=True, text=True, check=False)
+    for name in (
+        "run",
+        "top",
+        "explain",
+        "doctor",
+        "exporter",
+        "report",
+        "profile",
+        "sim",
+        "trace",
+        "replay",
+        "tune",
+    ):
+        done = subprocess.run(
+            [str(TOOL), name, "--help"], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0 and "Usage:" in done.stdout

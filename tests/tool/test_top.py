@@ -15,10 +15,19 @@ from conftest import CLEAN, LIBRARY, TOOL, Terminal, build, tool
 from lanemalloc.live import tables, view
 from lanemalloc.live.model import Session
 
-PANELS = {1: "Where threads meet", 2: "Lanes", 3: "Size classes", 4: "PLACE", 5: "WHO FREES", 6: "no heaps"}
+PANELS = {
+    1: "Where threads meet",
+    2: "Lanes",
+    3: "Size classes",
+    4: "PLACE",
+    5: "WHO FREES",
+    6: "no heaps",
+}
 
 
-def open_top(terminal, pid: int, width: int = 120, height: int = 40, *more: str, **environment: str) -> Terminal:
+def open_top(
+    terminal, pid: int, width: int = 120, height: int = 40, *more: str, **environment: str
+) -> Terminal:
     screen: Terminal = terminal(width, height, f"{TOOL} top {' '.join(more)} {pid}", **environment)
     screen.wait(r"ALLOC/s")
     return screen
@@ -28,14 +37,27 @@ def test_once_shows_all_panels_and_the_threads_by_name(start) -> None:
     process = start("busy", 3)
     done = tool("top", "--once", process.pid, COLUMNS="120")
     assert done.returncode == 0
-    for heading in ("Lanes", "Size classes", "Where threads meet", "Who frees whose memory", "Heaps and pools", "worker-0", "ALLOC/s"):
+    for heading in (
+        "Lanes",
+        "Size classes",
+        "Where threads meet",
+        "Who frees whose memory",
+        "Heaps and pools",
+        "worker-0",
+        "ALLOC/s",
+    ):
         assert heading in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 120
 
 
 def test_json_lines_have_rates_and_end_with_the_process(start) -> None:
     process = start("busy", 2)
-    top = subprocess.Popen([str(TOOL), "top", "--json", "-d", "0.2", str(process.pid)], stdout=subprocess.PIPE, text=True, env=CLEAN)
+    top = subprocess.Popen(
+        [str(TOOL), "top", "--json", "-d", "0.2", str(process.pid)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=CLEAN,
+    )
     assert top.stdout is not None
     lines = [json.loads(top.stdout.readline()) for _ in range(3)]
     assert lines[1]["rates"]["allocations"] > 1000
@@ -187,10 +209,13 @@ def test_heaps_and_pools_are_shown(terminal, start) -> None:
     screen.wait(r'tenant "one"\? +heap +9\.\d+M +9\.\d+M +10\.0M +9\d%', "sessions +pool")
 
 
-def test_a_process_that_runs_another_program_with_lanemalloc_is_followed(terminal, situations) -> None:
+def test_a_process_that_runs_another_program_with_lanemalloc_is_followed(
+    terminal, situations
+) -> None:
     process = subprocess.Popen(
         ["sh", "-c", f"echo up; read x; exec {situations} rest 3"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**CLEAN, "LD_PRELOAD": str(LIBRARY)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**CLEAN, "LD_PRELOAD": str(LIBRARY)},
     )  # fmt: skip
     assert process.stdout is not None and process.stdout.readline() == "up\n"
     screen: Terminal = terminal(100, 30, f"{TOOL} top {process.pid}")
@@ -235,7 +260,9 @@ def test_lines_never_leave_the_screen(start) -> None:
                     state = view.State([session], panel=panel, overlay=overlay)
                     lines = view.compose(state, width, height)
                     assert len(lines) == height
-                    assert all(view.cells_of("".join(text for text, _ in line)) <= width for line in lines)
+                    assert all(
+                        view.cells_of("".join(text for text, _ in line)) <= width for line in lines
+                    )
 
 
 def test_names_of_threads_cannot_write_to_the_terminal() -> None:

@@ -45,20 +45,41 @@ class Skip(Exception):
 def build_known() -> None:
     if not KNOWN.exists():
         subprocess.run(
-            ["g++", "-std=c++20", "-O1", "-g", "-fno-builtin", "-Wall", "-Wextra", "-pthread", "-o", str(KNOWN), str(HERE / "known.cpp")],
+            [
+                "g++",
+                "-std=c++20",
+                "-O1",
+                "-g",
+                "-fno-builtin",
+                "-Wall",
+                "-Wextra",
+                "-pthread",
+                "-o",
+                str(KNOWN),
+                str(HERE / "known.cpp"),
+            ],
             check=True,
         )
 
 
-def tool(*arguments: str | Path, timeout: float = 300, **how: Any) -> subprocess.CompletedProcess[str]:
+def tool(
+    *arguments: str | Path, timeout: float = 300, **how: Any
+) -> subprocess.CompletedProcess[str]:
     command = [str(ROOT / "build/venv/bin/lanemalloc"), *map(str, arguments)]
-    return subprocess.run(command, text=True, capture_output=True, timeout=timeout * SCALE, check=False, **how)
+    return subprocess.run(
+        command, text=True, capture_output=True, timeout=timeout * SCALE, check=False, **how
+    )
 
 
 def record(
-    *command: str | Path, name: str = "t", options: tuple[str, ...] = (), status: int = 0, complete: bool = True
+    *command: str | Path,
+    name: str = "t",
+    options: tuple[str, ...] = (),
+    status: int = 0,
+    complete: bool = True,
 ) -> tuple[Trace, str]:
-    """Traces a command; gives the trace, checked for what must hold of all, and what the command printed."""
+    """Traces a command; gives the trace, checked for what must hold of all, and what the command
+    printed."""
     file = WORK / f"{name}.parquet"
     ran = tool("trace", "-o", file, "--json", *options, "--", *command)
     assert ran.returncode == status, (ran.returncode, ran.stderr)
@@ -74,14 +95,31 @@ def record(
 
 
 def sound(file: Path) -> None:
-    """What holds in every trace: time does not go back, an object is allocated once, before it is freed, and freed once a process."""
-    assert rows(f"SELECT count(*) FROM (SELECT time < lag(time) OVER () AS back FROM '{file}') WHERE back") == [(0,)]
-    freed = f"""(SELECT process, object AS o, time FROM '{file}' WHERE (op LIKE 'free%' OR op LIKE 'delete%') AND object > 0
-                 UNION ALL SELECT process, old_object, time FROM '{file}' WHERE old_object > 0)"""
-    made = f"(SELECT object AS o, time, process FROM '{file}' WHERE object > 0 AND op NOT LIKE 'free%' AND op NOT LIKE 'delete%')"
-    assert rows(f"SELECT count(*) FROM (SELECT o FROM {made} GROUP BY o HAVING count(*) > 1)") == [(0,)]
-    assert rows(f"SELECT count(*) FROM (SELECT o, process FROM {freed} GROUP BY ALL HAVING count(*) > 1)") == [(0,)]
-    assert rows(f"SELECT count(*) FROM {freed} f LEFT JOIN {made} m USING (o) WHERE m.time IS NULL OR m.time > f.time") == [(0,)]
+    """What holds in every trace: time does not go back, an object is allocated once, before it is
+    freed, and freed once a process."""
+    assert rows(
+        f"SELECT count(*) FROM (SELECT time < lag(time) OVER () AS back FROM '{file}') WHERE back"
+    ) == [(0,)]
+    freed = (
+        f"(SELECT process, object AS o, time FROM '{file}'"
+        " WHERE (op LIKE 'free%' OR op LIKE 'delete%') AND object > 0"
+        "\n                 UNION ALL"
+        f" SELECT process, old_object, time FROM '{file}' WHERE old_object > 0)"
+    )
+    made = (
+        f"(SELECT object AS o, time, process FROM '{file}'"
+        " WHERE object > 0 AND op NOT LIKE 'free%' AND op NOT LIKE 'delete%')"
+    )
+    assert rows(f"SELECT count(*) FROM (SELECT o FROM {made} GROUP BY o HAVING count(*) > 1)") == [
+        (0,)
+    ]
+    assert rows(
+        f"SELECT count(*) FROM (SELECT o, process FROM {freed} GROUP BY ALL HAVING count(*) > 1)"
+    ) == [(0,)]
+    assert rows(
+        f"SELECT count(*) FROM {freed} f LEFT JOIN {made} m USING (o)"
+        " WHERE m.time IS NULL OR m.time > f.time"
+    ) == [(0,)]
 
 
 def rows(query: str) -> list[tuple[Any, ...]]:
@@ -91,7 +129,9 @@ def rows(query: str) -> list[tuple[Any, ...]]:
 def own_calls(trace: Trace, process: int = 0, file: str = "known") -> Counter[str]:
     """Calls whose site lies in the program itself."""
     counts: Counter[str] = Counter()
-    for site, op, n in rows(f"SELECT site, op, count(*) FROM '{trace.path}' WHERE process = {process} GROUP BY ALL"):
+    for site, op, n in rows(
+        f"SELECT site, op, count(*) FROM '{trace.path}' WHERE process = {process} GROUP BY ALL"
+    ):
         place = trace.place(process, site)
         if place is not None and Path(place.file).name == file:
             counts[op] += n
@@ -141,18 +181,28 @@ def test_every_kind_of_call() -> None:
         }, (allocator, own_calls(trace))
         of = f"FROM '{trace.path}' WHERE "
         assert rows(f"SELECT DISTINCT alignment {of} op = 'posix_memalign'") == [(4096,)]
-        assert rows(f"SELECT DISTINCT size, alignment {of} op = 'free_aligned_sized'") == [(1024, 256)]
-        assert rows(f"SELECT count(*) {of} size = 1801 AND alignment = 64 AND op = 'new'") == [(18,)]
+        assert rows(f"SELECT DISTINCT size, alignment {of} op = 'free_aligned_sized'") == [
+            (1024, 256)
+        ]
+        assert rows(f"SELECT count(*) {of} size = 1801 AND alignment = 64 AND op = 'new'") == [
+            (18,)
+        ]
         assert rows(f"SELECT count(*) {of} size = 201 AND op = 'calloc'") == [(2,)]
         # A realloc that is refused leaves the object; one to no bytes frees it.
-        assert rows(f"SELECT object, old_object {of} size > 1000000000000 ORDER BY time") == [(None, None), (None, None)]
+        assert rows(f"SELECT object, old_object {of} size > 1000000000000 ORDER BY time") == [
+            (None, None),
+            (None, None),
+        ]
         ((refused,),) = rows(f"SELECT object {of} size = 2301 AND op = 'malloc'")
         assert rows(f"SELECT op {of} object = {refused} ORDER BY time") == [("malloc",), ("free",)]
         ((ended,),) = rows(f"SELECT object {of} size = 2302 AND op = 'malloc'")
-        assert rows(f"SELECT op, object, old_object {of} old_object = {ended}") == [("realloc", None, ended)]
+        assert rows(f"SELECT op, object, old_object {of} old_object = {ended}") == [
+            ("realloc", None, ended)
+        ]
         # Objects of a chain of reallocs.
         assert rows(
-            f"SELECT count(*) FROM '{trace.path}' a JOIN '{trace.path}' b ON a.object = b.old_object WHERE a.size = 301 AND b.size = 30001"
+            f"SELECT count(*) FROM '{trace.path}' a JOIN '{trace.path}' b"
+            " ON a.object = b.old_object WHERE a.size = 301 AND b.size = 30001"
         ) == [(3,)]
         assert rows(f"SELECT count(*) {of} op = 'free' AND object IS NULL") == [(21,)]
 
@@ -161,11 +211,19 @@ def test_totals_of_threads_and_frees_by_others() -> None:
     build_known()
     trace, said = record(KNOWN, "threads", "4", "20000")
     same_as_said(trace, said)
-    per_thread = rows(f"SELECT thread, size, count(*) FROM '{trace.path}' WHERE size BETWEEN 1001 AND 1004 GROUP BY ALL ORDER BY size")
-    assert [(size, n) for _, size, n in per_thread] == [(1001 + i, 20000) for i in range(4)], per_thread
+    per_thread = rows(
+        f"SELECT thread, size, count(*) FROM '{trace.path}' WHERE size BETWEEN 1001 AND 1004"
+        " GROUP BY ALL ORDER BY size"
+    )
+    assert [(size, n) for _, size, n in per_thread] == [(1001 + i, 20000) for i in range(4)], (
+        per_thread
+    )
     assert len({thread for thread, _, _ in per_thread}) == 4
-    by_others = f"""SELECT count(*) FROM '{trace.path}' a JOIN '{trace.path}' f ON a.object = f.object AND f.op = 'free'
-                    WHERE a.size BETWEEN 1001 AND 1004 AND a.thread != f.thread"""
+    by_others = (
+        f"SELECT count(*) FROM '{trace.path}' a JOIN '{trace.path}' f"
+        " ON a.object = f.object AND f.op = 'free'\n                   "
+        " WHERE a.size BETWEEN 1001 AND 1004 AND a.thread != f.thread"
+    )
     assert rows(by_others) == [(4 * 10000,)]
 
 
@@ -182,7 +240,10 @@ def test_two_hundred_threads() -> None:
     trace, said = record(KNOWN, "threads", "200", "1000")
     same_as_said(trace, said)
     assert len(trace.process(0)["threads"]) >= 200
-    assert rows(f"SELECT count(DISTINCT thread), count(DISTINCT tid) FROM '{trace.path}' WHERE size BETWEEN 1001 AND 1200") == [(200, 200)]
+    assert rows(
+        f"SELECT count(DISTINCT thread), count(DISTINCT tid) FROM '{trace.path}'"
+        " WHERE size BETWEEN 1001 AND 1200"
+    ) == [(200, 200)]
 
 
 def test_more_threads_than_chunks_wait() -> None:
@@ -207,7 +268,9 @@ def test_the_buffer_is_as_large_as_memory_allows() -> None:
 def test_handler_that_allocates() -> None:
     build_known()
     for allocator in ("lanemalloc",):
-        trace, said = record(KNOWN, "signals", str(300000 * SCALE), options=("--allocator", allocator))
+        trace, said = record(
+            KNOWN, "signals", str(300000 * SCALE), options=("--allocator", allocator)
+        )
         same_as_said(trace, said)
         ((handled,),) = rows(f"SELECT count(*) FROM '{trace.path}' WHERE size = 5001")
         assert handled > 100, f"only {handled} signals came"
@@ -228,22 +291,30 @@ def test_thread_exit_with_late_destructors() -> None:
 def test_fork_and_exec() -> None:
     build_known()
     trace, said = record(KNOWN, "forks")
-    child, grandchild, parent = (json.loads(line) for line in sorted(said.splitlines(), key=lambda line: -len(line))[:3])
+    child, grandchild, parent = (
+        json.loads(line) for line in sorted(said.splitlines(), key=lambda line: -len(line))[:3]
+    )
     by_parent = {p["parent"]: p["process"] for p in trace.processes if p["process"] != 0}
     first = by_parent[0]
     found = [counted(trace, p["process"]) for p in trace.processes]
     for counts in (child, grandchild, parent):
         assert counts in found, (counts, found)
-    # The same object has the same number in parent and child, though its address was used again meanwhile.
-    both = f"""SELECT count(DISTINCT f.object) FROM '{trace.path}' a JOIN '{trace.path}' f ON f.object = a.object
-               WHERE a.size = 9001 AND a.process = 0 AND f.process = {first} AND f.op = 'free'"""
+    # The same object has the same number in parent and child, though its address was used again
+    # meanwhile.
+    both = (
+        f"SELECT count(DISTINCT f.object) FROM '{trace.path}' a JOIN '{trace.path}' f"
+        " ON f.object = a.object\n              "
+        f" WHERE a.size = 9001 AND a.process = 0 AND f.process = {first} AND f.op = 'free'"
+    )
     assert rows(both) == [(100,)]
     ends = Counter(p["end"] for p in trace.processes)
     assert ends["exec"] == 1 and ends["exit"] == len(trace.processes) - 1, ends
 
 
 def test_many_processes() -> None:
-    trace, said = record("sh", "-c", "i=0; while [ $i -lt 400 ]; do (/bin/true; :); i=$((i+1)); done; echo $i")
+    trace, said = record(
+        "sh", "-c", "i=0; while [ $i -lt 400 ]; do (/bin/true; :); i=$((i+1)); done; echo $i"
+    )
     assert said == "400\n"
     ends = Counter((p["end"], Path(p["command"][0]).name) for p in trace.processes)
     assert ends == {("exit", "sh"): 401, ("exit", "true"): 400}, ends
@@ -299,7 +370,16 @@ def test_status_and_signals_pass_through() -> None:
         trace, said = record(KNOWN, "_exit", "100", str(status), status=want)
         same_as_said(trace, said)
     record(KNOWN, "killed", "10", "15", status=-15, complete=False)
-    ran = tool("trace", "-o", WORK / "io.parquet", "--", "sh", "-c", "cat; echo err >&2; exit 3", input="through\n")
+    ran = tool(
+        "trace",
+        "-o",
+        WORK / "io.parquet",
+        "--",
+        "sh",
+        "-c",
+        "cat; echo err >&2; exit 3",
+        input="through\n",
+    )
     assert ran.returncode == 3 and ran.stdout == "through\n" and ran.stderr.startswith("err\n"), ran
     command = [
         str(ROOT / "build/venv/bin/lanemalloc"),
@@ -318,7 +398,8 @@ def test_status_and_signals_pass_through() -> None:
     assert started.returncode == 9, started.returncode
 
 
-# The tool, in which who starts the program gets SIGTERM before it knows that it has: the program is as quick as that.
+# The tool, in which who starts the program gets SIGTERM before it knows that it has: the program is
+# as quick as that.
 EARLY = """
 import os, signal, subprocess, sys, time
 from lanemalloc import cli
@@ -338,8 +419,23 @@ cli.main()
 
 def test_signals_while_the_program_starts_reach_it() -> None:
     up = WORK / "up"
-    script = f"trap 'exit 9' TERM; : >{up}; n=0; while [ $n -lt 2000 ]; do n=$((n + 1)); sleep 0.01; done"
-    command = [sys.executable, "-c", EARLY, "trace", "-o", str(WORK / "early.parquet"), "--", "sh", "-c", script, str(up)]
+    script = (
+        f"trap 'exit 9' TERM; : >{up}; n=0; "
+        "while [ $n -lt 2000 ]; do n=$((n + 1)); sleep 0.01; done"
+    )
+    command = [
+        sys.executable,
+        "-c",
+        EARLY,
+        "trace",
+        "-o",
+        str(WORK / "early.parquet"),
+        "--",
+        "sh",
+        "-c",
+        script,
+        str(up),
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 9, ran
 
@@ -360,7 +456,9 @@ def test_program_goes_on_when_the_tool_dies() -> None:
         "-c",
         f"echo up; {KNOWN} threads 2 400000 > {done}",
     ]
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    started = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     assert started.stdout is not None and started.stdout.readline() == "up\n"
     started.kill()
     started.wait()
@@ -375,7 +473,11 @@ def test_program_goes_on_when_the_tool_dies() -> None:
 
 def sessions() -> set[Path]:
     """What recordings under way have made."""
-    return {ring.parent for folder in ("/dev/shm", tempfile.gettempdir()) for ring in Path(folder).glob("lanemalloc-trace-*/ring")}
+    return {
+        ring.parent
+        for folder in ("/dev/shm", tempfile.gettempdir())
+        for ring in Path(folder).glob("lanemalloc-trace-*/ring")
+    }
 
 
 def test_errors_say_what_to_do() -> None:
@@ -388,7 +490,10 @@ def test_errors_say_what_to_do() -> None:
     other = WORK / "other.parquet"
     duckdb.sql(f"COPY (SELECT 1 AS a) TO '{other}' (FORMAT parquet)")
     newer = WORK / "newer.parquet"
-    duckdb.sql(f"""COPY (SELECT 1 AS a) TO '{newer}' (FORMAT parquet, KV_METADATA {{"lanemalloc.trace": '{{"version": 99}}'}})""")
+    duckdb.sql(
+        f"COPY (SELECT 1 AS a) TO '{newer}'"
+        """ (FORMAT parquet, KV_METADATA {"lanemalloc.trace": '{"version": 99}'})"""
+    )
     (WORK / "text").write_text("not a trace\n")
     cases: list[tuple[tuple[str | Path, ...], str]] = [
         (("trace", "--", "no-such-program"), "program not found"),
@@ -420,7 +525,11 @@ def test_errors_say_what_to_do() -> None:
 def test_help_has_examples() -> None:
     for command in ("trace", "replay", "tune"):
         ran = tool(command, "--help")
-        assert ran.returncode == 0 and f"lanemalloc {command} " in ran.stdout and "Example" in ran.stdout, ran.stdout
+        assert (
+            ran.returncode == 0
+            and f"lanemalloc {command} " in ran.stdout
+            and "Example" in ran.stdout
+        ), ran.stdout
 
 
 # --- Replaying.
@@ -432,11 +541,20 @@ def planned(trace: Trace, process: int, folder: Path) -> Path:
     return plan
 
 
-def calls_in_order(trace: Trace, process: int, where: str = "true") -> list[tuple[int, str, int | None, int | None]]:
-    query = f"SELECT thread, op, size, alignment FROM '{trace.path}' WHERE process = {process} AND {where} ORDER BY time, file_row_number"
+def calls_in_order(
+    trace: Trace, process: int, where: str = "true"
+) -> list[tuple[int, str, int | None, int | None]]:
+    query = (
+        f"SELECT thread, op, size, alignment FROM '{trace.path}'"
+        f" WHERE process = {process} AND {where} ORDER BY time, file_row_number"
+    )
     return [
         (t, op, size, alignment)
-        for t, op, size, alignment in rows(query.replace(f"'{trace.path}'", f"read_parquet('{trace.path}', file_row_number = true)"))
+        for t, op, size, alignment in rows(
+            query.replace(
+                f"'{trace.path}'", f"read_parquet('{trace.path}', file_row_number = true)"
+            )
+        )
     ]
 
 
@@ -456,9 +574,14 @@ def peak_live_bytes(trace: Trace, where: str = "true") -> int:
     freed = f"SELECT time, r, CASE WHEN {is_free} THEN object ELSE old_object END AS o FROM calls"
     ends = f"SELECT time, r, -size AS bytes FROM ({made}) JOIN ({freed}) USING (o)"
     starts = f"SELECT time, r, size AS bytes FROM calls WHERE object > 0 AND NOT {is_free}"
-    calls = f"(SELECT *, file_row_number AS r FROM read_parquet('{trace.path}', file_row_number = true) WHERE process = 0 AND {where})"
+    calls = (
+        "(SELECT *, file_row_number AS r"
+        f" FROM read_parquet('{trace.path}', file_row_number = true)"
+        f" WHERE process = 0 AND {where})"
+    )
     query = (
-        f"WITH calls AS {calls} SELECT max(live) FROM (SELECT sum(bytes) OVER (ORDER BY time, r) AS live FROM ({ends} UNION ALL {starts}))"
+        f"WITH calls AS {calls} SELECT max(live) FROM (SELECT sum(bytes)"
+        f" OVER (ORDER BY time, r) AS live FROM ({ends} UNION ALL {starts}))"
     )
     return int(rows(query)[0][0])
 
@@ -469,18 +592,31 @@ def test_replay_makes_the_same_calls() -> None:
         trace, _ = record(KNOWN, *arguments, name="original")
         plan = planned(trace, 0, WORK)
         # What failed is left out.
-        done = "(object IS NOT NULL OR old_object IS NOT NULL OR op LIKE 'free%' OR op LIKE 'delete%')"
+        done = (
+            "(object IS NOT NULL OR old_object IS NOT NULL OR op LIKE 'free%' OR op LIKE 'delete%')"
+        )
         for full in (False, True):
-            again, _ = record(BUILD / "lanemalloc-replay", *(["--full"] if full else []), plan, name="again")
+            again, _ = record(
+                BUILD / "lanemalloc-replay", *(["--full"] if full else []), plan, name="again"
+            )
             replayed = of_program(again, "lanemalloc-replay")
             want, got = calls_in_order(trace, 0, done), calls_in_order(again, 0, replayed)
             if full or not threads:
-                # Call by call; threads are numbered by their first calls, which main's own may precede.
+                # Call by call; threads are numbered by their first calls, which main's own may
+                # precede.
                 assert [call[1:] for call in want] == [call[1:] for call in got], (arguments, full)
-                assert len({(a[0], b[0]) for a, b in zip(want, got)}) == len({a[0] for a in want}), "a thread's calls were made by several"
+                assert len({(a[0], b[0]) for a, b in zip(want, got)}) == len(
+                    {a[0] for a in want}
+                ), "a thread's calls were made by several"
                 assert peak_live_bytes(trace) == peak_live_bytes(again, replayed)
             by_thread = [
-                sorted([[call[1:] for call in calls if call[0] == t] for t in {call[0] for call in calls}], key=str)
+                sorted(
+                    [
+                        [call[1:] for call in calls if call[0] == t]
+                        for t in {call[0] for call in calls}
+                    ],
+                    key=str,
+                )
                 for calls in (want, got)
             ]
             assert by_thread[0] == by_thread[1], (arguments, full)
@@ -507,24 +643,45 @@ def test_replay_of_two_hundred_threads() -> None:
         assert ran.returncode == 0, ran.stderr
         (result,) = json.loads(ran.stdout)["results"]
         # With the main thread, and perhaps the scavenger, which frees nothing (null) at its end.
-        assert result["calls"] == trace.rows and result["threads"] in (201, 202) and result["failed"] == 0, result
+        assert (
+            result["calls"] == trace.rows
+            and result["threads"] in (201, 202)
+            and result["failed"] == 0
+        ), result
 
 
 def test_replay_compares_allocators_and_options() -> None:
     build_known()
     trace, _ = record(KNOWN, "threads", "4", "5000")
-    which = ["lanemalloc", "lanemalloc:lanes=percpu,decay_ms=0", "system", str(BUILD / "liblanemalloc.so")]
+    which = [
+        "lanemalloc",
+        "lanemalloc:lanes=percpu,decay_ms=0",
+        "system",
+        str(BUILD / "liblanemalloc.so"),
+    ]
     if (ROOT / "build/peers/libjemalloc.so").exists():
         which.append("jemalloc")
     # In the order of all calls: only then does memory peak where it did.
-    ran = tool("replay", trace.path, "--touch", "--order", "full", "--json", *(word for name in which for word in ("--compare", name)))
+    ran = tool(
+        "replay",
+        trace.path,
+        "--touch",
+        "--order",
+        "full",
+        "--json",
+        *(word for name in which for word in ("--compare", name)),
+    )
     assert ran.returncode == 0, ran.stderr
     results = json.loads(ran.stdout)["results"]
     assert len(results) == len(which)
     live = trace.process(0)["peak_live_bytes"]
     for result in results:
         assert result["rounds"] >= 5 and result["calls"] == trace.rows, result
-        assert result["seconds_in_calls"]["lowest"] <= result["seconds_in_calls"]["median"] <= result["seconds_in_calls"]["highest"]
+        assert (
+            result["seconds_in_calls"]["lowest"]
+            <= result["seconds_in_calls"]["median"]
+            <= result["seconds_in_calls"]["highest"]
+        )
         assert 0.9 * live < result["peak_rss"]["median"] < 3 * live + (32 << 20), (live, result)
     text = tool("replay", trace.path, "--compare", "lanemalloc", "--compare", "system")
     assert text.returncode == 0 and "medians of 5 alternating rounds" in text.stdout, text
@@ -549,7 +706,9 @@ def test_traces_larger_than_memory() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
     pairs = 7500000
-    ran = tool("trace", "-o", file, "--json", "--", KNOWN, "_exit", str(pairs), "0", preexec_fn=limit)
+    ran = tool(
+        "trace", "-o", file, "--json", "--", KNOWN, "_exit", str(pairs), "0", preexec_fn=limit
+    )
     assert ran.returncode == 0, ran.stderr
     trace = Trace(file)
     assert trace.rows > 2 * pairs and trace.about["complete"]
@@ -589,7 +748,10 @@ def test_tune_on_a_small_trace() -> None:
 
 def test_tune_recommends_nothing_within_the_noise() -> None:
     def results(options: str, *values: float) -> Results:
-        return Results(Allocator("lanemalloc", None, options), [{"seconds_in_calls": value} for value in values])
+        return Results(
+            Allocator("lanemalloc", None, options),
+            [{"seconds_in_calls": value} for value in values],
+        )
 
     default = results("", 1.0, 1.1, 1.2, 1.05, 1.15)
     for values, expected in (
@@ -600,7 +762,9 @@ def test_tune_recommends_nothing_within_the_noise() -> None:
         outcome = Outcome(results("lanes=owned", *values), default, 2, 10, "seconds_in_calls")
         assert outcome.recommended == expected, values
     steady = results("", 1.0, 1.0, 1.0)
-    assert not Outcome(results("lanes=owned", 0.99, 0.99, 0.99), steady, 2, 6, "seconds_in_calls").recommended
+    assert not Outcome(
+        results("lanes=owned", 0.99, 0.99, 0.99), steady, 2, 6, "seconds_in_calls"
+    ).recommended
     assert not Outcome(steady, steady, 2, 6, "seconds_in_calls").recommended
 
 
@@ -624,11 +788,22 @@ def test_examples_of_the_documentation() -> None:
 
 
 def test_real_programs() -> None:
-    (WORK / "a.cpp").write_text('#include <map>\n#include <string>\nint main() { std::map<std::string, int> m; return m[""]; }\n')
+    (WORK / "a.cpp").write_text(
+        "#include <map>\n#include <string>\n"
+        'int main() { std::map<std::string, int> m; return m[""]; }\n'
+    )
     programs: dict[str, list[str]] = {
-        "python3": ["/usr/bin/python3", "-c", "import json, threading; print(len(json.dumps(list(range(1000)))))"],
+        "python3": [
+            "/usr/bin/python3",
+            "-c",
+            "import json, threading; print(len(json.dumps(list(range(1000)))))",
+        ],
         "gcc": ["g++", "-O1", "-c", str(WORK / "a.cpp"), "-o", str(WORK / "a.o")],
-        "sqlite3": ["sqlite3", ":memory:", "create table t(a); insert into t values (1), (2); select sum(a) from t;"],
+        "sqlite3": [
+            "sqlite3",
+            ":memory:",
+            "create table t(a); insert into t values (1), (2); select sum(a) from t;",
+        ],
     }
     for name, command in programs.items():
         plain = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -664,7 +839,9 @@ def test_redis() -> None:
             break
         time.sleep(0.1)
     subprocess.run(
-        ["redis-benchmark", "-p", port, "-q", "-n", "5000", "-r", "1000", "-t", "set,get,lpush"], check=True, stdout=subprocess.DEVNULL
+        ["redis-benchmark", "-p", port, "-q", "-n", "5000", "-r", "1000", "-t", "set,get,lpush"],
+        check=True,
+        stdout=subprocess.DEVNULL,
     )
     subprocess.run([*client, "bgsave"], check=True, capture_output=True)  # forks
     time.sleep(1)
@@ -693,7 +870,10 @@ def main() -> int:
         print("\n".join(tests))
         return 0
     if unknown := [name for name in arguments.names if name not in tests]:
-        print(f"check.py: no test {', '.join(unknown)}; there are: {', '.join(tests)}", file=sys.stderr)
+        print(
+            f"check.py: no test {', '.join(unknown)}; there are: {', '.join(tests)}",
+            file=sys.stderr,
+        )
         return 2
     passed = failed = skipped = 0
     try:

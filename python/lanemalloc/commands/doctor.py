@@ -20,7 +20,8 @@ WRONG = 1
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def doctor(as_json: bool, program: tuple[str, ...]) -> None:
-    """Look at this machine, and at PROGRAM if one is named (it is not run), for what gets in the way of lanemalloc.
+    """Look at this machine, and at PROGRAM if one is named (it is not run),
+    for what gets in the way of lanemalloc.
 
     Exits with 0 if all is well, with 1 if something is in the way.
     """
@@ -32,10 +33,17 @@ def doctor(as_json: bool, program: tuple[str, ...]) -> None:
     findings += host.examine()
     problems = sum(finding.level == PROBLEM for finding in findings)
     if as_json:
-        click.echo(json.dumps({"problems": problems, "findings": [vars(finding) for finding in findings]}, indent=1))
+        click.echo(
+            json.dumps(
+                {"problems": problems, "findings": [vars(finding) for finding in findings]},
+                indent=1,
+            )
+        )
     else:
         for finding in findings:
-            click.echo("\n".join(lines(finding, min(shutil.get_terminal_size((110, 24)).columns, 140))))
+            click.echo(
+                "\n".join(lines(finding, min(shutil.get_terminal_size((110, 24)).columns, 140)))
+            )
         click.echo(closing(problems))
     sys.exit(WRONG if problems else 0)
 
@@ -46,7 +54,9 @@ def lines(finding: Finding, width: int) -> list[str]:
     found = [f"{finding.level:<8} {finding.subject:<18} {finding.what}"]
     for mark, text in (("   ", finding.follows), ("-> ", finding.do)):
         if text:
-            found += textwrap.wrap(mark + text, width, initial_indent=indent, subsequent_indent=indent + "   ")
+            found += textwrap.wrap(
+                mark + text, width, initial_indent=indent, subsequent_indent=indent + "   "
+            )
     return found
 
 

@@ -25,7 +25,8 @@ MOST_ADVICE = 5
 def explain(pid: int, as_json: bool, verbose: bool) -> None:
     """Show where the resident memory of process PID is, from its limit down to live objects.
 
-    Each band has a cause; below stands what shrinks them, and by how much, the largest first. The process is only read, and goes on.
+    Each band has a cause; below stands what shrinks them, and by how much, the largest first. The
+    process is only read, and goes on.
     """
     from lanemalloc import waterfall
     from lanemalloc.reader import Reader
@@ -40,7 +41,11 @@ def explain(pid: int, as_json: bool, verbose: bool) -> None:
 
 def picture(e: Explanation, width: int, verbose: bool) -> list[str]:
     s = e.snapshot
-    lines = [f"{s.process.name} (pid {s.process.pid}), {s.process.threads} threads, {len(s.lanes)} lanes, entered {s.entry}", ""]
+    lines = [
+        f"{s.process.name} (pid {s.process.pid}), {s.process.threads} threads, "
+        f"{len(s.lanes)} lanes, entered {s.entry}",
+        "",
+    ]
     lines += limits(e)
     lines += [f"{'resident memory':<32}{units.size(e.resident):>11}"]
     above = 0
@@ -49,9 +54,17 @@ def picture(e: Explanation, width: int, verbose: bool) -> list[str]:
         above += band.bytes
     if e.slack:
         about = "about " if e.slack_is_estimate else ""
-        why = "sizes are rounded up to their class; an estimate, half a step an object" if e.slack_is_estimate else "by what was sampled"
+        why = (
+            "sizes are rounded up to their class; an estimate, half a step an object"
+            if e.slack_is_estimate
+            else "by what was sampled"
+        )
         lines.append(f"  {'  of these, slack inside':<30}{about + units.size(e.slack):>11}  {why}")
-    lines += [f"{'  sum of the bands':<32}{units.size(e.accounted):>11}  {units.percent(e.accounted, e.resident)} of it", ""]
+    lines += [
+        f"{'  sum of the bands':<32}{units.size(e.accounted):>11}  "
+        f"{units.percent(e.accounted, e.resident)} of it",
+        "",
+    ]
     lines += advice(e, width)
     lines += [f"note: {note}" for note in e.notes]
     return lines
@@ -64,7 +77,10 @@ def limits(e: Explanation) -> list[str]:
     used, lines = e.group.used, []
     if e.group.limit is not None:
         free = max(0, e.group.limit - used)
-        lines.append(f"{'limit of the control group':<32}{units.size(e.group.limit):>11}  {units.size(free)} are left ({e.group.path})")
+        lines.append(
+            f"{'limit of the control group':<32}{units.size(e.group.limit):>11}  "
+            f"{units.size(free)} are left ({e.group.path})"
+        )
     what = [f"{name} {units.size(size)}" for name, size in e.group.parts.items() if size]
     lines.append(f"{'used by the control group':<32}{units.size(used):>11}  {', '.join(what)}")
     if e.swapped:
@@ -78,7 +94,10 @@ def band_lines(e: Explanation, band: Band, above: int, width: int, verbose: bool
     begin = round(above / max(e.resident, 1) * room)
     end = max(begin + 1, round((above + band.bytes) / max(e.resident, 1) * room))
     drawn = (" " * begin + "█" * (end - begin))[: room + 1].ljust(room + 1)
-    head = f"  {band.name:<30}{units.size(band.bytes):>11} {units.percent(band.bytes, e.resident):>8}  {drawn}"
+    head = (
+        f"  {band.name:<30}{units.size(band.bytes):>11} "
+        f"{units.percent(band.bytes, e.resident):>8}  {drawn}"
+    )
     lines = [head.rstrip()]
     lines += textwrap.wrap(band.cause, width - 6, initial_indent=" " * 6, subsequent_indent=" " * 6)
     if verbose:

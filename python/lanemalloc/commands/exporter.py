@@ -37,14 +37,34 @@ class Quiet(WSGIRequestHandler):
 
 
 @click.command()
-@click.option("--listen", default=":9464", show_default=True, metavar="[HOST]:PORT", help="Where to serve; without a host, everywhere.")
-@click.option("--processes", default=100, show_default=True, type=click.IntRange(1, 10000), help="How many at most: the largest.")
-@click.option("--seconds", default=5.0, show_default=True, type=click.FloatRange(0.1, 60), help="How long a scrape may take.")
+@click.option(
+    "--listen",
+    default=":9464",
+    show_default=True,
+    metavar="[HOST]:PORT",
+    help="Where to serve; without a host, everywhere.",
+)
+@click.option(
+    "--processes",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1, 10000),
+    help="How many at most: the largest.",
+)
+@click.option(
+    "--seconds",
+    default=5.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 60),
+    help="How long a scrape may take.",
+)
 @click.option("--once", is_flag=True, help="Print the metrics once and leave.")
 def exporter(listen: str, processes: int, seconds: float, once: bool) -> None:
-    """Serve the figures of all processes of this host that run with lanemalloc as OpenMetrics, at /metrics.
+    """Serve the figures of all processes of this host that run with lanemalloc as OpenMetrics, at
+    /metrics.
 
-    One exporter serves the whole host. As root it reads the processes of all users, else those of its own.
+    One exporter serves the whole host. As root it reads the processes of all users,
+    else those of its own.
     """
     from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 
@@ -73,7 +93,10 @@ def serve(host: str, port: int, app: Any) -> None:
     try:
         server = make_server(host, port, app, server_class=kind, handler_class=Quiet)
     except (OSError, OverflowError) as error:
-        raise Problem(f"cannot listen at {host}:{port}: {error}", "another exporter may run there: choose another --listen") from None
+        raise Problem(
+            f"cannot listen at {host}:{port}: {error}",
+            "another exporter may run there: choose another --listen",
+        ) from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
     click.echo(f"serving http://{host or 'localhost'}:{server.server_port}/metrics", err=True)

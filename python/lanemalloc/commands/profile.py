@@ -1,4 +1,5 @@
-"""lanemalloc profile: which calls allocated what lives, or all that was allocated, or waited for locks; for people and for pprof."""
+"""lanemalloc profile: which calls allocated what lives, or all that was allocated, or waited for
+locks; for people and for pprof."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ import click
 
 from lanemalloc import units
 from lanemalloc.preload import environment
-from lanemalloc.profiling import DEFAULT, DEFAULT_FOR_LEAKS, Found, Watch, check_interval, collect, no_profile, with_sampling
+from lanemalloc.profiling import (
+    DEFAULT,
+    DEFAULT_FOR_LEAKS,
+    Found,
+    Watch,
+    check_interval,
+    collect,
+    no_profile,
+    with_sampling,
+)
 from lanemalloc.supervise import Child, End, attend
 from lanemalloc.ui import Problem
 
@@ -41,7 +51,10 @@ def check_pid(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     if value is None:
         return None
     if not value.isdigit() or not 0 < int(value) < 1 << 31:
-        raise click.BadParameter(f"{value!r} is no process' number; a program stands behind --: lanemalloc profile -- {value}")
+        raise click.BadParameter(
+            f"{value!r} is no process' number; "
+            f"a program stands behind --: lanemalloc profile -- {value}"
+        )
     return int(value)
 
 
@@ -57,29 +70,64 @@ Examples:
 """,
 )
 @click.argument("pid", callback=check_pid, required=False, metavar="PID|-- PROGRAM [ARGS]")
-@click.option("--kind", type=click.Choice(["heap", "allocation", "contention"]), default="heap", show_default=True,
+@click.option("--kind", type=click.Choice(["heap", "allocation", "contention"]),
+              default="heap", show_default=True,
               help="What lives; all that was allocated; waits for locks.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(min=0.01), metavar="N", help="Of PID: what comes to it within that time.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.01),
+    metavar="N",
+    help="Of PID: what comes to it within that time.",
+)
 @click.option("--sample", callback=check_interval, metavar="BYTES",
-              help=f"Of PROGRAM: sample once in so many bytes.  [default: {DEFAULT}; with --leaks {DEFAULT_FOR_LEAKS}]")  # fmt: skip
+              help="Of PROGRAM: sample once in so many bytes.  "
+              f"[default: {DEFAULT}; with --leaks {DEFAULT_FOR_LEAKS}]")  # fmt: skip
 @click.option("--lanes", metavar="VALUE", help="Of PROGRAM: how threads enter lanes.")
-@click.option("--options", multiple=True, metavar="K=V,...", help="Of PROGRAM: options of the library, over LANEMALLOC_OPTIONS.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.pb.gz", help="Write the profile for pprof.")
-@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, metavar="N", help="How many functions to show.")
-@click.option("--cum", is_flag=True, help="Show those first that, with all that they called, have most.")
-@click.option("--symbols", type=click.Choice(["lines", "names", "none"]), default="lines", show_default=True,
-              help="Look up lines and inlined functions (by llvm-symbolizer or addr2line), names alone, or nothing.")  # fmt: skip
-@click.option("--leaks", is_flag=True, help="Of PROGRAM: show what it had not freed when it ended, by call stack.")
+@click.option(
+    "--options",
+    multiple=True,
+    metavar="K=V,...",
+    help="Of PROGRAM: options of the library, over LANEMALLOC_OPTIONS.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.pb.gz",
+    help="Write the profile for pprof.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="How many functions to show.",
+)
+@click.option(
+    "--cum", is_flag=True, help="Show those first that, with all that they called, have most."
+)
+@click.option("--symbols", type=click.Choice(["lines", "names", "none"]),
+              default="lines", show_default=True,
+              help="Look up lines and inlined functions (by llvm-symbolizer or addr2line), "
+              "names alone, or nothing.")  # fmt: skip
+@click.option(
+    "--leaks",
+    is_flag=True,
+    help="Of PROGRAM: show what it had not freed when it ended, by call stack.",
+)
 @click.option("--fail-on-leaks", is_flag=True, help="The same, and exit with 1 if there is any.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one line of JSON.")
 def profile(pid: int | None, **given: Any) -> None:
     """Show which functions allocate, or wait for locks, in the process PID or in PROGRAM.
 
-    PROGRAM is run with sampling on, as if it had been started without: same terminal, signals and exit status; what was found is
-    printed at its end, on standard error. PID must be sampling already (LANEMALLOC_OPTIONS=sample=512k); it is only read, and goes on.
+    PROGRAM is run with sampling on, as if it had been started without: same terminal, signals and
+    exit status; what was found is printed at its end, on standard error. PID must be sampling
+    already (LANEMALLOC_OPTIONS=sample=512k); it is only read, and goes on.
 
-    The table is that of `go tool pprof -top`: flat is what a function asked for itself, cum with all that it called. All figures are
-    estimated from samples. With -o the profile is written, with names and lines, for pprof and what else reads its format.
+    The table is that of `go tool pprof -top`: flat is what a function asked for itself, cum with
+    all that it called. All figures are estimated from samples. With -o the profile is written, with
+    names and lines, for pprof and what else reads its format.
     """
     program: list[str] = click.get_current_context().meta.get("program", [])
     if (pid is None) == (not program):
@@ -88,7 +136,10 @@ def profile(pid: int | None, **given: Any) -> None:
         raise click.UsageError("--seconds is for a process that runs already")
     wrong = [name for name in ONLY_PROGRAM if given[name]] if pid is not None else []
     if wrong:
-        raise click.UsageError(f"--{wrong[0].replace('_', '-')} is for a program that is started: lanemalloc profile ... -- PROGRAM")
+        raise click.UsageError(
+            f"--{wrong[0].replace('_', '-')} is for a program that is started: "
+            "lanemalloc profile ... -- PROGRAM"
+        )
     given["leaks"] = given["leaks"] or given["fail_on_leaks"]
     if given["leaks"] and given["kind"] != "heap":
         raise click.UsageError(f"--leaks is of the heap; leave --kind {given['kind']} out")
@@ -120,7 +171,10 @@ def profile_process(pid: int, given: dict[str, Any]) -> None:
     else:
         before = samples.look()
         if before.interval == 0:
-            raise Problem(f"process {pid} does not sample any more", 'from inside, lane_set("sample", "512k") turns it on again')
+            raise Problem(
+                f"process {pid} does not sample any more",
+                'from inside, lane_set("sample", "512k") turns it on again',
+            )
         after = wait_for(samples.look, given["seconds"], notes)
         result = after.profile(kind).since(before.profile(kind))
     notes += name_functions(result, given["symbols"], pid)
@@ -149,7 +203,10 @@ def wait_for(look: Any, seconds: float, notes: list[str]) -> Look:
         except KeyboardInterrupt:
             notes.append(f"interrupted after {units.duration(time.monotonic() - begin)}")
         except Gone:
-            notes.append(f"the process ended after {units.duration(time.monotonic() - begin)}; this is up to when it was last seen")
+            notes.append(
+                f"the process ended after {units.duration(time.monotonic() - begin)}; "
+                "this is up to when it was last seen"
+            )
     return last
 
 
@@ -168,7 +225,9 @@ def profile_program(program: list[str], given: dict[str, Any]) -> None:
             own, others, notes = collect(folder, given["kind"], child.pid, watch.last)
             leaking = report(program, own, others, notes, end, given)
         except Exception as error:  # the program's end is passed on whatever happens here
-            sys.stderr.write(f"lanemalloc: {error.message if isinstance(error, Problem) else repr(error)}\n")
+            sys.stderr.write(
+                f"lanemalloc: {error.message if isinstance(error, Problem) else repr(error)}\n"
+            )
             leaking = False
     sys.stdout.flush()
     sys.stderr.flush()
@@ -177,16 +236,35 @@ def profile_program(program: list[str], given: dict[str, Any]) -> None:
     child.leave_like(end)
 
 
-def report(program: list[str], own: Found | None, others: list[Found], notes: list[str], end: End, given: dict[str, Any]) -> bool:
+def report(
+    program: list[str],
+    own: Found | None,
+    others: list[Found],
+    notes: list[str],
+    end: End,
+    given: dict[str, Any],
+) -> bool:
     """Writes everything that is to be written. Whether there are leaks."""
     from lanemalloc import leaks, waits
 
     if own is None:
-        facts: dict[str, Any] = {"command": program, "status": end.status, "signal": end.signal, "profile": None}
-        sys.stderr.write(json.dumps(facts) + "\n" if given["as_json"] else "\n".join(no_profile(program[0], end)) + "\n")
+        facts: dict[str, Any] = {
+            "command": program,
+            "status": end.status,
+            "signal": end.signal,
+            "profile": None,
+        }
+        sys.stderr.write(
+            json.dumps(facts) + "\n"
+            if given["as_json"]
+            else "\n".join(no_profile(program[0], end)) + "\n"
+        )
         return False
     if not own.at_exit:
-        notes.append(f"it ended without writing its profile ({end.describe()}): this is when it was last seen")
+        notes.append(
+            f"it ended without writing its profile ({end.describe()}): "
+            "this is when it was last seen"
+        )
     notes += name_functions(own.profile, given["symbols"], None)
     written = write(own.profile, given["output"])
     files = [write_other(one, given) for one in others]
@@ -221,7 +299,12 @@ def write_other(one: Found, given: dict[str, Any]) -> Path | None:
 
 
 def other_facts(one: Found, file: Path | None) -> dict[str, Any]:
-    return {"pid": one.pid, "program": one.program, "total": one.profile.total(one.profile.default), "file": str(file) if file else None}
+    return {
+        "pid": one.pid,
+        "program": one.program,
+        "total": one.profile.total(one.profile.default),
+        "file": str(file) if file else None,
+    }
 
 
 def other_lines(others: list[Found], files: list[Path | None]) -> list[str]:
@@ -262,7 +345,9 @@ def write(result: Profile, file: Path | None) -> tuple[Path, int] | None:
     return file, pprof.write(result, file)
 
 
-def facts_of(result: Profile, given: dict[str, Any], written: tuple[Path, int] | None) -> dict[str, Any]:
+def facts_of(
+    result: Profile, given: dict[str, Any], written: tuple[Path, int] | None
+) -> dict[str, Any]:
     from lanemalloc import waits
 
     rows = result.rows(result.default)
@@ -316,7 +401,10 @@ def table(result: Profile, top: int, by_cumulative: bool, subject: str) -> list[
     whole = abs(total) or 1
     lines = [
         head,
-        f"{len(shown)} of {len(rows)} functions, which have {amount(part, unit)} of {amount(total, unit)}",
+        (
+            f"{len(shown)} of {len(rows)} functions, "
+            f"which have {amount(part, unit)} of {amount(total, unit)}"
+        ),
         f"{'flat':>11} {'flat%':>6} {'sum%':>6} {'cum':>11} {'cum%':>6}",
     ]
     so_far = 0
@@ -324,7 +412,8 @@ def table(result: Profile, top: int, by_cumulative: bool, subject: str) -> list[
         so_far += row.flat
         shares = [f"{100 * n / whole:5.1f}%" for n in (row.flat, so_far, row.cumulative)]
         lines.append(
-            f"{amount(row.flat, unit):>11} {shares[0]:>6} {shares[1]:>6} {amount(row.cumulative, unit):>11} {shares[2]:>6}  {row.name}"
+            f"{amount(row.flat, unit):>11} {shares[0]:>6} {shares[1]:>6} "
+            f"{amount(row.cumulative, unit):>11} {shares[2]:>6}  {row.name}"
         )
     return lines
 
@@ -332,5 +421,7 @@ def table(result: Profile, top: int, by_cumulative: bool, subject: str) -> list[
 def said(notes: list[str], written: tuple[Path, int] | None) -> list[str]:
     lines = [f"note: {note}" for note in notes]
     if written:
-        lines.append(f"written: {written[0]} ({units.size(written[1])}); go tool pprof {written[0]}")
+        lines.append(
+            f"written: {written[0]} ({units.size(written[1])}); go tool pprof {written[0]}"
+        )
     return lines

@@ -1,4 +1,5 @@
-"""lanemalloc report: a recording as a page that shows what memory and contention were; two recordings, what differs."""
+"""lanemalloc report: a recording as a page that shows what memory and contention were; two
+recordings, what differs."""
 
 from __future__ import annotations
 
@@ -16,12 +17,22 @@ FILE = click.Path(path_type=Path)
 @click.command()
 @click.argument("file", type=FILE)
 @click.argument("file2", type=FILE, required=False)
-@click.option("-o", "--output", type=FILE, metavar="FILE.html", help="Where the page goes. [default: FILE with .html at its end]")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON; write a page only with -o.")
+@click.option(
+    "-o",
+    "--output",
+    type=FILE,
+    metavar="FILE.html",
+    help="Where the page goes. [default: FILE with .html at its end]",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the figures as JSON; write a page only with -o."
+)
 def report(file: Path, file2: Path | None, output: Path | None, as_json: bool) -> None:
-    """Write a report of the recording FILE as one HTML page; with FILE2, what differs from the first to the second.
+    """Write a report of the recording FILE as one HTML page; with FILE2, what differs from the
+    first to the second.
 
-    The page opens without a network and has everything inside. Recordings are made by `lanemalloc run --record FILE -- PROGRAM`.
+    The page opens without a network and has everything inside. Recordings are made by
+    `lanemalloc run --record FILE -- PROGRAM`.
 
     \b
     lanemalloc run --lanes shared:2 --record before.jsonl -- ./server
@@ -44,9 +55,14 @@ def report(file: Path, file2: Path | None, output: Path | None, as_json: bool) -
         reports.write(first, path, second)
         written = path.stat().st_size
     except OSError as error:
-        raise Problem(f"{path} cannot be written: {error.strerror}", "give another file with -o") from None
+        raise Problem(
+            f"{path} cannot be written: {error.strerror}", "give another file with -o"
+        ) from None
     if not as_json:
         click.echo(f"{path}: {units.size(written)}")
         for one, name in ((first, file), (second, file2)):
             if one is not None and (not one.end or one.unread):
-                click.echo(f"{name} is cut off: used as far as it goes, {len(one.samples)} moments", err=True)
+                click.echo(
+                    f"{name} is cut off: used as far as it goes, {len(one.samples)} moments",
+                    err=True,
+                )

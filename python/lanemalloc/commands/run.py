@@ -1,4 +1,5 @@
-"""lanemalloc run: starts a program with the library, and tells at its end what memory and contention were."""
+"""lanemalloc run: starts a program with the library, and tells at its end what memory and
+contention were."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ LEAKING = 1
 
 
 class Watch:
-    """Looks at the program now and then. It may not have the library, exec another program, or end at any moment."""
+    """Looks at the program now and then. It may not have the library, exec another program, or end
+    at any moment."""
 
     def __init__(self, pid: int, recording: Recording, samples: bool) -> None:
         self.pid = pid
@@ -39,7 +41,8 @@ class Watch:
         self.last: Look | None = None
 
     def look(self, at: float) -> None:
-        """`at`: seconds since the start; finding the allocator for the first time takes a while, so that what is seen is of later."""
+        """`at`: seconds since the start; finding the allocator for the first time takes a while, so
+        that what is seen is of later."""
         started = time.monotonic() - at
         from lanemalloc import process
         from lanemalloc.reader import Reader
@@ -58,19 +61,45 @@ class Watch:
             self.reader = None  # of an exec, the next look finds the new program
         except Exception as error:  # the program is not to suffer from a fault in here
             self.reader, self.trouble = None, error
-        self.recording.peak_resident = max(self.recording.peak_resident, process.peak_resident(self.pid))
+        self.recording.peak_resident = max(
+            self.recording.peak_resident, process.peak_resident(self.pid)
+        )
         self.interval = max(EVERY, (time.thread_time() - begin) / SHARE)
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--lanes", metavar="VALUE", help="How threads enter lanes: owned, shared:N, percpu or auto.")
-@click.option("--options", multiple=True, metavar="K=V,...", help="Options of the library, over those of LANEMALLOC_OPTIONS.")
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a report of the whole run there, as HTML.")
-@click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write what was seen there, for `lanemalloc report`.")
-@click.option("--leaks", is_flag=True, help="Write too what was not freed at the end, by call stack; samples once in 64 KiB.")
+@click.option(
+    "--lanes", metavar="VALUE", help="How threads enter lanes: owned, shared:N, percpu or auto."
+)
+@click.option(
+    "--options",
+    multiple=True,
+    metavar="K=V,...",
+    help="Options of the library, over those of LANEMALLOC_OPTIONS.",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a report of the whole run there, as HTML.",
+)
+@click.option(
+    "--record",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what was seen there, for `lanemalloc report`.",
+)
+@click.option(
+    "--leaks",
+    is_flag=True,
+    help="Write too what was not freed at the end, by call stack; samples once in 64 KiB.",
+)
 @click.option("--fail-on-leaks", is_flag=True, help="The same, and exit with 1 if there is any.")
 @click.option("--json", "as_json", is_flag=True, help="Write the summary as one line of JSON.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the summary there, not on standard error.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the summary there, not on standard error.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Write no summary.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
@@ -87,8 +116,9 @@ def run(
 ) -> None:
     """Run PROGRAM with lanemalloc as its malloc.
 
-    The program is as if started without: same terminal, standard input and signals, and its exit status is passed on. At its end a
-    few lines on standard error say how much memory it had and where its threads met.
+    The program is as if started without: same terminal, standard input and signals, and its exit
+    status is passed on. At its end a few lines on standard error say how much memory it had and
+    where its threads met.
 
     \b
     lanemalloc run -- ./server --port 80
@@ -137,7 +167,9 @@ def figures_at_exit(folder: Path, pid: int) -> tuple[dict[str, Any] | None, list
     return own, others
 
 
-def finish(recording: Recording, end: End, figures: dict[str, Any] | None, others: list[dict[str, Any]]) -> None:
+def finish(
+    recording: Recording, end: End, figures: dict[str, Any] | None, others: list[dict[str, Any]]
+) -> None:
     from lanemalloc.summary import end_json
 
     if figures is not None:
@@ -145,16 +177,22 @@ def finish(recording: Recording, end: End, figures: dict[str, Any] | None, other
     recording.end = end_json(recording, end, figures, others)
 
 
-def look_for_leaks(folder: Path, pid: int, last: Look | None, end: End, recording: Recording) -> list[str]:
+def look_for_leaks(
+    folder: Path, pid: int, last: Look | None, end: End, recording: Recording
+) -> list[str]:
     """The program's end is passed on whatever happens here."""
     recording.end["leaks"] = None
     try:
         return find_leaks(folder, pid, last, end, recording)
     except Exception as error:
-        return [f"lanemalloc: leaks: {error.message if isinstance(error, Problem) else repr(error)}"]
+        return [
+            f"lanemalloc: leaks: {error.message if isinstance(error, Problem) else repr(error)}"
+        ]
 
 
-def find_leaks(folder: Path, pid: int, last: Look | None, end: End, recording: Recording) -> list[str]:
+def find_leaks(
+    folder: Path, pid: int, last: Look | None, end: End, recording: Recording
+) -> list[str]:
     """Into recording.end["leaks"] (None: not known), and as lines of text."""
     from lanemalloc import leaks, symbols
 
@@ -168,11 +206,17 @@ def find_leaks(folder: Path, pid: int, last: Look | None, end: End, recording: R
     return leaks.lines(own.profile, found, own.at_exit)
 
 
-def write_summary(recording: Recording, end: End, as_json: bool, output: Path | None, more: list[str]) -> None:
+def write_summary(
+    recording: Recording, end: End, as_json: bool, output: Path | None, more: list[str]
+) -> None:
     from lanemalloc import summary
 
     line = {"command": recording.command, **recording.end}
-    text = json.dumps(line) + "\n" if as_json else summary.text(recording, end, recording.end) + "".join(f"{one}\n" for one in more)
+    text = (
+        json.dumps(line) + "\n"
+        if as_json
+        else summary.text(recording, end, recording.end) + "".join(f"{one}\n" for one in more)
+    )
     if output is None:
         sys.stderr.write(text)
         return
@@ -199,6 +243,9 @@ def write_report(recording: Recording, path: Path) -> None:
     except ImportError:
         fallback = path.with_name(path.name + ".jsonl")
         recording.save(fallback)
-        sys.stderr.write(f"lanemalloc: this installation makes no reports; the recording is in {os.fspath(fallback)}\n")
+        sys.stderr.write(
+            "lanemalloc: this installation makes no reports; "
+            f"the recording is in {os.fspath(fallback)}\n"
+        )
         return
     module.write(recording, path)

@@ -1,4 +1,5 @@
-"""lanemalloc sim: how often cache lines go from core to core, for more cores than this machine has."""
+"""lanemalloc sim: how often cache lines go from core to core,
+for more cores than this machine has."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ FORMATS = (".svg", ".png", ".pdf")
 LEAST_SHOWN = 1e-4  # transfers an operation; a logarithmic axis has no 0
 
 
-def words_of(allowed: tuple[str, ...]) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
+def words_of(
+    allowed: tuple[str, ...],
+) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
     """Several of these words, with commas between them; `none` is none."""
 
     def convert(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
@@ -37,7 +40,10 @@ def even_numbers(ctx: click.Context, param: click.Parameter, value: str) -> tupl
     words = [word.strip() for word in value.split(",") if word.strip()]
     numbers = tuple(sorted({int(word) if word.isdigit() else 0 for word in words}))
     if not numbers or any(n % 2 or not 2 <= n <= coherence.MOST_CORES for n in numbers):
-        raise click.BadParameter(f"{value!r}: they are even numbers from 2 to {coherence.MOST_CORES}, with commas between them")
+        raise click.BadParameter(
+            f"{value!r}: they are even numbers from 2 to "
+            f"{coherence.MOST_CORES}, with commas between them"
+        )
     return numbers
 
 
@@ -49,19 +55,58 @@ Examples:
   lanemalloc sim --cores 2,128 --against none --json
 """
 )
-@click.option("--workload", type=click.Choice(WORKLOADS), default="local", show_default=True, help="What the cores do.")
 @click.option(
-    "--entry", callback=words_of(ENTRIES), default=",".join(ENTRIES), show_default=True, metavar="ENTRY,..", help="How they enter lanes."
+    "--workload",
+    type=click.Choice(WORKLOADS),
+    default="local",
+    show_default=True,
+    help="What the cores do.",
 )
 @click.option(
-    "--cores", callback=even_numbers, default=",".join(map(str, CORES)), show_default=True, metavar="N,..", help="How many cores, even."
+    "--entry",
+    callback=words_of(ENTRIES),
+    default=",".join(ENTRIES),
+    show_default=True,
+    metavar="ENTRY,..",
+    help="How they enter lanes.",
 )
 @click.option(
-    "--against", callback=words_of(MODELS), default=MODELS[0], show_default=True, metavar="MODEL,..|none", help="What is shown beside."
+    "--cores",
+    callback=even_numbers,
+    default=",".join(map(str, CORES)),
+    show_default=True,
+    metavar="N,..",
+    help="How many cores, even.",
 )
-@click.option("--line", type=click.Choice([str(n) for n in LINES]), default="64", show_default=True, help="Bytes that travel at once.")
-@click.option("--seed", type=click.IntRange(0, (1 << 64) - 1), default=coherence.SEED, show_default=True, help="Of the order of events.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="PLOT.svg|png", help="Draw a plot too.")
+@click.option(
+    "--against",
+    callback=words_of(MODELS),
+    default=MODELS[0],
+    show_default=True,
+    metavar="MODEL,..|none",
+    help="What is shown beside.",
+)
+@click.option(
+    "--line",
+    type=click.Choice([str(n) for n in LINES]),
+    default="64",
+    show_default=True,
+    help="Bytes that travel at once.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 64) - 1),
+    default=coherence.SEED,
+    show_default=True,
+    help="Of the order of events.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PLOT.svg|png",
+    help="Draw a plot too.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def sim(
     workload: str,
@@ -73,10 +118,12 @@ def sim(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Simulate the allocator on up to 128 cores, and count the cache lines that go from one core to another.
+    """Simulate the allocator on up to 128 cores, and count the cache lines that go from one core to
+    another.
 
-    It is the shipped code that runs, one thread a core. Nothing is timed, so it does not matter which machine it runs on. Models to
-    compare with, in which threads meet at every call: locked-list (one list, behind a lock that sleeps), treiber-stack (one list, by
+    It is the shipped code that runs, one thread a core. Nothing is timed, so it does not matter
+    which machine it runs on. Models to compare with, in which threads meet at every call:
+    locked-list (one list, behind a lock that sleeps), treiber-stack (one list, by
     compare-exchange), one-lock-arena (lists by size and counters, behind one lock).
 
     \b
@@ -88,7 +135,10 @@ def sim(
 
     allocators = (*entry, *against)
     if not allocators:
-        raise Problem("there is nothing to simulate", "name an entry (--entry owned) or a model (--against locked-list)")
+        raise Problem(
+            "there is nothing to simulate",
+            "name an entry (--entry owned) or a model (--against locked-list)",
+        )
     check_output(output)
     cells = [Cell(allocator, workload, n) for n in cores for allocator in allocators]
     with bar("simulating") as told:
@@ -96,7 +146,9 @@ def sim(
     if output is not None:
         draw(figures, allocators, int(line), output)
     if as_json:
-        click.echo(json.dumps({"unit": "transfers an operation", "figures": [one.raw for one in figures]}))
+        click.echo(
+            json.dumps({"unit": "transfers an operation", "figures": [one.raw for one in figures]})
+        )
     else:
         show(figures, allocators, cores, int(line))
 
@@ -106,14 +158,21 @@ def check_output(output: Path | None) -> None:
     if output is None:
         return
     if output.suffix not in FORMATS:
-        raise Problem(f"{output}: a plot's name ends with {', '.join(FORMATS)}", f"for example -o {output.stem or 'transfers'}.svg")
+        raise Problem(
+            f"{output}: a plot's name ends with {', '.join(FORMATS)}",
+            f"for example -o {output.stem or 'transfers'}.svg",
+        )
     try:
         output.open("ab").close()
     except OSError as error:
-        raise Problem(f"{output} cannot be written: {error.strerror}", "name another file with -o") from None
+        raise Problem(
+            f"{output} cannot be written: {error.strerror}", "name another file with -o"
+        ) from None
 
 
-def show(figures: list[Figures], allocators: tuple[str, ...], cores: tuple[int, ...], line: int) -> None:
+def show(
+    figures: list[Figures], allocators: tuple[str, ...], cores: tuple[int, ...], line: int
+) -> None:
     from rich.table import Table
 
     from lanemalloc.progressing import output
@@ -125,13 +184,22 @@ def show(figures: list[Figures], allocators: tuple[str, ...], cores: tuple[int, 
         table.add_column(allocator, justify="right")
     found = {(one.cell.allocator, one.cell.cores): one for one in figures}
     for n in cores:
-        table.add_row(str(n), *(f"{found[allocator, n].transfers(line):.4f}" for allocator in allocators))
+        table.add_row(
+            str(n), *(f"{found[allocator, n].transfers(line):.4f}" for allocator in allocators)
+        )
     first = figures[0]
-    console.print(f"{first.cell.workload}: transfers of {line}-byte lines an operation (a malloc or a free), made by the allocator")
+    console.print(
+        f"{first.cell.workload}: transfers of {line}-byte lines an operation "
+        "(a malloc or a free), made by the allocator"
+    )
     console.print(table, highlight=False)
     if first.cell.workload != "local":
         own = found[allocators[0], cores[-1]].program(line)
-        console.print(f"the program itself makes {own:.2f}: it writes an object on one core and reads it on another", highlight=False)
+        console.print(
+            f"the program itself makes {own:.2f}: "
+            "it writes an object on one core and reads it on another",
+            highlight=False,
+        )
 
 
 def draw(figures: list[Figures], allocators: tuple[str, ...], line: int, file: Path) -> None:
@@ -145,12 +213,21 @@ def draw(figures: list[Figures], allocators: tuple[str, ...], line: int, file: P
         mine = [one for one in figures if one.cell.allocator == allocator]
         values = [max(one.transfers(line), LEAST_SHOWN) for one in mine]
         style = "-" if allocator in ENTRIES else "--"
-        axes.plot([one.cell.cores for one in mine], values, style, marker="o", markersize=4, label=allocator)
+        axes.plot(
+            [one.cell.cores for one in mine],
+            values,
+            style,
+            marker="o",
+            markersize=4,
+            label=allocator,
+        )
     label(axes, figures[0].cell.workload, sorted({one.cell.cores for one in figures}), line)
     try:
         shape.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
     except OSError as error:
-        raise Problem(f"{file} cannot be written: {error.strerror}", "name another file with -o") from None
+        raise Problem(
+            f"{file} cannot be written: {error.strerror}", "name another file with -o"
+        ) from None
     finally:
         pyplot.close(shape)
 

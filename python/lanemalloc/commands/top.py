@@ -20,13 +20,25 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
-@click.option("-d", "--delay", type=click.FloatRange(0.05, 3600), default=0.5, show_default=True, help="Seconds between refreshes.")
+@click.option(
+    "-d",
+    "--delay",
+    type=click.FloatRange(0.05, 3600),
+    default=0.5,
+    show_default=True,
+    help="Seconds between refreshes.",
+)
 @click.option("--once", is_flag=True, help="Print one picture and leave.")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON at each refresh.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="With --json: leave after so many lines.")
+@click.option(
+    "-n", "--count", type=click.IntRange(min=1), help="With --json: leave after so many lines."
+)
 @click.option("--ascii", "plain", is_flag=True, help="Draw with plain characters.")
-def top(pids: tuple[int, ...], delay: float, once: bool, as_json: bool, count: int | None, plain: bool) -> None:
-    """Show live what the allocator of each process PID does; without a PID, choose among those that run with lanemalloc.
+def top(
+    pids: tuple[int, ...], delay: float, once: bool, as_json: bool, count: int | None, plain: bool
+) -> None:
+    """Show live what the allocator of each process PID does;
+    without a PID, choose among those that run with lanemalloc.
 
     Only reads, and never stops them. In the view F1 or h tells the keys.
     """
@@ -65,7 +77,9 @@ def choose(live: bool) -> int:
 
     listing = "\n".join(line(i, one) for i, one in enumerate(found, 1))
     if not live or not sys.stdin.isatty():
-        raise Problem(f"several processes run with lanemalloc:\n{listing}", "say which: lanemalloc top PID")
+        raise Problem(
+            f"several processes run with lanemalloc:\n{listing}", "say which: lanemalloc top PID"
+        )
     click.echo(f"  #       PID         RSS  COMMAND\n{listing}")
     number: int = click.prompt("which", type=click.IntRange(1, len(found)), default=1)
     return found[number - 1].pid
@@ -111,9 +125,14 @@ def print_once(sessions: list[Session], delay: float, plain: bool) -> None:
 
 def show(sessions: list[Session], delay: float, plain: bool) -> None:
     if not sys.stdout.isatty() or not sys.stdin.isatty():
-        raise Problem("the live view needs a terminal", "`--once` prints one picture, `--json` a line at each refresh")
+        raise Problem(
+            "the live view needs a terminal",
+            "`--once` prints one picture, `--json` a line at each refresh",
+        )
     if os.environ.get("TERM", "") in ("", "dumb"):
-        raise Problem("this terminal cannot move its cursor (TERM says so)", "`--once` prints one picture")
+        raise Problem(
+            "this terminal cannot move its cursor (TERM says so)", "`--once` prints one picture"
+        )
     import curses
 
     from lanemalloc.live import screen, view
@@ -121,7 +140,9 @@ def show(sessions: list[Session], delay: float, plain: bool) -> None:
     try:
         screen.show(view.State(sessions, interval=delay, ascii=plain))
     except curses.error as error:
-        raise Problem(f"the terminal cannot be used: {error}", "`--once` prints one picture") from None
+        raise Problem(
+            f"the terminal cannot be used: {error}", "`--once` prints one picture"
+        ) from None
     except KeyboardInterrupt:
         pass
     for session in sessions:

@@ -1,4 +1,5 @@
-"""`lanemalloc trace`: records every allocation call of a program and its children to a Parquet file."""
+"""`lanemalloc trace`: records every allocation call of a program and its children
+to a Parquet file."""
 
 from __future__ import annotations
 
@@ -46,24 +47,45 @@ Examples:
     metavar="NAME",
     help="What the program allocates with: lanemalloc, system, FILE.so or a peer.",
 )
-@click.option("--options", "options", default="", metavar="KEY=VALUE,...", help="lanemalloc's options, as in LANEMALLOC_OPTIONS.")
+@click.option(
+    "--options",
+    "options",
+    default="",
+    metavar="KEY=VALUE,...",
+    help="lanemalloc's options, as in LANEMALLOC_OPTIONS.",
+)
 @click.option(
     "--buffer",
     type=click.IntRange(1, 1 << 20),
     metavar="MIB",
-    help="Shared memory between the program and the tool; 64 threads take 1 MiB.  [default: 512, less where memory is short]",
+    help="Shared memory between the program and the tool; 64 threads take 1 MiB.  "
+    "[default: 512, less where memory is short]",
 )
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON, on standard error.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def trace(output: Path, allocator: str, options: str, buffer: int | None, as_json: bool, command: tuple[str, ...]) -> None:
+def trace(
+    output: Path,
+    allocator: str,
+    options: str,
+    buffer: int | None,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> None:
     """Record every allocation call of PROGRAM and its children.
 
-    The file has a row a call, in the order of time, of all processes; docs/trace.md describes the columns. PROGRAM's standard input,
-    output and error are its own, and its exit status is this command's. The summary goes to standard error.
+    The file has a row a call, in the order of time, of all processes; docs/trace.md describes the
+    columns. PROGRAM's standard input, output and error are its own, and its exit status is this
+    command's. The summary goes to standard error.
     """
     console = output_console(stderr=True)
     chosen = allocators.parse(allocator, options)
-    recording = record(list(command), output, chosen, usual_buffer() if buffer is None else buffer << 20, lambda: finishing(console))
+    recording = record(
+        list(command),
+        output,
+        chosen,
+        usual_buffer() if buffer is None else buffer << 20,
+        lambda: finishing(console),
+    )
     if as_json:
         print(json.dumps(summary(output, recording)), file=sys.stderr)
     else:
@@ -97,7 +119,9 @@ def show(console: Console, output: Path, recording: Recording) -> None:
     facts = summary(output, recording)
     table = Table.grid(padding=(0, 2))
     table.add_row("trace", f"{output}, {facts['bytes'] / 1e6:.1f} MB")
-    table.add_row("events", f"{facts['events']:,} in {facts['seconds']:.2f} s; {facts['objects']:,} objects")
+    table.add_row(
+        "events", f"{facts['events']:,} in {facts['seconds']:.2f} s; {facts['objects']:,} objects"
+    )
     table.add_row("processes", f"{facts['processes']}, {facts['threads']} threads")
     if facts["complete"]:
         table.add_row("complete", "yes")

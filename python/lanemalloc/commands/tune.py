@@ -1,4 +1,5 @@
-"""`lanemalloc tune`: finds the options that suit a trace, and says so only where they beat the defaults beyond the noise."""
+"""`lanemalloc tune`: finds the options that suit a trace,
+and says so only where they beat the defaults beyond the noise."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Outcome:
 
 
 def candidates(threads: int) -> list[str]:
-    """Options to try, the defaults (no options) first. Of one thread's trace lanes make no difference: they are left out."""
+    """Options to try, the defaults (no options) first. Of one thread's trace lanes make no
+    difference: they are left out."""
     cpus = len(os.sched_getaffinity(0))
     lanes = ["owned"]
     if threads > 1:
@@ -58,16 +60,25 @@ def candidates(threads: int) -> list[str]:
     found = []
     for lane in lanes:
         for decay in DECAYS:
-            parts = [f"{key}={value}" for key, value in (("lanes", lane), ("decay_ms", decay)) if value != DEFAULTS[key]]
+            parts = [
+                f"{key}={value}"
+                for key, value in (("lanes", lane), ("decay_ms", decay))
+                if value != DEFAULTS[key]
+            ]
             found.append(",".join(parts))
     return sorted(found, key=len)
 
 
 def search(plan: Path, threads: int, measure: str, most_runs: int, how: How) -> Outcome:
-    """Successive halving: all once; the better half again, with what they have; until three are left. Those and the defaults then run in
-    turn FINAL_ROUNDS times, and only these runs decide. The defaults stay in throughout."""
+    """Successive halving: all once; the better half again, with what they have; until three are
+    left. Those and the defaults then run in turn FINAL_ROUNDS times, and only these runs decide.
+    The defaults stay in throughout."""
     default = Results(allocators.parse("lanemalloc"))
-    field = [default] + [Results(allocators.parse("lanemalloc", options)) for options in candidates(threads) if options]
+    field = [default] + [
+        Results(allocators.parse("lanemalloc", options))
+        for options in candidates(threads)
+        if options
+    ]
     finals = 4 * FINAL_ROUNDS
     # What is left over does not fit in the bound: those that differ in the most options go first.
     field = field[: max(4, (most_runs - finals) // 2)]
@@ -110,19 +121,40 @@ Examples:
     show_default=True,
     help="What shall be least: time in calls, or peak RSS.",
 )
-@click.option("--runs", type=click.IntRange(40), default=90, show_default=True, metavar="N", help="At most so many replays.")
-@click.option("--process", type=int, metavar="N", help="Which of the trace's processes. [default: the busiest]")
-@click.option("--touch/--no-touch", default=True, show_default=True, help="Write to all memory, as a program would.")
+@click.option(
+    "--runs",
+    type=click.IntRange(40),
+    default=90,
+    show_default=True,
+    metavar="N",
+    help="At most so many replays.",
+)
+@click.option(
+    "--process",
+    type=int,
+    metavar="N",
+    help="Which of the trace's processes. [default: the busiest]",
+)
+@click.option(
+    "--touch/--no-touch",
+    default=True,
+    show_default=True,
+    help="Write to all memory, as a program would.",
+)
 @click.option(
     "--pace",
     is_flag=True,
-    help="Make each call no earlier than it was made: what decay_ms does then counts, and a run takes as long as the program did.",
+    help="Make each call no earlier than it was made: what decay_ms does then counts, "
+    "and a run takes as long as the program did.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON, on standard output.")
-def tune(file: Path, goal: str, runs: int, process: int | None, touch: bool, pace: bool, as_json: bool) -> None:
+def tune(
+    file: Path, goal: str, runs: int, process: int | None, touch: bool, pace: bool, as_json: bool
+) -> None:
     """Find the options that take the least time or memory on the trace FILE.
 
-    Options are recommended only where they beat the defaults by more than runs differ among themselves.
+    Options are recommended only where they beat the defaults by more than runs differ among
+    themselves.
     """
     trace = Trace(file)
     chosen = trace.process(process)
@@ -161,18 +193,28 @@ def show(outcome: Outcome, goal: str) -> None:
         cells = []
         for measure in replays.MEASURES:
             low, high = result.quartiles(measure)
-            cells.append(f"{amount(measure, result.median(measure))} ({amount(measure, low)} to {amount(measure, high)})")
+            cells.append(
+                f"{amount(measure, result.median(measure))} "
+                f"({amount(measure, low)} to {amount(measure, high)})"
+            )
         table.add_row(name, *cells)
     console.print(table, highlight=False)
-    said = f"{outcome.tried} sets of options tried in {outcome.runs} runs; medians and quartiles of {FINAL_ROUNDS} alternating runs"
+    said = (
+        f"{outcome.tried} sets of options tried in {outcome.runs} runs; "
+        f"medians and quartiles of {FINAL_ROUNDS} alternating runs"
+    )
     console.print(said, highlight=False, soft_wrap=True)
     if outcome.recommended:
         console.print(
-            f"LANEMALLOC_OPTIONS={outcome.best.allocator.options} takes {outcome.gain:.0%} less {goal}", highlight=False, soft_wrap=True
+            f"LANEMALLOC_OPTIONS={outcome.best.allocator.options} "
+            f"takes {outcome.gain:.0%} less {goal}",
+            highlight=False,
+            soft_wrap=True,
         )
     else:
         console.print(
-            "keep the defaults: nothing that was tried beats them by more than runs differ among themselves",
+            "keep the defaults: nothing that was tried beats them "
+            "by more than runs differ among themselves",
             highlight=False,
             soft_wrap=True,
         )

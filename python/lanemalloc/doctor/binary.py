@@ -1,4 +1,5 @@
-"""What an ELF file says of itself: how it is linked, what it defines and needs, and how it opens plugins."""
+"""What an ELF file says of itself: how it is linked, what it defines and needs,
+and how it opens plugins."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ class Binary:
     def _read_headers(self) -> None:
         at, sections_at = struct.unpack_from("<QQ", self.data, 32)
         size, count, section_size, section_count = struct.unpack_from("<HHHH", self.data, 54)
-        self.headers = [struct.unpack_from("<IIQQQQQQ", self.data, at + i * size) for i in range(count)]
+        self.headers = [
+            struct.unpack_from("<IIQQQQQQ", self.data, at + i * size) for i in range(count)
+        ]
         for i in range(section_count if sections_at else 0):
             _, kind, _, address, offset, size, link, _, _, entry = struct.unpack_from(
                 "<IIQQQQIIQQ", self.data, sections_at + i * section_size
@@ -82,8 +85,14 @@ class Binary:
     @property
     def has_lanemalloc(self) -> bool:
         """By the note that leads to its stats root."""
-        notes = [(offset, size) for kind, _, offset, _, _, size, *_ in self.headers if kind == PT_NOTE]
-        return any(True for offset, size in notes for _ in roots_of_notes(self.data[offset : offset + size], 0))
+        notes = [
+            (offset, size) for kind, _, offset, _, _, size, *_ in self.headers if kind == PT_NOTE
+        ]
+        return any(
+            True
+            for offset, size in notes
+            for _ in roots_of_notes(self.data[offset : offset + size], 0)
+        )
 
     def needed(self) -> list[str]:
         """Names of the libraries that it asks for itself."""
@@ -116,12 +125,19 @@ class Binary:
                 continue
             strings = self.sections[section.link].offset
             for i in range(1, min(section.size // section.entry, MOST_SYMBOLS)):
-                name, _, _, index, _, _ = struct.unpack_from("<IBBHQQ", self.data, section.offset + i * section.entry)
+                name, _, _, index, _, _ = struct.unpack_from(
+                    "<IBBHQQ", self.data, section.offset + i * section.entry
+                )
                 yield self._text(strings + name), index != 0
 
     def defines(self, names: set[str]) -> list[str]:
         """Which of these it defines, in either table."""
-        found = {name for kind in (SHT_DYNSYM, SHT_SYMTAB) for name, here in self.symbols(kind) if here and name in names}
+        found = {
+            name
+            for kind in (SHT_DYNSYM, SHT_SYMTAB)
+            for name, here in self.symbols(kind)
+            if here and name in names
+        }
         return sorted(found)
 
     def exports(self, names: set[str]) -> list[str]:
@@ -132,7 +148,8 @@ class Binary:
 
     # --- How it calls dlopen. Of x86-64 code; elsewhere nothing is found.
     def opens_deep(self) -> bool:
-        """Whether some call of dlopen is given RTLD_DEEPBIND by a number that stands shortly before it."""
+        """Whether some call of dlopen is given RTLD_DEEPBIND by a number
+        that stands shortly before it."""
         if self.machine != X86_64:
             return False
         slots = set(self._slots_of("dlopen"))
@@ -150,7 +167,10 @@ class Binary:
             for at in range(section.offset, section.offset + section.size - 23, 24):
                 slot, info, _ = struct.unpack_from("<QQq", self.data, at)
                 symbol = table.offset + (info >> 32) * table.entry
-                if info >> 32 and self._text(strings + struct.unpack_from("<I", self.data, symbol)[0]) == name:
+                if (
+                    info >> 32
+                    and self._text(strings + struct.unpack_from("<I", self.data, symbol)[0]) == name
+                ):
                     yield slot
 
     def _flags_of_calls(self, slots: set[int]) -> Iterator[int]:
@@ -160,9 +180,14 @@ class Binary:
             code = self.data[offset : offset + size]
             stubs = {begin + at for at in jumps_to(code, begin, b"\xff\x25", slots)}
             stubs |= {stub - back for stub in stubs for back in (1, 4, 5)}  # behind bnd and endbr64
-            calls = set(jumps_to(code, begin, b"\xff\x15", slots)) | set(jumps_to(code, begin, b"\xe8", stubs))
+            calls = set(jumps_to(code, begin, b"\xff\x15", slots)) | set(
+                jumps_to(code, begin, b"\xe8", stubs)
+            )
             for at in calls:
-                found = [struct.unpack_from("<i", m.group(), 1)[0] for m in re.finditer(rb"\xbe....", code[max(0, at - 48) : at], re.S)]
+                found = [
+                    struct.unpack_from("<i", m.group(), 1)[0]
+                    for m in re.finditer(rb"\xbe....", code[max(0, at - 48) : at], re.S)
+                ]
                 yield found[-1] if found else 0
 
 

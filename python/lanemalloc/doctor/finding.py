@@ -9,7 +9,8 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 @dataclass(frozen=True)
 class Finding:
-    """`follows`: what it means for the program; `do`: the next step. Both empty where all is well."""
+    """`follows`: what it means for the program; `do`: the next step. Both empty where all is
+    well."""
 
     level: str
     subject: str

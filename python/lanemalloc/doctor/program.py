@@ -1,4 +1,5 @@
-"""What in a program gets in the way: that it is static, raises its privileges, or brings a malloc of its own."""
+"""What in a program gets in the way: that it is static, raises its privileges,
+or brings a malloc of its own."""
 
 from __future__ import annotations
 
@@ -15,13 +16,15 @@ from lanemalloc.ui import Problem
 
 MALLOC = {"malloc", "free", "calloc", "realloc"}
 OWN_NAMES = {
-    "je_malloc": "jemalloc", "jemalloc": "jemalloc", "_rjem_malloc": "jemalloc (of Rust)", "_rjem_mallocx": "jemalloc (of Rust)",
-    "tc_malloc": "tcmalloc", "TCMallocInternalMalloc": "tcmalloc", "mi_malloc": "mimalloc", "rpmalloc": "rpmalloc",
-    "sn_malloc": "snmalloc", "scalable_malloc": "TBB's allocator",
+    "je_malloc": "jemalloc", "jemalloc": "jemalloc",
+    "_rjem_malloc": "jemalloc (of Rust)", "_rjem_mallocx": "jemalloc (of Rust)",
+    "tc_malloc": "tcmalloc", "TCMallocInternalMalloc": "tcmalloc", "mi_malloc": "mimalloc",
+    "rpmalloc": "rpmalloc", "sn_malloc": "snmalloc", "scalable_malloc": "TBB's allocator",
 }  # fmt: skip
 LIBRARIES = {
-    "libjemalloc": "jemalloc", "libtcmalloc": "tcmalloc", "libmimalloc": "mimalloc", "libsnmalloc": "snmalloc",
-    "libhoard": "Hoard", "libtbbmalloc_proxy": "TBB's allocator", "libasan": "AddressSanitizer", "libtsan": "ThreadSanitizer",
+    "libjemalloc": "jemalloc", "libtcmalloc": "tcmalloc", "libmimalloc": "mimalloc",
+    "libsnmalloc": "snmalloc", "libhoard": "Hoard", "libtbbmalloc_proxy": "TBB's allocator",
+    "libasan": "AddressSanitizer", "libtsan": "ThreadSanitizer",
     "libefence": "Electric Fence", "libdmalloc": "dmalloc",
 }  # fmt: skip
 MACHINES = {"x86_64": 62, "aarch64": 183}
@@ -42,9 +45,22 @@ def examine(argv: list[str]) -> list[Finding]:
     try:
         binary = Binary(path)
     except NotElf as error:
-        return [*findings, problem("program", f"{path}: {error}", "the system cannot run it", "name the program itself")]
+        return [
+            *findings,
+            problem(
+                "program", f"{path}: {error}", "the system cannot run it", "name the program itself"
+            ),
+        ]
     except OSError as error:
-        return [*findings, note("program", f"{path} cannot be read: {error.strerror}", "nothing is known of it", "run this as root")]
+        return [
+            *findings,
+            note(
+                "program",
+                f"{path} cannot be read: {error.strerror}",
+                "nothing is known of it",
+                "run this as root",
+            ),
+        ]
     return findings + linkage(binary)
 
 
@@ -72,8 +88,14 @@ def script_interpreter(path: Path) -> str | None:
 
 def privileges(path: Path) -> list[Finding]:
     mode = path.stat().st_mode
-    follows = "the loader leaves libraries out that are preloaded by path, and the library ignores LANEMALLOC_OPTIONS"
-    do = "link the program with liblanemalloc.so or .a; or give its service the rights another way (systemd AmbientCapabilities)"
+    follows = (
+        "the loader leaves libraries out that are preloaded by path, "
+        "and the library ignores LANEMALLOC_OPTIONS"
+    )
+    do = (
+        "link the program with liblanemalloc.so or .a; "
+        "or give its service the rights another way (systemd AmbientCapabilities)"
+    )
     if mode & (stat.S_ISUID | stat.S_ISGID):
         return [problem("privileges", f"{path.name} is setuid or setgid", follows, do)]
     try:
@@ -86,8 +108,17 @@ def privileges(path: Path) -> list[Finding]:
 def linkage(binary: Binary) -> list[Finding]:
     machine = MACHINES.get(os.uname().machine)
     if not binary.is_64 or (machine is not None and binary.machine != machine):
-        what = "it is for another kind of processor" if binary.is_64 else "it is a program of 32 bits"
-        return [problem("program", what, "the library cannot be loaded into it", "use a program for this machine in 64 bits")]
+        what = (
+            "it is for another kind of processor" if binary.is_64 else "it is a program of 32 bits"
+        )
+        return [
+            problem(
+                "program",
+                what,
+                "the library cannot be loaded into it",
+                "use a program for this machine in 64 bits",
+            )
+        ]
     if not binary.interpreter and not binary.imports("malloc"):
         return [static_program(binary)]
     if "musl" in binary.interpreter:
@@ -106,12 +137,18 @@ def static_program(binary: Binary) -> Finding:
     what = "it is linked statically"
     if binary.defines({"runtime.mallocgc"}):
         return problem(
-            "linkage", what + ", and a Go program", "Go has a heap of its own, which no malloc serves", "nothing: it does not apply"
+            "linkage",
+            what + ", and a Go program",
+            "Go has a heap of its own, which no malloc serves",
+            "nothing: it does not apply",
         )
     if binary.has_lanemalloc:
         return ok("linkage", what + ", with lanemalloc in it")
     return problem(
-        "linkage", what, "nothing can be preloaded into it", "link it again with liblanemalloc.a in front of the C library, or dynamically"
+        "linkage",
+        what,
+        "nothing can be preloaded into it",
+        "link it again with liblanemalloc.a in front of the C library, or dynamically",
     )
 
 
@@ -124,7 +161,8 @@ def own_malloc(binary: Binary) -> list[Finding]:
                 "malloc",
                 f"it defines {', '.join(exported)} itself",
                 "its own definitions come before those of any library that is preloaded",
-                "build it without its allocator (often a configure switch: --disable-jemalloc, MALLOC=libc)",
+                "build it without its allocator "
+                "(often a configure switch: --disable-jemalloc, MALLOC=libc)",
             )
         )
     names = {OWN_NAMES[name] for name in binary.defines(set(OWN_NAMES))}
@@ -134,7 +172,8 @@ def own_malloc(binary: Binary) -> list[Finding]:
                 "malloc",
                 f"it has {' and '.join(sorted(names))} in it",
                 "what it allocates there does not come to lanemalloc",
-                "build it without (often a configure switch: --disable-jemalloc, MALLOC=libc, cargo feature)",
+                "build it without "
+                "(often a configure switch: --disable-jemalloc, MALLOC=libc, cargo feature)",
             )
         )
     return findings or [ok("malloc", "it takes malloc from outside")]
@@ -145,17 +184,25 @@ def libraries(binary: Binary) -> list[Finding]:
     findings = []
     names = [Path(name).name for name in loaded(binary)] or binary.needed()
     for name in names:
-        found = next((known for prefix, known in LIBRARIES.items() if name.startswith(prefix)), None)
+        found = next(
+            (known for prefix, known in LIBRARIES.items() if name.startswith(prefix)), None
+        )
         if found is not None and "anitizer" in found:
             findings.append(
-                problem("libraries", f"it loads {name}", f"{found} needs its own malloc", "test without lanemalloc, or build without it")
+                problem(
+                    "libraries",
+                    f"it loads {name}",
+                    f"{found} needs its own malloc",
+                    "test without lanemalloc, or build without it",
+                )
             )
         elif found is not None:
             findings.append(
                 note(
                     "libraries",
                     f"it loads {name} ({found})",
-                    "preloaded, lanemalloc comes first and serves malloc; what is asked of that library by its own names does not",
+                    "preloaded, lanemalloc comes first and serves malloc; "
+                    "what is asked of that library by its own names does not",
                     "link without it, so that there is one allocator",
                 )
             )
@@ -171,7 +218,12 @@ def loaded(binary: Binary) -> list[str]:
     environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
     try:
         done = subprocess.run(
-            [binary.interpreter, "--list", str(binary.path)], capture_output=True, text=True, timeout=20, env=environment, check=False
+            [binary.interpreter, "--list", str(binary.path)],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            env=environment,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return []
@@ -184,8 +236,10 @@ def plugins(binary: Binary) -> list[Finding]:
             problem(
                 "plugins",
                 "it opens libraries with RTLD_DEEPBIND",
-                "these take malloc of the C library, before lanemalloc; what they allocate and the program frees is a bad pointer",
-                "open them without RTLD_DEEPBIND, or run with bad_pointer=report to see whether it happens",
+                "these take malloc of the C library, before lanemalloc; "
+                "what they allocate and the program frees is a bad pointer",
+                "open them without RTLD_DEEPBIND, "
+                "or run with bad_pointer=report to see whether it happens",
             )
         ]
     if binary.imports("dlmopen"):
@@ -193,7 +247,8 @@ def plugins(binary: Binary) -> list[Finding]:
             note(
                 "plugins",
                 "it uses dlmopen",
-                "libraries in a namespace of their own have a C library, and a malloc, of their own",
+                "libraries in a namespace of their own have a C library, "
+                "and a malloc, of their own",
                 "free there what was allocated there",
             )
         ]

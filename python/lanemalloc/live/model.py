@@ -62,10 +62,13 @@ class Session:
         self.snapshot = snapshot
 
     def _know_frees(self, snapshot: Snapshot, rates: Difference) -> None:
-        """How many were freed is known from when slabs were read; between these the last figure stands."""
+        """How many were freed is known from when slabs were read; between these the last figure
+        stands."""
         base = self._earlier or self.snapshot
         assert base is not None
-        if base.same_process(snapshot) and (snapshot.moment.slabs_ns or 0) > (base.moment.slabs_ns or 0):
+        if base.same_process(snapshot) and (snapshot.moment.slabs_ns or 0) > (
+            base.moment.slabs_ns or 0
+        ):
             longer = snapshot.difference(base)
             rates.class_frees, rates.frees = longer.class_frees, longer.frees
             self._earlier = snapshot
@@ -123,7 +126,8 @@ class Candidate:
 
 
 class Finder:
-    """Finds the processes that run with lanemalloc. What a process is once known to be is remembered for a while."""
+    """Finds the processes that run with lanemalloc. What a process is once known to be is
+    remembered for a while."""
 
     REMEMBERED = 30.0
 
@@ -167,6 +171,9 @@ class Finder:
 def candidates() -> list[Candidate]:
     """Those of this host, with most memory first."""
     found = [
-        Candidate(facts.pid, facts.name, process.command_line(facts.pid) or facts.name, facts.resident) for facts, _ in Finder().find()
+        Candidate(
+            facts.pid, facts.name, process.command_line(facts.pid) or facts.name, facts.resident
+        )
+        for facts, _ in Finder().find()
     ]
     return sorted(found, key=lambda one: -one.resident)

@@ -1,4 +1,6 @@
-"""The terminal of the live view: draws lines, takes keys. By curses, so that it works wherever terminfo knows the terminal."""
+"""The terminal of the live view: draws lines, takes keys. By curses, so that it works wherever
+terminfo knows the terminal.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from lanemalloc.live.view import PANELS, Line, State, arranged, compose, matches
 if TYPE_CHECKING:
     from curses import window
 
-MOST_OF_CPU = 0.01  # that refreshing may take: of processes with thousands of lanes it is less often than was asked for
+# That refreshing may take: of processes with thousands of lanes it is less often than was asked for
+MOST_OF_CPU = 0.01
 PACES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 ESCAPE, ENTER, BACKSPACE = 27, (10, 13, curses.KEY_ENTER), (8, 127, curses.KEY_BACKSPACE)
 
@@ -53,13 +56,16 @@ class Screen:
                 self.state.session.refresh()
             self.draw()
             if refreshes:
-                self.state.effective = max(self.state.interval, (time.thread_time() - begin) / MOST_OF_CPU)
+                self.state.effective = max(
+                    self.state.interval, (time.thread_time() - begin) / MOST_OF_CPU
+                )
                 due = time.monotonic() + self.state.effective
             self.screen.timeout(max(1, int((due - time.monotonic()) * 1000)))
             self.take_keys()
 
     def take_keys(self) -> None:
-        """Waits for one key until it is time to refresh, and takes all others that are there already."""
+        """Waits for one key until it is time to refresh, and takes all others that are there
+        already."""
         key = self.screen.getch()
         self.screen.timeout(0)
         while key != -1 and not self.quit:
@@ -85,10 +91,14 @@ class Screen:
         self.screen.refresh()
 
     def draw_line(self, y: int, line: Line, width: int) -> None:
-        with contextlib.suppress(curses.error):  # the last place of the screen, or it has just become smaller
+        with contextlib.suppress(
+            curses.error
+        ):  # the last place of the screen, or it has just become smaller
             self.screen.move(y, 0)
             for text, style in line:
-                self.screen.addstr(text if self.unicode else plain_ascii(text), self.styles.get(style, 0))
+                self.screen.addstr(
+                    text if self.unicode else plain_ascii(text), self.styles.get(style, 0)
+                )
 
     # --- What keys do.
     def move(self, by: int) -> Callable[[], None]:
@@ -135,7 +145,9 @@ class Screen:
             table = arranged(self.state, panel, self.screen.getmaxyx()[1])
             if table.columns:
                 self.state.sort[panel] = (table.sort + by) % len(table.columns)
-                self.state.message = f"sorted by {table.columns[self.state.sort[panel]].title or 'the last column'}"
+                self.state.message = (
+                    f"sorted by {table.columns[self.state.sort[panel]].title or 'the last column'}"
+                )
 
         return go
 
@@ -233,7 +245,9 @@ class Screen:
 
 def key_table(s: Screen) -> dict[int, Callable[[], None]]:
     """What each key does outside of overlays and prompts."""
-    keys: dict[int, Callable[[], None]] = {ord(str(i + 1)): s.to_panel(i) for i in range(len(PANELS))}
+    keys: dict[int, Callable[[], None]] = {
+        ord(str(i + 1)): s.to_panel(i) for i in range(len(PANELS))
+    }
     f = curses.KEY_F0
     groups: list[tuple[tuple[int, ...], Callable[[], None]]] = [
         ((ord("\t"),), s.step_panel(1)),
@@ -282,20 +296,26 @@ def plain_ascii(text: str) -> str:
 def make_styles() -> dict[str, int]:
     """With colours where the terminal has them."""
     styles = {
-        "bold": curses.A_BOLD, "dim": curses.A_DIM, "title": curses.A_REVERSE, "ended": curses.A_REVERSE | curses.A_BOLD,
-        "head": curses.A_REVERSE, "select": curses.A_REVERSE, "tab": curses.A_REVERSE | curses.A_BOLD, "key": curses.A_REVERSE,
-        "warn": curses.A_BOLD, "bad": curses.A_BOLD, "good": 0, "heat0": 0, "heat1": 0, "heat2": curses.A_BOLD,
-        "heat3": curses.A_BOLD, "heat4": curses.A_REVERSE,
+        "bold": curses.A_BOLD, "dim": curses.A_DIM, "title": curses.A_REVERSE,
+        "ended": curses.A_REVERSE | curses.A_BOLD, "head": curses.A_REVERSE,
+        "select": curses.A_REVERSE, "tab": curses.A_REVERSE | curses.A_BOLD,
+        "key": curses.A_REVERSE, "warn": curses.A_BOLD, "bad": curses.A_BOLD, "good": 0,
+        "heat0": 0, "heat1": 0, "heat2": curses.A_BOLD, "heat3": curses.A_BOLD,
+        "heat4": curses.A_REVERSE,
     }  # fmt: skip
     if "NO_COLOR" in os.environ or not curses.has_colors():
         return styles
     curses.use_default_colors()
     colours = {
-        "title": (curses.COLOR_BLACK, curses.COLOR_GREEN), "ended": (curses.COLOR_WHITE, curses.COLOR_RED),
-        "head": (curses.COLOR_BLACK, curses.COLOR_CYAN), "select": (curses.COLOR_BLACK, curses.COLOR_WHITE),
-        "key": (curses.COLOR_BLACK, curses.COLOR_CYAN), "warn": (curses.COLOR_YELLOW, -1), "bad": (curses.COLOR_RED, -1),
-        "good": (curses.COLOR_GREEN, -1), "heat0": (curses.COLOR_CYAN, -1), "heat1": (curses.COLOR_GREEN, -1),
-        "heat2": (curses.COLOR_YELLOW, -1), "heat3": (curses.COLOR_RED, -1), "heat4": (curses.COLOR_WHITE, curses.COLOR_RED),
+        "title": (curses.COLOR_BLACK, curses.COLOR_GREEN),
+        "ended": (curses.COLOR_WHITE, curses.COLOR_RED),
+        "head": (curses.COLOR_BLACK, curses.COLOR_CYAN),
+        "select": (curses.COLOR_BLACK, curses.COLOR_WHITE),
+        "key": (curses.COLOR_BLACK, curses.COLOR_CYAN),
+        "warn": (curses.COLOR_YELLOW, -1), "bad": (curses.COLOR_RED, -1),
+        "good": (curses.COLOR_GREEN, -1), "heat0": (curses.COLOR_CYAN, -1),
+        "heat1": (curses.COLOR_GREEN, -1), "heat2": (curses.COLOR_YELLOW, -1),
+        "heat3": (curses.COLOR_RED, -1), "heat4": (curses.COLOR_WHITE, curses.COLOR_RED),
         "tab": (curses.COLOR_BLACK, curses.COLOR_GREEN),
     }  # fmt: skip
     for number, (style, (front, back)) in enumerate(colours.items(), 1):

@@ -41,7 +41,8 @@ def as_time(value: Value) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column. width 0: takes what is left. Those of higher `rank` give way first where there is little room."""
+    """One column. width 0: takes what is left. Those of higher `rank` give way first where there is
+    little room."""
 
     title: str
     width: int
@@ -110,7 +111,10 @@ def lanes(session: Session, grouped: bool = False) -> Table:
         rows = grouped_rows(session, figures)
         return Table(f"Lanes of {n} by thread name", LANE_COLUMNS, rows, 2, total=n)
     # A thread's name is a file to read: only as long as that is few, else when the row is shown.
-    rows = [Row([int(owner), "", *values], "dim" if values[0] == 0 else "") for owner, values in zip(s.lanes.owner, figures.tolist())]
+    rows = [
+        Row([int(owner), "", *values], "dim" if values[0] == 0 else "")
+        for owner, values in zip(s.lanes.owner, figures.tolist())
+    ]
     for i, row in enumerate(rows):
         row.values[1] = LaneName(session, i)
     return Table(f"Lanes {n}", LANE_COLUMNS, rows, 2, total=n)
@@ -127,7 +131,9 @@ class LaneName:
         return self.session.lane_name(self.i)
 
 
-def grouped_rows(session: Session, figures: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[Row]:
+def grouped_rows(
+    session: Session, figures: np.ndarray[tuple[int, int], np.dtype[np.float64]]
+) -> list[Row]:
     groups: dict[str, list[int]] = {}
     for i in range(len(figures)):
         groups.setdefault(session.group_name(i), []).append(i)
@@ -182,7 +188,23 @@ def classes(session: Session) -> Table:
     if s.world.get("large_allocations"):
         rate, freed = (r.large_allocations, r.large_frees) if r else (0.0, 0.0)
         what = "all of more than 512 KiB"
-        rows.append(Row([LargeSize(1 << 30), s.large_live, s.large_bytes, rate, freed, 0, 0, -1.0, 0, 0, what]))
+        rows.append(
+            Row(
+                [
+                    LargeSize(1 << 30),
+                    s.large_live,
+                    s.large_bytes,
+                    rate,
+                    freed,
+                    0,
+                    0,
+                    -1.0,
+                    0,
+                    0,
+                    what,
+                ]
+            )
+        )
     return Table("Size classes", CLASS_COLUMNS, rows, 2)
 
 
@@ -239,7 +261,13 @@ def cells(session: Session) -> Table:
                 "bad" if waits > 0 else "" if tries else "dim",
             )
         )
-    return Table("Where threads meet", CELL_COLUMNS, rows, 5, note="bars: waits by length, of now or else of all time")
+    return Table(
+        "Where threads meet",
+        CELL_COLUMNS,
+        rows,
+        5,
+        note="bars: waits by length, of now or else of all time",
+    )
 
 
 OWNER_COLUMNS = [
@@ -280,17 +308,26 @@ def owners(session: Session) -> Table:
                 "warn" if full > 0.9 else "",
             )
         )
-    return Table("Heaps and pools", OWNER_COLUMNS, rows, 2, empty="this program has made no heaps and no pools")
+    return Table(
+        "Heaps and pools",
+        OWNER_COLUMNS,
+        rows,
+        2,
+        empty="this program has made no heaps and no pools",
+    )
 
 
 def matrix(session: Session, width: int) -> Table:
-    """Who frees whose memory: a row a lane that frees, a column a lane whose memory it is; batches a second, or in all."""
+    """Who frees whose memory: a row a lane that frees, a column a lane whose memory it is; batches
+    a second, or in all."""
     s, r = session.snapshot, session.rates
     assert s is not None
     now = r is not None and r.batches.any()
     figures = np.asarray(r.batches if now and r is not None else s.batches, float)
     if not figures.size or not figures.any():
-        return Table("Who frees whose memory", [], [], 0, empty="no lane has freed another's memory yet")
+        return Table(
+            "Who frees whose memory", [], [], 0, empty="no lane has freed another's memory yet"
+        )
     modulo = figures.shape[1]
     columns = np.flatnonzero(figures.sum(axis=0))
     room = max(1, (width - 30) // 6)
@@ -298,8 +335,21 @@ def matrix(session: Session, width: int) -> Table:
     titles = [column_title(s.lanes.owner, modulo, int(j)) for j in hottest]
     rows = []
     for i in np.flatnonzero(figures.sum(axis=1)):
-        rows.append(Row([int(s.lanes.owner[i]), LaneName(session, int(i)), float(figures[i].sum()), *figures[i, hottest].tolist()]))
-    head = [Column("LANE", 5, as_text), Column("WHO FREES", 0, as_text, left=True), Column("ALL", 6, as_count)]
+        rows.append(
+            Row(
+                [
+                    int(s.lanes.owner[i]),
+                    LaneName(session, int(i)),
+                    float(figures[i].sum()),
+                    *figures[i, hottest].tolist(),
+                ]
+            )
+        )
+    head = [
+        Column("LANE", 5, as_text),
+        Column("WHO FREES", 0, as_text, left=True),
+        Column("ALL", 6, as_count),
+    ]
     left_out = len(columns) - len(hottest)
     note = "batches a second" if now else "batches in all: none now"
     return Table(

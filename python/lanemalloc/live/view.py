@@ -1,4 +1,5 @@
-"""Composes the lines of the live view for a size of screen. Pure: text with styles in, nothing of terminals."""
+"""Composes the lines of the live view for a size of screen. Pure: text with styles in, nothing of
+terminals."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ Line = list[Span]
 
 PANELS = ("Overview", "Lanes", "Classes", "Contention", "Matrix", "Heaps")
 KEYS = (
-    ("F1", "Help"), ("F2", "Setup"), ("F3", "Search"), ("F4", "Filter"), ("F5", "Group"), ("F6", "Sort"), ("+-", "Pace"),
-    ("Spc", "Pause"), ("F10", "Quit"),
+    ("F1", "Help"), ("F2", "Setup"), ("F3", "Search"), ("F4", "Filter"), ("F5", "Group"),
+    ("F6", "Sort"), ("+-", "Pace"), ("Spc", "Pause"), ("F10", "Quit"),
 )  # fmt: skip
 HELP = """\
-lanemalloc top shows what the allocator of a running process does. It only reads; the process is never stopped.
+lanemalloc top shows what the allocator of a running process does. It only reads; \
+the process is never stopped.
 
   1 - 6, Tab, Shift-Tab   overview, lanes, size classes, contention, matrix, heaps and pools
   Up Down PgUp PgDn Home End   move
@@ -41,7 +43,8 @@ What the figures mean
   remote    objects freed by another lane than the one that they came from; sent in batches
   fail      a try to enter a lock or to swap a word that failed, because somebody else was there
   wait      a thread slept until another one had left; anything but 0 here costs time
-  waited/s  seconds of waiting a second, of all threads together: 1 s/s is one thread that always waits
+  waited/s  seconds of waiting a second, of all threads together: 1 s/s is one thread \
+that always waits
 """
 
 
@@ -136,7 +139,11 @@ def rates_line(session: Session, width: int) -> Line:
             ("bytes", f"{units.size(r.allocated_bytes)}/s"),
             ("miss", units.percent(float(r.lane_misses.sum()), calls) if r.allocations else "-"),
             ("remote", f"{units.count(float(r.lane_remote_frees.sum()))}/s"),
-            ("waits", f"{units.count(waits)}/s" + (f" {units.duration(waited)}" if waited else ""), "bad" if waits else ""),
+            (
+                "waits",
+                f"{units.count(waits)}/s" + (f" {units.duration(waited)}" if waited else ""),
+                "bad" if waits else "",
+            ),
         ],
         width,
     )
@@ -174,7 +181,11 @@ def history_line(state: State, width: int) -> Line:
     history = state.session.history
     room = max(8, width - 22)
     values = list(history)[-room:]
-    return [("alloc/s ", "dim"), (units.bars(values, not state.ascii), "good"), (f" {units.count(max(values))}/s", "dim")]
+    return [
+        ("alloc/s ", "dim"),
+        (units.bars(values, not state.ascii), "good"),
+        (f" {units.count(max(values))}/s", "dim"),
+    ]
 
 
 def tabs(state: State, width: int) -> Line:
@@ -206,7 +217,11 @@ def pairs(values: list[tuple[str, ...]], width: int) -> Line:
         left -= len(name) + len(value) + 3
         if left < -2 and line:
             break
-        line += [(f"{name} ", "dim"), (value, style[0] if style and style[0] else "bold"), ("  ", "")]
+        line += [
+            (f"{name} ", "dim"),
+            (value, style[0] if style and style[0] else "bold"),
+            ("  ", ""),
+        ]
     return line
 
 
@@ -236,12 +251,17 @@ def arranged(state: State, panel: int, width: int) -> Table:
     if table.columns:
         table.sort = min(state.sort.get(panel, table.sort), len(table.columns) - 1)
         down = not table.rows or isinstance(table.rows[0].values[table.sort], (int, float))
-        table.rows.sort(key=lambda row: sort_key(row.values[table.sort]), reverse=down ^ state.inverted.get(panel, False))
+        table.rows.sort(
+            key=lambda row: sort_key(row.values[table.sort]),
+            reverse=down ^ state.inverted.get(panel, False),
+        )
     return table
 
 
 def matches(row: Row, text: str) -> bool:
-    return any(text.lower() in str(value).lower() for value in row.values if not isinstance(value, float))
+    return any(
+        text.lower() in str(value).lower() for value in row.values if not isinstance(value, float)
+    )
 
 
 def sort_key(value: Value) -> tuple[int, float, str]:
@@ -270,7 +290,9 @@ def caption(state: State, table: Table, top: int, rows: int) -> Line:
         line.append((f"  {top + 1}-{min(top + rows, len(table.rows))} of {len(table.rows)}", "dim"))
     if table.note:
         line.append((f"  {table.note}", "dim"))
-    known = state.session.snapshot.left_out if state.session.snapshot and state.panel in (1, 2) else []
+    known = (
+        state.session.snapshot.left_out if state.session.snapshot and state.panel in (1, 2) else []
+    )
     for left_out in known:
         line.append((f"  [{left_out}]", "dim"))
     return line
@@ -279,13 +301,23 @@ def caption(state: State, table: Table, top: int, rows: int) -> Line:
 def table_lines(table: Table, width: int, rows: int, top: int = 0, cursor: int = -1) -> list[Line]:
     """The head and as many rows as there is room for."""
     if not table.rows:
-        return [[(f"  {table.empty if not table.columns or not table.total else 'nothing matches'}", "dim")]]
+        return [
+            [
+                (
+                    "  "
+                    f"{table.empty if not table.columns or not table.total else 'nothing matches'}",
+                    "dim",
+                )
+            ]
+        ]
     shown = fitting(table.columns, width)
     widths = [column_width(table.columns, shown, i, width) for i in shown]
     head: Line = []
     for i, w in zip(shown, widths):
         mark = "*" if i == table.sort and table.columns[i].title else ""
-        head.append((aligned((table.columns[i].title + mark)[-w:], w, table.columns[i].left), "head"))
+        head.append(
+            (aligned((table.columns[i].title + mark)[-w:], w, table.columns[i].left), "head")
+        )
         head.append((" ", "head"))
     lines = [head]
     hottest = highest(table)
@@ -294,7 +326,9 @@ def table_lines(table: Table, width: int, rows: int, top: int = 0, cursor: int =
     return lines
 
 
-def row_line(table: Table, row: Row, shown: list[int], widths: list[int], selected: bool, hottest: float) -> Line:
+def row_line(
+    table: Table, row: Row, shown: list[int], widths: list[int], selected: bool, hottest: float
+) -> Line:
     line: Line = []
     for i, w in zip(shown, widths):
         column = table.columns[i]
@@ -310,7 +344,9 @@ def highest(table: Table) -> float:
     if table.heat is None:
         return 0.0
     begin, end = table.heat
-    return max((max(map(float, row.values[begin:end]), default=0.0) for row in table.rows), default=0.0)
+    return max(
+        (max(map(float, row.values[begin:end]), default=0.0) for row in table.rows), default=0.0
+    )
 
 
 def heat_style(share: float) -> str:
@@ -347,7 +383,9 @@ def overview(state: State, width: int, height: int) -> list[Line]:
     """The first rows of the panels, one under the other; in low screens the first panels only."""
     wanted = [1, 2, 3] if height >= 15 else [1, 3] if height >= 9 else [1]
     if height >= 26:
-        wanted = [1, 2, 3, 5] if state.session.snapshot and state.session.snapshot.owners else [1, 2, 3]
+        wanted = (
+            [1, 2, 3, 5] if state.session.snapshot and state.session.snapshot.owners else [1, 2, 3]
+        )
     ready = [arranged(state, i, width) for i in wanted]
     for table in ready:
         if table.columns is tables.CELL_COLUMNS:
@@ -357,13 +395,19 @@ def overview(state: State, width: int, height: int) -> list[Line]:
     for i, (table, rows) in enumerate(zip(ready, shares)):
         if i:
             lines.append([("", "")])
-        lines.append([(table.title, "bold"), (f"  {rows} of {len(table.rows)}" if rows < len(table.rows) else "", "dim")])
+        lines.append(
+            [
+                (table.title, "bold"),
+                (f"  {rows} of {len(table.rows)}" if rows < len(table.rows) else "", "dim"),
+            ]
+        )
         lines += table_lines(table, width, rows)
     return lines
 
 
 def share_out(wanted: list[int], room: int) -> list[int]:
-    """As much as each wants where there is room; else in equal parts, and what one does not need goes to the others."""
+    """As much as each wants where there is room; else in equal parts, and what one does not need
+    goes to the others."""
     given = [0] * len(wanted)
     while room > 0 and any(g < w for g, w in zip(given, wanted)):
         for i, want in enumerate(wanted):
@@ -385,16 +429,25 @@ def overlay(state: State, width: int, height: int) -> list[Line]:
     choices = overlay_choices(state, width)
     state.overlay_row = min(max(state.overlay_row, 0), max(0, len(choices) - 1))
     top = max(0, state.overlay_row - height + 3)
-    head = "Sort by (Enter chooses, Esc leaves)" if state.overlay == "sort" else "Setup (Enter changes, Esc leaves)"
+    head = (
+        "Sort by (Enter chooses, Esc leaves)"
+        if state.overlay == "sort"
+        else "Setup (Enter changes, Esc leaves)"
+    )
     rows: list[Line] = [[(head, "bold")]]
     for i, choice in enumerate(choices[top : top + height - 2], top):
-        rows.append([(pad(f"  {choice}", min(width, 50)), "select" if i == state.overlay_row else "")])
+        rows.append(
+            [(pad(f"  {choice}", min(width, 50)), "select" if i == state.overlay_row else "")]
+        )
     return rows
 
 
 def overlay_choices(state: State, width: int) -> list[str]:
     if state.overlay == "sort":
-        return [column.title or "(last column)" for column in table_of(state, max(state.panel, 1), width).columns]
+        return [
+            column.title or "(last column)"
+            for column in table_of(state, max(state.panel, 1), width).columns
+        ]
     on = {True: "[x]", False: "[ ]"}
     return [
         f"{on[state.ascii]} plain characters for bars",
@@ -423,7 +476,10 @@ def cells_of(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def cells_of_any(text: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
+    return sum(
+        2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1
+        for c in text
+    )
 
 
 def pad(text: str, width: int) -> str:

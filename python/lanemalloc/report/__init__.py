@@ -14,7 +14,8 @@ Made = TypeVar("Made")
 
 
 def write(recording: Recording, path: Path, other: Recording | None = None) -> None:
-    """Raises OSError where the file cannot be written, and Problem where what was recorded makes no sense."""
+    """Raises OSError where the file cannot be written, and Problem where what was recorded makes no
+    sense."""
     from lanemalloc.report.page import page
 
     text = guarded(runs_of(recording, other), page)
@@ -33,13 +34,16 @@ def runs_of(recording: Recording, other: Recording | None) -> list[Run]:
 
 
 def guarded(runs: list[Run], make: Callable[[list[Run]], Made]) -> Made:
-    """A recording that is well-formed JSON may still have been damaged, or written by somebody else."""
+    """A recording that is well-formed JSON may still have been damaged, or written by somebody
+    else."""
     from lanemalloc.ui import Problem
 
     try:
         return make(runs)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise Problem(f"the recording is damaged: {type(error).__name__}: {error}", "record the program again") from error
+        raise Problem(
+            f"the recording is damaged: {type(error).__name__}: {error}", "record the program again"
+        ) from error
 
 
 def facts(runs: list[Run]) -> dict[str, Any]:

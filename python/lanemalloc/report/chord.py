@@ -1,6 +1,8 @@
-"""Who frees whose memory: a chord diagram, as SVG. Ribbons go from the lane that frees to the lane that had allocated.
+"""Who frees whose memory: a chord diagram, as SVG. Ribbons go from the lane that frees to the lane
+that had allocated.
 
-The plot library has no such diagram. Lanes beyond the busiest are one group, so that it can be read and stays small.
+The plot library has no such diagram. Lanes beyond the busiest are one group, so that it can be read
+and stays small.
 """
 
 from __future__ import annotations
@@ -35,18 +37,24 @@ class Flow:
 
 
 def flow_of(lanes: list[dict[str, Any]]) -> Flow:
-    """From a snapshot's lanes. A counter stands for all lanes whose numbers are alike modulo their count; then they are one group."""
+    """From a snapshot's lanes. A counter stands for all lanes whose numbers are alike modulo their
+    count; then they are one group."""
     width = max((len(lane.get("batches_to", [])) for lane in lanes), default=0)
     groups: dict[int, list[dict[str, Any]]] = {}
     for lane in lanes:
         groups.setdefault(int(lane["lane"]) % width if width else 0, []).append(lane)
     keys = sorted(groups)
-    raw = {key: [sum(int(lane["batches_to"][to]) for lane in groups[key]) for to in range(width)] for key in keys}
+    raw = {
+        key: [sum(int(lane["batches_to"][to]) for lane in groups[key]) for to in range(width)]
+        for key in keys
+    }
     freed = {key: sum(int(lane.get("remote_frees", 0)) for lane in groups[key]) for key in keys}
     weight = {key: sum(raw[key]) + sum(raw[other][key] for other in keys) for key in keys}
     shown = sorted(sorted(keys, key=lambda key: -weight[key])[:MOST_GROUPS])
     rest = [key for key in keys if key not in shown]
-    names = [name_of(groups[key]) for key in shown] + ([f"{sum(len(groups[key]) for key in rest)} other lanes"] if rest else [])
+    names = [name_of(groups[key]) for key in shown] + (
+        [f"{sum(len(groups[key]) for key in rest)} other lanes"] if rest else []
+    )
     places = {key: i for i, key in enumerate(shown)} | dict.fromkeys(rest, len(shown))
     batches = [[0] * len(names) for _ in names]
     objects = [[0.0] * len(names) for _ in names]
@@ -60,7 +68,9 @@ def flow_of(lanes: list[dict[str, Any]]) -> Flow:
 
 def name_of(lanes: list[dict[str, Any]]) -> str:
     if len(lanes) > 1:
-        return f"lanes {', '.join(str(lane['lane']) for lane in lanes[:2])}" + (", …" if len(lanes) > 2 else "")
+        return f"lanes {', '.join(str(lane['lane']) for lane in lanes[:2])}" + (
+            ", …" if len(lanes) > 2 else ""
+        )
     return f"lane {lanes[0]['lane']}"
 
 
@@ -70,7 +80,10 @@ def point(angle: float, radius: float) -> str:
 
 
 def arc(begin: float, end: float, radius: float, forward: bool = True) -> str:
-    return f"A{radius:.1f},{radius:.1f} 0 {int(abs(end - begin) > math.pi)} {int(forward)} {point(end, radius)}"
+    return (
+        f"A{radius:.1f},{radius:.1f} 0 {int(abs(end - begin) > math.pi)} {int(forward)} "
+        f"{point(end, radius)}"
+    )
 
 
 def svg(flow: Flow, label: str) -> str:
@@ -92,12 +105,20 @@ def svg(flow: Flow, label: str) -> str:
         for j in order_from(i, n):
             ends[j, i, "to"] = (cursor[i], cursor[i] + flow.batches[j][i] * scale)
             cursor[i] = ends[j, i, "to"][1]
-    pairs = sorted(((i, j) for i in range(n) for j in range(n) if flow.batches[i][j]), key=lambda p: -flow.batches[p[0]][p[1]])
+    pairs = sorted(
+        ((i, j) for i in range(n) for j in range(n) if flow.batches[i][j]),
+        key=lambda p: -flow.batches[p[0]][p[1]],
+    )
     drawn = [ribbon(flow, i, j, ends[i, j, "from"], ends[i, j, "to"]) for i, j in pairs]
-    drawn += [group(flow, i, begins[i], begins[i] + weights[i] * scale) for i in range(n) if weights[i]]
+    drawn += [
+        group(flow, i, begins[i], begins[i] + weights[i] * scale) for i in range(n) if weights[i]
+    ]
     half = SIZE / 2
     box = f"{-half - SIDE:.0f} {-half:.0f} {SIZE + 2 * SIDE} {SIZE}"
-    return f'<svg class="chord" viewBox="{box}" role="img" aria-label="{escape(label)}">{"".join(drawn)}</svg>'
+    return (
+        f'<svg class="chord" viewBox="{box}" role="img" aria-label="{escape(label)}">'
+        f"{''.join(drawn)}</svg>"
+    )
 
 
 def order_from(i: int, n: int) -> list[int]:
@@ -109,22 +130,40 @@ def colour(i: int) -> str:
 
 
 def ribbon(flow: Flow, i: int, j: int, begin: tuple[float, float], end: tuple[float, float]) -> str:
-    """Ends a little before the arc of the lane that gets it, and if it is not too wide in a point: that shows the direction."""
+    """Ends a little before the arc of the lane that gets it, and if it is not too wide in a point:
+    that shows the direction."""
     near, far = INNER - 2, INNER - 12
     middle = (end[0] + end[1]) / 2
-    tip = f"L{point(middle, near)}L{point(end[1], far)}" if end[1] - end[0] < WIDE else arc(*end, far)
-    shape = f"M{point(begin[0], near)}{arc(*begin, near)}Q0,0 {point(end[0], far)}{tip}Q0,0 {point(begin[0], near)}Z"
-    told = f"{flow.names[i]} freed of {flow.names[j]}: {flow.batches[i][j]:,} batches, about {units.count(flow.objects[i][j])} objects"
-    return f'<path class="ribbon" d="{shape}" fill="{colour(i)}" stroke="{colour(i)}"><title>{escape(told)}</title></path>'
+    tip = (
+        f"L{point(middle, near)}L{point(end[1], far)}" if end[1] - end[0] < WIDE else arc(*end, far)
+    )
+    shape = (
+        f"M{point(begin[0], near)}{arc(*begin, near)}Q0,0 {point(end[0], far)}{tip}"
+        f"Q0,0 {point(begin[0], near)}Z"
+    )
+    told = (
+        f"{flow.names[i]} freed of {flow.names[j]}: {flow.batches[i][j]:,} batches, "
+        f"about {units.count(flow.objects[i][j])} objects"
+    )
+    return (
+        f'<path class="ribbon" d="{shape}" fill="{colour(i)}" stroke="{colour(i)}">'
+        f"<title>{escape(told)}</title></path>"
+    )
 
 
 def group(flow: Flow, i: int, begin: float, end: float) -> str:
-    shape = f"M{point(begin, OUTER)}{arc(begin, end, OUTER)}L{point(end, INNER)}{arc(end, begin, INNER, False)}Z"
+    shape = (
+        f"M{point(begin, OUTER)}{arc(begin, end, OUTER)}"
+        f"L{point(end, INNER)}{arc(end, begin, INNER, False)}Z"
+    )
     middle = (begin + end) / 2
     x, y = point(middle, OUTER + 9).split(",")
-    anchor = "middle" if abs(math.sin(middle)) < 0.25 else "start" if math.sin(middle) > 0 else "end"
+    anchor = (
+        "middle" if abs(math.sin(middle)) < 0.25 else "start" if math.sin(middle) > 0 else "end"
+    )
     down = 4 - 5 * math.cos(middle)
     return (
         f'<path d="{shape}" fill="{colour(i)}"/>'
-        f'<text x="{x}" y="{float(y) + down:.1f}" text-anchor="{anchor}">{escape(flow.names[i])}</text>'
+        f'<text x="{x}" y="{float(y) + down:.1f}" text-anchor="{anchor}">'
+        f"{escape(flow.names[i])}</text>"
     )

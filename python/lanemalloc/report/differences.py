@@ -47,7 +47,12 @@ FIGURES = (
     Figure("given back to the system", "bytes", figure_of("purged_bytes"), units.size),
     Figure("lanes", "", figure_of("lanes"), units.count),
     Figure("allocations", "", figure_of("allocations"), units.count),
-    Figure("allocations a second", "1/s", lambda run: run.figures.get("allocations", 0) / max(run.seconds, 1e-3), units.count),
+    Figure(
+        "allocations a second",
+        "1/s",
+        lambda run: run.figures.get("allocations", 0) / max(run.seconds, 1e-3),
+        units.count,
+    ),
     Figure("found their bin empty", "% of allocations", per("misses", "allocations"), percent),
     Figure("freed by another lane", "% of frees", per("remote_frees", "frees"), percent),
     Figure("failed tries", "", lambda run: float(run.failures), units.count),
@@ -68,7 +73,15 @@ def differences(a: Run, b: Run) -> list[dict[str, Any]]:
     for figure in FIGURES:
         first, second = figure.of(a), figure.of(b)
         ratio = second / first if first else None
-        found.append({"name": figure.name, "unit": figure.unit, "first": first, "second": second, "ratio": ratio})
+        found.append(
+            {
+                "name": figure.name,
+                "unit": figure.unit,
+                "first": first,
+                "second": second,
+                "ratio": ratio,
+            }
+        )
     return found
 
 
@@ -90,7 +103,9 @@ def table(a: Run, b: Run) -> Table:
     for figure in FIGURES:
         first, second = figure.of(a), figure.of(b)
         mark = "" if said_ratio(first, second) == "same" else "▲ " if second > first else "▼ "
-        rows.append([figure.name, figure.text(first), figure.text(second), mark + said_ratio(first, second)])
+        rows.append(
+            [figure.name, figure.text(first), figure.text(second), mark + said_ratio(first, second)]
+        )
     return Table("Differences: B to A", ("figure", "A", "B", "B / A"), rows)
 
 

@@ -24,7 +24,9 @@ def byte_scale(most: float) -> tuple[float, str]:
     return 1.0, "B"
 
 
-def curve(run: Run, name: str, x: list[float], y: list[float], colour: str, dash: str, hover: str) -> dict[str, Any]:
+def curve(
+    run: Run, name: str, x: list[float], y: list[float], colour: str, dash: str, hover: str
+) -> dict[str, Any]:
     """Of two runs, the second's is dotted; what is the same of both has one entry in the legend."""
     second = run.letter == "B"
     return {
@@ -35,12 +37,18 @@ def curve(run: Run, name: str, x: list[float], y: list[float], colour: str, dash
         "showlegend": not second,
         "x": [round(at, 3) for at in x],
         "y": [round(value, 4) for value in y],
-        "line": {"color": colour, "dash": "dot" if second else "solid" if run.letter else dash, "width": 2},
+        "line": {
+            "color": colour,
+            "dash": "dot" if second else "solid" if run.letter else dash,
+            "width": 2,
+        },
         "hovertemplate": hover,
     }
 
 
-def steps(run: Run, name: str, x: list[float], y: list[float], colour: str, axis: str, hover: str) -> dict[str, Any]:
+def steps(
+    run: Run, name: str, x: list[float], y: list[float], colour: str, axis: str, hover: str
+) -> dict[str, Any]:
     """A rate holds from the moment before."""
     trace = curve(run, name, [0.0, *x], [y[0] if y else 0.0, *y], colour, "solid", hover)
     trace["mode"] = "lines"
@@ -51,7 +59,8 @@ def steps(run: Run, name: str, x: list[float], y: list[float], colour: str, axis
 
 def row_title(text: str, top: float) -> dict[str, Any]:
     return {
-        "text": text, "xref": "paper", "yref": "paper", "x": 0, "y": top, "xanchor": "left", "yanchor": "bottom", "showarrow": False
+        "text": text, "xref": "paper", "yref": "paper", "x": 0, "y": top,
+        "xanchor": "left", "yanchor": "bottom", "showarrow": False
     }  # fmt: skip
 
 
@@ -61,4 +70,13 @@ def bar_style(colour: str, i: int) -> dict[str, Any]:
 
 
 def hatched(colour: str, shape: str) -> dict[str, Any]:
-    return {"color": colour, "pattern": {"shape": shape, "bgcolor": colour, "fgcolor": "@ground", "size": 6, "solidity": 0.2}}
+    return {
+        "color": colour,
+        "pattern": {
+            "shape": shape,
+            "bgcolor": colour,
+            "fgcolor": "@ground",
+            "size": 6,
+            "solidity": 0.2,
+        },
+    }

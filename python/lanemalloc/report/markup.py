@@ -19,7 +19,8 @@ def prose(text: str) -> str:
 
 @dataclass
 class Table:
-    """The first cell of a row is its name. Columns after the first are numbers, unless `words` has their index."""
+    """The first cell of a row is its name. Columns after the first are numbers, unless `words` has
+    their index."""
 
     caption: str
     head: Sequence[str]
@@ -30,21 +31,28 @@ class Table:
         def side(i: int) -> str:
             return "" if i == 0 else ' class="w"' if i in self.words else ' class="n"'
 
-        head = "".join(f'<th scope="col"{side(i)}>{escape(name)}</th>' for i, name in enumerate(self.head))
+        head = "".join(
+            f'<th scope="col"{side(i)}>{escape(name)}</th>' for i, name in enumerate(self.head)
+        )
         body = []
         for row in self.rows:
-            cells = "".join(f"<td{side(i)}>{escape(cell)}</td>" for i, cell in enumerate(row) if i > 0)
+            cells = "".join(
+                f"<td{side(i)}>{escape(cell)}</td>" for i, cell in enumerate(row) if i > 0
+            )
             body.append(f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>')
         name = escape(self.caption)
         return (
-            f'<p class="caption">{name}</p><div class="scroll" role="region" tabindex="0" aria-label="{name}"><table aria-label="{name}">'
+            f'<p class="caption">{name}</p>'
+            f'<div class="scroll" role="region" tabindex="0" aria-label="{name}">'
+            f'<table aria-label="{name}">'
             f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
         )
 
 
 @dataclass
 class Plot:
-    """For plotly. Colours are names of the style sheet's (`@blue`), so that they follow the theme. `text` says what it shows."""
+    """For plotly. Colours are names of the style sheet's (`@blue`), so that they follow the theme.
+    `text` says what it shows."""
 
     id: str
     title: str
@@ -59,8 +67,10 @@ class Plot:
 
     def html(self) -> str:
         drawn = (
-            f'<div class="legend" id="{self.id}-legend" role="group" aria-label="Curves of: {escape(self.title)}"></div>'
-            f'<div class="plot" id="{self.id}" role="img" aria-label="{escape(self.title + ". " + self.text)}" '
+            f'<div class="legend" id="{self.id}-legend" role="group" '
+            f'aria-label="Curves of: {escape(self.title)}"></div>'
+            f'<div class="plot" id="{self.id}" role="img" '
+            f'aria-label="{escape(self.title + ". " + self.text)}" '
             f'style="min-height:{self.height}px"></div>'
         )
         return figure(self.title, drawn, self.text, self.table)
@@ -68,8 +78,13 @@ class Plot:
 
 def figure(title: str, drawn: str, text: str, table: Table | None) -> str:
     text = text[:1].upper() + text[1:]
-    figures = f"<details><summary>The same as a table</summary>{table.html()}</details>" if table else ""
-    return f"<figure><h3>{prose(title)}</h3>{drawn}<figcaption>{prose(text)}</figcaption>{figures}</figure>"
+    figures = (
+        f"<details><summary>The same as a table</summary>{table.html()}</details>" if table else ""
+    )
+    return (
+        f"<figure><h3>{prose(title)}</h3>{drawn}"
+        f"<figcaption>{prose(text)}</figcaption>{figures}</figure>"
+    )
 
 
 @dataclass
@@ -87,7 +102,8 @@ class Section:
         lead = "".join(f"<p>{prose(line)}</p>" for line in self.lead.split("\n") if line)
         return (
             f'<section id="{self.id}" aria-labelledby="{self.id}-title">'
-            f'<h2 id="{self.id}-title" tabindex="-1">{escape(self.title)}</h2>{lead}{parts}</section>'
+            f'<h2 id="{self.id}-title" tabindex="-1">{escape(self.title)}</h2>'
+            f"{lead}{parts}</section>"
         )
 
     def plots(self) -> list[Plot]:

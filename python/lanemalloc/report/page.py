@@ -1,7 +1,9 @@
-"""The page: a head that says what memory and contention were, then the sections; style, script and the plot library are inside of it.
+"""The page: a head that says what memory and contention were, then the sections; style, script and
+the plot library are inside of it.
 
-No request goes anywhere: the page's own policy (Content-Security-Policy) forbids it. Colours follow the theme by names of the style
-sheet. The plot library is packed; the script unpacks it, and where that cannot be done every figure is still there as a table.
+No request goes anywhere: the page's own policy (Content-Security-Policy) forbids it. Colours follow
+the theme by names of the style sheet. The plot library is packed; the script unpacks it, and where
+that cannot be done every figure is still there as a table.
 """
 
 from __future__ import annotations
@@ -25,18 +27,25 @@ from lanemalloc.ui import Problem
 
 FOLDER = Path(__file__).resolve().parent
 WIDE = ' class="wide"'
-POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'"
+)
 
 
 @functools.lru_cache(maxsize=1)
 def packed_library() -> str:
-    """plotly.min.js as its Python package has it. The package itself is not imported: that takes longer than the page."""
+    """plotly.min.js as its Python package has it. The package itself is not imported: that takes
+    longer than the page."""
     spec = importlib.util.find_spec("plotly")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         file = Path(folder) / "package_data" / "plotly.min.js"
         if file.exists():
             return base64.b64encode(gzip.compress(file.read_bytes(), 9, mtime=0)).decode()
-    raise Problem("plotly, which draws the plots, is not installed with its script", "python3 -m pip install plotly")
+    raise Problem(
+        "plotly, which draws the plots, is not installed with its script",
+        "python3 -m pip install plotly",
+    )
 
 
 # --- What is said in three sentences.
@@ -45,8 +54,14 @@ def packed_library() -> str:
 def sentences(run: Run) -> list[str]:
     if not run.figures:
         return [
-            f"The program ran {units.duration(run.seconds)}; its resident memory was {peak_resident(run)}.",
-            "Nothing is known of its allocations: it did not use the library, or ended before it could be read.",
+            (
+                f"The program ran {units.duration(run.seconds)}; "
+                f"its resident memory was {peak_resident(run)}."
+            ),
+            (
+                "Nothing is known of its allocations: it did not use the library, "
+                "or ended before it could be read."
+            ),
             "lanemalloc doctor -- PROGRAM tells what is in the way.",
         ]
     return [said_of_memory(run), said_of_calls(run), said_of_meetings(run)]
@@ -54,7 +69,11 @@ def sentences(run: Run) -> list[str]:
 
 def peak_resident(run: Run) -> str:
     limit = int(run.end.get("peak_resident_limit_bytes") or 0)
-    return f"at most {units.size(run.peak_resident)}" if run.peak_resident or not limit else f"below {units.size(limit)}"
+    return (
+        f"at most {units.size(run.peak_resident)}"
+        if run.peak_resident or not limit
+        else f"below {units.size(limit)}"
+    )
 
 
 def said_of_memory(run: Run) -> str:
@@ -62,8 +81,9 @@ def said_of_memory(run: Run) -> str:
     when = "at exit" if run.end.get("from") == "exit" else "when last seen"
     live = f"{units.size(f.get('live_bytes', 0))} in {f.get('live_objects', 0):,} objects"
     return (
-        f"Memory: the program had {peak_resident(run)} resident, and at most {units.size(run.peak_live)} in live objects; "
-        f"{when} {live} were live, and {units.size(f.get('cached_bytes', 0))} was free and kept for later."
+        f"Memory: the program had {peak_resident(run)} resident, "
+        f"and at most {units.size(run.peak_live)} in live objects; {when} {live} were live, "
+        f"and {units.size(f.get('cached_bytes', 0))} was free and kept for later."
     )
 
 
@@ -73,12 +93,20 @@ def said_of_calls(run: Run) -> str:
     if not calls:
         return "Work: it made no allocation."
     rate = f" ({units.count(calls / run.seconds)} a second)" if run.seconds > 0.05 else ""
-    threads = f"up to {run.threads} threads" if run.threads > 1 else "one thread" if run.threads else "its threads"
+    threads = (
+        f"up to {run.threads} threads"
+        if run.threads > 1
+        else "one thread"
+        if run.threads
+        else "its threads"
+    )
     lanes = f.get("lanes", 0)
     return (
-        f"Work: {threads} made {units.count(calls)} allocations{rate} in {lanes} lane{'s' if lanes != 1 else ''}, entered {run.entry}; "
+        f"Work: {threads} made {units.count(calls)} allocations{rate} "
+        f"in {lanes} lane{'s' if lanes != 1 else ''}, entered {run.entry}; "
         f"{units.percent(f.get('misses', 0), calls)} found their bin empty, and "
-        f"{units.percent(f.get('remote_frees', 0), f.get('frees', 0))} of the frees were made by another lane."
+        f"{units.percent(f.get('remote_frees', 0), f.get('frees', 0))} of the frees "
+        "were made by another lane."
     )
 
 
@@ -88,14 +116,22 @@ def said_of_meetings(run: Run) -> str:
         return "Contention: threads met nowhere; no try failed and nobody waited."
     tries = f"{units.count(run.failures)} tries failed"
     if not run.waits:
-        return f"Contention: {tries}, most of them at “{worst[0]['at']}” ({place_of(worst[0]['at']).what}), and nobody waited."
+        return (
+            f"Contention: {tries}, most of them at “{worst[0]['at']}” "
+            f"({place_of(worst[0]['at']).what}), and nobody waited."
+        )
     share = units.percent(run.waited, run.seconds * max(run.threads, 1))
     first = worst[0]
     part = units.percent(first["waited_ns"], run.waited * 1e9)
     place = place_of(first["at"])
-    advice = f"; to wait less: {place.advice}" if place.advice and first["waited_ns"] >= 1_000_000 else ""
+    advice = (
+        f"; to wait less: {place.advice}"
+        if place.advice and first["waited_ns"] >= 1_000_000
+        else ""
+    )
     return (
-        f"Contention: threads waited {units.count(run.waits)} times and {units.duration(run.waited)} in all, {share} of their time; {part} "
+        f"Contention: threads waited {units.count(run.waits)} times "
+        f"and {units.duration(run.waited)} in all, {share} of their time; {part} "
         f"of that at “{first['at']}” ({place.what}){advice}."
     )
 
@@ -107,33 +143,57 @@ def facts(run: Run) -> list[tuple[str, str]]:
     r = run.recording
     machine = r.machine
     end = run.end
-    ended = "not known" if not end else f"by signal {end['signal']}" if end.get("signal") else f"exit status {end.get('status')}"
+    ended = (
+        "not known"
+        if not end
+        else f"by signal {end['signal']}"
+        if end.get("signal")
+        else f"exit status {end.get('status')}"
+    )
     on = ", ".join(
         part
         for part in (
             f"{machine['cpus']} CPUs" if machine.get("cpus") else "",
-            f"{units.size(machine['memory_bytes'])} of memory" if machine.get("memory_bytes") else "",
+            f"{units.size(machine['memory_bytes'])} of memory"
+            if machine.get("memory_bytes")
+            else "",
             str(machine.get("architecture", "")),
             f"kernel {machine['kernel']}" if machine.get("kernel") else "",
         )
         if part
     )
-    started = datetime.fromtimestamp(r.started, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC") if r.started else "not known"
+    started = (
+        datetime.fromtimestamp(r.started, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        if r.started
+        else "not known"
+    )
     return [
         *([] if run.letter else [("Command", run.command)]),
         ("Ended", f"{ended}, after {units.duration(run.seconds)}"),
         ("Library", f"lanemalloc {r.library or 'of unknown version'}, entered {run.entry}"),
         ("Machine", on or "not known"),
         ("Started", started),
-        ("Recorded", "; ".join([f"{len(run.samples)} moments", *(f"at the last, {text}" for text in run.last.get("left_out", []))])),
-        ("Options", ", ".join(f"{key}={value}" for key, value in run.options().items()) or "not known"),
+        (
+            "Recorded",
+            "; ".join(
+                [
+                    f"{len(run.samples)} moments",
+                    *(f"at the last, {text}" for text in run.last.get("left_out", [])),
+                ]
+            ),
+        ),
+        (
+            "Options",
+            ", ".join(f"{key}={value}" for key, value in run.options().items()) or "not known",
+        ),
     ]
 
 
 def head(run: Run) -> str:
     said = "".join(f"<p>{prose(text)}</p>" for text in sentences(run))
     listed = "".join(
-        f"<div{WIDE if name in ('Command', 'Options') else ''}><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+        f"<div{WIDE if name in ('Command', 'Options') else ''}>"
+        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in facts(run)
     )
     notes = "".join(f"<li>{prose(note)}</li>" for note in run.notes())
@@ -147,12 +207,24 @@ def figures_section(runs: list[Run]) -> str:
     names = sorted({name for run in runs for name in run.figures})
     if not names:
         return ""
-    rows = [[name, *(f"{run.figures[name]:,}" if name in run.figures else "-" for run in runs)] for name in names]
+    rows = [
+        [name, *(f"{run.figures[name]:,}" if name in run.figures else "-" for run in runs)]
+        for name in names
+    ]
     table = Table(
-        "All figures at the end, by their names in the library's statistics", ("figure", *(run.name("value") for run in runs)), rows
+        "All figures at the end, by their names in the library's statistics",
+        ("figure", *(run.name("value") for run in runs)),
+        rows,
     )
-    section = Section("figures", "All figures", "Sizes are in bytes, times in microseconds where the name ends with us.", "All figures")
-    section.parts.append(f"<details><summary>Show {len(names)} figures</summary>{table.html()}</details>")
+    section = Section(
+        "figures",
+        "All figures",
+        "Sizes are in bytes, times in microseconds where the name ends with us.",
+        "All figures",
+    )
+    section.parts.append(
+        f"<details><summary>Show {len(names)} figures</summary>{table.html()}</details>"
+    )
     return section.html()
 
 
@@ -166,7 +238,9 @@ def page(runs: list[Run]) -> str:
     contents = f'<nav aria-label="Contents"><ul>{links}</ul></nav>' if links else ""
     specs = [plot.spec() for section in found for plot in section.plots()]
     title = (
-        " and ".join(run.command for run in runs) if len(runs) == 1 or runs[0].command != runs[1].command else f"{runs[0].command}, twice"
+        " and ".join(run.command for run in runs)
+        if len(runs) == 1 or runs[0].command != runs[1].command
+        else f"{runs[0].command}, twice"
     )
     short = title if len(title) <= 90 else title[:89] + "…"
     library = packed_library() if specs else ""
@@ -190,13 +264,17 @@ def page(runs: list[Run]) -> str:
 </header>
 {contents}
 <main id="main" tabindex="-1">
-<section id="summary" aria-label="Summary"><div class="runs">{"".join(head(run) for run in runs)}</div></section>
-<p class="hint" id="plots-missing" hidden>The plots could not be drawn by this browser; the tables below each of them have all figures.</p>
-<noscript><p class="hint">Plots need JavaScript; the tables below each of them have all figures.</p></noscript>
+<section id="summary" aria-label="Summary">\
+<div class="runs">{"".join(head(run) for run in runs)}</div></section>
+<p class="hint" id="plots-missing" hidden>The plots could not be drawn by this browser; \
+the tables below each of them have all figures.</p>
+<noscript><p class="hint">Plots need JavaScript; \
+the tables below each of them have all figures.</p></noscript>
 {"".join(section.html() for section in found)}
 {figures}
 </main>
-<footer><p>Written by <code>lanemalloc report</code>. This page has everything inside, and asks no server for anything.</p></footer>
+<footer><p>Written by <code>lanemalloc report</code>. \
+This page has everything inside, and asks no server for anything.</p></footer>
 <script type="application/json" id="specs">{in_script(specs)}</script>
 <script type="text/plain" id="library">{library}</script>
 <script>{(FOLDER / "page.js").read_text(encoding="utf-8")}</script>
@@ -207,4 +285,8 @@ def page(runs: list[Run]) -> str:
 
 def in_script(value: Any) -> str:
     """JSON that cannot end the element it stands in."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
+    return (
+        json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        .replace("<", "\\u003c")
+        .replace("\u2028", "\\u2028")
+    )

@@ -1,4 +1,5 @@
-"""One recording, as the report looks at it: series over time, what threads met at, and the moments that are shown whole."""
+"""One recording, as the report looks at it: series over time, what threads met at,
+and the moments that are shown whole."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ class Run:
         self.last: dict[str, Any] = last
         self.peak: Sample | None = max(self.samples, key=live_bytes) if self.samples else None
         self.figures: dict[str, int] = self.end.get("figures") or last.get("figures") or {}
-        self.contention: list[dict[str, Any]] = self.end.get("contention") or last.get("contention") or []
+        self.contention: list[dict[str, Any]] = (
+            self.end.get("contention") or last.get("contention") or []
+        )
         self.entry = str(self.end.get("entry") or last.get("entry") or "?")
 
     @property
@@ -40,7 +43,11 @@ class Run:
 
     @property
     def peak_live(self) -> int:
-        return max(int(self.end.get("peak_live_bytes") or 0), self.recording.peak_live, self.figures.get("live_bytes", 0))
+        return max(
+            int(self.end.get("peak_live_bytes") or 0),
+            self.recording.peak_live,
+            self.figures.get("live_bytes", 0),
+        )
 
     @property
     def threads(self) -> int:
@@ -71,7 +78,10 @@ class Run:
         return [float(sample.snapshot.get("figures", {}).get(figure, 0)) for sample in self.samples]
 
     def resident(self) -> list[float]:
-        return [float(sample.snapshot.get("process", {}).get("resident_bytes", 0)) for sample in self.samples]
+        return [
+            float(sample.snapshot.get("process", {}).get("resident_bytes", 0))
+            for sample in self.samples
+        ]
 
     def of_cell(self, cell: str, what: str) -> list[float]:
         """A counter of a contention cell."""
@@ -82,7 +92,8 @@ class Run:
         return found
 
     def rates(self, counter: list[float]) -> list[float]:
-        """A second, since the moment before; counters begin with 0 at the start. A counter that went back began anew (exec)."""
+        """A second, since the moment before; counters begin with 0 at the start. A counter that
+        went back began anew (exec)."""
         found = []
         before, then = 0.0, 0.0
         for at, value in zip(self.times, counter):
@@ -96,18 +107,28 @@ class Run:
         found = []
         if not self.end:
             found.append(
-                "The recording has no end: it was cut off, or was taken while the program ran. Used as far as it goes: "
+                "The recording has no end: it was cut off, or was taken while the program ran. "
+                "Used as far as it goes: "
                 f"{len(self.samples)} moments, the last after {self.seconds:.1f} s."
             )
         elif self.recording.unread:
-            found.append(f"{self.recording.unread} lines of the recording are damaged and were left out.")
+            found.append(
+                f"{self.recording.unread} lines of the recording are damaged and were left out."
+            )
         if not self.samples:
             found.append(
-                "Nothing was recorded: the program did not use the library, or ended before it could be read. "
+                "Nothing was recorded: the program did not use the library, "
+                "or ended before it could be read. "
                 "lanemalloc doctor -- PROGRAM tells what is in the way."
             )
         elif len(self.samples) < 3:
-            found.append(f"Only {len(self.samples)} moments were recorded: the program was short, and curves say little.")
+            found.append(
+                f"Only {len(self.samples)} moments were recorded: "
+                "the program was short, and curves say little."
+            )
         if self.end and self.end.get("from") == "last":
-            found.append("The program left no figures as it ended; these are the last that were seen, at most half a second before.")
+            found.append(
+                "The program left no figures as it ended; these are the last that were seen, "
+                "at most half a second before."
+            )
         return found

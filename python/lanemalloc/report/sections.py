@@ -1,4 +1,5 @@
-"""The sections of a report, each from the recordings to text, plots and tables; here those that have little of their own."""
+"""The sections of a report, each from the recordings to text, plots and tables; here those that
+have little of their own."""
 
 from __future__ import annotations
 
@@ -24,16 +25,31 @@ def sections(runs: list[Run]) -> list[Section]:
     if len(runs) == 2:
         found.append(comparison(runs[0], runs[1]))
     if any(run.samples for run in runs):
-        found += [memory(runs), contention(runs), waits(runs), remote(runs), occupancy(runs), classes(runs), lanes(runs), owners(runs)]
+        found += [
+            memory(runs),
+            contention(runs),
+            waits(runs),
+            remote(runs),
+            occupancy(runs),
+            classes(runs),
+            lanes(runs),
+            owners(runs),
+        ]
     elif any(run.contention for run in runs):
         found.append(waits(runs))
     return found
 
 
 def comparison(a: Run, b: Run) -> Section:
-    lead = f"A is the first recording (lanes entered {a.entry}), B the second ({b.entry}). Curves of B are dotted."
+    lead = (
+        f"A is the first recording (lanes entered {a.entry}), B the second ({b.entry}). "
+        "Curves of B are dotted."
+    )
     if a.recording.machine != b.recording.machine:
-        lead += "\nThe two were recorded on machines that differ, so that times and rates may differ for that alone."
+        lead += (
+            "\nThe two were recorded on machines that differ, "
+            "so that times and rates may differ for that alone."
+        )
     if a.recording.command != b.recording.command:
         lead += "\nThe two are of different commands."
     parts: list[Plot | Table | str] = [differences.table(a, b)]
@@ -44,27 +60,39 @@ def comparison(a: Run, b: Run) -> Section:
 
 def remote(runs: list[Run]) -> Section:
     lead = (
-        "An object that a thread of another lane frees goes back to the lane that had allocated it, in batches. A ribbon has the colour of "
-        "the lane that frees, and ends a little before the lane whose memory it was."
+        "An object that a thread of another lane frees goes back to the lane that had allocated "
+        "it, in batches. A ribbon has the colour of the lane that frees, and ends a little before "
+        "the lane whose memory it was."
     )
     parts: list[Plot | Table | str] = []
     for run in runs:
         flow = chord.flow_of(run.last.get("lanes", []))
         if not flow.total:
             why = (
-                "it has one lane" if len(run.last.get("lanes", [])) == 1 else "every lane freed its own, or batches are still being filled"
+                "it has one lane"
+                if len(run.last.get("lanes", [])) == 1
+                else "every lane freed its own, or batches are still being filled"
             )
-            parts.append(f"<p>{escape(run.name(f'No batch went from one lane to another: {why}.'))}</p>")
+            parts.append(
+                f"<p>{escape(run.name(f'No batch went from one lane to another: {why}.'))}</p>"
+            )
             continue
-        largest = max(((value, i, j) for i, row in enumerate(flow.batches) for j, value in enumerate(row)), key=lambda one: one[0])
+        largest = max(
+            ((value, i, j) for i, row in enumerate(flow.batches) for j, value in enumerate(row)),
+            key=lambda one: one[0],
+        )
         text = run.name(
-            f"{units.count(flow.total)} batches with about {units.count(sum(map(sum, flow.objects)))} objects; most of them, "
-            f"{units.percent(largest[0], flow.total)}, were of {flow.names[largest[2]]}, freed by {flow.names[largest[1]]}."
+            f"{units.count(flow.total)} batches with about "
+            f"{units.count(sum(map(sum, flow.objects)))} objects; most of them, "
+            f"{units.percent(largest[0], flow.total)}, were of {flow.names[largest[2]]}, "
+            f"freed by {flow.names[largest[1]]}."
         )
         if flow.grouped:
             text += f" {flow.grouped} less busy lanes are one group."
         title = run.name("Batches of freed objects, from lane to lane")
-        parts.append(figure(title, chord.svg(flow, f"{title}. {text}"), text, flow_table(flow, run)))
+        parts.append(
+            figure(title, chord.svg(flow, f"{title}. {text}"), text, flow_table(flow, run))
+        )
     return Section("remote", "Who frees whose memory", lead, "Remote frees", parts)
 
 
@@ -82,12 +110,21 @@ def lane_title(lane: dict[str, Any]) -> str:
     if how == "percpu":
         return f"{lane['lane']} (CPU {number})"
     if how == "shared":
-        return f"{lane['lane']} (overflow)" if number is None else f"{lane['lane']} (shared {number})"
-    return f"{lane['lane']} (thread {lane['thread']})" if lane.get("thread") else f"{lane['lane']} (no thread)"
+        return (
+            f"{lane['lane']} (overflow)" if number is None else f"{lane['lane']} (shared {number})"
+        )
+    return (
+        f"{lane['lane']} (thread {lane['thread']})"
+        if lane.get("thread")
+        else f"{lane['lane']} (no thread)"
+    )
 
 
 def lanes(runs: list[Run]) -> Section:
-    lead = "A lane is a little allocator that one thread is inside of at a time. A miss found its bin empty and took the slower path."
+    lead = (
+        "A lane is a little allocator that one thread is inside of at a time. "
+        "A miss found its bin empty and took the slower path."
+    )
     parts: list[Plot | Table | str] = []
     for run in runs:
         rows = sorted(run.last.get("lanes", []), key=lambda lane: -lane["allocations"])
@@ -97,8 +134,24 @@ def lanes(runs: list[Run]) -> Section:
         body = [lane_row(lane_title(lane), [lane]) for lane in rows[:MOST_LANES]]
         if len(rows) > MOST_LANES:
             body.append(lane_row(f"{len(rows) - MOST_LANES} others", rows[MOST_LANES:]))
-        head = ("lane", "allocations", "missed", "freed for others", "failed tries", "waits", "waited", "memory held", "of it empty slabs")
-        parts.append(Table(run.name(f"Lanes, entered {run.entry}, those with most allocations first"), head, body))
+        head = (
+            "lane",
+            "allocations",
+            "missed",
+            "freed for others",
+            "failed tries",
+            "waits",
+            "waited",
+            "memory held",
+            "of it empty slabs",
+        )
+        parts.append(
+            Table(
+                run.name(f"Lanes, entered {run.entry}, those with most allocations first"),
+                head,
+                body,
+            )
+        )
     return Section("lanes", "Lanes", lead, "Lanes", parts)
 
 
@@ -107,18 +160,26 @@ def lane_row(name: str, members: list[dict[str, Any]]) -> list[str]:
         return sum(int(lane[key]) for lane in members)
 
     waited = units.duration(total("waited_ns") / 1e9) if total("waited_ns") else "0 s"
-    counts = [units.count(total("allocations")), units.percent(total("misses"), total("allocations")), units.count(total("remote_frees"))]
+    counts = [
+        units.count(total("allocations")),
+        units.percent(total("misses"), total("allocations")),
+        units.count(total("remote_frees")),
+    ]
     memory_of = [units.size(total("bytes_held")), units.size(total("bytes_empty"))]
     return [name, *counts, f"{total('failures'):,}", f"{total('waits'):,}", waited, *memory_of]
 
 
 def owners(runs: list[Run]) -> Section:
-    lead = "First-class heaps and pools that the program made itself, with what they hold at the end."
+    lead = (
+        "First-class heaps and pools that the program made itself, with what they hold at the end."
+    )
     parts: list[Plot | Table | str] = []
     for run in runs:
         rows = sorted(run.last.get("owners", []), key=lambda owner: -owner["peak_bytes"])
         if not rows:
-            parts.append(f"<p>{escape(run.name('There were none: all memory is from malloc.'))}</p>")
+            parts.append(
+                f"<p>{escape(run.name('There were none: all memory is from malloc.'))}</p>"
+            )
             continue
         parts.append(owners_plot(run, rows))
     return Section("heaps", "Heaps and pools", lead, "Heaps and pools", parts)
@@ -130,7 +191,9 @@ def owners_plot(run: Run, rows: list[dict[str, Any]]) -> Plot:
     labels = [f"{i + 1}. {plain(name)}" for i, name in enumerate(names[:MOST_OWNERS])]
     scale, unit = byte_scale(max((owner["peak_bytes"] for owner in rows), default=0))
     traces = []
-    for i, (name, key, colour) in enumerate((("peak", "peak_bytes", "@orange"), ("used at the end", "used_bytes", "@green"))):
+    for i, (name, key, colour) in enumerate(
+        (("peak", "peak_bytes", "@orange"), ("used at the end", "used_bytes", "@green"))
+    ):
         traces.append(
             {
                 "type": "bar",
@@ -147,10 +210,31 @@ def owners_plot(run: Run, rows: list[dict[str, Any]]) -> Plot:
     body = []
     for name, owner in zip(names, rows):
         limit = units.size(owner["limit_bytes"]) if owner["limit_bytes"] else "none"
-        share = units.percent(owner["peak_bytes"], owner["limit_bytes"]) if owner["limit_bytes"] else "-"
-        sizes = [units.size(owner["used_bytes"]), units.size(owner["peak_bytes"]), limit, share, units.size(owner["slab_bytes"])]
+        share = (
+            units.percent(owner["peak_bytes"], owner["limit_bytes"])
+            if owner["limit_bytes"]
+            else "-"
+        )
+        sizes = [
+            units.size(owner["used_bytes"]),
+            units.size(owner["peak_bytes"]),
+            limit,
+            share,
+            units.size(owner["slab_bytes"]),
+        ]
         body.append([name, *sizes, f"{owner['live']:,}", f"{owner['contended']:,}"])
     head = ("name", "used", "peak", "limit", "peak of limit", "slabs", "objects", "found locked")
     table = Table(run.name("Heaps and pools, each with its budget"), head, body)
-    text = run.name(f"{len(rows)} heaps and pools; the largest, {names[0]}, had {units.size(rows[0]['peak_bytes'])} at its peak.")
-    return Plot(f"owners-plot{run.letter}", run.name("Heaps and pools"), text, traces, layout, 110 + 40 * len(shown), table)
+    text = run.name(
+        f"{len(rows)} heaps and pools; the largest, {names[0]}, "
+        f"had {units.size(rows[0]['peak_bytes'])} at its peak."
+    )
+    return Plot(
+        f"owners-plot{run.letter}",
+        run.name("Heaps and pools"),
+        text,
+        traces,
+        layout,
+        110 + 40 * len(shown),
+        table,
+    )

@@ -645,6 +645,13 @@ MUTANTS += [
     ),
     mutant(
         "explorer",
+        "a thread that ends gives its lane up without the lock",
+        "exit",
+        gone("Threads::give_up", "if (!lane.lock_or_wait(..)) return;"),
+        gone("Threads::give_up", "lane.unlock(..);"),
+    ),
+    mutant(
+        "explorer",
         "who leaves forgets the lane that a handler has got",
         "first-lane",
         swap("Owned::current", "return ..;", "return (void)slot, const_cast<Gate*>(gate);"),

@@ -86,7 +86,13 @@ MUTANTS = (
         "one set of counters for all lanes",
         "owned",
         "local",
-        (("lane/lane.h", "  LaneCounters counters_;", "  static inline LaneCounters counters_;"),),
+        (
+            (
+                "lane/any_lane.h",
+                "  LaneCounters counters_;",
+                "  static inline LaneCounters counters_;",
+            ),
+        ),
     ),
     Mutant(
         "a free elsewhere reads the slab's state",
@@ -96,7 +102,7 @@ MUTANTS = (
             (
                 "lane/lane_work.h",
                 "index_of(class_of_object())",
-                "index_of(static_cast<Slab*>(entry.state())->size_class)",
+                "index_of(static_cast<Slab*>(word.state())->size_class)",
             ),
         ),
     ),

@@ -338,6 +338,12 @@ def test_killed_program_loses_nothing_that_was_done() -> None:
     assert "without an exit" in trace.about["incomplete_because"][0]
 
 
+def cpu_seconds(pid: int) -> float:
+    """What all threads of the process have used so far."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def test_killed_while_threads_allocate() -> None:
     build_known()
     file = WORK / "killed.parquet"
@@ -354,7 +360,8 @@ def test_killed_while_threads_allocate() -> None:
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert started.stdout is not None
     pid = int(started.stdout.readline())
-    time.sleep(1.5)
+    while cpu_seconds(pid) < 1:  # some hundred thousand calls, however busy the machine is
+        time.sleep(0.01)
     os.kill(pid, 9)
     started.communicate(timeout=120)
     assert started.returncode == -9

@@ -22,7 +22,8 @@ static char copy[PATH_MAX];
 static void make_set_user_id_copy(void) {
   if (geteuid() != 0) SKIP("not root: cannot make a set-user-id copy");
   char command[2 * PATH_MAX];
-  // Below CHECK_PLUGINS, which run.sh makes accessible to all and removes. Cases run at the same time.
+  // Below CHECK_PLUGINS, which run.sh makes accessible to all and removes. Cases run at the same
+  // time.
   snprintf(copy, sizeof copy, "%s/secure_copy.%d", getenv("CHECK_PLUGINS"), getpid());
   snprintf(command, sizeof command, "install -o root -m 4755 /proc/%d/exe '%s'", getpid(), copy);
   REQUIRE(system(command) == 0);

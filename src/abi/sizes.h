@@ -1,6 +1,6 @@
 // Structs that a program may know in another length than the library does, since fields are only
 // added at their ends (docs/abi.md). The program tells its length.
-// Called by: abi. No locks, no memory of their own.
+// Called by: abi. Takes no lock, and no memory.
 #pragma once
 
 #include <errno.h>

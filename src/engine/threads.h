@@ -15,10 +15,10 @@ class Threads {
  public:
   explicit Threads(World<P>& world) : world_(world) {}
 
-  // Returns the lane that is the thread's from now on; the slot's gate is to be that lane. Null: no
-  // memory, or nobody could tell that the thread has gone. In the second case `gate` is to be
-  // exited_gate: the thread works in overflow lanes. All signals are blocked, once per thread: no
-  // thread is torn off while it has a lane in hand that no other thread has.
+  // Gives the thread a lane, and sets `gate` to what its slot must hold when it leaves. Null: there
+  // is no memory, and `gate` stays; or no destructor can be set that would say when the thread
+  // ends, and `gate` is exited_gate, so the thread works in overflow lanes. All signals are blocked
+  // meanwhile: no thread is torn off while it alone knows of a lane.
   NOINLINE Lane<P>* adopt(Slot& slot, Gate*& gate, Visit& visit) {
     const uint64_t mask = P::block_signals();
     Lane<P>* lane = adopt_uninterrupted(slot, gate, visit);

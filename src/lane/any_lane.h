@@ -123,7 +123,7 @@ class AnyLane : public Gate {
   // --- The owner's side of the entry (entry/owned.h).
   Lane<P>* adopt_by(Slot& slot, Visit& visit);  // null: the lane was set aside
   void disown(Visit& visit);
-  // The same while the lock is held, which is enough from now on: the caller is inside.
+  // The same while the lock is held. From now on the lock is enough, so the caller is inside.
   Lane<P>& forget_owner();
   // The same if the owner changes over to another entry. The lane is closed, and belongs to no
   // other thread while its owner lives.

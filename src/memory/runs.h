@@ -118,7 +118,7 @@ class Runs {
     return at;
   }
 
-  // Gives back a whole run from allocate() or reuse(). Its page-map entries must be cleared
+  // Gives back a whole run from allocate() or reuse(). Its page-map words must be cleared
   // already.
   void free(BlockIndex at, BlockCount n, Visit& visit) {
     give(at, n, BlockKind::kDirty, visit);

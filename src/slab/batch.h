@@ -32,7 +32,7 @@ class Batch {
 
   bool is_empty() const { return first_ == nullptr; }
 
-  // Adds an object. slab: its entry in the page map. places() returns places_in() of its size; it
+  // Adds an object. slab: its word in the page map. places() returns places_in() of its size; it
   // is called if the object has to be a holder. False: the object is the one that was added last,
   // and nothing has changed.
   template <class Places>

@@ -311,7 +311,7 @@ struct Slabs {
     return slab;
   }
 
-  // owner: a lane, the depot or nobody. The page map's entry tells a kind's slab from malloc's.
+  // owner: a lane, the depot or nobody. The page map's word tells a kind's slab from malloc's.
   void give_to(Slab* slab, Owner owner) const {
     const BlockIndex first = region.block_of_state(slab);
     if (slab->is_of_kind()) owner = private_of(owner);

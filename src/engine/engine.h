@@ -360,7 +360,7 @@ class Engine {
  private:
   SHOWN_BY_LAYOUT;
 
-  Large<P> large() { return Large<P>(world_); }
+  Large<P> large() { return Large<P>(world_, searches_); }
   Pointers<P> pointers() const { return Pointers<P>(world_); }
 
   template <class Miss, class Look>

@@ -102,7 +102,7 @@ Object* Engine<P>::allocate_of(Kind& kind, Slot& slot) {
     if (!kind.budget->may_take(kind.size)) {
       gather(*kind.owner, slot, true);
     } else {
-      wait_for_holders(world_, slot);
+      searches_.collect(slot);
     }
   }
 }

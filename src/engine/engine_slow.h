@@ -183,7 +183,7 @@ NOINLINE void* Engine<P>::allocate_sampled(SizeClass c, Slot& slot, Gate* gate) 
 // Tries once more: there was no memory.
 template <class P>
 void* Engine<P>::allocate_again(SizeClass c, Slot& slot) {
-  if (!wait_for_holders(world_, slot)) return nullptr;
+  if (!searches_.collect(slot)) return nullptr;
   Stay<P> stay(world_, slot, Owned::enter(slot));
   void* p = stay.lane() != nullptr ? stay.lane()->allocate(c, stay.visit()) : nullptr;
   if (world_.settings.checked && p != nullptr) pointers().mark_in_use(p);

@@ -16,9 +16,11 @@ class EntryChoice {
   // False: the system cannot do that; then nothing has changed.
   bool choose(const Settings& settings) {
     if (settings.entry == Entry::kPerCpu && !can_enter_by_cpu()) return false;
-    many_threads_.store(settings.choose_entry ? kThreadsPerCpu * P::cpus() + 1 : kChosen,
+    // The number of CPUs is asked for now: later the program may be forbidden to ask.
+    const uint32_t lanes = settings.choose_entry ? P::cpus() : uint32_t{settings.shared_lanes};
+    many_threads_.store(settings.choose_entry ? kThreadsPerCpu * lanes + 1 : kChosen,
                         std::memory_order_relaxed);
-    set(settings.entry, settings.shared_lanes);
+    set(settings.entry, lanes);
     return true;
   }
 
@@ -33,10 +35,9 @@ class EntryChoice {
     if (say == Waits::Say::kTheyWait && from == Entry::kOwned &&
         world_.lanes.owners().load(std::memory_order_relaxed) > few)
       to = can_enter_by_cpu() ? Entry::kPerCpu : Entry::kShared;
-    // The number of CPUs is not asked for again: by now the program may be forbidden to ask.
-    if (to == from || !change(from, to, to == Entry::kShared ? few / kThreadsPerCpu : 0)) return;
+    if (to == from || !change(from, to)) return;
     // Meanwhile the program may have chosen an entry, even the very one that was in use.
-    if (many_threads_.load(std::memory_order_relaxed) == kChosen) change(to, from, 0);
+    if (many_threads_.load(std::memory_order_relaxed) == kChosen) change(to, from);
   }
 
   bool may_follow() const { return many_threads_.load(std::memory_order_relaxed) != kChosen; }
@@ -57,8 +58,8 @@ class EntryChoice {
   bool can_enter_by_cpu() { return P::lane_number() < kMostNumbers && P::restart_here(); }
 
   // False: the entry is no longer `from`.
-  bool change(Entry from, Entry to, uint32_t shared_lanes) {
-    if (!world_.lanes.change_entry(from, to, shared_lanes)) return false;
+  bool change(Entry from, Entry to) {
+    if (!world_.lanes.change_entry(from, to)) return false;
     if (to != Entry::kPerCpu) world_.region.set_hits(true);
     return true;
   }

@@ -5,14 +5,14 @@
 #pragma once
 
 #include "engine/sampling.h"
-#include "engine/stay.h"
+#include "engine/searches.h"
 
 namespace lanemalloc {
 
 template <class P>
 class Large {
  public:
-  explicit Large(World<P>& world) : world_(world) {}
+  Large(World<P>& world, Searches<P>& searches) : world_(world), searches_(searches) {}
 
   // Enters by `gate`, and leaves. alignment: a power of two. Null: no memory. zeroed: the memory is
   // known to be zero.
@@ -147,7 +147,7 @@ class Large {
   }
 
   NOINLINE void* allocate_again(Bytes size, Bytes alignment, Slot& slot, bool& zeroed) {
-    if (size >= world_.region.most_bytes() || !wait_for_holders(world_, slot)) return nullptr;
+    if (size >= world_.region.most_bytes() || !searches_.collect(slot)) return nullptr;
     return allocate_once(size, alignment, slot, Owned::enter(slot), zeroed);
   }
 
@@ -183,6 +183,7 @@ class Large {
   }
 
   World<P>& world_;
+  Searches<P>& searches_;
 };
 
 }  // namespace lanemalloc

@@ -54,8 +54,8 @@ class Searches {
   // that is inside just now, as far as the caller may wait. False if the lane cannot be reached.
   template <class Work>
   bool in_lane(AnyLane<P>& lane, Slot& slot, bool wait, Work work) {
-    constexpr int kSpins = 256;
-    for (int attempt = 0;; ++attempt) {
+    Patience patience;
+    for (;;) {
       if (lane.is_set_aside()) return true;  // what it has is lost already
       {
         Stay<P> stay(world_, slot, Owned::enter(slot), true);
@@ -66,12 +66,26 @@ class Searches {
           return true;
         if (!wait || lane.is_doubtful() || !stay.visit().may_block || !P::barrier()) return false;
       }
-      if (attempt < kSpins) {
-        P::pause();
-      } else {
-        P::sleep_ms(1);
-      }
+      patience.wait();
     }
+  }
+
+  // There is no memory. Makes all lanes give back what lies empty there, and waits a while for
+  // those that a thread is inside: that thread may be giving back just what is wanted. False if the
+  // caller may not wait; else it should try once more.
+  bool collect(Slot& slot) {
+    constexpr uint64_t kMostNs = 100'000'000;
+    if (is_busy(slot.load(std::memory_order_relaxed))) return false;
+    Turn turn(*this, slot);
+    Patience patience{P::now_ns() + kMostNs};
+    world_.lanes.for_each([&](AnyLane<P>& lane) {
+      const auto may_have_some = [&] {
+        return lane.lock().is_held() || lane.was_left_full() || lane.empty_blocks() > 0;
+      };
+      while (may_have_some() && !collect_from(lane, slot) && turn.is_alone() && patience.wait()) {
+      }
+    });
+    return true;
   }
 
   // The thread was torn off, and its turn is over.
@@ -88,6 +102,36 @@ class Searches {
   }
 
  private:
+  // How a thread that is in no lane waits for one that others are inside.
+  struct Patience {
+    static constexpr int kSpins = 256;
+    uint64_t until_ns = ~uint64_t{0};
+    int spins = kSpins;
+    bool wait() {
+      if (spins > 0) return --spins, P::pause(), true;
+      if (P::now_ns() >= until_ns) return false;
+      return P::sleep_ms(1), true;
+    }
+  };
+
+  // False if a thread is inside, which may leave.
+  bool collect_from(AnyLane<P>& lane, Slot& slot) {
+    if (lane.is_set_aside() || lane.is_doubtful()) return true;
+    const auto give_back = [](Lane<P>& held, Visit& visit) {
+      if (held.was_left_full()) {
+        held.clean(visit);
+      } else {
+        held.give_back_empties(held.empty_blocks(), visit);
+      }
+    };
+    Stay<P> stay(world_, slot, Owned::enter(slot), true);
+    if (stay.lane() == &lane) return give_back(*stay.lane(), stay.visit()), true;
+    // Without a barrier its owner cannot be shut out; it has been asked to clean the lane itself.
+    return world_.with_idle_lane(lane, stay.visit(), [&](Lane<P>& held) {
+      give_back(held, stay.visit());
+    }) || !P::barrier();
+  }
+
   void is_over() {
     over_.fetch_add(1, std::memory_order_release);
     P::wake(over_, 1);

@@ -183,20 +183,4 @@ class ShortStay {
   Lane<P>* lane_ = nullptr;
 };
 
-// There is no memory. A thread that holds a lane from outside may be giving back just what is
-// wanted. The caller waits in no lane, so that no thread that waits likewise waits for it. True if
-// there was such a holder.
-template <class P>
-bool wait_for_holders(World<P>& world, Slot& slot) {
-  if (is_busy(slot.load(std::memory_order_relaxed))) return false;
-  Inside inside(slot, Owned::enter(slot));
-  bool any = false;
-  world.lanes.for_each([&](AnyLane<P>& lane) {
-    if (!lane.lock().is_held() || !lane.lock_or_wait(inside.visit())) return;
-    lane.unlock(inside.visit());
-    any = true;
-  });
-  return any;
-}
-
 }  // namespace lanemalloc

@@ -77,10 +77,10 @@ class LaneTable {
     set_orders(shared_lanes);
     entry_.store(entry, std::memory_order_relaxed);
   }
-  // The same, unless the entry is no longer `from`. It may run beside a caller of set_entry().
-  bool change_entry(Entry from, Entry to, uint32_t shared_lanes) {
+  // The same with as many shared lanes as before, unless the entry is no longer `from`. It may run
+  // beside a caller of set_entry().
+  bool change_entry(Entry from, Entry to) {
     has_changed_.store(true, std::memory_order_relaxed);
-    set_orders(shared_lanes);
     return entry_.compare_exchange_strong(from, to, std::memory_order_relaxed);
   }
   Entry entry() const { return entry_.load(std::memory_order_relaxed); }

@@ -307,6 +307,23 @@ TEST_ALL_CONFIGS(AutomaticTest, LanesAreSharedWhereTheyCannotBeEnteredByCpu) {
   EXPECT_EQ(lane_of(next())->how, Entry::kShared);
 }
 
+TEST_ALL_CONFIGS(AutomaticTest, SharedLanesChosenWhileAPassDecidesAreAsManyAsWereAskedFor) {
+  begin_automatically();
+  Fake::has_barrier = false;
+  Slot& first = next();
+  for (int i = 0; i < 10; ++i) next();
+  bool chosen = false;
+  Fake::on_restart = [&] {  // the pass asks for the last time whether lanes can be entered by CPU
+    if (std::exchange(chosen, true)) return;
+    EXPECT_TRUE(engine().choose_entry(settings_of(Entry::kShared, 3)));
+  };
+  let_them_wait(first);
+  Fake::on_restart = nullptr;
+  EXPECT_TRUE(chosen);
+  EXPECT_EQ(engine().entry(), Entry::kShared);
+  EXPECT_EQ(statistics().shared_lanes, 3u);
+}
+
 TEST_ALL_CONFIGS(AutomaticTest, ThreadsThatHaveGoneAreNotCounted) {
   begin_automatically();
   for (int i = 0; i < 100; ++i) engine().thread_exits(next());

@@ -295,6 +295,29 @@ TEST_ALL_CONFIGS(EmptySlabsTest, WhereThereIsNoMemoryEvenAFewAreGivenBack) {
   }
 }
 
+TEST_ALL_CONFIGS(EmptySlabsTest, WhereThereIsNoMemoryAThreadInsideItsLaneIsWaitedFor) {
+  if (config().single) return;  // there is no other thread
+  for (Bytes size : {kOther, kLong}) {
+    begin({});
+    Slot &a = thread(), &b = thread();
+    give(b, take(b, size));
+    leave_empty(a, 10);
+    Fake::fail(Fake::Call::kClaim, 1);
+    Stopped inside(a);
+    int pauses = 0;
+    Fake::on_pause = [&] {
+      if (++pauses == 3) inside.leave();
+    };
+    std::vector<void*> all;
+    for (void* p; (p = engine().allocate(size, b)) != nullptr;) all.push_back(p);
+    Fake::on_pause = nullptr;
+    Fake::fail_never();
+    EXPECT_GE(pauses, 3);
+    EXPECT_EQ(lane_of(a)->empty_blocks(), 0u);
+    give_all(b, all);
+  }
+}
+
 // Such a process has no scavenger that would give slabs back.
 TEST_ALL_CONFIGS(EmptySlabsTest, AProcessWithOneThreadKeepsSome) {
   Slot& t = thread();

@@ -170,7 +170,7 @@ static inline void lane_safepoint_get_statistics(struct lane_safepoint_statistic
 void lane_safepoint_get_statistics_into(struct lane_safepoint_statistics* statistics, size_t bytes);
 
 /* --- What is compiled into programs: the size of a struct, and how readers announce themselves.
- * The proof of that is in src/reclaim/epochs.h. */
+ * The proof of that is in src/core/reclaim/epochs.h. */
 
 /** @cond internals */
 

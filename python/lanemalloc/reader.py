@@ -466,7 +466,7 @@ def counted(index: Numbers, weights: Any, length: int, share: float) -> Numbers:
 def add_up_classes(
     layout: Layout, world: np.void, lanes: dict[str, Numbers], slabs: Slabs, waiting: Numbers
 ) -> Classes:
-    """As src/engine/statistics.h does it."""
+    """As src/core/engine/statistics.h does it."""
     n = len(layout.class_sizes)
     of_malloc = slabs.is_slab & ~slabs.private & (slabs.size_class > 0) & (slabs.size_class < n)
     index, share = slabs.size_class[of_malloc], slabs.share

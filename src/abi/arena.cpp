@@ -1,11 +1,12 @@
-// The C functions of arenas, over src/arena/. Public declarations: include/lanemalloc/arena.h.
-#include "arena/arena.h"
+// The C functions of arenas, over src/fronts/arena/. Public declarations:
+// include/lanemalloc/arena.h.
+#include "fronts/arena/arena.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "abi/process.h"
+#include "process/process.h"
 
 using namespace lanemalloc;
 

@@ -1,5 +1,5 @@
 // The functions of include/lanemalloc/heap.h. They look up the value that they are given, and do
-// not follow it until it is known to be a handle (slab/handle.h). Heaps and their kinds lie in
+// not follow it until it is known to be a handle (core/slab/handle.h). Heaps and their kinds lie in
 // memory that is never used for anything else.
 #include <errno.h>
 #include <lanemalloc/heap.h>
@@ -8,10 +8,10 @@
 
 #include <new>
 
-#include "abi/descriptors.h"
-#include "abi/process.h"
 #include "abi/sizes.h"
-#include "heap/heap.h"
+#include "fronts/heap/heap.h"
+#include "process/descriptors.h"
+#include "process/process.h"
 
 namespace lanemalloc {
 namespace {

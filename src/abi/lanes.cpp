@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "abi/figures.h"
+#include "process/figures.h"
 
 using namespace lanemalloc;
 

@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "abi/process.h"
+#include "process/names.h"
+#include "process/process.h"
 
 namespace lanemalloc {
 namespace {

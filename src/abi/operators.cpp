@@ -8,7 +8,7 @@
 
 #include <new>
 
-#include "abi/process.h"
+#include "process/process.h"
 
 extern "C" {
 std::new_handler _ZSt15get_new_handlerv() __attribute__((weak));

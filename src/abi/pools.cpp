@@ -1,6 +1,6 @@
 // The functions of include/lanemalloc/pool.h. They look up the value that they are given, and do
-// not follow it until it is known to be a handle (slab/handle.h). Pools lie in memory that is never
-// used for anything else.
+// not follow it until it is known to be a handle (core/slab/handle.h). Pools lie in memory that is
+// never used for anything else.
 #include <errno.h>
 #include <lanemalloc/pool.h>
 #include <lanemalloc/safepoint.h>
@@ -8,10 +8,10 @@
 
 #include <new>
 
-#include "abi/descriptors.h"
-#include "abi/process.h"
 #include "abi/sizes.h"
-#include "pool/pool.h"
+#include "fronts/pool/pool.h"
+#include "process/descriptors.h"
+#include "process/process.h"
 
 namespace lanemalloc {
 namespace {

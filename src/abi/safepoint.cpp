@@ -8,8 +8,8 @@
 #include <limits.h>
 #include <pthread.h>
 
-#include "abi/process.h"
 #include "abi/sizes.h"
+#include "process/process.h"
 
 namespace lanemalloc {
 namespace {

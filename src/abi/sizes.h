@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/units.h"
+#include "core/base/units.h"
 
 namespace lanemalloc {
 

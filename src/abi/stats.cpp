@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "abi/figures.h"
+#include "process/figures.h"
+#include "process/names.h"
 
 namespace lanemalloc {
 

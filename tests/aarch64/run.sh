@@ -57,14 +57,14 @@ build_all() {
 # The library with a mistake that only aarch64 can make: after vfork the parent's slot gets back what a register happens to hold.
 build_wrong_vfork() {
   cp -r src "$work/src"
-  sed -i '/mov x9, x0/d' "$work/src/base/arch_aarch64.h"
-  if cmp -s src/base/arch_aarch64.h "$work/src/base/arch_aarch64.h"; then
+  sed -i '/mov x9, x0/d' "$work/src/core/base/arch_aarch64.h"
+  if cmp -s src/core/base/arch_aarch64.h "$work/src/core/base/arch_aarch64.h"; then
     echo 'arch_aarch64.h has no such instruction any more' >&2
     return 1
   fi
   aarch64-linux-gnu-g++ -std=gnu++20 -O2 -fPIC -shared -pthread -DNDEBUG -D_GNU_SOURCE -DLANEMALLOC_VERSION='"0"' \
     -fno-builtin -fno-exceptions -fno-rtti -fvisibility=hidden -fno-threadsafe-statics -ftls-model=initial-exec \
-    "-I$work/src" -Iinclude "$work"/src/*/*.cpp -o "$work/wrong_vfork.so"
+    "-I$work/src" -Iinclude $(find "$work/src" -name "*.cpp") -o "$work/wrong_vfork.so"
 }
 
 show_facts() {

@@ -226,7 +226,9 @@ def test_every_function_has_a_page(folder: Path) -> list[str]:
 def test_every_option_is_told(folder: Path) -> list[str]:
     """In lanemalloc(7), whose options are those of docs/options.md."""
     keys = re.search(
-        r"kKeys\[\] = \{(.*?)\}", (ROOT / "src" / "engine" / "options.h").read_text(), re.DOTALL
+        r"kKeys\[\] = \{(.*?)\}",
+        (ROOT / "src" / "core" / "engine" / "options.h").read_text(),
+        re.DOTALL,
     )
     names = re.findall(r'"(\w+)"', keys[1]) if keys else []
     text = (folder / "man" / "man7" / "lanemalloc.7").read_text()

@@ -68,7 +68,7 @@ build_initramfs() {  # ARCHITECTURE
   done
   "$c_compiler" -O1 -pthread tests/machines/cpu_facts.c -o "$root/tests/cpu_facts"
   # Sequences that are never restarted.
-  build_mutant "$compiler" no_restart "base/arch_${rseq}_rseq.h" 's/2f - 1f/0/' "$root/tests"
+  build_mutant "$compiler" no_restart "core/base/arch_${rseq}_rseq.h" 's/2f - 1f/0/' "$root/tests"
   cp "$library/liblanemalloc.so" "$root/tests"
   cp tests/machines/guest.sh "$root/init"
   chmod +x "$root/init"

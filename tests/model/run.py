@@ -106,10 +106,10 @@ PROGRAMS = {
             "deferred": "Runs: a deferred free is put back exactly once, whole",
         },
         prepare=(
-            "src/base/lock.h",
-            "src/memory/scavenger.h",
-            "src/memory/runs.h",
-            "src/platform/platform.h",
+            "src/core/base/lock.h",
+            "src/core/memory/scavenger.h",
+            "src/core/memory/runs.h",
+            "src/core/platform/platform.h",
         ),
         substitutes=(
             swap("Lock", "kSpins = 64", "kSpins = 1"),  # so that a waiter comes to sleep
@@ -129,7 +129,7 @@ PROGRAMS = {
             "entry-miss": "Owned: the same with a miss's look",
             "disown": "Owned: who has a lane and finds an owner there finds its thread too",
         },
-        prepare=("src/base/lock.h", "src/lane/entry/owned.h", "src/lane/gate.h"),
+        prepare=("src/core/base/lock.h", "src/core/lane/entry/owned.h", "src/core/lane/gate.h"),
         includes=("relacy/stub",),
         substitutes=(
             swap("Owned::enter", "compiler_fence();", "model::full_fence();"),
@@ -152,7 +152,7 @@ PROGRAMS = {
             "epochs-fences": "Epochs: the same without a barrier",
             "epochs-found": "Epochs: what one has found safe another may free",
         },
-        prepare=("src/base/lock.h", "src/reclaim/epochs.h", PUBLIC),
+        prepare=("src/core/base/lock.h", "src/core/reclaim/epochs.h", PUBLIC),
         substitutes=(
             swap("Lock::release", "compiler_fence();", "model::full_fence();"),
             WHOLE_WORD,
@@ -1167,8 +1167,8 @@ def texts_of(program: Program, edits: tuple[Edit, ...]) -> dict[str, str]:
         texts[name] = with_model_builtins(text) if name == PUBLIC else text
     for edit in program.substitutes:
         change(edit, texts)
-    if "src/memory/runs.h" in program.prepare:
-        texts["src/deferred.inc"] = cut_deferred(texts["src/memory/runs.h"])
+    if "src/core/memory/runs.h" in program.prepare:
+        texts["src/deferred.inc"] = cut_deferred(texts["src/core/memory/runs.h"])
     return texts
 
 

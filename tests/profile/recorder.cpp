@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "platform/linux.h"
-#include "platform/unwind.h"
-#include "telemetry/pprof.h"
-#include "telemetry/sampler.h"
+#include "core/platform/linux.h"
+#include "seeing/pprof.h"
+#include "seeing/sampler.h"
+#include "seeing/unwind/unwind.h"
 
 namespace lanemalloc {
 

@@ -31,9 +31,9 @@ build_all() {  # WAY; the program always has frame pointers, the allocator for o
   if [[ $1 == frames ]]; then
     flags+=(-fno-omit-frame-pointer -momit-leaf-frame-pointer -DLANEMALLOC_FRAME_POINTERS=1 -Wno-maybe-uninitialized)
     objects=()
-    for source in linux unwind unwind_rules; do
-      g++ "${flags[@]}" -c "src/platform/$source.cpp" -o "$work/$source.o"
-      objects+=("$work/$source.o")
+    for source in core/platform/linux seeing/unwind/unwind seeing/unwind/unwind_rules; do
+      g++ "${flags[@]}" -c "src/$source.cpp" -o "$work/${source##*/}.o"
+      objects+=("$work/${source##*/}.o")
     done
   fi
   g++ "${flags[@]}" -c tests/profile/recorder.cpp -o "$work/recorder.o"
@@ -177,11 +177,11 @@ fails_if_wrong() {
   awk -v text="$text" -v replacement="$replacement" '
     (at = index($0, text)) { $0 = substr($0, 1, at - 1) replacement substr($0, at + length(text)); found++ }
     { print }
-    END { exit found != 1 }' src/platform/unwind_rules.cpp >"$work/wrong/unwind_rules.cpp" || return 1
+    END { exit found != 1 }' src/seeing/unwind/unwind_rules.cpp >"$work/wrong/unwind_rules.cpp" || return 1
   build_walks "$work/wrong/unwind_rules.cpp" "$work/wrong"
   ! "$@"
 }
-build_walks src/platform/unwind_rules.cpp "$work"
+build_walks src/seeing/unwind/unwind_rules.cpp "$work"
 for frame in 1000 3000 300000; do
   gcc -O2 -fPIC -shared -Wl,--build-id "-DFRAME=$frame" tests/profile/plugin.c -o "$work/frame-$frame.so"
   gcc -O2 -fPIC -shared -Wl,--build-id=none "-DFRAME=$frame" tests/profile/plugin.c -o "$work/nameless-$frame.so"
@@ -189,7 +189,7 @@ done
 check 'walks: of a library in the place of another' "$work/reloads" "$work/frame-1000.so" "$work/frame-3000.so"
 check 'walks: of libraries without build ids' "$work/reloads" "$work/nameless-1000.so" "$work/nameless-3000.so"
 check 'walks: a frame that is too large for a rule is left to the C library' grep -q 'left to the C library' <("$work/reloads" "$work/frame-300000.so")
-check 'walks: g++' same_walks 1000 "$work" g++ -std=gnu++20 -O2 -Isrc -c src/platform/unwind_rules.cpp -o "$work/again.o"
+check 'walks: g++' same_walks 1000 "$work" g++ -std=gnu++20 -O2 -Isrc -c src/seeing/unwind/unwind_rules.cpp -o "$work/again.o"
 check 'walks: python' same_walks 1000 "$work" env PYTHONMALLOC=malloc python3 -c 'import json; [json.loads("{\"a\": [1, 2, {}]}") for _ in range(20000)]'
 # shellcheck disable=SC2016  # perl's, not the shell's
 check 'walks: perl' same_walks 100 "$work" perl -e 'for (1..20000) { push @list, { number => $_, text => "x" x 100 } }'
@@ -200,7 +200,7 @@ check 'walks: the check catches rules that outlive their library' fails_if_wrong
 check 'walks: the check catches rules that are kept of a library without a build id' fails_if_wrong \
   'if (object.build == 0) return look_up' 'if (false) return look_up' "$work/wrong/reloads" "$work/nameless-1000.so" "$work/nameless-3000.so"
 check 'walks: the check catches a frame pointer that is not taken back' fails_if_wrong \
-  'if (rule.saved != 0) at.frame_pointer' 'if (false) at.frame_pointer' same_walks 1000 "$work/wrong" g++ -O2 -Isrc -std=gnu++20 -c src/platform/unwind_rules.cpp -o "$work/again.o"
+  'if (rule.saved != 0) at.frame_pointer' 'if (false) at.frame_pointer' same_walks 1000 "$work/wrong" g++ -O2 -Isrc -std=gnu++20 -c src/seeing/unwind/unwind_rules.cpp -o "$work/again.o"
 check 'walks: git' same_walks 3 "$work" git grep --no-index -c the -- docs src
 check 'walks: sqlite' same_walks 100 "$work" sqlite3 :memory: 'create table t(a); with recursive c(x) as (select 1 union all select x + 1 from c where x < 50000)
   insert into t select x from c; select count(*) from t where a like "%1%"'

@@ -13,7 +13,7 @@
 
 #include <atomic>
 
-#include "platform/unwind_rules.h"
+#include "seeing/unwind/unwind_rules.h"
 
 namespace {
 

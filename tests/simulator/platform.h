@@ -1,11 +1,11 @@
-// Simulated: the platform contract (src/platform/platform.h) over the simulator. Memory is its
+// Simulated: the platform contract (src/core/platform/platform.h) over the simulator. Memory is its
 // arena, a thread is a core, and a futex is a list of cores.
 // Called by: workloads.cpp.
 #pragma once
 
 #include <utility>
 
-#include "platform/platform.h"
+#include "core/platform/platform.h"
 #include "simulator.h"
 
 namespace simulator {

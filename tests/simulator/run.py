@@ -80,7 +80,7 @@ MUTANTS = (
         "shared words packed together",
         "shared",
         "producer-consumer",
-        (("base/compiler.h", "kNoSharing = 128", "kNoSharing = 8"),),
+        (("core/base/compiler.h", "kNoSharing = 128", "kNoSharing = 8"),),
     ),
     Mutant(
         "one set of counters for all lanes",
@@ -88,7 +88,7 @@ MUTANTS = (
         "local",
         (
             (
-                "lane/any_lane.h",
+                "core/lane/any_lane.h",
                 "  LaneCounters counters_;",
                 "  static inline LaneCounters counters_;",
             ),
@@ -100,7 +100,7 @@ MUTANTS = (
         "producer-consumer",
         (
             (
-                "lane/lane_work.h",
+                "core/lane/lane_work.h",
                 "index_of(class_of_object())",
                 "index_of(static_cast<Slab*>(word.state())->size_class)",
             ),
@@ -110,19 +110,19 @@ MUTANTS = (
         "every object is sent by itself",
         "owned",
         "producer-consumer",
-        (("lane/lane.h", "kBatchObjects = 64", "kBatchObjects = 1"),),
+        (("core/lane/lane.h", "kBatchObjects = 64", "kBatchObjects = 1"),),
     ),
     Mutant(
         "the inbox is looked into for every batch",
         "percpu",
         "producer-consumer",
-        (("lane/lane_work.h", "few_came_ = came < kSomeBatches;", "few_came_ = false;"),),
+        (("core/lane/lane_work.h", "few_came_ = came < kSomeBatches;", "few_came_ = false;"),),
     ),
     Mutant(
         "a holder names four objects, not six",
         "owned",
         "producer-consumer",
-        (("slab/batch.h", "kHolderBytes = 64", "kHolderBytes = 48"),),
+        (("core/slab/batch.h", "kHolderBytes = 64", "kHolderBytes = 48"),),
         is_golden=True,
     ),
 )

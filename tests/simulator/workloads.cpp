@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/engine.h"
+#include "core/engine/engine.h"
 #include "models.h"
 #include "platform.h"
 

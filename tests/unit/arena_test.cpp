@@ -1,5 +1,5 @@
 // Arenas: pieces, checkpoints, and how their blocks go back to lanes.
-#include "arena/arena.h"
+#include "fronts/arena/arena.h"
 
 #include "fixture.h"
 

@@ -1,6 +1,6 @@
 // Batch: freed objects name each other on their way to their lane. (tests/model has the way through
 // the inbox, and its interleavings.)
-#include "slab/batch.h"
+#include "core/slab/batch.h"
 
 #include <cstring>
 

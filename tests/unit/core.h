@@ -4,11 +4,11 @@
 // Called by: fixture.h, core.cpp.
 #pragma once
 
-#include "arena/arena.h"
-#include "engine/engine.h"
-#include "heap/heap.h"
-#include "platform/fake.h"
-#include "pool/pool.h"
+#include "core/engine/engine.h"
+#include "fake.h"
+#include "fronts/arena/arena.h"
+#include "fronts/heap/heap.h"
+#include "fronts/pool/pool.h"
 
 namespace lanemalloc {
 

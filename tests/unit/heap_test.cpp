@@ -1,6 +1,6 @@
 // Heaps: sizes, frees with and without a size, limits along the parents, walks, and a heap's end
 // with everything in it.
-#include "heap/heap.h"
+#include "fronts/heap/heap.h"
 
 #include <map>
 

@@ -1,5 +1,5 @@
 // Inbox and id stack: what a single thread can see of them. (Their interleavings: tests/model.)
-#include "lane/inbox.h"
+#include "core/lane/inbox.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "lane/id_stack.h"
+#include "core/lane/id_stack.h"
 
 namespace lanemalloc {
 namespace {

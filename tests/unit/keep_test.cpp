@@ -1,5 +1,5 @@
 // How much of the freed runs is kept: by amount, by what giving back has cost, and by age.
-#include "memory/keep.h"
+#include "core/memory/keep.h"
 
 #include <set>
 

@@ -73,8 +73,8 @@ TEST_OWNED(KindsTest, ALaneThatWasTakenAwayIsHitAgainAfterItsOwnerHasMissed) {
 
 // --- Handles.
 
-// Checks what the head of slab/handle.h says, for each place: between two labels, or beside one, no
-// value reads as one that would lead there.
+// Checks what the head of core/slab/handle.h says, for each place: between two labels, or beside
+// one, no value reads as one that would lead there.
 TEST(HandleTest, OnlyAHandleFindsItselfAmongTheLabels) {
   uint64_t random = 1;
   for (uint32_t number = 0; number < Labels::kHits; ++number) {

@@ -1,5 +1,5 @@
 // Lock: try, wait, holder, counts; plain stores while the process has one thread.
-#include "base/lock.h"
+#include "core/base/lock.h"
 
 #include <atomic>
 #include <chrono>

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "fixture.h"
-#include "pool/pool.h"
+#include "fronts/pool/pool.h"
 
 namespace lanemalloc {
 

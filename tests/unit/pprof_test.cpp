@@ -1,13 +1,13 @@
 // Writers of profiles: what they write, byte by byte; what is mapped where. (tests/profile opens
 // profiles with pprof.)
-#include "telemetry/pprof.h"
+#include "seeing/pprof.h"
 
 #include <cstring>
 #include <map>
 #include <string>
 
 #include "fixture.h"
-#include "telemetry/sampler.h"
+#include "seeing/sampler.h"
 
 namespace lanemalloc {
 namespace {

@@ -1,5 +1,5 @@
 // Probe orders: remainders without a division, and orders that visit every lane once.
-#include "lane/probe_orders.h"
+#include "core/lane/probe_orders.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Region: the frontier, addresses that another mapping has taken, metadata that opens as it grows.
-#include "memory/region.h"
+#include "core/memory/region.h"
 
 #include "fixture.h"
 

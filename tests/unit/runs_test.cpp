@@ -1,6 +1,6 @@
 // Runs: free runs of blocks against a model of intervals, over a fake platform that keeps books of
 // its own.
-#include "memory/runs.h"
+#include "core/memory/runs.h"
 
 #include <map>
 #include <set>

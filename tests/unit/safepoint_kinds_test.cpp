@@ -3,7 +3,7 @@
 // holds for calls.
 #include <thread>
 
-#include "heap/heap.h"
+#include "fronts/heap/heap.h"
 #include "pools.h"
 
 namespace lanemalloc {

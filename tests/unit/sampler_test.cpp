@@ -1,6 +1,6 @@
 // Sampler: distances and weights against the mathematical library, sums against what was really
 // allocated. Seeds are fixed: what passes once passes always.
-#include "telemetry/sampler.h"
+#include "seeing/sampler.h"
 
 #include <cmath>
 

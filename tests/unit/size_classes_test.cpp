@@ -1,5 +1,5 @@
 // Size classes against a naive model: every size, every alignment.
-#include "memory/size_classes.h"
+#include "core/memory/size_classes.h"
 
 #include <gtest/gtest.h>
 

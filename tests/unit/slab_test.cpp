@@ -1,9 +1,9 @@
 // Slab and depot: counts of a slab in every place it may be, damaged lists, slabs between two
 // lanes.
-#include "slab/slab.h"
+#include "core/slab/slab.h"
 
+#include "core/slab/depot.h"
 #include "fixture.h"
-#include "slab/depot.h"
 
 namespace lanemalloc {
 namespace {

@@ -1,6 +1,6 @@
 // Stacks: what a table of stacks keeps, and what becomes of those for which it has no room.
 // (Interleavings: tests/model.)
-#include "telemetry/stacks.h"
+#include "seeing/stacks.h"
 
 #include <sys/mman.h>
 #include <sys/wait.h>

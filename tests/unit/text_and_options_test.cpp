@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/options.h"
+#include "core/engine/options.h"
 
 namespace lanemalloc {
 namespace {

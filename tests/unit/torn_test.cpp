@@ -3,10 +3,10 @@
 // lost than what they were working on.
 // The trap flag interrupts after each instruction, so this is x86-64 only. The sanitizers' own code
 // cannot be left in that way.
-#include "heap/heap.h"
+#include "core/slab/batch.h"
+#include "core/slab/slab_salvage.h"
+#include "fronts/heap/heap.h"
 #include "pools.h"
-#include "slab/batch.h"
-#include "slab/slab_salvage.h"
 
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 

@@ -1,6 +1,6 @@
 // Unwinding: stacks of known depth, by tables and by frame pointers (the tests are compiled with
 // them), from places where it is hard.
-#include "platform/unwind.h"
+#include "seeing/unwind/unwind.h"
 
 #include <alloca.h>
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "fixture.h"
-#include "platform/unwind_rules.h"
+#include "seeing/unwind/unwind_rules.h"
 
 namespace lanemalloc {
 namespace {

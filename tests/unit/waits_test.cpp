@@ -1,5 +1,5 @@
 // Waits: when threads are said to wait, and when to run.
-#include "engine/waits.h"
+#include "core/engine/waits.h"
 
 #include "fixture.h"
 

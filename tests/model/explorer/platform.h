@@ -1,4 +1,4 @@
-// Model: the platform contract (src/platform/platform.h) over the explorer. Memory is a static
+// Model: the platform contract (src/core/platform/platform.h) over the explorer. Memory is a static
 // arena, a thread is a fiber, a futex is a list of fibers, the barrier empties every thread's store
 // buffer, and a CPU is a number that fibers share.
 // Called by: scenarios.cpp.
@@ -6,8 +6,8 @@
 
 #include <cstring>
 
+#include "core/platform/platform.h"
 #include "explorer.h"
-#include "platform/platform.h"
 
 namespace explorer {
 

@@ -5,9 +5,9 @@
 
 #include <utility>
 
-#include "engine/engine.h"
+#include "core/engine/engine.h"
+#include "fronts/pool/pool.h"
 #include "platform.h"
-#include "pool/pool.h"
 
 namespace {
 

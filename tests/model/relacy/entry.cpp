@@ -1,5 +1,5 @@
-// The entry of a lane in C++'s memory model: the shipped entry/owned.h and base/lock.h over
-// relacy/stub/lane/world.h.
+// The entry of a lane in C++'s memory model: the shipped entry/owned.h and core/base/lock.h over
+// relacy/stub/core/lane/world.h.
 // Called by: run.py, with the name of a test. Compiled with the copy of src/ in which std::atomic
 // is model::atomic.
 #include "checked_atomic.h"
@@ -11,7 +11,7 @@ Gate* busy(Gate* gate, unsigned char mark) {
 }
 }  // namespace model
 
-#include "lane/entry/owned.h"
+#include "core/lane/entry/owned.h"
 
 namespace lanemalloc {
 void check_failed(const char*, const char*, int) { std::abort(); }
@@ -61,7 +61,7 @@ struct EntryTest : rl::test_suite<EntryTest<kLook>, 2> {
     void** next;
     if (hits && kLook == Look::kDefer && Owned::may_defer(gate, next)) return true;
     if (hits && kLook == Look::kKind && Owned::area(gate) != 0) return true;
-    // As a miss does it (engine/stay.h).
+    // As a miss does it (core/engine/stay.h).
     if (lane.is_being_revoked()) return false;
     lane.open_gate();
     return true;

@@ -1,5 +1,5 @@
-// The grace periods of reclaim/epochs.h in C++'s memory model: the shipped algorithm, and what the
-// public header has readers do.
+// The grace periods of core/reclaim/epochs.h in C++'s memory model: the shipped algorithm, and what
+// the public header has readers do.
 // Called by: run.py, with the name of a test. Compiled with the copy of src/ and include/ in which
 // std::atomic and the compiler's atomic built-ins are model::atomic.
 #include "checked_atomic.h"
@@ -15,7 +15,7 @@ inline std::memory_order order(int builtin) { return static_cast<std::memory_ord
 
 }  // namespace model
 
-#include "reclaim/epochs.h"
+#include "core/reclaim/epochs.h"
 
 namespace lanemalloc {
 void check_failed(const char*, const char*, int) { std::abort(); }

@@ -3,8 +3,8 @@
 // Called by: run.py, with the name of a test.
 #include "checked_atomic.h"
 // After Relacy.
-#include "lane/id_stack.h"
-#include "lane/inbox.h"
+#include "core/lane/id_stack.h"
+#include "core/lane/inbox.h"
 
 namespace lanemalloc {
 void check_failed(const char* expression, const char*, int) {

@@ -2,11 +2,11 @@
 // model.
 // Called by: run.py, with the name of a test. Compiled with the copy of src/ in which std::atomic
 // is model::atomic; deferred.inc is Runs::defer() and Runs::take_back_deferred(), cut out of
-// memory/runs.h by run.py.
+// core/memory/runs.h by run.py.
 #include "checked_atomic.h"
 // After Relacy.
-#include "base/lock.h"
-#include "memory/scavenger.h"
+#include "core/base/lock.h"
+#include "core/memory/scavenger.h"
 
 namespace lanemalloc {
 void check_failed(const char*, const char*, int) { std::abort(); }

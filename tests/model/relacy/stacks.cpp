@@ -3,7 +3,7 @@
 // the name of a test.
 #include "checked_atomic.h"
 // After Relacy.
-#include "telemetry/stacks.h"
+#include "seeing/stacks.h"
 
 namespace lanemalloc {
 void check_failed(const char* expression, const char*, int) {

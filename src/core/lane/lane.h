@@ -1,0 +1,309 @@
+// Lane: a complete small allocator. At most one thread uses it at any instant, so everything inside
+// is plain loads and stores. A thread that has a Lane is inside: it got the lane by entering
+// (entry/), or holds it from outside (AnyLane::try_hold). To all others it is an AnyLane.
+// Called by: engine (its owner, or a thread that has entered it), scavenger and other lanes (which
+// hold it from outside).
+//
+//   slot --> [gate | bin heads]  one list of free objects for each class, popped by a hit
+//            [counters]          written inside, read by any thread
+//            ---- 128 bytes ---- what other threads write (core/lane/any_lane.h):
+//            [inbox]  batches that other lanes have sent
+//            [lock, owner's slot, revoking]  for entering from outside
+//            ---- 128 bytes ---- what only the thread inside touches:
+//            [current slab of each class]  where the bin's objects come from; local frees go to the
+//                                          slab's own list
+//            [partial slabs of each class]  others with free objects; full slabs are in no list and
+//                                           come back by themselves
+//            [remote batches]  objects of other lanes, by owner, waiting to be sent together
+//            [area]  elsewhere: bins of kinds, the same again for pools and heaps
+//                    (core/lane/lane_kinds.h)
+//
+// Counting. `taken` counts objects that went into a bin; `sent` and `received` count those on their
+// way; slabs know what is in use. So a hit counts nothing, and at rest everything adds up exactly
+// (core/engine/statistics.h).
+#pragma once
+
+#include "core/lane/any_lane.h"
+
+namespace lanemalloc {
+
+// What to report about a pointer that a program hands in.
+enum class Verdict : uint8_t {
+  kGood,
+  kNotOurs,       // not one of our addresses
+  kNotInUse,      // nothing lives there
+  kNotAStart,     // inside an object
+  kFreedAlready,  // the object is free
+  kListDamaged,   // a free list has a circle or a stray link
+  kOfKind,        // an object of a pool or a heap, in a call that takes none
+  kOfMalloc,      // malloc's, in a call that takes none of malloc's objects
+  kWrongSize,     // freed with a size that is not the object's
+  kOverrun,       // bytes behind the object were written
+};
+
+template <class P>
+class Lane : public AnyLane<P> {
+ public:
+  using AnyLane<P>::bin_of, AnyLane<P>::empty_blocks, AnyLane<P>::is_closed, AnyLane<P>::leave_full,
+      AnyLane<P>::leave_here, AnyLane<P>::unlock;
+  using Gate::area, Gate::area_here, Gate::area_of_hits, Gate::deferred_end, Gate::deferred_next;
+  using Gate::heads, Gate::here, Gate::here_bins, Gate::here_bytes, Gate::how, Gate::open_bins,
+      Gate::open_owner;
+  static constexpr unsigned kIdleAfter = 64;  // batches that a sleeping owner may leave unanswered
+  // Empty blocks. A lane that has this many gives them back before another lane takes fresh ones.
+  static constexpr BlockCount kMuch = 16;
+
+  // Objects of one other owner, on their way to it.
+  struct Remote : Batch {
+    Owner owner = Owner::kClosed;  // kClosed is never the owner of an object
+    uint8_t unanswered = 0;        // batches that the owner has not taken in
+    uint8_t seen = 0;              // the owner's misses at the last look
+    int32_t room = 0;              // bytes; at 0 or below the batch is to be flushed
+  };
+  static_assert(sizeof(Remote) == 40);
+
+  Lane(Owner id, World<P>& world, Entry word, uint32_t number);
+
+  // --- The hit path, behind the gate.
+  FAST Object* pop(Bytes index) {
+    Object* object = heads[index];
+    if (LIKELY(object != nullptr)) heads[index] = object->next;
+    return object;
+  }
+
+  // --- Off the hit path.
+  void* allocate(SizeClass c, Visit& visit) {
+    Object* object = pop(index_of(c));
+    return object != nullptr ? object : refill_plain(c, visit);
+  }
+  // After a request found no object. A class says that the request gets a sampled object of this
+  // class; the bin was left as it is.
+  SizeClass take_sample_due() { return std::exchange(sample_due_, SizeClass{0}); }
+  // The bin is empty.
+  FAST void* refill(SizeClass c, Visit& visit);
+  // The usual miss: refills the bin from the free list of its slab, and takes one object. Null if
+  // that does not work.
+  FAST Object* refill_from_own_list(Bytes index);
+  // Frees an object of another lane into a batch that exists. kNot: there is none. kFull: `full` is
+  // to be flushed now.
+  enum class Sent : uint8_t { kNot, kDone, kFull };
+  template <class ClassOf>
+  FAST Sent send_to_open_batch(Object* object, MapWord word, ClassOf class_of_object,
+                               Remote*& full);
+  // Sends the batch.
+  NOINLINE void flush(Remote& remote, Visit& visit);
+  // Frees an object whose page-map word is `word`.
+  void free(Object* object, MapWord word, Visit& visit);
+  // Frees objects of slabs, linked by their first words, in as few transfers as possible: at most
+  // one for each other owner.
+  void free_chain(Object* first, Visit& visit);
+  // Called after Slab::push() said that the slab must be looked at.
+  void look_at(Slab* slab, Visit& visit);
+  // Sends every waiting batch. True if there was any.
+  bool flush_all(Visit& visit);
+
+  // --- Kinds.
+  // Null if there is no memory, or if the kind's budget refuses.
+  Object* allocate(Kind& kind, Visit& visit);
+  void free_of_kind(Object* object, MapWord word, Visit& visit);
+  // Frees an object of another lane into a batch that exists and has room. False: nothing changed.
+  FAST bool send_to_open_batch(Object* object, MapWord word, const Kind& kind);
+  // Frees an object of a slab of this lane.
+  FAST void free_own(Object* object, Slab* slab, Visit& visit) {
+    if (!slab->bin->push(object) && UNLIKELY(slab->push(object))) look_at(slab, visit);
+  }
+  // The kind's bin, made if necessary; null if there is no memory.
+  Bin* bin_for(Kind& kind, Visit& visit);
+  // Moves full slabs that have free objects to the list where they are found.
+  void offer_full(Bin& bin);
+  // Gives the depot everything of the kind that lies here and is not in use. Empty slabs go back.
+  // True if any did.
+  bool clean_kind(Bin& bin, Visit& visit);
+  // Takes all slabs of the kind out of the lane, to be given back, and its bin too.
+  void forget_kind(Bin& bin, SlabList& slabs, Visit& visit);
+  void forget_table(const KindOwner& owner, Visit& visit);
+
+  // Drains the inbox, or takes in `most` batches of it. True if there was any batch that could be
+  // reached.
+  bool drain_inbox(Visit& visit, unsigned most = ~0u);
+  // Gives away everything that is not in use. The scavenger calls it for lanes at rest, trim for
+  // all lanes. True if a slab went back.
+  bool clean(Visit& visit);
+
+  // Gives back the empty slab of a big object, if the lane keeps one. A request that the slab does
+  // not serve can then have its memory.
+  void give_back_big(Visit& visit) {
+    if (UNLIKELY(empty_big_ != nullptr)) give_back(empty_big_, visit);
+  }
+  // Gives back the slabs that have been empty longest, at least `enough` blocks. True if it gave
+  // any.
+  bool give_back_empties(BlockCount enough, Visit& visit);
+
+  // Puts an object where deferred frees wait; false if there is no room.
+  bool defer_to_open_ring(void* object) {
+    void** next = deferred_next.load(std::memory_order_relaxed);
+    if (reinterpret_cast<Address>(next) >= deferred_limit_) return false;
+    *next = object;
+    deferred_next.store(next + 1, std::memory_order_relaxed);
+    return true;
+  }
+  // Sets how far deferred frees may go on by themselves. The owner's gate says it too while it is
+  // open.
+  void set_deferred_limit(void** limit) {
+    deferred_limit_ = reinterpret_cast<Address>(limit);
+    if (!is_closed()) deferred_end.store(deferred_limit_, std::memory_order_relaxed);
+  }
+
+  // --- Entries.
+  // Only the owner calls it, while the lane is not being revoked.
+  void open_gate();
+  // Only the owner calls it. True if the lock has another holder than at the last call.
+  bool is_new_holder() {
+    const uint64_t stay = lock_.contention().count.load(std::memory_order_relaxed);
+    return std::exchange(holder_seen_, stay) != stay;
+  }
+  // In a miss by CPU: a thread that is torn off from now on, before it leaves, knows that it was
+  // here.
+  void take_by(const void* who) { taker_.store(who, std::memory_order_relaxed); }
+  // Lets hits by CPU free what lies in blocks that are new since the last time.
+  void see_growth() {
+    const Bytes bytes = world_.region.bytes();
+    if (here_bins != 0 && here_bytes.load(std::memory_order_relaxed) != bytes)
+      here_bytes.store(bytes, std::memory_order_relaxed);
+  }
+  // The thread that was inside is gone, and stopped at some instruction. Puts everything together
+  // again, from what the page map says. What was just between two places is lost.
+  void salvage(Visit& visit);
+
+  uint64_t bin_length(unsigned c) const {
+    uint64_t n = 0;
+    for (const Object* object = heads[c]; object != nullptr; object = object->next) ++n;
+    return n;
+  }
+  void check_invariants() const;
+
+ private:
+  SHOWN_BY_LAYOUT;
+
+  using AnyLane<P>::activity_, AnyLane<P>::bins_at_, AnyLane<P>::counters_,
+      AnyLane<P>::empty_blocks_, AnyLane<P>::id_, AnyLane<P>::inbox_, AnyLane<P>::lock_,
+      AnyLane<P>::mail_waits_, AnyLane<P>::taker_, AnyLane<P>::world_;
+
+  static constexpr unsigned kRemotes = 32;
+  static constexpr unsigned kRemotesOfKinds = 8;
+  static constexpr unsigned kSomeBatches = 4;
+  static constexpr uint32_t kBatchBytes = 16 << 10;
+  static constexpr uint32_t kBatchObjects = 64;
+  static constexpr BlockCount kMostAlone = 512;  // most empty blocks while no scavenger runs
+  static constexpr uint32_t kPassesToKeep =
+      4;  // passes of the scavenger: then an empty slab goes back
+
+  // What an object takes out of its batch's room: its size, and at least its share of the count. So
+  // one subtraction limits both.
+  struct Charge {
+    uint32_t room;
+    uint32_t places;
+  };
+  struct Charges {
+    Charge of[kClassCount];
+  };
+  static constexpr Charges kCharges = [] {
+    Charges charges{};
+    for (unsigned c = 1; c < kClassCount; ++c) {
+      const Bytes size = size_class_tables::size_of(c);
+      const Bytes room = size > kBatchBytes / kBatchObjects ? size : kBatchBytes / kBatchObjects;
+      charges.of[c] = {static_cast<uint32_t>(room), Batch::places_in(size)};
+    }
+    return charges;
+  }();
+
+  template <class AnyBin>
+  FAST Object* serve(AnyBin bin, Object* list, uint64_t taken) {
+    bin.count_taken(bin.cut(list, taken));
+    bin.head() = list->next;
+    return list;
+  }
+  struct SampledBin;
+  NOINLINE void* refill_plain(SizeClass c, Visit& visit);
+  void* refill_sampled(SizeClass c, Visit& visit);
+  NOINLINE Object* take_big(SizeClass c, Visit& visit);
+  bool is_sample_due(SizeClass c);
+  bool takes_no_sample(Bytes index, const Slab* slab);
+  uint64_t cut_list(SizeClass c, Object* list, uint64_t n);
+  Kind* kind_of(const Object* object) const;
+  BlockCount check_bin(const Bin& bin) const;
+  unsigned index_at(const Object* object) const;
+  struct ClassBin;
+  struct KindBin;
+  template <class AnyBin>
+  Object* refill_from(AnyBin bin, Visit& visit);
+  template <class AnyBin>
+  void clear_bin(AnyBin bin);
+  template <class AnyBin>
+  bool clean_bin(AnyBin bin, Visit& visit);
+  SlabList& partial_of(const Slab* slab) {
+    return LIKELY(!slab->is_of_kind()) ? partial_[index_of(slab->size_class)] : slab->bin->partial;
+  }
+  const Slab* current_of(const Slab* slab) const {
+    return LIKELY(!slab->is_of_kind()) ? current_[index_of(slab->size_class)] : slab->bin->current;
+  }
+  void wait_for_frees(Slab* slab);
+  void sort(Slab* empty);
+  Address open_area(Visit& visit);
+  void open_area_to_hits();
+  bool send_of_kind(Object* object, MapWord word, Visit& visit);
+  NOINLINE void receive_other(Object* object, MapWord word, Visit& visit);
+  Run blocks_for_slab(BlockCount n, Visit& visit);
+  Slab* pop_partial(SlabList& partial);
+  void take_partial(SlabList& partial, Slab* slab);
+  void keep(Slab* slab, Visit& visit);
+  void keep_limit(Visit& visit);
+  void forget_empty(Slab* slab);
+  bool take_away(Slab* slab);
+  void give_back(Slab* slab, Visit& visit);
+  NOINLINE void age(Visit& visit);
+  void free_own(Object* object, MapWord word, Visit& visit);
+  FAST Remote& remote_to(Owner owner) {
+    return *arch::kept(&remotes_[static_cast<unsigned>(owner) % kRemotes]);
+  }
+  // These are apart, so that a hit of malloc's free never finds a batch for an object that is not
+  // malloc's.
+  Remote& remote_of_kinds_to(Owner owner) {
+    return remotes_[kRemotes + static_cast<unsigned>(owner) % kRemotesOfKinds];
+  }
+  FAST bool add(Object* object, MapWord word, Remote& remote, size_t c);
+  FAST static bool add(Object* object, MapWord word, Remote& remote, const Kind& kind);
+  bool send(Object* object, MapWord word, Visit& visit);
+  void claim(Remote& remote, Owner owner, Visit& visit);
+  FAST void receive(Object* first, Object* last, uint32_t n, Visit& visit);
+  NOINLINE void receive_others(Object* first, uint32_t n, Visit& visit);
+  NOINLINE void send_after(Object* object, MapWord word, Visit& visit);
+  void salvage_slab(Slab* slab, SlabList& partial, SlabList* full, Object* chain);
+  void drop_damaged_list(Slab* slab, Verdict why);
+  void stir();
+  Slabs<P> slabs() const;
+
+  // Only the thread inside touches these.
+  alignas(kNoSharing) Slab* current_[kClassCount]{};
+  SlabList partial_[kClassCount];
+  Remote remotes_[kRemotes + kRemotesOfKinds];
+  const Object* last_given_[kRemotesOfKinds]{};  // batches
+  uint64_t claimed_ = 0;                         // which remotes have ever had an owner
+  EmptySlabs empties_;
+  // The youngest empty slab of a big object. There are others only after frees in bulk.
+  Slab* empty_big_ = nullptr;
+  Bin* bins_ = nullptr;
+  uint32_t epoch_ = 0;  // when the lane last looked how old its empty slabs are
+  // Taken since the lane last looked around for empty ones; kMuch: look at once
+  uint32_t fresh_blocks_ = kMuch;
+  bool few_came_ = false;  // few batches, at the last look into the inbox
+  Address deferred_limit_ = 0;
+  // Bytes of objects that go into bins before the next sampled one (lane_work.h)
+  int64_t sample_left_ = 0;
+  bool sample_started_ = false;
+  SizeClass sample_due_{0};
+  uint64_t sample_random_ = reinterpret_cast<uintptr_t>(this);
+  uint64_t holder_seen_ = 0;  // the lock's stays when the owner last gave way
+};
+
+}  // namespace lanemalloc

@@ -1,0 +1,178 @@
+// Batch: freed objects on their way to the lane that owns them. The objects themselves are the
+// list: some of them, the holders, name the others. A holder names as many as fit into one cache
+// line. Each name stands for a row: objects of one slab that were freed one after the other.
+// Called by: lane (send, receive), depot. Locking: none; one thread at a time has a batch.
+//
+//   first -> holder: [ next, and how many it names | earlier (inbox.h)      | name | name | .. ]
+//                       |                                                     |
+//                       |                     the last object of a row, and how many come before it
+//                       v                                                     |
+//                    holder -> .. -> null       last -> first -> second -> .. -> last
+//                                               a ring, in the order in which they were freed
+//
+// The taker waits for cache lines that other cores have written: the line of each row's last
+// object, and the line of each holder. An object that is a row of its own was neither read nor
+// written on the way. The taker writes to it, but a store does not wait. The order stays: objects
+// that were allocated one after the other lie beside each other the next time as well. Objects of
+// 16 bytes are all holders.
+#pragma once
+
+#include "core/slab/slab.h"
+
+namespace lanemalloc {
+
+class Batch {
+ public:
+  static constexpr Bytes kHolderBytes = 64;
+
+  // How many bytes of an object can hold names.
+  static constexpr unsigned places_in(Bytes size) {
+    return static_cast<unsigned>((size < kHolderBytes ? size : kHolderBytes) - sizeof(Object));
+  }
+
+  bool is_empty() const { return first_ == nullptr; }
+
+  // Adds an object. slab: its word in the page map. places() returns places_in() of its size; it
+  // is called if the object has to be a holder. False: the object is the one that was added last,
+  // and nothing has changed.
+  template <class Places>
+  FAST bool add(Object* object, MapWord slab, Places places) {
+    if (slab.bits() == slab_.bits()) return lengthen(object);
+    if (LIKELY(place_ != end_)) {
+      *place_ = bits(object) << kRowBits;
+      compiler_fence();  // mend() relies on both orders
+      ++place_;
+      slab_ = slab;
+      return true;
+    }
+    close();
+    object->next = first_;
+    compiler_fence();
+    first_ = object;
+    place_ = names_of(object);
+    end_ = reinterpret_cast<uintptr_t*>(reinterpret_cast<std::byte*>(place_) + places());
+    slab_ = MapWord();
+    return true;
+  }
+
+  // Returns the batch's first object, to be sent. Then this batch is empty.
+  Object* take() {
+    close();
+    place_ = end_ = nullptr;
+    slab_ = MapWord();
+    Object* first = first_;
+    first_ = nullptr;
+    return first;
+  }
+  // A thread was torn off while it added an object or took the batch. Leaves out what had not been
+  // written down yet. places(first): places_in() of the first holder's size. If place_ does not lie
+  // in the first holder, that holder names nothing yet, or it is closed.
+  template <class Places>
+  void mend(Places places) {
+    if (first_ != nullptr) {
+      const auto into =
+          reinterpret_cast<uintptr_t>(place_) - reinterpret_cast<uintptr_t>(names_of(first_));
+      if (into > places(first_)) {
+        place_ = names_of(first_);
+      } else if (into != 0) {
+        mend_row(place_[-1]);
+      }
+    } else {
+      place_ = nullptr;
+    }
+    end_ = place_;
+    slab_ = MapWord();
+  }
+  // Puts back what take() returned.
+  void put_back(Object* first) {
+    first_ = first;
+    place_ = end_ = names_of(first);
+    slab_ = MapWord();
+  }
+
+  // Calls visit(first, last, n) for each row of a batch from take(): n objects of one slab, linked
+  // from the first to the last. The last one's link is of no use. Rows come in the opposite order.
+  // visit() may do anything with the objects.
+  template <class Visit>
+  static void for_each_row(Object* holder, Visit visit) {
+    while (holder != nullptr) {
+      const uintptr_t next = bits(holder->next);
+      // The next holder is looked at after those that this one names.
+      __builtin_prefetch(reinterpret_cast<void*>(next & ~kCountMask));
+      uintptr_t* const names = names_of(holder);
+      for (uintptr_t* name = names + (next & kCountMask); name != names;) {
+        const uintptr_t row = *--name;
+        Object* last = last_of(row);
+        const uint32_t before = before_last(row);
+        visit(before == 0 ? last : last->next, last, before + 1);
+      }
+      visit(holder, holder, uint32_t{1});  // last, since it is gone then
+      holder = reinterpret_cast<Object*>(next & ~kCountMask);
+    }
+  }
+  // The same with visit(object) for each object.
+  template <class Visit>
+  static void for_each(Object* holder, Visit visit) {
+    for_each_row(holder, [&](Object* object, Object*, uint32_t n) {
+      for (; n > 1; --n) {
+        Object* next = object->next;
+        visit(object);
+        object = next;
+      }
+      visit(object);
+    });
+  }
+
+ private:
+  // The lower bits of a name: how many objects come before the last one of the row. Above them is
+  // the address of the last one.
+  static constexpr unsigned kRowBits = 16;
+  static constexpr uintptr_t kCountMask = 7;  // objects are aligned to eight at least
+  static_assert((kHolderBytes - sizeof(Object)) / sizeof(uintptr_t) <= kCountMask);
+
+  static uintptr_t bits(const Object* object) { return reinterpret_cast<uintptr_t>(object); }
+  static uintptr_t* names_of(Object* holder) { return reinterpret_cast<uintptr_t*>(holder + 1); }
+  static Object* last_of(uintptr_t name) { return reinterpret_cast<Object*>(name >> kRowBits); }
+  static uint16_t before_last(uintptr_t name) { return static_cast<uint16_t>(name); }
+
+  // Adds the object to the row that was named last. A row of one is no ring yet.
+  FAST bool lengthen(Object* object) {
+    uintptr_t* const place = place_ - 1;
+    const uintptr_t name = *place;
+    Object* last = last_of(name);
+    if (UNLIKELY(object == last)) return false;
+    const uint16_t before = before_last(name);
+    object->next = before == 0 ? last : last->next;
+    compiler_fence();  // mend_row() relies on both orders
+    last->next = object;
+    compiler_fence();
+    *place = (bits(object) << kRowBits) + before + 1;
+    return true;
+  }
+  // The last object of the ring may link to one that the name does not count yet, and that one to
+  // the first. Then the row has one object more.
+  static void mend_row(uintptr_t& name) {
+    Object* last = last_of(name);
+    const uint16_t before = before_last(name);
+    if (before == 0) return;
+    uintptr_t found = 0;
+    for (const Object* object = last->next; object != last && found <= before;
+         object = object->next)
+      ++found;
+    name = bits(last) << kRowBits | found;
+  }
+
+  // Writes down how many the first holder names.
+  FAST void close() {
+    if (first_ == nullptr) return;
+    const auto named = static_cast<uintptr_t>(place_ - names_of(first_));
+    first_->next = reinterpret_cast<Object*>(bits(first_->next) | named);
+  }
+
+  Object* first_ = nullptr;
+  uintptr_t* place_ = nullptr;  // in the first holder, for the next object; at end_: no place
+  uintptr_t* end_ = nullptr;
+  MapWord slab_;  // of the row that was named last; empty: no object can join a row
+};
+
+}  // namespace lanemalloc

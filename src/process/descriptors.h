@@ -1,0 +1,62 @@
+// Descriptors: places of one size for the heaps or pools of the process, and the way from a handle
+// to its heap or pool. A place is never given back to malloc. So a thread that looks up a handle
+// while another thread destroys the pool still reads a descriptor.
+// Called by: abi. Locking: places use the depot's lock, and are not for signal handlers; a look-up
+// uses none.
+#pragma once
+
+#include "process/process.h"
+
+namespace lanemalloc {
+
+template <Bytes kSize>
+class Descriptors {
+ public:
+  // Null: there is no memory.
+  void* take() {
+    Place* place = nullptr;
+    process_engine.locked(thread_slot, [&] {
+      place = list_;
+      if (place != nullptr) list_ = place->next;
+    });
+    return place != nullptr
+               ? place
+               : process_engine.allocate_aligned(sizeof(Place), alignof(Place), thread_slot);
+  }
+  // The contents of the place stay as they are.
+  void give(void* object) {
+    Place* place = static_cast<Place*>(object);
+    process_engine.locked(thread_slot, [&] {
+      place->next = list_;
+      list_ = place;
+    });
+  }
+
+ private:
+  struct Place {
+    alignas(kNoSharing) std::byte object[kSize];
+    Place* next;
+  };
+
+  Place* list_ = nullptr;
+};
+
+// Returns the heap or pool that has this handle, which may be any value. If none of that type has
+// the handle, reports that and returns null.
+template <class Front, KindOwner::Type kType>
+NOINLINE Front* find_or_report(const void* handle, const char* function) {
+  const KindOwner* owner = process_engine.find_owner(handle, kType);
+  if (owner != nullptr) return static_cast<Front*>(owner->front);
+  report_dead_owner(function, handle, kType);
+  return nullptr;
+}
+template <class Front, KindOwner::Type kType>
+FAST Front* live_front(const void* handle, const char* function) {
+  const KindOwner* owner = process_engine.find_owner_by_number(handle, kType);
+  if (UNLIKELY(owner == nullptr)) return find_or_report<Front, kType>(handle, function);
+  auto* found = static_cast<Front*>(owner->front);
+  if (found == nullptr) __builtin_unreachable();
+  return found;
+}
+
+}  // namespace lanemalloc

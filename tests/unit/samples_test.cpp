@@ -9,8 +9,9 @@ namespace {
 
 class SamplesTest : public EngineTest {
  protected:
+  static inline Address frame_ = 4711;
   static unsigned one_frame(Address* frames, unsigned) {
-    frames[0] = 4711;
+    frames[0] = frame_;
     return 1;
   }
   void sample(Bytes interval) {
@@ -113,6 +114,39 @@ TEST_ALL_CONFIGS(SamplesTest, SamplesStandForAllBytesWhateverTheirSize) {
   }
   free_others(t);
   EXPECT_EQ(bytes_alive(), 0u);
+}
+
+// Each class has its share, whichever class misses next: objects of several sizes come in random
+// order and live for a random time.
+TEST_ALL_CONFIGS(SamplesTest, AMixtureIsSampledWithoutFavourForAnySize) {
+  constexpr Bytes kSizes[] = {32, 128, 512, 2048, 8192};
+  constexpr Bytes kInterval = 16384;
+  Slot& t = thread();
+  sample(kInterval);
+  Random random(11);
+  std::vector<void*> live(500);
+  double real[std::size(kSizes)]{};
+  for (int i = 0; i < 400000 / kShorter; ++i) {
+    void*& place = live[random.below(live.size())];
+    if (place != nullptr) give(t, place);
+    const auto site = random.below(std::size(kSizes));
+    frame_ = 1 + site;
+    place = take(t, kSizes[site]);
+    real[site] += static_cast<double>(size_of(class_of(kSizes[site])));
+  }
+  for (void* p : live)
+    if (p != nullptr) give(t, p);
+  for (size_t site = 0; site < std::size(kSizes); ++site) {
+    double estimate = 0;
+    world().sampler.stacks().for_each([&](const Stack& stack) {
+      if (stack.frame(0) == 1 + site)
+        estimate += static_cast<double>(stack.count_of(kAllocatedBytes));
+    });
+    const auto size = static_cast<double>(size_of(class_of(kSizes[site])));
+    const double chance = -std::expm1(-size / static_cast<double>(kInterval));
+    const double deviation = std::sqrt(real[site] * size * (1 / chance - 1 + 0.25 * chance));
+    EXPECT_NEAR(estimate, real[site], 5 * deviation) << kSizes[site];
+  }
 }
 
 // Two sorts of request take turns, and each has its share: what is sampled does not depend on where

@@ -23,6 +23,8 @@
 // (core/engine/statistics.h).
 #pragma once
 
+#include <bitset>
+
 #include "core/lane/any_lane.h"
 
 namespace lanemalloc {
@@ -228,6 +230,7 @@ class Lane : public AnyLane<P> {
   void* refill_sampled(SizeClass c, Visit& visit);
   NOINLINE Object* take_big(SizeClass c, Visit& visit);
   bool is_sample_due(SizeClass c);
+  void draw_point();
   bool takes_no_sample(Bytes index, const Slab* slab);
   uint64_t cut_list(SizeClass c, Object* list, uint64_t n);
   Kind* kind_of(const Object* object) const;
@@ -298,9 +301,10 @@ class Lane : public AnyLane<P> {
   uint32_t fresh_blocks_ = kMuch;
   bool few_came_ = false;  // few batches, at the last look into the inbox
   Address deferred_limit_ = 0;
-  // Bytes of objects that go into bins before the next sampled one (lane_work.h)
-  int64_t sample_left_ = 0;
-  bool sample_started_ = false;
+  // The next point lies in that byte of what goes into bins, counted from 1; 0: none was drawn yet
+  // (lane_work.h)
+  uint64_t sample_in_ = 0;
+  std::bitset<kClassCount> sample_waits_;  // classes whose bins were filled up to a point
   SizeClass sample_due_{0};
   uint64_t sample_random_ = reinterpret_cast<uintptr_t>(this);
   uint64_t holder_seen_ = 0;  // the lock's stays when the owner last gave way

@@ -104,7 +104,7 @@ struct Lane<P>::ClassBin {
   }
   void count_returned(uint64_t n) const {
     bump(lane.counters_.taken[index_of(c)], uint64_t{0} - n);
-    lane.sample_left_ += static_cast<int64_t>(n * size_of(c));
+    lane.sample_waits_[index_of(c)] = false;
   }
   uint64_t cut(Object*, uint64_t n) const { return n; }
   // How many objects may be carved now; carve() carves them.
@@ -691,51 +691,66 @@ FAST bool Lane<P>::clean_bin(AnyBin bin, Visit& visit) {
 
 // --- Sampling.
 // Which objects are sampled. In the sequence of all bytes that go into bins, points lie at random
-// distances (seeing/sampler.h); the object that a point lies in is sampled. A bin is filled only
-// up to the next such object, so that object is the first of the next miss: a hit asks nothing.
+// distances (seeing/sampler.h), and the object that a point lies in is sampled. A bin is filled
+// only up to such an object, and its class waits: the first object of the class's next miss is the
+// sampled one. So a hit asks nothing. The next point is drawn at once, for whatever goes into bins
+// next.
 //
-//   bin  [o o o o o o o]                            left: 40 bytes; then this miss is the sample's
-//        \_ fits into what is left _/  o o o o o    back to the slab
+//   bin  [o o o o o o o]                            the point lies in the next object: the class
+//        \_ before the point _/  o o o o o          waits, and the rest goes back to the slab
 //
-// It does not matter which size class comes next, since the distance to the next point has no
-// memory. What a bin gives back is credited.
+// Why no size is favoured. The distances have no memory, so the points are a Poisson process, and
+// each object that goes into a bin has the chance of its own size, whatever comes before it and in
+// whichever class. The class of the object gets the sample. If the next miss of any class got it,
+// classes that miss often would be sampled for others. What a bin gives back was not allocated. It
+// gets another chance when it goes into a bin again, and a class that waits for an object there
+// waits no longer. That is as good, since nothing is given back because of a point.
 
 // True if no object of the slab's free list is to be sampled. Then the list counts as taken.
 template <class P>
 FAST bool Lane<P>::takes_no_sample(Bytes index, const Slab* slab) {
-  const auto bytes =
-      static_cast<int64_t>(slab->free_objects() * size_of(static_cast<SizeClass>(index)));
-  if (bytes > sample_left_) return false;
-  sample_left_ -= bytes;
+  const Bytes bytes = slab->free_objects() * size_of(static_cast<SizeClass>(index));
+  if (bytes >= sample_in_ || sample_waits_[index]) return false;
+  sample_in_ -= bytes;
   return true;
 }
 
-// True if the bytes that are left end in the next object.
 template <class P>
-bool Lane<P>::is_sample_due(SizeClass c) {
-  const bool is_first = !sample_started_;
-  if (!is_first && sample_left_ >= static_cast<int64_t>(size_of(c))) return false;
-  sample_started_ = true;
-  sample_left_ = world_.sampler.next_interval(sample_random_) - 1;
-  if (!is_first) sample_due_ = c;
-  return !is_first;
+void Lane<P>::draw_point() {
+  sample_in_ = static_cast<uint64_t>(world_.sampler.next_interval(sample_random_));
 }
 
-// The list has just been taken off the free list of the current slab, or carved there.
+// True if the next object of the class is to be sampled.
+template <class P>
+bool Lane<P>::is_sample_due(SizeClass c) {
+  if (sample_in_ == 0) draw_point();
+  if (sample_waits_[index_of(c)]) {
+    sample_waits_[index_of(c)] = false;
+  } else if (sample_in_ > size_of(c)) {
+    return false;
+  } else {
+    draw_point();
+  }
+  sample_due_ = c;
+  return true;
+}
+
+// The list has just been taken off the free list of the current slab, or carved there. Its first
+// object is not to be sampled.
 template <class P>
 uint64_t Lane<P>::cut_list(SizeClass c, Object* list, uint64_t n) {
   const Bytes size = size_of(c);
-  uint64_t kept = sample_left_ > 0 ? static_cast<uint64_t>(sample_left_) / size : 0;
-  if (kept == 0 || kept > n) kept = n;  // 0: this request could not have been sampled
-  sample_left_ -= static_cast<int64_t>(kept * size);
-  if (kept == n) return n;
-  for (uint64_t i = 1; i < kept; ++i) list = list->next;
+  const uint64_t before = (sample_in_ - 1) / size;
+  if (before >= n) return sample_in_ -= n * size, n;
+  sample_waits_[index_of(c)] = true;
+  draw_point();
+  for (uint64_t i = 1; i < before; ++i) list = list->next;
   Slab* slab = current_[index_of(c)];
   DCHECK(slab->free_list == nullptr);
   slab->free_list = list->next;
-  slab->countdown -= static_cast<int32_t>(n - kept);
+  slab->countdown -= static_cast<int32_t>(n - before);
   list->next = nullptr;
-  return kept;
+  return before;
 }
 
 // A bin that is filled up to the next sampled object.
@@ -749,7 +764,7 @@ NOINLINE void* Lane<P>::refill_sampled(SizeClass c, Visit& visit) {
   if (is_sample_due(c)) return nullptr;
   if (LIKELY(!is_big(c))) return refill_from(SampledBin{{*this, c}}, visit);
   Object* object = take_big(c, visit);
-  if (object != nullptr) sample_left_ -= static_cast<int64_t>(size_of(c));
+  if (object != nullptr) sample_in_ -= size_of(c);
   return object;
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make demo: a server of 64 threads and redis, under the C library's malloc and under lanemalloc, side by side.
-# Takes about two minutes. Installs what it needs, leaves no process and no file but build/.
+# make demo: a server of 64 threads and redis, under the C library's malloc and under lanemalloc,
+# side by side. Takes about two minutes. Installs what it needs, leaves no process and no file but
+# build/.
 set -euo pipefail
 # shellcheck source=bench/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,7 +1,8 @@
 # shellcheck shell=bash
-# How much of a part runs, and what its script counts. Sourced by tests/run.sh and by the parts' own scripts.
-# LANEMALLOC_TEST_DEPTH: least: what `make test` runs; rest: what that leaves out and `make test-long` runs; all
-# (unless given): both. Each part's script decides what is its least.
+# How much of a part runs, and what its script counts. Sourced by tests/run.sh and by the parts' own
+# scripts.
+# LANEMALLOC_TEST_DEPTH: least: what `make test` runs; rest: what that leaves out and `make
+# test-long` runs; all (unless given): both. Each part's script decides what is its least.
 # shellcheck disable=SC2034  # the sourcing script uses these
 
 readonly kDepth=${LANEMALLOC_TEST_DEPTH:-all}
@@ -39,7 +40,8 @@ add_up() {
   done < <("$@" 2>&1)
   wait $! || status=$?
   if [[ $last =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
-    passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
+    passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) \
+      skipped=$((skipped + BASH_REMATCH[3]))
     [[ $status -eq 0 || ${BASH_REMATCH[2]} -gt 0 ]] || fail "$*: ended with status $status"
   else
     fail "$*: $last"

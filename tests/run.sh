@@ -1,26 +1,29 @@
 #!/usr/bin/env bash
-# Runs the tests: all parts in order, or those named. One line for each part; its output is in build/test-logs/<part>.log.
-# Called by: make check, make test, make test-long, tests/verify.sh. part.sh says what LANEMALLOC_TEST_DEPTH does.
+# Runs the tests: all parts in order, or those named. One line for each part; its output is in
+# build/test-logs/<part>.log.
+# Called by: make check, make test, make test-long, tests/verify.sh. part.sh says what
+# LANEMALLOC_TEST_DEPTH does.
 # LANEMALLOC_TEST_SCALE (default 1) multiplies the work of the parts that repeat.
-# A part ends its output with `N passed, N failed, N skipped`. It has failed when that says so, when it is missing, when
-# its script exits with an error, or when it ran nothing.
+# A part ends its output with `N passed, N failed, N skipped`. It has failed when that says so, when
+# it is missing, when its script exits with an error, or when it ran nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tests/part.sh
 source tests/part.sh
 
-readonly kParts=(layers format unit rust tool aarch64 golden semantics preload seeing profile trace bench cpp simulator projects
-  examples docs stress model borders bounds)
+readonly kParts=(layers format unit rust tool aarch64 golden semantics preload seeing profile trace
+  bench cpp simulator projects examples docs stress model borders bounds)
 # These leave CPUs idle and bear company: some that are neighbors here run at the same time.
-readonly kTogether=(layers format unit rust tool golden semantics preload seeing profile trace bench cpp simulator projects examples docs
-  aarch64)
+readonly kTogether=(layers format unit rust tool golden semantics preload seeing profile trace bench
+  cpp simulator projects examples docs aarch64)
 readonly kAtOnce=3
 # make test runs all of them.
 readonly kWithoutRest=(layers format examples docs)
 readonly kLogs=$PWD/build/test-logs
 export LANEMALLOC_TEST_SCALE=${LANEMALLOC_TEST_SCALE:-1}
 if [[ ! $LANEMALLOC_TEST_SCALE =~ ^[1-9][0-9]*$ ]]; then
-  echo "run.sh: LANEMALLOC_TEST_SCALE must be a whole number from 1 up, not '$LANEMALLOC_TEST_SCALE'" >&2
+  echo "run.sh: LANEMALLOC_TEST_SCALE must be a whole number from 1 up," \
+    "not '$LANEMALLOC_TEST_SCALE'" >&2
   exit 2
 fi
 # A part that hangs is ended; this is no bound on speed.
@@ -28,8 +31,8 @@ readonly kWatchdogSeconds=$((1800 * LANEMALLOC_TEST_SCALE))
 readonly kCounts='^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$'
 readonly kSkip='^[[:space:]]*\[? *(skip|skipped) *\]?[: ]'
 
-# Sets passed, failed, skipped from a part's log. layers and unit close more than once; of a script only the last closing
-# line counts, for it may show those of its own parts.
+# Sets passed, failed, skipped from a part's log. layers and unit close more than once; of a script
+# only the last closing line counts, for it may show those of its own parts.
 read_counts() {
   local part=$1 log=$2 line
   passed=0 failed=0 skipped=0
@@ -42,16 +45,19 @@ read_counts() {
   done <"$log"
 }
 
-# Also what the part model would find only after half an hour: a change of src/ that takes away a mutant's place.
+# Also what the part model would find only after half an hour: a change of src/ that takes away a
+# mutant's place.
 run_layers() {
-  tools/install-packages python3 && tools/check-layers --self-test && tools/check-layers && tools/check-headers &&
+  tools/install-packages python3 && tools/check-layers --self-test && tools/check-layers &&
+    tools/check-headers &&
     python3 tests/model/anchors.py && python3 tests/model/run.py --quotes
 }
 run_format() { tools/check-format; }
 
-# One preset's unit tests, in as many processes as there are CPUs. gtest says why a test was skipped before it says which.
-# The least, and sanitizers unless there is time, leave out the pages of other sizes, which only change numbers. The least
-# also has threads that are torn off at each instruction by one entry alone.
+# One preset's unit tests, in as many processes as there are CPUs. gtest says why a test was skipped
+# before it says which. The least, and sanitizers unless there is time, leave out the pages of other
+# sizes, which only change numbers. The least also has threads that are torn off at each instruction
+# by one entry alone.
 run_unit_preset() {
   local preset=$1 log=$kLogs/unit-$1.log status=0 filter='*' ok bad skip shards shard pids=()
   if [[ $preset == dev ]]; then
@@ -61,7 +67,8 @@ run_unit_preset() {
   elif [[ $LANEMALLOC_TEST_SCALE -eq 1 ]]; then
     filter='-*/16K*:*/64K*'
   fi
-  # The thread sanitizer has no shadow for some files that the loader maps, and ends when their heads are read: once in 30 runs here.
+  # The thread sanitizer has no shadow for some files that the loader maps, and ends when their
+  # heads are read: once in 30 runs here.
   [[ $preset != tsan ]] || filter+=$([[ $filter == *-* ]] && echo ':' || echo '-')'MappingsTest.*'
   echo "== $preset"
   if ! compgen -G 'tests/unit/*_test.cpp' >/dev/null; then
@@ -76,8 +83,8 @@ run_unit_preset() {
   fi
   shards=$(nproc)
   for ((shard = 0; shard < shards; shard++)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "build/$preset/unit_tests" --gtest_color=no --gtest_filter="$filter" \
-      >"$log.$shard" 2>&1 &
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard "build/$preset/unit_tests" \
+      --gtest_color=no --gtest_filter="$filter" >"$log.$shard" 2>&1 &
     pids+=($!)
   done
   for shard in "${!pids[@]}"; do wait "${pids[shard]}" || status=$?; done
@@ -93,7 +100,10 @@ run_unit_preset() {
   fi
   awk -v preset="$preset" '
     /^[^ ]+:[0-9]+: Skipped$/ { getline reason; next }
-    /^\[ +SKIPPED +\] .* \([0-9]+ ms\)$/ { print "SKIP " $4 " (" preset "): " reason; reason = "" }' "$log"
+    /^\[ +SKIPPED +\] .* \([0-9]+ ms\)$/ {
+      print "SKIP " $4 " (" preset "): " reason
+      reason = ""
+    }' "$log"
   echo "$ok passed, $bad failed, $skip skipped"
   [[ $bad -eq 0 ]]
 }
@@ -138,7 +148,8 @@ stop() {
 }
 trap stop INT TERM HUP
 
-# Starts a command under the watchdog, its output to a log. In the background, so that a signal is taken at once.
+# Starts a command under the watchdog, its output to a log. In the background, so that a signal is
+# taken at once.
 start() {
   local name=$1
   shift
@@ -154,7 +165,8 @@ await() {
   wait -n -p process "${!running[@]}" || status=$?
   ended=${running[$process]}
   unset "running[$process]"
-  [[ $status -ne 124 && $status -ne 137 ]] || echo "FAILED: ended by the watchdog after $kWatchdogSeconds s" >>"$kLogs/$ended.log"
+  [[ $status -ne 124 && $status -ne 137 ]] ||
+    echo "FAILED: ended by the watchdog after $kWatchdogSeconds s" >>"$kLogs/$ended.log"
 }
 
 # With the helpers of the command: who needs them must not build meanwhile.
@@ -191,14 +203,20 @@ report_next() {
     failed=1
   fi
   [[ $failed -eq 0 ]] || word=FAILED
-  echo "$word $part ($passed passed, $failed failed, $skipped skipped, $((SECONDS - started[$part])) s)"
+  echo "$word $part ($passed passed, $failed failed, $skipped skipped," \
+    "$((SECONDS - started[$part])) s)"
   if [[ $failed -gt 0 ]]; then
     failed_parts+=("$part")
     # What failed may stand far from the end.
-    { grep -E '^ *(FAILED|not ok)' "$log" | head -n 20 || true; tail -n 40 "$log"; } | sed 's/^/    /'
+    {
+      grep -E '^ *(FAILED|not ok)' "$log" | head -n 20 || true
+      tail -n 40 "$log"
+    } | sed 's/^/    /'
   fi
   local reason
-  while IFS= read -r reason; do skip_lines+=("$part: $reason"); done < <(sed -nE "s/$kSkip+//Ip" "$log")
+  while IFS= read -r reason; do
+    skip_lines+=("$part: $reason")
+  done < <(sed -nE "s/$kSkip+//Ip" "$log")
   all_passed=$((all_passed + passed))
   all_failed=$((all_failed + failed))
   all_skipped=$((all_skipped + skipped))

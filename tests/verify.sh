@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The long version of the tests, for before a release: ten times the work in every part that repeats, emulated machines
-# with many CPUs, and the linters.
+# The long version of the tests, for before a release: ten times the work in every part that
+# repeats, emulated machines with many CPUs, and the linters.
 # Called by: make verify. Takes hours on two cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."

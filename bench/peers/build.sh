@@ -2,9 +2,9 @@
 # The allocators to compare with, as preloadable libraries in build/peers/:
 #   jemalloc mimalloc2 tcmalloc tbbmalloc scudo   Debian's packages (links to the installed files)
 #   mimalloc3 snmalloc rpmalloc jemalloc531       built from the sources inside their crates
-# Called by: bench/run.sh, or by hand. A peer that cannot be had is reported and left out; this is never fatal.
-# build/peers/versions.txt says what each one is. Each library is proved to be in use with whose.c (dladdr of malloc).
-# What is built already stays, unless REBUILD=1.
+# Called by: bench/run.sh, or by hand. A peer that cannot be had is reported and left out; this is
+# never fatal. build/peers/versions.txt says what each one is. Each library is proved to be in use
+# with whose.c (dladdr of malloc). What is built already stays, unless REBUILD=1.
 set -euo pipefail
 # shellcheck source=bench/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
@@ -18,10 +18,12 @@ versions=$out/versions.txt
 
 cc -O1 -o "$out/whose" "$root/bench/peers/whose.c"
 
-# admit NAME VERSION: keeps build/peers/libNAME.so only if a preload of it really takes malloc and free over.
+# admit NAME VERSION: keeps build/peers/libNAME.so only if a preload of it really takes malloc and
+# free over.
 admit() {
   local name=$1 version=$2 file=$out/lib$1.so seen
-  if [[ -e $file ]] && seen=$(LD_PRELOAD=$file "$out/whose" 2>&1) && [[ $seen == "$(readlink -f "$file")" ]]; then
+  if [[ -e $file ]] && seen=$(LD_PRELOAD=$file "$out/whose" 2>&1) &&
+      [[ $seen == "$(readlink -f "$file")" ]]; then
     say "peer $name: $version"
     printf '%s\t%s\n' "$name" "$version" >>"$versions.new"
   else
@@ -54,7 +56,10 @@ snmalloc-sys = ">=0.7.6"
 rpmalloc-sys = ">=0.2.3"
 tikv-jemalloc-sys = ">=0.7.1"
 TOML
-  (cd "$work" && cargo vendor vendor) >"$work/cargo.log" 2>&1 || { tail -n 5 "$work/cargo.log" >&2; return 1; }
+  (cd "$work" && cargo vendor vendor) >"$work/cargo.log" 2>&1 || {
+    tail -n 5 "$work/cargo.log" >&2
+    return 1
+  }
 }
 
 crate_version() { sed -n 's/^version = "\(.*\)"/\1/p' "$work/vendor/$1/Cargo.toml" | head -n 1; }
@@ -63,14 +68,18 @@ crate_version() { sed -n 's/^version = "\(.*\)"/\1/p' "$work/vendor/$1/Cargo.tom
 build() {
   local name=$1
   shift
-  "$@" >"$work/$name.log" 2>&1 || { warn "peer $name: build failed:"; tail -n 15 "$work/$name.log" >&2; rm -f "$out/lib$name.so"; }
+  "$@" >"$work/$name.log" 2>&1 || {
+    warn "peer $name: build failed:"
+    tail -n 15 "$work/$name.log" >&2
+    rm -f "$out/lib$name.so"
+  }
 }
 
 build_mimalloc3() {
   local at=$work/vendor/libmimalloc-sys/c_src/mimalloc/v3
-  cc -O3 -DNDEBUG -std=gnu11 -fPIC -shared -fvisibility=hidden -ftls-model=initial-exec -fno-builtin-malloc \
-    -DMI_MALLOC_OVERRIDE -DMI_SHARED_LIB -DMI_SHARED_LIB_EXPORT -DMI_BUILD_RELEASE -I"$at/include" \
-    "$at/src/static.c" -o "$out/libmimalloc3.so" -pthread
+  cc -O3 -DNDEBUG -std=gnu11 -fPIC -shared -fvisibility=hidden -ftls-model=initial-exec \
+    -fno-builtin-malloc -DMI_MALLOC_OVERRIDE -DMI_SHARED_LIB -DMI_SHARED_LIB_EXPORT \
+    -DMI_BUILD_RELEASE -I"$at/include" "$at/src/static.c" -o "$out/libmimalloc3.so" -pthread
 }
 
 build_snmalloc() {
@@ -84,12 +93,12 @@ build_snmalloc() {
 
 build_rpmalloc() {
   cc -O3 -DNDEBUG -D_GNU_SOURCE=1 -std=c11 -fPIC -shared -fomit-frame-pointer -fvisibility=hidden \
-    -DENABLE_PRELOAD=1 -DENABLE_OVERRIDE=1 "$work/vendor/rpmalloc-sys/rpmalloc/rpmalloc/rpmalloc.c" \
-    -o "$out/librpmalloc.so" -pthread -ldl
+    -DENABLE_PRELOAD=1 -DENABLE_OVERRIDE=1 \
+    "$work/vendor/rpmalloc-sys/rpmalloc/rpmalloc/rpmalloc.c" -o "$out/librpmalloc.so" -pthread -ldl
 }
 
-# As jemalloc's own `./configure && make` builds it: the crate keeps the generated configure beside the sources and
-# prefixes the names by an option, which is not given here.
+# As jemalloc's own `./configure && make` builds it: the crate keeps the generated configure beside
+# the sources and prefixes the names by an option, which is not given here.
 build_jemalloc531() {
   local crate=$work/vendor/tikv-jemalloc-sys version
   version=$(crate_version tikv-jemalloc-sys)
@@ -101,15 +110,19 @@ build_jemalloc531() {
 version_of() {
   case $1 in
     mimalloc3)
-      printf '%s (crate libmimalloc-sys %s)\n' "$(awk '/define MI_MALLOC_VERSION/{v=$3; printf "%d.%d.%d", v/10000, v/100%100, v%100}' \
-        "$work"/vendor/libmimalloc-sys/c_src/mimalloc/v3/include/mimalloc.h)" "$(crate_version libmimalloc-sys)" ;;
+      printf '%s (crate libmimalloc-sys %s)\n' \
+        "$(awk '/define MI_MALLOC_VERSION/{v=$3; printf "%d.%d.%d", v/10000, v/100%100, v%100}' \
+        "$work"/vendor/libmimalloc-sys/c_src/mimalloc/v3/include/mimalloc.h)" \
+        "$(crate_version libmimalloc-sys)" ;;
     snmalloc) echo "$(crate_version snmalloc-sys) (crate snmalloc-sys)" ;;
     rpmalloc)
-      printf '%s (crate rpmalloc-sys %s)\n' "$(head -n 1 "$work/vendor/rpmalloc-sys/rpmalloc/CHANGELOG" | tr -d '\r')" \
+      printf '%s (crate rpmalloc-sys %s)\n' \
+        "$(head -n 1 "$work/vendor/rpmalloc-sys/rpmalloc/CHANGELOG" | tr -d '\r')" \
         "$(crate_version rpmalloc-sys)" ;;
     jemalloc531)
-      printf '%s (crate tikv-jemalloc-sys %s)\n' "$(sed -n 's/^\* \([0-9.]*\) (.*/\1/p' \
-        "$work/vendor/tikv-jemalloc-sys/jemalloc/ChangeLog" | head -n 1)" "$(crate_version tikv-jemalloc-sys | cut -d+ -f1)" ;;
+      printf '%s (crate tikv-jemalloc-sys %s)\n' \
+        "$(sed -n 's/^\* \([0-9.]*\) (.*/\1/p' "$work/vendor/tikv-jemalloc-sys/jemalloc/ChangeLog" |
+        head -n 1)" "$(crate_version tikv-jemalloc-sys | cut -d+ -f1)" ;;
   esac
 }
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Builds the server, runs wrk against it with arenas and with malloc for each piece, in turns, checks every answer, and shows requests a
-# second beside what the allocator has counted of contention. Called by hand, and by tests/examples/run.sh.
-# Usage: examples/http-parser/run.sh [SECONDS [ROUNDS]]    seconds of a run, 3; rounds, 3. THREADS=n: of the server, 4.
+# Builds the server, runs wrk against it with arenas and with malloc for each piece, in turns,
+# checks every answer, and shows requests a second beside what the allocator has counted of
+# contention. Called by hand, and by tests/examples/run.sh.
+# Usage: examples/http-parser/run.sh [SECONDS [ROUNDS]]    seconds of a run, 3; rounds, 3.
+# THREADS=n: of the server, 4.
 set -euo pipefail
 cd "$(dirname "$0")"
 root=$(cd ../.. && pwd)
@@ -13,7 +15,8 @@ library=$root/build/release/liblanemalloc.so
 work=$(mktemp -d)
 server=
 trap '[[ -z $server ]] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
-g++ -std=c++17 -O2 -g -Wall -Wextra -Werror -pthread -I"$root/include" server.cpp "$library" -Wl,-rpath,"${library%/*}" -o "$work/server"
+g++ -std=c++17 -O2 -g -Wall -Wextra -Werror -pthread -I"$root/include" server.cpp "$library" \
+  -Wl,-rpath,"${library%/*}" -o "$work/server"
 
 fail() {
   echo "FAILED: $*"
@@ -69,11 +72,13 @@ value() { sed -nE "s/.*\<$1=([0-9.]+).*/\1/p" <<<"$result"; }
 
 # Sets result to wrk's line.
 measure() {
-  result=$(wrk --latency -t 2 -c 32 -d "${kSeconds}s" -s check.lua "http://127.0.0.1:$port" | grep '^result ') || fail "wrk against $1"
+  result=$(wrk --latency -t 2 -c 32 -d "${kSeconds}s" -s check.lua "http://127.0.0.1:$port" |
+    grep '^result ') || fail "wrk against $1"
   [[ $(value wrong) == 0 && $(value errors) == 0 && $(value right) -gt 0 ]] || fail "$1: $result"
 }
 
-printf '%-8s %12s %10s %10s %14s %14s %12s %12s\n' memory requests/s p99 allocations/req 'failed entries' 'lane waits' 'region waits' 'remote frees'
+printf '%-8s %12s %10s %10s %14s %14s %12s %12s\n' memory requests/s p99 allocations/req \
+  'failed entries' 'lane waits' 'region waits' 'remote frees'
 for ((round = 0; round < kRounds; round++)); do
   for memory in arena malloc; do
     start "$memory"
@@ -82,9 +87,11 @@ for ((round = 0; round < kRounds; round++)); do
     stop
     answered=$(sed -n 's/^answered //p' "$work/out")
     ((answered >= $(value right))) || fail "$memory: $answered answered, $(value right) checked"
-    printf '%-8s %12.0f %7d us %15.2f %14s %14s %12s %12s\n' "$memory" "$(awk "BEGIN { print $(value right) / $(value seconds) }")" \
-      "$(value p99_us)" "$(awk "BEGIN { print $(figure allocations) / $answered }")" "$(figure 'failed lane entries')" \
-      "$(figure 'waits for a lane')" "$(figure 'region lock waits')" "$(figure 'remote frees')"
+    printf '%-8s %12.0f %7d us %15.2f %14s %14s %12s %12s\n' "$memory" \
+      "$(awk "BEGIN { print $(value right) / $(value seconds) }")" "$(value p99_us)" \
+      "$(awk "BEGIN { print $(figure allocations) / $answered }")" \
+      "$(figure 'failed lane entries')" "$(figure 'waits for a lane')" \
+      "$(figure 'region lock waits')" "$(figure 'remote frees')"
   done
 done
 echo 'every answer was right'

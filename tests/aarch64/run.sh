@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds for aarch64 with Debian's cross compiler and runs under qemu-user, with 4 and with 64 KiB pages: the unit tests
-# (preset aarch64, with development checks) and the stress programs at a small scale under the library that ships.
-# It shows that the aarch64 code works; an x86-64 machine that emulates one does not show weak ordering.
+# Builds for aarch64 with Debian's cross compiler and runs under qemu-user, with 4 and with 64 KiB
+# pages: the unit tests (preset aarch64, with development checks) and the stress programs at a small
+# scale under the library that ships. It shows that the aarch64 code works; an x86-64 machine that
+# emulates one does not show weak ordering.
 # Called by: tests/run.sh, and by hand. A case that qemu-user cannot run is skipped and says why.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -12,7 +13,8 @@ readonly kBuild=$PWD/build/aarch64
 source tests/part.sh
 programs=(storm)
 ! runs rest || programs+=(thread_exit many_threads fork_load signals single_step)
-readonly kShards=12  # of the unit tests: qemu keeps what it noted of every address that was ever mapped
+# Of the unit tests: qemu keeps what it noted of every address that was ever mapped.
+readonly kShards=12
 readonly kPatience=300  # seconds; no bound on speed
 # For the same reason. The largest fake machine of the unit tests takes 60 GiB of addresses.
 readonly kAddressSpaceKiB=100000000
@@ -23,14 +25,17 @@ export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-emulate() { (ulimit -c 0 -v "$kAddressSpaceKiB" && exec timeout -k 5 "$kPatience" qemu-aarch64-static "$@"); }
+emulate() {
+  (ulimit -c 0 -v "$kAddressSpaceKiB" && exec timeout -k 5 "$kPatience" qemu-aarch64-static "$@")
+}
 
 build_unit_tests() {
   local googletest=$kBuild/googletest
   tools/install-packages googletest
   if [[ ! -e $googletest/installed/lib/libgtest.a ]]; then
-    cmake -S /usr/src/googletest -B "$googletest" -G Ninja -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64.cmake" \
-      -DCMAKE_BUILD_TYPE=Release -DBUILD_GMOCK=OFF -DCMAKE_INSTALL_PREFIX="$googletest/installed"
+    cmake -S /usr/src/googletest -B "$googletest" -G Ninja \
+      -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64.cmake" -DCMAKE_BUILD_TYPE=Release \
+      -DBUILD_GMOCK=OFF -DCMAKE_INSTALL_PREFIX="$googletest/installed"
     cmake --build "$googletest" --parallel "$(nproc)" --target install
   fi
   tools/build aarch64 unit_tests
@@ -50,11 +55,13 @@ build_all() {
       "tests/stress/$program.cpp" -o "$work/$program" -Wl,-z,now
   done
   aarch64-linux-gnu-gcc -O1 -Wall -Wextra -pthread tests/machines/cpu_facts.c -o "$work/cpu_facts"
-  aarch64-linux-gnu-gcc -std=gnu11 -O1 -g -Wall -Wno-use-after-free -fno-builtin -fno-allocation-dce -pthread -D_GNU_SOURCE \
-    -Itests/semantics -Iinclude tests/borders/vfork.c -o "$work/vfork"
+  aarch64-linux-gnu-gcc -std=gnu11 -O1 -g -Wall -Wno-use-after-free -fno-builtin \
+    -fno-allocation-dce -pthread -D_GNU_SOURCE -Itests/semantics -Iinclude tests/borders/vfork.c \
+    -o "$work/vfork"
 }
 
-# The library with a mistake that only aarch64 can make: after vfork the parent's slot gets back what a register happens to hold.
+# The library with a mistake that only aarch64 can make: after vfork the parent's slot gets back
+# what a register happens to hold.
 build_wrong_vfork() {
   cp -r src "$work/src"
   sed -i '/mov x9, x0/d' "$work/src/core/base/arch_aarch64.h"
@@ -62,9 +69,12 @@ build_wrong_vfork() {
     echo 'arch_aarch64.h has no such instruction any more' >&2
     return 1
   fi
-  aarch64-linux-gnu-g++ -std=gnu++20 -O2 -fPIC -shared -pthread -DNDEBUG -D_GNU_SOURCE -DLANEMALLOC_VERSION='"0"' \
-    -fno-builtin -fno-exceptions -fno-rtti -fvisibility=hidden -fno-threadsafe-statics -ftls-model=initial-exec \
-    "-I$work/src" -Iinclude $(find "$work/src" -name "*.cpp") -o "$work/wrong_vfork.so"
+  local sources
+  mapfile -t sources < <(find "$work/src" -name '*.cpp')
+  aarch64-linux-gnu-g++ -std=gnu++20 -O2 -fPIC -shared -pthread -DNDEBUG -D_GNU_SOURCE \
+    -DLANEMALLOC_VERSION='"0"' -fno-builtin -fno-exceptions -fno-rtti -fvisibility=hidden \
+    -fno-threadsafe-statics -ftls-model=initial-exec "-I$work/src" -Iinclude \
+    "${sources[@]}" -o "$work/wrong_vfork.so"
 }
 
 show_facts() {
@@ -77,28 +87,34 @@ show_facts() {
     fail "the emulated machine should have pages of $bytes bytes"
   fi
   grep -qx 'rseq yes' "$work/facts" ||
-    skip "rseq with pages of $bytes bytes: qemu-user does not offer it; lanes=percpu runs its fallback"
+    skip "rseq with pages of $bytes bytes: qemu-user does not offer it;" \
+      "lanes=percpu runs its fallback"
   grep -qx 'membarrier yes' "$work/facts" ||
     skip "revocation with pages of $bytes bytes: qemu-user does not forward membarrier here"
 }
 
-# Where the fake platform's pages are the machine's own. What the other sizes test does not depend on the machine, nor do
-# threads that are torn off at each instruction: they are by one entry here.
+# Where the fake platform's pages are the machine's own. What the other sizes test does not depend
+# on the machine, nor do threads that are torn off at each instruction: they are by one entry here.
 run_unit_tests() {
   local bytes=$1 name=$2 other=$3 shard filter wanted ran bad
   filter="-*/16K*:*/$other*:*TornTest*/*KS*:*TornTest*/*KPerCpu"
-  wanted=$(emulate "$kBuild/unit_tests" --gtest_list_tests --gtest_filter="$filter" | grep -c '^  ' || true)
+  wanted=$(emulate "$kBuild/unit_tests" --gtest_list_tests --gtest_filter="$filter" |
+    grep -c '^  ' || true)
   export -f emulate
   export kAddressSpaceKiB kPatience kBuild kShards work filter bytes
   # shellcheck disable=SC2016  # for the inner shell
   seq 0 $((kShards - 1)) | xargs -P "$(nproc)" -I{} bash -c '
-    GTEST_TOTAL_SHARDS=$kShards GTEST_SHARD_INDEX={} emulate -p "$bytes" "$kBuild/unit_tests" --gtest_color=no \
-      --gtest_filter="$filter" >"$work/unit.{}" 2>&1 || echo "ended with status $?" >>"$work/unit.{}"'
+    GTEST_TOTAL_SHARDS=$kShards GTEST_SHARD_INDEX={} emulate -p "$bytes" "$kBuild/unit_tests" \
+      --gtest_color=no --gtest_filter="$filter" >"$work/unit.{}" 2>&1 ||
+      echo "ended with status $?" >>"$work/unit.{}"'
   ran=$(cat "$work"/unit.* | grep -cE '^\[ +OK \] .* \([0-9]+ ms\)$' || true)
-  bad=$(cat "$work"/unit.* | grep -cE '^(\[ +FAILED +\] .* \([0-9]+ ms\)|ended with status .*)$' || true)
+  bad=$(cat "$work"/unit.* | grep -cE '^(\[ +FAILED +\] .* \([0-9]+ ms\)|ended with status .*)$' ||
+    true)
   passed=$((passed + ran))
   for ((shard = 0; shard < kShards; shard++)); do
-    if grep -qE '^(\[ +FAILED|ended with)' "$work/unit.$shard"; then tail -n 40 "$work/unit.$shard" | sed 's/^/  | /'; fi
+    if grep -qE '^(\[ +FAILED|ended with)' "$work/unit.$shard"; then
+      tail -n 40 "$work/unit.$shard" | sed 's/^/  | /'
+    fi
   done
   rm -f "$work"/unit.*
   if [[ $bad -gt 0 || $ran -eq 0 || $ran -ne $wanted ]]; then
@@ -108,8 +124,8 @@ run_unit_tests() {
   fi
 }
 
-# Threads of PROGRAM that wait for a lock in qemu's own data, each with the lock's address; of processes that do nothing else, where
-# nobody is left to give it back.
+# Threads of PROGRAM that wait for a lock in qemu's own data, each with the lock's address; of
+# processes that do nothing else, where nobody is left to give it back.
 waiting_in_qemu() {
   local process task call address word rest
   for process in $(pgrep -f -- "$1"); do
@@ -121,15 +137,21 @@ waiting_in_qemu() {
       [[ $call == 202 && "$word $rest" == '0x80 0x2 '* ]] || continue
       awk -v address="${address#0x}" '
         function whole(text) { return substr("0000000000000000" text, length(text) + 1) }
-        { split($1, range, "-"); ours = /qemu-aarch64-static/ || (NF == 5 && range[1] == end); if (ours) end = range[2]
-          if (ours && whole(range[1]) <= whole(address) && whole(address) < whole(range[2])) found = 1 }
+        {
+          split($1, range, "-")
+          ours = /qemu-aarch64-static/ || (NF == 5 && range[1] == end)
+          if (!ours) next
+          end = range[2]
+          if (whole(range[1]) <= whole(address) && whole(address) < whole(range[2])) found = 1
+        }
         END { exit !found }' "/proc/$process/maps" 2>/dev/null && echo "$task $address"
     done
   done
 }
 
-# qemu-user takes a lock to start a thread and forgets it at fork: a child that was forked while another thread was being started
-# can never start one, whichever allocator it has. Ends such a program, and says so in $work/stuck.
+# qemu-user takes a lock to start a thread and forgets it at fork: a child that was forked while
+# another thread was being started can never start one, whichever allocator it has. Ends such a
+# program, and says so in $work/stuck.
 end_if_stuck_in_qemu() {  # PROGRAM
   local before='' now
   while sleep 10; do
@@ -153,8 +175,8 @@ run_case() {  # LIBRARY|"" PAGE_BYTES OPTIONS PROGRAM CASE; its output is in $wo
     end_if_stuck_in_qemu "$work/$4" >/dev/null 2>&1 &
     watcher=$!
     status=0
-    LANEMALLOC_TEST_SCALE=$kCaseScale LANEMALLOC_TEST_WATCHDOG=$((kPatience - 30)) LANEMALLOC_OPTIONS=$3 \
-      LANEMALLOC_TEST_LIBRARY=$1 LANEMALLOC_TEST_CHECKED=$checked \
+    LANEMALLOC_TEST_SCALE=$kCaseScale LANEMALLOC_TEST_WATCHDOG=$((kPatience - 30)) \
+      LANEMALLOC_OPTIONS=$3 LANEMALLOC_TEST_LIBRARY=$1 LANEMALLOC_TEST_CHECKED=$checked \
       emulate -p "$2" "${preload[@]}" "$work/$4" "$5" >"$work/output" 2>&1 </dev/null || status=$?
     kill "$watcher" 2>/dev/null || true
     wait "$watcher" 2>/dev/null || true
@@ -174,7 +196,8 @@ excuse() {  # PAGE_BYTES PROGRAM CASE
   for text in 'memory grows with dead threads' 'the second generation takes'; do
     grep -q "^FAILED.*$text" "$work/first-output" || continue
     if ! run_case '' "$1" '' "$2" "$3" && grep -q "^FAILED.*$text" "$work/output"; then
-      echo "what qemu-user has for each thread grows as much with glibc's malloc; all else in it held"
+      echo "what qemu-user has for each thread grows as much with glibc's malloc;" \
+        "all else in it held"
     fi
   done
 }
@@ -186,7 +209,8 @@ run_stress() {  # PAGE_BYTES OPTIONS PROGRAM...
   for program in "$@"; do
     for name in $(emulate "$work/$program" list); do
       status=0
-      run_case "$kBuild/release/liblanemalloc.so" "$bytes" "$options" "$program" "$name" || status=$?
+      run_case "$kBuild/release/liblanemalloc.so" "$bytes" "$options" "$program" "$name" ||
+        status=$?
       if [[ $status -eq 0 ]] && grep -q '^skipped' "$work/output"; then
         skip "$label $(sed -n 's/^skipped //p' "$work/output")"
       elif [[ $status -eq 0 ]] && grep -q '^ok' "$work/output"; then
@@ -205,11 +229,13 @@ run_stress() {  # PAGE_BYTES OPTIONS PROGRAM...
   done
 }
 
-# The cases that qemu-user can run, which has a child by vfork, or by a clone whose parent is stopped, be one by fork.
+# The cases that qemu-user can run, which has a child by vfork, or by a clone whose parent is
+# stopped, be one by fork.
 run_vfork() {
   local name status
-  for name in a_child_by_vfork_allocates_and_frees a_child_by_vfork_on_another_cpu an_exec_that_fails_and_one_that_does_not \
-    a_child_by_clone_whose_parent_is_stopped a_child_by_clone_with_memory_of_its_own signals_in_parent_and_child vfork_that_is_refused; do
+  for name in a_child_by_vfork_allocates_and_frees a_child_by_vfork_on_another_cpu \
+      an_exec_that_fails_and_one_that_does_not a_child_by_clone_whose_parent_is_stopped \
+      a_child_by_clone_with_memory_of_its_own signals_in_parent_and_child vfork_that_is_refused; do
     status=0
     run_case "$kBuild/release/liblanemalloc.so" 4096 '' vfork "$name" || status=$?
     if [[ $status -eq 0 ]]; then

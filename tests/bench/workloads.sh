@@ -1,22 +1,20 @@
 #!/usr/bin/env bash
-# The synthetic workloads with a fixed amount of work: under the C library's malloc and under lanemalloc, with one thread and with three,
-# each does the same work, says which malloc it used and gives every figure it promises; and each goes on, with more threads than
-# CPUs, until its observer says stop. Bad arguments are named. Called by tests/bench/run.sh, or by hand; needs the release build.
-# Takes a minute.
+# The synthetic workloads with a fixed amount of work: under the C library's malloc and under
+# lanemalloc, with one thread and with three, each does the same work, says which malloc it used and
+# gives every figure it promises; and each goes on, with more threads than CPUs, until its observer
+# says stop. Bad arguments are named. Called by tests/bench/run.sh, or by hand; needs the release
+# build. Takes a minute.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 tools/install-packages g++ libc6-dev python3
 program=$(python3 bench/workloads/build.py)
 readonly program kLibrary=$PWD/build/release/liblanemalloc.so
-readonly kKeys='wall_ns cpu_ns operations peak_kib end_kib minor_faults major_faults checksum library'
+kKeys='wall_ns cpu_ns operations peak_kib end_kib minor_faults major_faults checksum library'
+readonly kKeys
 readonly kTail='p50_ns p99_ns p999_ns p9999_ns max_ns preempted'
-passed=0 failed=0 skipped=0
-
-fail() {
-  echo "FAILED: $*"
-  failed=$((failed + 1))
-}
+# shellcheck source=tests/part.sh
+source tests/part.sh
 
 # value KEY LINE
 value() { sed -nE "s/(^|.* )$1=([^ ]*).*/\2/p" <<<"$2"; }
@@ -52,7 +50,8 @@ compare() {
     fail "$name with $threads threads under lanemalloc"
   elif ! has_keys "$theirs" "${keys[@]}" || ! has_keys "$ours" "${keys[@]}"; then
     fail "$name with $threads threads: a figure is missing"
-  elif [[ $(value library "$theirs") != */libc.so.6 || $(value library "$ours") != "$kLibrary" ]]; then
+  elif [[ $(value library "$theirs") != */libc.so.6 ||
+      $(value library "$ours") != "$kLibrary" ]]; then
     fail "$name: malloc comes from $(value library "$theirs") and $(value library "$ours")"
   elif (($(value operations "$ours") < operations)) && [[ $name != @(mstress|t-test1) ]]; then
     fail "$name with $threads threads: less work than was asked for: $ours"
@@ -60,7 +59,7 @@ compare() {
     $(value operations "$theirs") != "$(value operations "$ours")" ]]; then
     fail "$name with $threads threads: not the same work: $theirs / $ours"
   else
-    passed=$((passed + 1))
+    ok "$name with $threads threads"
   fi
 }
 
@@ -70,14 +69,15 @@ refuses() {
   shift
   said=$("$program" "$@" 2>&1) || status=$?
   if [[ $status -eq 2 && $said == *"'$named'"* && $said != *$'\n'* ]]; then
-    passed=$((passed + 1))
+    ok "workloads $*: refused"
   else
     fail "workloads $*: status $status: $said"
   fi
 }
 
 while IFS=$'\t' read -r name threads latency idle about; do
-  if [[ -z $about || $threads != @(threads|single) || $latency != @(latency|-) || $idle != @(idle|-) ]]; then
+  if [[ -z $about || $threads != @(threads|single) || $latency != @(latency|-) ||
+      $idle != @(idle|-) ]]; then
     fail "--list: $name $threads $latency $idle $about"
     continue
   fi
@@ -90,26 +90,21 @@ while IFS=$'\t' read -r name threads latency idle about; do
 done < <("$program" --list)
 ((passed + failed > 0)) || fail '--list names no workload'
 
-if has_keys "$(run_under "$kLibrary" burst-idle 2 --operations 2000 --idle 0.1)" idle_kib; then
-  passed=$((passed + 1))
-else
-  fail 'burst-idle --idle gives no idle_kib'
-fi
-# With more threads than CPUs each workload stops at a word, and has given a rate until then.
-if python3 tests/bench/stops.py "$program" "$kLibrary"; then
-  passed=$((passed + 1))
-else
-  fail 'a workload gave no rate or did not stop'
-fi
-# Eight threads on one CPU: some calls are cut through by the scheduler, and they are in no other figure.
+check 'burst-idle --idle gives idle_kib' has_keys \
+  "$(run_under "$kLibrary" burst-idle 2 --operations 2000 --idle 0.1)" idle_kib
+# With more threads than CPUs.
+check 'each workload stops at a word, and has given a rate until then' \
+  python3 tests/bench/stops.py "$program" "$kLibrary"
+# Eight threads on one CPU: some calls are cut through by the scheduler, and they are in no other
+# figure.
 if [[ $(uname -m) != x86_64 ]]; then
-  echo 'skip: calls in which the scheduler takes the CPU are left out: seen on x86-64 only'
-  skipped=$((skipped + 1))
+  skip 'calls in which the scheduler takes the CPU are left out: seen on x86-64 only'
 else
   cpu=$(python3 -c 'import os; print(min(os.sched_getaffinity(0)))')
-  line=$(LD_PRELOAD='' taskset --cpu-list "$cpu" timeout 120 "$program" server-latency 8 --operations 700000)
+  line=$(LD_PRELOAD='' taskset --cpu-list "$cpu" timeout 120 "$program" server-latency 8 \
+    --operations 700000)
   if (($(value malloc_preempted "$line") + $(value free_preempted "$line") > 0)); then
-    passed=$((passed + 1))
+    ok 'calls in which the scheduler takes the CPU are left out'
   else
     fail "server-latency with 8 threads on one CPU left out no call: $line"
   fi
@@ -125,6 +120,4 @@ refuses --size larson 1 --size 3
 refuses --operations larson 1 --operations
 refuses /nowhere larson 1 --board /nowhere
 refuses /dev/null larson 1 --board /dev/null
-
-echo "$passed passed, $failed failed, $skipped skipped"
-[[ $failed -eq 0 && $passed -gt 0 ]]
+finish

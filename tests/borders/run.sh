@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# What the process does at its borders: threads and processes that end, fork, other users and name spaces, limits, system calls
-# that are refused. Builds each program here and runs each of its cases in a process of its own, once for each entry of lanes;
-# the part's least has the default entry alone.
+# What the process does at its borders: threads and processes that end, fork, other users and name
+# spaces, limits, system calls that are refused. Builds each program here and runs each of its cases
+# in a process of its own, once for each entry of lanes; the part's least has the default entry
+# alone.
 # A case passes under the C library too, unless its name begins with lanemalloc_: it asks for more.
-# Called by tests/run.sh and by hand. The cases' harness is that of tests/semantics (check.h, child.h).
+# Called by tests/run.sh and by hand. The cases' harness is that of tests/semantics (check.h,
+# child.h).
 # Usage: tests/borders/run.sh [--lib PATH|glibc] [--only PROGRAM[/CASE]] [--list]
 set -euo pipefail
 
@@ -40,10 +42,11 @@ chmod 755 "$work" # some cases go on as nobody
 unset LANEMALLOC_OPTIONS LD_PRELOAD MALLOC_CONF
 export CHECK_LIBRARY=$library CHECK_WORK=$work
 
-flags=(-std=gnu11 -O1 -g -Wall -Wextra -Werror -Wno-use-after-free -fno-builtin -fno-allocation-dce -pthread -D_GNU_SOURCE
+flags=(-std=gnu11 -O1 -g -Wall -Wextra -Werror -Wno-use-after-free -fno-builtin -fno-allocation-dce
+  -pthread -D_GNU_SOURCE
   -I"$root/tests/semantics" -I"$root/include" -I"$work")
-# The rows of docs/system-calls.md, for refused.c and asked.c: the names in a row's first cell, and those values of an argument that are
-# refused by themselves.
+# The rows of docs/system-calls.md, for refused.c and asked.c: the names in a row's first cell, and
+# those values of an argument that are refused by themselves.
 awk -F'|' '
   /^\| `/ {
     when = $3
@@ -77,7 +80,8 @@ for source in "$here"/*.c; do
   [[ $name != *_plugin ]] || continue
   arguments=()
   if [[ -e $here/${name}_plugin.c ]]; then
-    "${CC:-gcc}" "${flags[@]}" -shared -fPIC -o "$work/lib${name}_plugin.so" "$here/${name}_plugin.c"
+    "${CC:-gcc}" "${flags[@]}" -shared -fPIC -o "$work/lib${name}_plugin.so" \
+      "$here/${name}_plugin.c"
     arguments=("$work/lib${name}_plugin.so" "-Wl,-rpath,$work")
   fi
   # Its cases call lane_*, which no other library has.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the bounds programs and runs every case under the library: how much memory stays resident, when, and where.
+# Builds the bounds programs and runs every case under the library: how much memory stays resident,
+# when, and where.
 # Called by: tests/run.sh, and by hand.
 #   run.sh [--lib PATH|glibc] [--only PROGRAM[/CASE]] [--scale N] [--self-test]
 # --self-test only shows that the burst test fails where nothing is given back (decay_ms=-1).
@@ -13,7 +14,8 @@ arguments=()
 for argument in "$@"; do
   if [[ $argument == --self-test ]]; then requested_self_test=1; else arguments+=("$argument"); fi
 done
-parse_arguments "${arguments[@]}"  # without --self-test: unlike that of the stress tests, this one needs the library
+# Without --self-test: unlike that of the stress tests, this one needs the library.
+parse_arguments "${arguments[@]}"
 
 programs=(hand_off burst footprint)
 
@@ -47,7 +49,9 @@ for program in "${programs[@]}"; do
 done
 if [[ $library != glibc ]] && runs rest; then
   for lanes in shared:2 percpu; do
-    for program in "${programs[@]}"; do run_all_cases "$program" "$scale" "lanes=$lanes" "$lanes"; done
+    for program in "${programs[@]}"; do
+      run_all_cases "$program" "$scale" "lanes=$lanes" "$lanes"
+    done
   done
 fi
 close

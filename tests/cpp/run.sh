@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The C++ headers with every standard container: g++ with libstdc++, clang with libc++; C++17 and C++20; every warning an error. Without
-# exceptions and RTTI; and over liblanemalloc_prefixed.a. The least: g++ and C++17. Called by: tests/run.sh, and by hand. Needs the release build.
+# The C++ headers with every standard container: g++ with libstdc++, clang with libc++; C++17 and
+# C++20; every warning an error. Without exceptions and RTTI; and over liblanemalloc_prefixed.a. The
+# least: g++ and C++17. Called by: tests/run.sh, and by hand. Needs the release build.
 # Usage: tests/cpp/run.sh [PROGRAM]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -32,7 +33,10 @@ test_program() {
   [[ -z $only || $source == "$only" ]] || return 0
   names+=("$title")
   while (($(jobs -rp | wc -l) >= 2)); do wait -n || true; done
-  { "$@" -o "$log.program" "tests/cpp/$source.cc" "${kFlags[@]}" "${link[@]}" && timeout 300 "$log.program"; } >"$log" 2>&1 &
+  {
+    "$@" -o "$log.program" "tests/cpp/$source.cc" "${kFlags[@]}" "${link[@]}" &&
+      timeout 300 "$log.program"
+  } >"$log" 2>&1 &
 }
 
 for source in malloc_and_arenas heaps pools safepoints no_exceptions; do
@@ -40,11 +44,13 @@ for source in malloc_and_arenas heaps pools safepoints no_exceptions; do
   [[ $source != malloc_and_arenas ]] || wrap=("$kWrap")
   [[ $source != no_exceptions ]] || flags=(-fno-exceptions -fno-rtti)
   link=("${shared[@]}" "${wrap[@]}")
-  ! runs least || test_program "$source by g++, C++17" "$source" "${kGcc[@]}" -std=c++17 "${flags[@]}"
+  ! runs least || test_program "$source by g++, C++17" "$source" "${kGcc[@]}" -std=c++17 \
+    "${flags[@]}"
   runs rest || continue
   test_program "$source by g++, C++20" "$source" "${kGcc[@]}" -std=c++20 "${flags[@]}"
   for standard in 17 20; do
-    test_program "$source by clang and libc++, C++$standard" "$source" "${kClang[@]}" "-std=c++$standard" "${flags[@]}"
+    test_program "$source by clang and libc++, C++$standard" "$source" "${kClang[@]}" \
+      "-std=c++$standard" "${flags[@]}"
   done
   [[ $source != no_exceptions ]] || continue
   link=("${prefixed[@]}" "${wrap[@]}")

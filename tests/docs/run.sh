@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The reference and the manual pages: no warnings, and nothing public without either; links; the page of system calls.
+# The reference and the manual pages: no warnings, and nothing public without either; links; the
+# page of system calls.
 # Called by: tests/run.sh, and by hand.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,7 +1,9 @@
 #!/bin/busybox sh
-# shellcheck shell=dash disable=SC2012,SC2013,SC2153,SC2231  # of busybox; names are ours, variables come from the kernel
-# The first process of an emulated machine: takes CPUs away and brings them back, moves threads, and runs the stress
-# programs meanwhile. Lines that begin with @ are for run.sh, which started the machine.
+# Of busybox; names are ours, variables come from the kernel:
+# shellcheck shell=dash disable=SC2012,SC2013,SC2153,SC2231
+# The first process of an emulated machine: takes CPUs away and brings them back, moves threads, and
+# runs the stress programs meanwhile. Lines that begin with @ are for run.sh, which started the
+# machine.
 # From the kernel's command line: WANT_CPUS, WANT_NODES, WANT_MM_CID (yes|no), LANES, SCALE.
 /bin/busybox mkdir -p /proc /sys /dev /tmp /sys/fs/cgroup
 /bin/busybox --install -s /bin
@@ -85,10 +87,14 @@ show_facts() {
   equal 'CPUs' "$(grep -c '^processor' /proc/cpuinfo)" "$WANT_CPUS"
   equal 'nodes' "$(ls -d /sys/devices/system/node/node* | wc -l)" "$WANT_NODES"
   equal 'rseq' "$(awk '$1 == "rseq" { print $2 }' /tmp/facts)" yes
-  equal 'membarrier that restarts sequences' "$(awk '$1 == "membarrier_rseq" { print $2 }' /tmp/facts)" yes
-  equal 'mm_cid' "$(awk '$1 == "rseq_feature_size" { print ($2 >= 28 ? "yes" : "no") }' /tmp/facts)" "$WANT_MM_CID"
+  equal 'membarrier that restarts sequences' \
+    "$(awk '$1 == "membarrier_rseq" { print $2 }' /tmp/facts)" yes
+  equal 'mm_cid' \
+    "$(awk '$1 == "rseq_feature_size" { print ($2 >= 28 ? "yes" : "no") }' /tmp/facts)" \
+    "$WANT_MM_CID"
   equal 'threads bound to CPU n that see cpu_id n' \
-    "$(awk '$1 == "thread" && $3 == "bound" && $2 == $5 && $2 == $9' /tmp/facts | wc -l)" "$WANT_CPUS"
+    "$(awk '$1 == "thread" && $3 == "bound" && $2 == $5 && $2 == $9' /tmp/facts | wc -l)" \
+    "$WANT_CPUS"
   if [ "$WANT_MM_CID" = yes ]; then
     equal 'different mm_cids below the number of CPUs' "$(awk -v most="$WANT_CPUS" \
       '$1 == "thread" && $11 < most { print $11 }' /tmp/facts | sort -u | wc -l)" "$WANT_CPUS"
@@ -97,8 +103,8 @@ show_facts() {
 
 run() {  # LIBRARY LANES PROGRAM CASE; its output is in /tmp/output
   sh -c 'echo $$ >/sys/fs/cgroup/tests/cgroup.procs
-    export LD_PRELOAD=$1 LANEMALLOC_OPTIONS=lanes=$2,stats=exit LANEMALLOC_TEST_LIBRARY=$1 LANEMALLOC_TEST_SCALE=$SCALE \
-      LANEMALLOC_TEST_WATCHDOG=300
+    export LD_PRELOAD=$1 LANEMALLOC_OPTIONS=lanes=$2,stats=exit LANEMALLOC_TEST_LIBRARY=$1 \
+      LANEMALLOC_TEST_SCALE=$SCALE LANEMALLOC_TEST_WATCHDOG=300
     exec "./$3" "$4"' run "$@" >/tmp/output 2>&1
 }
 # The process that was started tells its entry last; children that it forked have told theirs.

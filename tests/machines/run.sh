@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Runs the stress programs in emulated machines with more CPUs and nodes than there are here, while CPUs are taken away and
-# brought back and threads are moved; with kernels that know concurrency ids (mm_cid) and one that does not.
+# Runs the stress programs in emulated machines with more CPUs and nodes than there are here, while
+# CPUs are taken away and brought back and threads are moved; with kernels that know concurrency ids
+# (mm_cid) and one that does not.
 # Called by: tests/verify.sh, and by hand. What happens inside a machine is in guest.sh.
-#   run.sh [--lanes "ENTRY..."] [MACHINE...]     ENTRY as in lanes=ENTRY; the machines are those in kMachines
-# LANEMALLOC_TEST_SCALE multiplies the work. The console of each machine is in build/machines/MACHINE.log.
+#   run.sh [--lanes "ENTRY..."] [MACHINE...]     ENTRY as in lanes=ENTRY; the machines are those in
+#   kMachines
+# LANEMALLOC_TEST_SCALE multiplies the work. The console of each machine is in
+# build/machines/MACHINE.log.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -26,8 +29,8 @@ if [[ ${1-} == --lanes ]]; then
   lanes=$2
   shift 2
 fi
-passed=0 failed=0 skipped=0
-fail() { echo "FAILED $*"; failed=$((failed + 1)); }
+# shellcheck source=tests/part.sh
+source tests/part.sh
 
 # The library with a mistake in its sources, by sed: mutants that the machines must see.
 build_mutant() {  # COMPILER NAME FILE SCRIPT FOLDER
@@ -39,23 +42,28 @@ build_mutant() {  # COMPILER NAME FILE SCRIPT FOLDER
     echo "mutant $2 changes nothing in src/$3" >&2
     return 1
   fi
-  "$1" -std=gnu++20 -O2 -fPIC -shared -pthread -DNDEBUG -D_GNU_SOURCE -DLANEMALLOC_VERSION='"0"' -fno-builtin \
-    -fno-exceptions -fno-rtti -fvisibility=hidden -fno-threadsafe-statics -ftls-model=initial-exec "-I$source" \
-    -Iinclude "$source"/*/*.cpp -static-libstdc++ -static-libgcc -o "$5/$2.so"
+  "$1" -std=gnu++20 -O2 -fPIC -shared -pthread -DNDEBUG -D_GNU_SOURCE -DLANEMALLOC_VERSION='"0"' \
+    -fno-builtin -fno-exceptions -fno-rtti -fvisibility=hidden -fno-threadsafe-statics \
+    -ftls-model=initial-exec "-I$source" -Iinclude "$source"/*/*.cpp "$source"/*/*/*.cpp \
+    -static-libstdc++ -static-libgcc -o "$5/$2.so"
 }
 
 # Programs, libraries and busybox of one architecture, as an initramfs.
 build_initramfs() {  # ARCHITECTURE
-  local root=$kBuild/root-$1 compiler=g++ c_compiler=gcc library=build/release program name rseq=x86_64
+  local root=$kBuild/root-$1 library=build/release program name
+  local compiler=g++ c_compiler=gcc rseq=x86_64
   rm -rf "$root"
   mkdir -p "$root"/{bin,tests,lib,lib64}
   if [[ $1 == arm64 ]]; then
-    compiler=aarch64-linux-gnu-g++ c_compiler=aarch64-linux-gnu-gcc library=$kBuild/release-arm64 rseq=aarch64
+    compiler=aarch64-linux-gnu-g++ c_compiler=aarch64-linux-gnu-gcc library=$kBuild/release-arm64 \
+      rseq=aarch64
     cmake --preset release -B "$library" --toolchain cmake/aarch64.cmake
     cmake --build "$library" --parallel "$(nproc)" --target lanemalloc
     tests/machines/fetch bookworm arm64 busybox-static "$kBuild/busybox-arm64"
     cp "$kBuild/busybox-arm64/bin/busybox" "$root/bin"
-    for name in libc.so.6 ld-linux-aarch64.so.1; do cp "/usr/aarch64-linux-gnu/lib/$name" "$root/lib"; done
+    for name in libc.so.6 ld-linux-aarch64.so.1; do
+      cp "/usr/aarch64-linux-gnu/lib/$name" "$root/lib"
+    done
   else
     tools/build release lanemalloc
     cp /bin/busybox "$root/bin"
@@ -86,25 +94,29 @@ build_all() {  # ARCHITECTURE SUITE
 }
 
 boot() {  # NAME ARCHITECTURE SUITE CPUS MM_CID; its console goes to build/machines/NAME.log
-  local node command=(-L "$kBuild/qemu-system-data/usr/share/qemu" -L /usr/share/qemu -L /usr/share/seabios -nodefaults
-    -no-reboot -display none -serial stdio -accel 'tcg,thread=single' -m 4G -smp "$4") mutants=no_restart:percpu
+  local node cpus mutants=no_restart:percpu
+  local command=(-L "$kBuild/qemu-system-data/usr/share/qemu" -L /usr/share/qemu
+    -L /usr/share/seabios -nodefaults -no-reboot -display none -serial stdio
+    -accel 'tcg,thread=single' -m 4G -smp "$4")
   # Without mm_cid only the taking of a lane is a sequence, too short to be hit in this time.
   [[ $5 == yes ]] || mutants=
   local append="quiet panic=-1 WANT_CPUS=$4 WANT_NODES=$kNodes WANT_MM_CID=$5 SCALE=$kScale"
   for ((node = 0; node < kNodes; node++)); do
+    cpus=$((node * $4 / kNodes))-$(((node + 1) * $4 / kNodes - 1))
     command+=(-object "memory-backend-ram,id=m$node,size=1G"
-      -numa "node,nodeid=$node,memdev=m$node,cpus=$((node * $4 / kNodes))-$(((node + 1) * $4 / kNodes - 1))")
+      -numa "node,nodeid=$node,memdev=m$node,cpus=$cpus")
   done
   if [[ $2 == arm64 ]]; then
-    command=("$kBuild/qemu-system-arm/usr/bin/qemu-system-aarch64" -M 'virt,gic-version=3' -cpu 'max,pauth=off' "${command[@]}")
+    command=("$kBuild/qemu-system-arm/usr/bin/qemu-system-aarch64" -M 'virt,gic-version=3'
+      -cpu 'max,pauth=off' "${command[@]}")
     append+=' console=ttyAMA0'
   else
     command=("$kBuild/qemu-system-x86/usr/bin/qemu-system-x86_64" -M q35 -cpu max "${command[@]}")
     append+=' console=ttyS0'
   fi
-  timeout --kill-after=10 "$kWatchdogSeconds" "${command[@]}" -kernel "$kBuild/kernel-$3-$2"/boot/vmlinuz-* \
-    -initrd "$kBuild/initramfs-$2" -append "$append LANES=\"$lanes\" MUTANTS=$mutants" \
-    </dev/null >"$kBuild/$1.log" 2>&1
+  timeout --kill-after=10 "$kWatchdogSeconds" "${command[@]}" -kernel \
+    "$kBuild/kernel-$3-$2"/boot/vmlinuz-* -initrd "$kBuild/initramfs-$2" -append \
+    "$append LANES=\"$lanes\" MUTANTS=$mutants" </dev/null >"$kBuild/$1.log" 2>&1
 }
 
 run_machine() {  # as boot
@@ -133,7 +145,8 @@ run_machine() {  # as boot
   fi
 }
 
-tools/install-packages qemu-system-x86 qemu-system-arm busybox-static cpio g++ g++-aarch64-linux-gnu cmake ninja-build
+tools/install-packages qemu-system-x86 qemu-system-arm busybox-static cpio g++ \
+  g++-aarch64-linux-gnu cmake ninja-build
 mkdir -p "$kBuild"
 known=' '
 for machine in "${kMachines[@]}"; do
@@ -145,5 +158,4 @@ done
 for name in "$@"; do
   [[ $known == *" $name "* ]] || fail "no machine $name; there are:$known"
 done
-echo "$passed passed, $failed failed, $skipped skipped"
-[[ $failed -eq 0 ]]
+finish

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Checks the lock-free algorithms: of src/ itself (run.py says how), and models of the whole protocols (protocol/run.py).
-# Called by: tests/run.sh, and by hand: run.sh [--only PROGRAM] [--mutant NAME] [--replay SCENARIO FILE] for the first.
+# Checks the lock-free algorithms: of src/ itself (run.py says how), and models of the whole
+# protocols (protocol/run.py).
+# Called by: tests/run.sh, and by hand: run.sh [--only PROGRAM] [--mutant NAME] [--replay SCENARIO
+# FILE] for the first.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/part.sh

@@ -1,14 +1,18 @@
-# Common part of tests/preload/programs/NAME.sh. Sourced by them; run.sh starts them and owns the directories.
+# Common part of tests/preload/programs/NAME.sh. Sourced by them; run.sh starts them and owns the
+# directories.
 # shellcheck shell=bash
 #
-# Given by run.sh:  NAME, LIB (the library), WITNESS (witness.so), SCALE (1, 2, …), VERDICT (file for the one line).
-# The current directory is the program's own, empty and removed afterwards; files *.log are kept if the test fails.
+# Given by run.sh:  NAME, LIB (the library), WITNESS (witness.so), SCALE (1, 2, …), VERDICT (file
+# for the one line). The current directory is the program's own, empty and removed afterwards; files
+# *.log are kept if the test fails.
 #
-# A program script ends with exactly one of ok, fail and skip. A command that fails unexpectedly is a failure, too.
+# A program script ends with exactly one of ok, fail and skip. A command that fails unexpectedly is
+# a failure, too.
 #   plain CMD…     runs CMD with glibc's malloc: the truth to compare with
 #   under CMD…     runs CMD with the library
 #   daemon plain|under CMD…   either of them in the background
-#   mapped P…      each program P ran under the library, and every process that ran called its malloc
+#   mapped P…      each program P ran under the library, and every process that ran called its
+#                  malloc
 #   mapped_pid PID the library is in that process's map (for processes made by fork)
 set -Eeuo pipefail
 : "${NAME:?}" "${LIB:?}" "${WITNESS:?}" "${SCALE:?}" "${VERDICT:?}"
@@ -34,12 +38,17 @@ unexpected() {
   (($1 <= 128 || $1 > 192)) || what="SIG$(kill -l $(($1 - 128)))"
   fail "$what at line $2: $(sed -n "$2{s/^ *//;p}" "$0")"
 }
-trap 'status=$? line=${BASH_LINENO[-2]:-$LINENO}; ((BASH_SUBSHELL)) || unexpected "$status" "$line"' ERR
+trap \
+  'status=$? line=${BASH_LINENO[-2]:-$LINENO}; ((BASH_SUBSHELL)) || unexpected "$status" "$line"' \
+  ERR
 
-# The last check of all: no process may have been given a complaint of the allocator or of the dynamic linker.
+# The last check of all: no process may have been given a complaint of the allocator or of the
+# dynamic linker.
 ok() {
   local complaints
-  complaints=$(grep -hsE '^lanemalloc: .*(\(0x|bad value|unknown option)|ld\.so: object .* cannot be preloaded' -- *.log | head -1) || true
+  complaints=$(grep -hsE \
+    '^lanemalloc: .*(\(0x|bad value|unknown option)|ld\.so: object .* cannot be preloaded' \
+    -- *.log | head -1) || true
   [[ -z $complaints ]] || fail "$complaints"
   verdict "ok $NAME: $*" 0
 }
@@ -57,7 +66,8 @@ daemon() {
 
 mapped() {
   local program stranger
-  stranger=$(awk -v lib="$LIB" '$NF != lib { print $2 ": " $3 " comes from " $NF; exit }' witness.log)
+  stranger=$(awk -v lib="$LIB" '$NF != lib { print $2 ": " $3 " comes from " $NF; exit }' \
+    witness.log)
   [[ -z $stranger ]] || fail "the library is not in use in $stranger"
   for program in "$@"; do
     awk -v program="$program" '$2 == program { found = 1 } END { exit !found }' witness.log ||
@@ -66,11 +76,15 @@ mapped() {
 }
 
 mapped_pid() {
-  grep -qF " $LIB" "/proc/$1/maps" || fail "the library is not mapped in process $1 ($(tr '\0' ' ' <"/proc/$1/cmdline"))"
+  grep -qF " $LIB" "/proc/$1/maps" ||
+    fail "the library is not mapped in process $1 ($(tr '\0' ' ' <"/proc/$1/cmdline"))"
 }
 
 # same WHAT FILE FILE
-same() { cmp "$2" "$3" >>compare.log 2>&1 || fail "$1 differs from the run under glibc's malloc: $(tail -1 compare.log)"; }
+same() {
+  cmp "$2" "$3" >>compare.log 2>&1 ||
+    fail "$1 differs from the run under glibc's malloc: $(tail -1 compare.log)"
+}
 
 # equal WHAT EXPECTED ACTUAL
 # count PATTERN FILE: lines that match.
@@ -100,8 +114,12 @@ stopped() {
 }
 
 free_port() {
-  /usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+  /usr/bin/python3 \
+    -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
 # numbers COUNT: a repeatable stream of pseudo-random numbers, one a line.
-numbers() { awk -v n="$1" 'BEGIN { x = 12345; for (i = 0; i < n; i++) { x = x * 16807 % 2147483647; print x } }'; }
+numbers() {
+  awk -v n="$1" \
+    'BEGIN { x = 12345; for (i = 0; i < n; i++) { x = x * 16807 % 2147483647; print x } }'
+}

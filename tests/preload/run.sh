@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs Debian's own programs with the library preloaded and checks their results. One script per program: programs/.
-# Called by tests/run.sh and by hand. lib.sh is the part that the program scripts share; witness.c shows which malloc a
-# process really calls; broken.c is the planted fault of the self-test.
+# Runs Debian's own programs with the library preloaded and checks their results. One script per
+# program: programs/.
+# Called by tests/run.sh and by hand. lib.sh is the part that the program scripts share; witness.c
+# shows which malloc a process really calls; broken.c is the planted fault of the self-test.
 set -euo pipefail
 
 usage() {
@@ -12,7 +13,8 @@ usage: tests/preload/run.sh [--lib PATH] [--only NAME,…] [--scale N] [--list] 
   --only NAMES  only these programs; `self-test` names the counted self-test
   --scale N     N times as much work (default $LANEMALLOC_TEST_SCALE or 1)
   --list        the programs and what they check
-  --self-test   only the self-test, at full length: the checks see a broken malloc and a library that is not mapped
+  --self-test   only the self-test, at full length: the checks see a broken malloc and a library
+                that is not mapped
 
 Logs of a failure stay in build/preload-logs/NAME/.
 END
@@ -129,7 +131,8 @@ report_hang() {
   done
 }
 
-# run_program NAME LIB WATCHDOG [VARIABLE=VALUE…]: leaves the verdict line in $line; the logs in $directory.
+# run_program NAME LIB WATCHDOG [VARIABLE=VALUE…]: leaves the verdict line in $line; the logs in
+# $directory.
 run_program() {
   local name=$1 library=$2 deadline=$((SECONDS + $3)) status=0 need
   shift 3
@@ -138,13 +141,15 @@ run_program() {
   rm -rf "$directory" "$work/verdict"
   mkdir -p "$directory"
   for need in $(header "$name" needs); do
-    wanted "${need%%=*}" || line="skipped $name: ${need%%=*} is missing and package ${need#*=} could not be installed"
+    wanted "${need%%=*}" ||
+      line="skipped $name: ${need%%=*} is missing and package ${need#*=} could not be installed"
   done
   [[ -z $line ]] || return 0
   (
     cd "$directory"
-    exec env -u LD_PRELOAD NAME="$name" LIB="$library" WITNESS="$work/lib/witness.so" SCALE="$scale" \
-      VERDICT="$work/verdict" PRELOAD_LIB="$here/lib.sh" "$@" setsid bash "$here/programs/$name.sh"
+    exec env -u LD_PRELOAD NAME="$name" LIB="$library" WITNESS="$work/lib/witness.so" \
+      SCALE="$scale" VERDICT="$work/verdict" PRELOAD_LIB="$here/lib.sh" "$@" \
+      setsid bash "$here/programs/$name.sh"
   ) >"$work/script.log" 2>&1 </dev/null &
   session=$!
   while kill -0 "$session" 2>/dev/null; do
@@ -161,7 +166,9 @@ run_program() {
   session=''
   mv "$work/script.log" "$directory/script.log"
   if [[ -z $line && -s $work/verdict ]]; then line=$(head -1 "$work/verdict"); fi
-  if [[ -z $line ]]; then line="FAILED $name: the script ended with status $status and without a verdict"; fi
+  if [[ -z $line ]]; then
+    line="FAILED $name: the script ended with status $status and without a verdict"
+  fi
   return 0
 }
 
@@ -178,7 +185,8 @@ count_line() {
   esac
 }
 
-# --- self-test: one verdict line, made of several runs that must go wrong and some that must not --------------------
+# --- self-test: one verdict line, made of several runs that must go wrong and some that must not
+
 # expect NAME ok|FAILED LIB [VARIABLE=VALUE…]: complains in $unexpected.
 expect() {
   local name=$1 verdict=$2 library=$3
@@ -188,10 +196,13 @@ expect() {
   [[ $line == "$verdict "* ]] || unexpected+="; $name with ${library##*/} $* said: $line"
 }
 
-# The long self-test: more programs, each with faults that let it live long enough for a wrong result.
+# The long self-test: more programs, each with faults that let it live long enough for a wrong
+# result.
 expect_more() {
   local name
-  for name in coreutils gcc git node perl python xz; do expect "$name" ok "$broken" BROKEN_EVERY=0; done
+  for name in coreutils gcc git node perl python xz; do
+    expect "$name" ok "$broken" BROKEN_EVERY=0
+  done
   expect perl FAILED "$broken" BROKEN_MODE=scribble BROKEN_EVERY=200000 BROKEN_MAX=200
   expect perl FAILED "$broken" BROKEN_MODE=scribble BROKEN_EVERY=20 BROKEN_MIN=20000
   expect python FAILED "$broken" BROKEN_MODE=overlap BROKEN_EVERY=1000
@@ -222,12 +233,12 @@ run_self_test() {
   [[ $line == *'not mapped'* ]] || unexpected+="; a process without the library was called: $line"
   ((self_test)) && expect_more
   if [[ -z $unexpected ]]; then
-    line='ok self-test: planted faults (overlap, scribble) and a library that is not in use are seen'
+    line='ok self-test: planted faults (overlap, scribble) and a library not in use are seen'
   else
     line="FAILED self-test: ${unexpected#; }"
   fi
 }
-# ---------------------------------------------------------------------------------------------------------------------
+# ---
 
 if [[ -z $lib ]]; then
   lib=$root/build/release/liblanemalloc.so
@@ -244,8 +255,8 @@ lib=$work/lib/${lib##*/}
 cc -O1 -Wall -shared -fPIC -o "$work/lib/witness.so" "$here/witness.c"
 chmod -R a+rX "$work/lib"
 
-# The entries of lanes that a program is run with: the default, and, if it has threads, what its "# lanes:" says; the
-# long run: every entry.
+# The entries of lanes that a program is run with: the default, and, if it has threads, what its
+# "# lanes:" says; the long run: every entry.
 entries_of() {
   local more half=rest
   more=$(header "$1" lanes)

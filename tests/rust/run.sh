@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The Rust crates: their tests, examples, lints, format and documentation, with Debian 12's Rust (1.63, the oldest that they support) and
-# with the one in PATH if that is another; their declarations against the C headers; and the packages, unpacked and built elsewhere.
-# Called by: tests/run.sh, or by hand. Takes two or three minutes. Dependencies come from the crates' registry once, into build/rust/vendor.
+# The Rust crates: their tests, examples, lints, format and documentation, with Debian 12's Rust
+# (1.63, the oldest that they support) and with the one in PATH if that is another; their
+# declarations against the C headers; and the packages, unpacked and built elsewhere.
+# Called by: tests/run.sh, or by hand. Takes two or three minutes. Dependencies come from the
+# crates' registry once, into build/rust/vendor.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -28,13 +30,15 @@ use_toolchain() {
   export CARGO_TARGET_DIR=$work/target-$1
 }
 
-# check_tests NAME CARGO-ARGUMENT...: the tests that cargo counts. Programs that do not build are one that failed.
+# check_tests NAME CARGO-ARGUMENT...: the tests that cargo counts. Programs that do not build are
+# one that failed.
 check_tests() {
   local name=$1 log=$logs/$toolchain-${1// /-}.log status=0 ok bad
   shift
   cargo test --offline --no-fail-fast "$@" >"$log" 2>&1 || status=$?
   # A test's own line may have what the program prints in it.
-  read -r ok bad < <(awk '/^test result: / { ok += $4; bad += $6 } END { print ok + 0, bad + 0 }' "$log")
+  read -r ok bad < <(awk '/^test result: / { ok += $4; bad += $6 } END { print ok + 0, bad + 0 }' \
+    "$log")
   if [[ $status -ne 0 || $ok -eq 0 ]]; then
     tail -n 100 "$log"
     [[ $bad -gt 0 ]] || bad=1
@@ -43,7 +47,8 @@ check_tests() {
   passed=$((passed + ok)) failed=$((failed + bad))
 }
 
-# The sources of what the crates depend on. Debian's cargo knows the registry's present protocol as an experiment only.
+# The sources of what the crates depend on. Debian's cargo knows the registry's present protocol as
+# an experiment only.
 fetch_dependencies() {
   local lock
   lock=$(sha256sum <Cargo.lock)
@@ -57,31 +62,36 @@ fetch_dependencies() {
 write_config() {
   export CARGO_HOME=$work/home
   mkdir -p "$CARGO_HOME"
-  printf '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "%s"\n' "$work/vendor" \
-    >"$CARGO_HOME/config.toml"
+  printf '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "%s"\n' \
+    "$work/vendor" >"$CARGO_HOME/config.toml"
 }
 
-document() { RUSTDOCFLAGS='-D warnings' cargo doc --offline --no-deps --features lanemalloc/allocator-api2; }
+document() {
+  RUSTDOCFLAGS='-D warnings' cargo doc --offline --no-deps --features lanemalloc/allocator-api2
+}
 
 # Beside the work, for it gets a lock file.
 copy_chapter() {
   mkdir -p "$work/chapter/src"
   sed "s|\.\./\.\./\.\./|$root/|" "$root/tests/rust/chapter/Cargo.toml" >"$work/chapter/Cargo.toml"
-  sed "s|\.\./\.\./\.\./\.\./|$root/|" "$root/tests/rust/chapter/src/lib.rs" >"$work/chapter/src/lib.rs"
+  sed "s|\.\./\.\./\.\./\.\./|$root/|" "$root/tests/rust/chapter/src/lib.rs" \
+    >"$work/chapter/src/lib.rs"
   cp Cargo.lock "$work/chapter"
 }
 
 check_toolchain() {
   check_tests 'tests' --workspace --features lanemalloc/allocator-api2
   check_tests 'chapter' --doc --manifest-path "$work/chapter/Cargo.toml"
-  check "clippy ($toolchain)" cargo clippy --offline --workspace --all-targets --features lanemalloc/allocator-api2 -- -D warnings
+  check "clippy ($toolchain)" cargo clippy --offline --workspace --all-targets \
+    --features lanemalloc/allocator-api2 -- -D warnings
   check "documentation ($toolchain)" document
 }
 
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
-# The packages as they would be published, unpacked where there is no repository beside them, in a program.
+# The packages as they would be published, unpacked where there is no repository beside them, in a
+# program.
 build_from_packages() {
   local name
   for name in lanemalloc-sys lanemalloc; do
@@ -90,13 +100,18 @@ build_from_packages() {
   done
   [[ $(find "$place" -type l | wc -l) -eq 0 ]] || return 1
   cp -r "$root/tests/rust/program" "$place"
-  (cd "$place/program" && CARGO_TARGET_DIR=$place/target cargo build --offline --release --quiet) || return 1
+  (cd "$place/program" && CARGO_TARGET_DIR=$place/target cargo build --offline --release --quiet) ||
+    return 1
   "$place/target/release/program" && cp "$place/target/release/program" "$work/program"
 }
 
-needs_libc_only() { ! readelf -d "$work/program" | grep NEEDED | grep -vE 'libc\.so|libgcc_s\.so|ld-linux'; }
+needs_libc_only() {
+  ! readelf -d "$work/program" | grep NEEDED | grep -vE 'libc\.so|libgcc_s\.so|ld-linux'
+}
 # C code in the same program keeps the C library's.
-leaves_malloc_alone() { ! nm --defined-only "$work/program" | grep -wE 'malloc|free|calloc|realloc'; }
+leaves_malloc_alone() {
+  ! nm --defined-only "$work/program" | grep -wE 'malloc|free|calloc|realloc'
+}
 versions_agree() {
   local version
   version=$(sed -nE 's/^project\(lanemalloc VERSION ([0-9.]+).*/\1/p' ../CMakeLists.txt)

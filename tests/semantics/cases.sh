@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# What tests/semantics/run.sh and tests/borders/run.sh share: building a program, and running its cases, each in a process of
-# its own. Sourced, with `work`, `library` and `flags` set; they set `mode` and what is wanted.
+# What tests/semantics/run.sh and tests/borders/run.sh share: building a program, and running its
+# cases, each in a process of its own. Sourced, with `work`, `library` and `flags` set; they set
+# `mode` and what is wanted.
 # shellcheck disable=SC2154  # variables of the sourcing script
 
 readonly kAtOnce=3    # most cases wait more than they work
@@ -15,13 +16,17 @@ build() {
   "$@" -o "$work/$name" 2>"$work/$name.log" &
 }
 
-# The last line that a case prints is ok, FAILED or skipped; here it gets the name. Prints all of it at once.
+# The last line that a case prints is ok, FAILED or skipped; here it gets the name. Prints all of it
+# at once.
 run_case() {  # NAME MODE CASE OPTIONS
   local name=$1 mode=$2 case=$3 status=0 variables=() label=${4:+ [$4]} out=$work/out.$BASHPID text
   [[ -z $4 ]] || variables=("LANEMALLOC_OPTIONS=$4")
   [[ $mode == plain || $library == glibc ]] || variables+=("LD_PRELOAD=$library")
   # The shell's own word about a signal goes to nobody.
-  { timeout -s KILL "$kSeconds" env "${variables[@]}" "$work/$name" "$case" >"$out" 2>&1 </dev/null || status=$?; } 2>/dev/null
+  {
+    timeout -s KILL "$kSeconds" env "${variables[@]}" "$work/$name" "$case" >"$out" 2>&1 \
+      </dev/null || status=$?
+  } 2>/dev/null
   case $status in
     0) text="ok $name/$case$label" ;;
     77) text="skipped $name/$case$label: $(sed -n 's/^skipped //p' "$out" | tail -1)" ;;

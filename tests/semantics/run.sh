@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Black-box tests of the drop-in library: builds the programs here and in tests/death and runs each case of each
-# program in a process of its own, with the library preloaded (or opened, or linked, where the program is about that).
+# Black-box tests of the drop-in library: builds the programs here and in tests/death and runs each
+# case of each program in a process of its own, with the library preloaded (or opened, or linked,
+# where the program is about that).
 # Called by tests/run.sh and by hand; selftest.sh shows that the cases can fail.
-# Usage: tests/semantics/run.sh [--lib PATH] [--only NAME] [--list] [--keep DIRECTORY] [--options OPTIONS]
+# Usage: tests/semantics/run.sh [--lib PATH] [--only NAME] [--list] [--keep DIRECTORY]
+#                               [--options OPTIONS]
 #   --lib   the library (default build/release/liblanemalloc.so, built by make build if missing)
 #   --only  cases whose program/case contains NAME
 #   --keep  builds in DIRECTORY and leaves the programs there
-#   --options  each case once, with these for LANEMALLOC_OPTIONS, rather than with every entry of lanes
+#   --options  each case once, with these for LANEMALLOC_OPTIONS, rather than with every entry of
+#              lanes
 # The part's least has the default entry alone.
 set -euo pipefail
 
@@ -28,7 +31,8 @@ while (($#)); do
     --list) list=1 && shift ;;
     --keep) work=$2 && mkdir -p "$2" && shift 2 ;;
     --options) options=$2 && shift 2 ;;
-    *) echo "usage: $0 [--lib PATH] [--only NAME] [--list] [--keep DIRECTORY] [--options OPTIONS]" >&2 && exit 2 ;;
+    *) echo "usage: $0 [--lib PATH] [--only NAME] [--list] [--keep DIRECTORY] [--options OPTIONS]" \
+      >&2 && exit 2 ;;
   esac
 done
 [[ -e $library || $library != "$root"/build/release/* ]] || make -C "$root" build
@@ -46,7 +50,8 @@ chmod 755 "$work" # link/secure.c runs a copy below it as nobody
 cc=${CC:-gcc} cxx=${CXX:-g++}
 # Calls of malloc and free must stay as written.
 flags=(-O1 -g -Wall -Wextra -Werror -fno-builtin -pthread -D_GNU_SOURCE)
-[[ $cc != gcc* ]] || flags+=(-Wno-free-nonheap-object -Wno-use-after-free -Wno-alloc-size-larger-than -fno-allocation-dce)
+[[ $cc != gcc* ]] || flags+=(-Wno-free-nonheap-object -Wno-use-after-free
+  -Wno-alloc-size-larger-than -fno-allocation-dce)
 c_flags=(-std=gnu11 "${flags[@]}")
 cxx_flags=(-std=c++17 "${flags[@]}")
 
@@ -60,7 +65,10 @@ compile() {
 
 wanted() { [[ -z $only || $1 == *"$only"* || $only == "$1"/* ]]; }
 # A program is built if it, or one of its cases, is wanted.
-mentions() { wanted "$1" || grep -q "CASE([A-Za-z0-9_]*${only##*/}" "${2/_cxx.cc/.c}" || [[ ${only%%/*} == "$1" ]]; }
+mentions() {
+  wanted "$1" || grep -q "CASE([A-Za-z0-9_]*${only##*/}" "${2/_cxx.cc/.c}" ||
+    [[ ${only%%/*} == "$1" ]]
+}
 
 # program NAME MODE SOURCE [ARGUMENT...]
 program() {
@@ -95,7 +103,8 @@ if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
   header=()
   [[ ! -e $root/include/lanemalloc/lanemalloc.h ]] || header=(-DWITH_HEADER -I"$root/include")
   for name in "${linked[@]}"; do
-    program "$name" plain "$here/link/$name.c" -I"$root/include" "$library" -Wl,-rpath,"$(dirname "$library")"
+    program "$name" plain "$here/link/$name.c" -I"$root/include" "$library" \
+      -Wl,-rpath,"$(dirname "$library")"
     program "${name}_static" plain "$here/link/$name.c" -I"$root/include" "$archive"
     program "${name}_prefixed" plain "$here/link/$name.c" -I"$root/include" -DPREFIXED "$prefixed"
   done
@@ -104,7 +113,9 @@ if [[ -e $archive || $(basename "$library") == liblanemalloc* ]]; then
 else
   skip_program static_link "no archive $(basename "$archive") beside the library"
   skip_program secure "no archive $(basename "$archive") beside the library"
-  for name in "${linked[@]}"; do skip_program "$name" "no archive $(basename "$archive") beside the library"; done
+  for name in "${linked[@]}"; do
+    skip_program "$name" "no archive $(basename "$archive") beside the library"
+  done
   skip_program prefixed "no archive $(basename "$prefixed") beside the library"
 fi
 
@@ -114,8 +125,8 @@ check_header() {
   wanted "$name" || return 0
   if [[ ! -e $root/include/lanemalloc/$file ]]; then
     skip "$name: no include/lanemalloc/$file"
-  elif echo "#include <lanemalloc/$file>" | "$cc" -x "$language" -std="$standard" -Wall -Wextra -Wpedantic -Werror \
-    -I"$root/include" -fsyntax-only - 2>"$work/header.log"; then
+  elif echo "#include <lanemalloc/$file>" | "$cc" -x "$language" -std="$standard" -Wall -Wextra \
+      -Wpedantic -Werror -I"$root/include" -fsyntax-only - 2>"$work/header.log"; then
     ok "$name"
   else
     cat "$work/header.log"
@@ -125,7 +136,8 @@ check_header() {
 
 compile cxx_plugin.so "$here/plugins/cxx_plugin.cc" -shared -fPIC
 for kind in a:512 b:64 c:8; do
-  compile "tls_hungry_${kind%:*}.so" "$here/plugins/tls_hungry.c" -shared -fPIC "-DTLS_BYTES=${kind#*:}"
+  compile "tls_hungry_${kind%:*}.so" "$here/plugins/tls_hungry.c" -shared -fPIC \
+    "-DTLS_BYTES=${kind#*:}"
 done
 wait
 for kind in a b c; do

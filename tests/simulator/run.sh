@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Simulates the shipped engine on 128 cores, and holds the cache lines that go from core to core against bars and against
-# golden figures: run.py says how.
-# Called by: tests/run.sh, and by hand: run.sh [--update] [--json FILE] [--where ALLOCATOR WORKLOAD CORES]
+# Simulates the shipped engine on 128 cores, and holds the cache lines that go from core to core
+# against bars and against golden figures: run.py says how.
+# Called by: tests/run.sh, and by hand: run.sh [--update] [--json FILE] [--where ALLOCATOR WORKLOAD
+# CORES]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/part.sh

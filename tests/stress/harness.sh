@@ -1,7 +1,9 @@
 # shellcheck shell=bash
-# What tests/stress/run.sh and tests/bounds/run.sh share: arguments, building a program once, running one case in a
-# process group of its own, what they count. Sourced, after `here` is set to the folder of the programs.
-# shellcheck disable=SC2154,SC2034,SC2054  # variables of the sourcing script; commas belong to the flags
+# What tests/stress/run.sh and tests/bounds/run.sh share: arguments, building a program once,
+# running one case in a process group of its own, what they count. Sourced, after `here` is set to
+# the folder of the programs.
+# Variables of the sourcing script; commas belong to the flags:
+# shellcheck disable=SC2154,SC2034,SC2054
 
 root=$(cd "$here/../.." && pwd)
 # shellcheck source=tests/part.sh
@@ -44,7 +46,8 @@ needs_library() { grep -qE '^#include <lanemalloc/(heap|pool).h>' "$here/$1.cpp"
 
 build_program() {  # NAME; into $work/NAME
   if [[ -x $work/$1 ]]; then return; fi
-  local flags=(-std=c++20 -g -Wall -Wextra -fno-exceptions -fno-rtti -pthread "-I$root/include") link=(-Wl,-z,now)
+  local flags=(-std=c++20 -g -Wall -Wextra -fno-exceptions -fno-rtti -pthread "-I$root/include") \
+    link=(-Wl,-z,now)
   case $sanitize in
     "") flags+=(-O2) ;;
     asan-ubsan) flags+=(-O1 -fsanitize=address,undefined -fno-sanitize-recover=all) ;;
@@ -52,7 +55,9 @@ build_program() {  # NAME; into $work/NAME
     *) echo "unknown sanitizer: $sanitize" >&2; exit 2 ;;
   esac
   if [[ -n $sanitize ]]; then
-    if [[ ! -e $root/build/$sanitize/liblanemalloc_prefixed.a ]]; then "$root/tools/build" "$sanitize" >&2; fi
+    if [[ ! -e $root/build/$sanitize/liblanemalloc_prefixed.a ]]; then
+      "$root/tools/build" "$sanitize" >&2
+    fi
     flags+=(-DLANEMALLOC_TEST_PREFIXED)
     link+=("$root/build/$sanitize/liblanemalloc_prefixed.a" -lstdc++)
   elif needs_library "$1"; then
@@ -61,9 +66,11 @@ build_program() {  # NAME; into $work/NAME
   "${CXX:-g++}" "${flags[@]}" "$here/$1.cpp" -o "$work/$1" "${link[@]}"
 }
 
-# Runs one case in a process group of its own and leaves nothing of it behind, not even a child that hangs.
+# Runs one case in a process group of its own and leaves nothing of it behind, not even a child that
+# hangs.
 run_program() {  # LIBRARY PROGRAM CASE SCALE WATCHDOG OPTIONS
-  local environment=("LANEMALLOC_TEST_SCALE=$4" "LANEMALLOC_TEST_WATCHDOG=$5" "LANEMALLOC_OPTIONS=$6") status=0 pid
+  local status=0 pid environment=("LANEMALLOC_TEST_SCALE=$4" "LANEMALLOC_TEST_WATCHDOG=$5"
+    "LANEMALLOC_OPTIONS=$6")
   if [[ $6 == *checked=1* ]]; then environment+=(LANEMALLOC_TEST_CHECKED=1); fi
   if [[ $1 != glibc ]]; then environment+=("LD_PRELOAD=$1" "LANEMALLOC_TEST_LIBRARY=$1"); fi
   # timeout makes the process group; env sets the preload for the program alone.
@@ -90,12 +97,15 @@ run_all_cases() {  # PROGRAM SCALE OPTIONS LABEL
     status=0
     seconds=$SECONDS
     # A file, not a pipe: a child left behind must not keep this script waiting.
-    run_program "$preload" "$1" "$name" "$2" "${LANEMALLOC_TEST_WATCHDOG:-120}" "$3" >"$output" 2>&1 || status=$?
+    run_program "$preload" "$1" "$name" "$2" "${LANEMALLOC_TEST_WATCHDOG:-120}" "$3" \
+      >"$output" 2>&1 || status=$?
     seconds=$((SECONDS - seconds))
-    # "Aborted" and the like are this shell's remarks.
-    sed -e '/^.*\/harness\.sh: line/d' -e "s/^\(ok\|skipped\|FAILED\) /\1 [$4, ${seconds} s] /" "$output" | head -n 60 || true  # more is cut off
+    # "Aborted" and the like are this shell's remarks. More is cut off.
+    sed -e '/^.*\/harness\.sh: line/d' -e "s/^\(ok\|skipped\|FAILED\) /\1 [$4, ${seconds} s] /" \
+      "$output" | head -n 60 || true
     if ((status != 0)) || grep -q '^FAILED' "$output"; then
-      grep -q '^FAILED' "$output" || echo "FAILED [$4, ${seconds} s] $1 $name: ended with status $status"
+      grep -q '^FAILED' "$output" ||
+        echo "FAILED [$4, ${seconds} s] $1 $name: ended with status $status"
       failures+=("$1 $name [$4]")
     elif grep -q '^skipped' "$output"; then
       skipped=$((skipped + 1))

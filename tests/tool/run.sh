@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Tests the command `lanemalloc`: the reader over memory made by hand and over real processes, and each subcommand as people use it: in a
-# terminal, with bad process ids, dying targets, very many threads, as another user; the exporter with Prometheus; reports in a browser;
-# the wheel.
+# Tests the command `lanemalloc`: the reader over memory made by hand and over real processes, and
+# each subcommand as people use it: in a terminal, with bad process ids, dying targets, very many
+# threads, as another user; the exporter with Prometheus; reports in a browser; the wheel.
 # Called by: tests/run.sh, and by hand.
 #   run.sh [--lib PATH] [--fast] [PYTEST ARGUMENTS...]
-# --fast leaves the wheel out. The least is kLeast below; tests that are named run whatever the depth.
+# --fast leaves the wheel out. The least is kLeast below; tests that are named run whatever the
+# depth.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -32,7 +33,8 @@ if runs rest; then
   command -v go >/dev/null || [[ -x /usr/local/go/bin/go ]] || packages+=(golang-go)
 fi
 tools/install-packages "${packages[@]}"
-[[ -e $library && -e $(dirname "$library")/lanemalloc-sim ]] || tools/build release lanemalloc_tool >&2
+[[ -e $library && -e $(dirname "$library")/lanemalloc-sim ]] ||
+  tools/build release lanemalloc_tool >&2
 python=$(tools/python-env)
 
 work=$(mktemp -d)
@@ -43,7 +45,8 @@ export LANEMALLOC_NATIVE=$work LANEMALLOC_TEST_PROGRAMS=$work/programs
 unset LANEMALLOC_OPTIONS LD_PRELOAD
 ulimit -c 0
 status=0
-"$python" -m pytest -p no:cacheprovider -q -rs --junitxml="$work/results.xml" "${arguments[@]}" >"$work/log" 2>&1 || status=$?
+"$python" -m pytest -p no:cacheprovider -q -rs --junitxml="$work/results.xml" "${arguments[@]}" \
+  >"$work/log" 2>&1 || status=$?
 grep -v '^E *$' "$work/log" || true
 "$python" - "$work/results.xml" <<'END'
 import sys

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# checks: sort --parallel=4 of a big file, a bash script with arrays and subshells: same bytes as under glibc's malloc
+# checks: sort --parallel=4 of a big file, a bash script with arrays and subshells: same bytes as
+# under glibc's malloc
 # needs: sort=coreutils awk=mawk
 # shellcheck source=tests/preload/lib.sh
 source "$PRELOAD_LIB"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# checks: g++ -O2 of a C++ file heavy in templates: the same object code; and the compiled program runs under the library
+# checks: g++ -O2 of a C++ file heavy in templates: the same object code; and the compiled program
+# runs under the library
 # needs: g++=g++
 # shellcheck source=tests/preload/lib.sh
 source "$PRELOAD_LIB"
@@ -20,7 +21,9 @@ cat >head.cc <<'END'
 #include <unordered_map>
 #include <variant>
 #include <vector>
-template <int N> struct Node : Node<N - 1> { std::tuple<int, std::string, std::vector<Node<N - 1>>> parts; };
+template <int N> struct Node : Node<N - 1> {
+  std::tuple<int, std::string, std::vector<Node<N - 1>>> parts;
+};
 template <> struct Node<0> { int value = 0; };
 template <int... I> int sum(std::integer_sequence<int, I...>) { return (0 + ... + (I * I % 7)); }
 template <int N> struct alignas(64 << (N % 3)) Work {
@@ -36,8 +39,12 @@ template <int N> struct alignas(64 << (N % 3)) Work {
       if (seed % 5 == 0) values.erase(std::to_string(seed % 31));
     }
     unsigned total = sum(std::make_integer_sequence<int, N % 50 + 1>()) + children.size();
-    for (auto& [key, value] : values)
-      total = total * 31 + key.size() + std::visit([](auto& v) -> unsigned { if constexpr (requires { v.size(); }) return v.size(); else return v; }, value);
+    for (auto& [key, value] : values) {
+      total = total * 31 + key.size();
+      total += std::visit([](auto& v) -> unsigned {
+        if constexpr (requires { v.size(); }) return v.size(); else return v;
+      }, value);
+    }
     return total;
   }
 };
@@ -45,7 +52,9 @@ END
 {
   cat head.cc
   n=$((20 * SCALE))
-  for ((i = 0; i < n; i++)); do echo "template struct Work<$i>; template struct Node<$((i % 40))>;"; done
+  for ((i = 0; i < n; i++)); do
+    echo "template struct Work<$i>; template struct Node<$((i % 40))>;"
+  done
   cat <<END
 template <int... I> unsigned all(unsigned seed, std::integer_sequence<int, I...>) {
   unsigned total = 0;
@@ -57,7 +66,8 @@ int main() {
   for (unsigned t = 0; t < 8; ++t)
     results.push_back(std::async(std::launch::async, [t] {
       unsigned total = 0;
-      for (unsigned i = 0; i < 40; ++i) total = total * 37 + all(t * 1000 + i, std::make_integer_sequence<int, $n>());
+      for (unsigned i = 0; i < 40; ++i)
+        total = total * 37 + all(t * 1000 + i, std::make_integer_sequence<int, $n>());
       return total;
     }));
   for (auto& result : results) std::cout << result.get() << '\n';
@@ -65,11 +75,20 @@ int main() {
   for (int i = 0; i < 3000; ++i) text += "word" + std::to_string(i) + (i % 7 ? " " : ", ");
   std::regex pattern("([a-z]+)([0-9]+)(,?)");
   std::size_t length = 0;
-  for (std::sregex_iterator it(text.begin(), text.end(), pattern), end; it != end; ++it) length += it->str(2).size() * (it->length(3) + 1);
+  for (std::sregex_iterator it(text.begin(), text.end(), pattern), end; it != end; ++it)
+    length += it->str(2).size() * (it->length(3) + 1);
   std::cout << length << ' ' << std::regex_replace(text, pattern, "\$2\$1").size() << '\n';
   int caught = 0;
-  for (int i = 0; i < 1000; ++i) try { throw std::runtime_error(std::string(i, 'e')); } catch (std::exception& e) { caught += std::string(e.what()).size() == std::size_t(i); }
-  try { volatile std::size_t huge = std::size_t(-1) / 4; char* volatile block = new char[huge]; delete[] block; } catch (std::bad_alloc&) { ++caught; }
+  for (int i = 0; i < 1000; ++i) try {
+      throw std::runtime_error(std::string(i, 'e'));
+    } catch (std::exception& e) {
+      caught += std::string(e.what()).size() == std::size_t(i);
+    }
+  try {
+    volatile std::size_t huge = std::size_t(-1) / 4;
+    char* volatile block = new char[huge];
+    delete[] block;
+  } catch (std::bad_alloc&) { ++caught; }
   std::cout << caught << '\n';
 }
 END

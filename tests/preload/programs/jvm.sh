@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# checks: JVM: javac, then threads with direct ByteBuffers, Deflater/Inflater, a zip file, child process: same results
+# checks: JVM: javac, then threads with direct ByteBuffers, Deflater/Inflater, a zip file, child
+# process: same results
 # lanes: percpu
 # needs: javac=openjdk-17-jdk-headless
 # shellcheck source=tests/preload/lib.sh
@@ -17,7 +18,10 @@ import java.util.zip.*;
 public class Work {
   static byte[] data(int seed, int size) {
     byte[] bytes = new byte[size];
-    for (int i = 0; i < size; i++) { seed = seed * 1103515245 + 12345; bytes[i] = (byte) ((seed >>> 16) & 15); }
+    for (int i = 0; i < size; i++) {
+      seed = seed * 1103515245 + 12345;
+      bytes[i] = (byte) ((seed >>> 16) & 15);
+    }
     return bytes;
   }
   static String task(int id) throws Exception {
@@ -41,8 +45,11 @@ public class Work {
       byte[] back = new byte[bytes.length];
       inflater.inflate(back);
       inflater.end();
-      if (!Arrays.equals(bytes, back)) throw new IllegalStateException("round trip " + id + " " + round);
-      if (held.size() > 8) { ByteBuffer old = held.remove(); while (old.hasRemaining()) crc.update(old.get()); }
+      if (!Arrays.equals(bytes, back)) throw new IllegalStateException(id + " " + round);
+      if (held.size() > 8) {
+        ByteBuffer old = held.remove();
+        while (old.hasRemaining()) crc.update(old.get());
+      }
     }
     return id + " " + Long.toHexString(crc.getValue());
   }
@@ -57,13 +64,16 @@ public class Work {
     LongAdder total = new LongAdder();
     for (int i = 0; i < threads.length; i++) {
       int id = i;
-      threads[i] = new Thread(() -> total.add(ByteBuffer.allocateDirect(1000 + id).put(data(id, 1000)).position()));
+      threads[i] = new Thread(() -> {
+        total.add(ByteBuffer.allocateDirect(1000 + id).put(data(id, 1000)).position());
+      });
       threads[i].start();
     }
     for (Thread thread : threads) thread.join();
     System.out.println("threads " + total.sum());
     Path zip = Path.of(args[1]);
-    try (ZipOutputStream out = new ZipOutputStream(new BufferedOutputStream(Files.newOutputStream(zip)))) {
+    try (OutputStream file = new BufferedOutputStream(Files.newOutputStream(zip));
+         ZipOutputStream out = new ZipOutputStream(file)) {
       for (int i = 0; i < 200; i++) {
         ZipEntry entry = new ZipEntry("entry" + i);
         entry.setTime(0);
@@ -73,11 +83,13 @@ public class Work {
     }
     CRC32 all = new CRC32();
     try (ZipFile in = new ZipFile(zip.toFile())) {
-      for (ZipEntry entry : Collections.list(in.entries())) all.update(in.getInputStream(entry).readAllBytes());
+      for (ZipEntry entry : Collections.list(in.entries()))
+        all.update(in.getInputStream(entry).readAllBytes());
     }
     System.out.println("zip " + Long.toHexString(all.getValue()));
     Process child = new ProcessBuilder("echo", "child").start();
-    System.out.println(new String(child.getInputStream().readAllBytes()).trim() + " " + child.waitFor());
+    String said = new String(child.getInputStream().readAllBytes()).trim();
+    System.out.println(said + " " + child.waitFor());
   }
 }
 END
@@ -87,7 +99,8 @@ plain javac -J-Xmx256m -d plain Work.java
 under javac -J-Xmx256m -J-XX:-UsePerfData -d under Work.java 2>javac.log
 equal 'a class file that differs' '' "$(diff -rq plain under)"
 plain java "${options[@]}" -cp plain Work "$SCALE" plain.zip >out.plain
-under java "${options[@]}" -XX:ErrorFile="$PWD/hs_err.log" -cp under Work "$SCALE" under.zip >out.under 2>java.log
+under java "${options[@]}" -XX:ErrorFile="$PWD/hs_err.log" -cp under Work "$SCALE" under.zip \
+  >out.under 2>java.log
 same 'the output of java' out.plain out.under
 same 'the zip file' plain.zip under.zip
 mapped javac java echo

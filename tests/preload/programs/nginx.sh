@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# checks: nginx: wrk against 3 workers, bytes of files (plain, gzip, range, proxied, chunked), graceful reload, graceful stop
+# checks: nginx: wrk against 3 workers, bytes of files (plain, gzip, range, proxied, chunked),
+# graceful reload, graceful stop
 # needs: nginx=nginx-light wrk=wrk curl=curl /usr/bin/python3=python3
 # shellcheck source=tests/preload/lib.sh
 source "$PRELOAD_LIB"
@@ -22,8 +23,8 @@ error_log $PWD/error.log notice;
 events { worker_connections 256; }
 http {
   access_log $PWD/access.log;
-  client_body_temp_path $PWD/tmp/body; proxy_temp_path $PWD/tmp/proxy; fastcgi_temp_path $PWD/tmp/fastcgi;
-  uwsgi_temp_path $PWD/tmp/uwsgi; scgi_temp_path $PWD/tmp/scgi;
+  client_body_temp_path $PWD/tmp/body; proxy_temp_path $PWD/tmp/proxy;
+  fastcgi_temp_path $PWD/tmp/fastcgi; uwsgi_temp_path $PWD/tmp/uwsgi; scgi_temp_path $PWD/tmp/scgi;
   types { text/plain txt; }
   keepalive_requests 1000000;
   server {
@@ -31,7 +32,9 @@ http {
     root $PWD/site;
     add_header Generation $1;
     location / { gzip on; gzip_types text/plain; gzip_min_length 100; }
-    location /proxied/ { proxy_pass http://127.0.0.1:$port/; proxy_buffers 4 4k; proxy_http_version 1.1; }
+    location /proxied/ {
+      proxy_pass http://127.0.0.1:$port/; proxy_buffers 4 4k; proxy_http_version 1.1;
+    }
     location /direct/ { proxy_pass http://127.0.0.1:$port/; proxy_buffering off; }
   }
 }
@@ -66,7 +69,8 @@ fetch_all() {
     equal "$path" "$truth" "$(get "$base/$path" | md5sum)"
     equal "$path with gzip" "$truth" "$(get --compressed "$base/$path" | md5sum)"
   done
-  equal 'a range' "$(tail -c +100001 site/big.txt | head -c 200000 | md5sum)" "$(get -r 100000-299999 "$base/big.txt" | md5sum)"
+  equal 'a range' "$(tail -c +100001 site/big.txt | head -c 200000 | md5sum)" \
+    "$(get -r 100000-299999 "$base/big.txt" | md5sum)"
 }
 
 # load SECONDS PATH: many requests, none may fail.
@@ -82,7 +86,8 @@ load $((3 * SCALE)) small.txt
 load $((3 * SCALE)) proxied/small.txt
 load $((2 * SCALE)) big.txt
 
-# Graceful reload: a slow download that began before ends whole, by an old worker; then there are new ones only.
+# Graceful reload: a slow download that began before ends whole, by an old worker; then there are
+# new ones only.
 get --limit-rate 800k -o slow.txt "$base/big.txt" &
 slow=$!
 wait_for 60 'begin of the slow download' test -s slow.txt
@@ -98,7 +103,8 @@ load $((3 * SCALE)) proxied/small.txt
 fetch_all
 kill -QUIT "$server"
 stopped nginx "$server"
-! grep -E '\[(alert|emerg|crit)\]|exited on signal' error.log >alerts.log || fail "$(head -1 alerts.log)"
+! grep -E '\[(alert|emerg|crit)\]|exited on signal' error.log >alerts.log ||
+  fail "$(head -1 alerts.log)"
 ((requests > 0)) || fail 'wrk made no request'
 mapped nginx curl
 ok "no failed request of $requests, same bytes on 9 ways, graceful reload and stop"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# checks: perl: hashes, sorting, regular expressions, threads with queues, forks: same output as under glibc's malloc
+# checks: perl: hashes, sorting, regular expressions, threads with queues, forks: same output as
+# under glibc's malloc
 # lanes: percpu
 # needs: /usr/share/perl/*/Thread/Queue.pm=perl
 # shellcheck source=tests/preload/lib.sh
@@ -7,7 +8,8 @@ source "$PRELOAD_LIB"
 
 cat >work.pl <<'END'
 use strict; use warnings;
-use threads; use threads::shared; use Thread::Queue; use Digest::MD5 qw(md5_hex); use Storable qw(freeze thaw);
+use threads; use threads::shared; use Thread::Queue;
+use Digest::MD5 qw(md5_hex); use Storable qw(freeze thaw);
 my $scale = shift;
 my $x = 4711;
 sub random { $x = ($x * 1103515245 + 12345) % 2147483648; return $x }
@@ -20,7 +22,9 @@ for my $i (1 .. 60000 * $scale) {
 }
 print md5_hex(join ';', map { "$_=$words{$_}" } sort keys %words), ' ', scalar(keys %words), "\n";
 print md5_hex(join ';', map { join ',', sort { $b cmp $a } @{$_ // []} } @lists), "\n";
-print md5_hex(freeze(thaw(freeze([map { [sort @{$_ // []}] } @lists])))) eq md5_hex(freeze([map { [sort @{$_ // []}] } @lists])) ? "storable\n" : "STORABLE\n";
+my $sorted = [map { [sort @{$_ // []}] } @lists];
+my $frozen = md5_hex(freeze($sorted));
+print md5_hex(freeze(thaw(freeze($sorted)))) eq $frozen ? "storable\n" : "STORABLE\n";
 my $text = join ' ', map { "$_:" . length $words{$_} } sort keys %words;
 my $changed = ($text =~ s/(\d+)(\d)/$2$1/g);
 print $changed, ' ', md5_hex($text), "\n";

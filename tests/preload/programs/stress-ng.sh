@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# checks: stress-ng --verify: malloc with threads, trees, hashes, thread creation, big heaps: all pass, no child was killed
+# checks: stress-ng --verify: malloc with threads, trees, hashes, thread creation, big heaps: all
+# pass, no child was killed
 # lanes: percpu
 # needs: stress-ng=stress-ng
 # shellcheck source=tests/preload/lib.sh
@@ -10,11 +11,13 @@ total=0
 stress() {
   local name=$1 ops=$(($2 * SCALE)) status=0
   shift 2
-  under stress-ng --temp-path "$PWD" --verify --metrics-brief --verbose --timeout 150 "--$name" 2 "--$name-ops" "$ops" "$@" \
-    >"$name.log" 2>&1 || status=$?
+  under stress-ng --temp-path "$PWD" --verify --metrics-brief --verbose --timeout 150 "--$name" 2 \
+    "--$name-ops" "$ops" "$@" >"$name.log" 2>&1 || status=$?
   equal "exit status of --$name" 0 "$status"
-  grep -qE 'passed: 2(:|$)|successful run completed' "$name.log" || fail "--$name: $(tail -1 "$name.log")"
-  ! grep -E 'fail:|error:|killed|terminated on signal|SIGSEGV|SIGABRT|restarted|OOM' "$name.log" | grep -vE 'OOM avoidance|oom adjust' >"$name-bad.log" ||
+  grep -qE 'passed: 2(:|$)|successful run completed' "$name.log" ||
+    fail "--$name: $(tail -1 "$name.log")"
+  ! grep -E 'fail:|error:|killed|terminated on signal|SIGSEGV|SIGABRT|restarted|OOM' "$name.log" |
+    grep -vE 'OOM avoidance|oom adjust' >"$name-bad.log" ||
     fail "--$name: $(head -1 "$name-bad.log")"
   ops=$(awk -v name="$name" '/metrc:/ && $4 == name { print $5; exit }' "$name.log")
   ((ops > 0)) || fail "--$name did nothing"

@@ -5,13 +5,13 @@
 // tests/docs/system_calls.py looks at the library's imports.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include "child.h"
+#include "run_threads.h"
 
 static const struct Row {
   const char* name;
@@ -64,7 +64,7 @@ static void in_threads(void) {
     _exit(0);
   }
   REQUIRE(waitpid(pid, NULL, 0) == pid);
-  for (int i = 0; i < kThreads; i++) REQUIRE(pthread_join(threads[i], NULL) == 0);
+  join_threads(threads, kThreads);
 }
 CHILD(uses_all_of_it) {
   int (*set)(const char*, const char*) =

@@ -1,7 +1,6 @@
 // Fork, and locks that are not the allocator's: a thread that holds such a lock may allocate while
 // another thread forks.
 // Also linked with the static library.
-#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -9,6 +8,7 @@
 #include "check.h"
 #include "lanemalloc/heap.h"
 #include "lanemalloc/pool.h"
+#include "run_threads.h"
 
 void plugin_lock(void);
 void plugin_unlock(void);
@@ -120,7 +120,7 @@ static void fork_beside(void* (*run)(void*), void* argument, int threads, int fo
   for (int i = 0; i < threads; i++) REQUIRE(pthread_create(&id[i], NULL, run, argument) == 0);
   for (int i = 0; i < forks; i++) fork_once();
   __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-  for (int i = 0; i < threads; i++) pthread_join(id[i], NULL);
+  join_threads(id, threads);
 }
 
 CASE(large_objects_under_a_lock_that_a_fork_handler_takes) {
@@ -163,11 +163,11 @@ static void* flushes_all(void* unused) {
 CASE(getline_and_fflush_while_another_thread_forks) {
   pthread_t readers[2], flusher;
   REQUIRE(pthread_create(&flusher, NULL, flushes_all, NULL) == 0);
-  for (int i = 0; i < 2; i++) REQUIRE(pthread_create(&readers[i], NULL, reads_lines, NULL) == 0);
+  start_threads(readers, 2, reads_lines);
   for (int i = 0; i < 60; i++) fork_once();
   __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
   pthread_join(flusher, NULL);
-  for (int i = 0; i < 2; i++) pthread_join(readers[i], NULL);
+  join_threads(readers, 2);
 }
 
 // --- Fork handlers of other libraries, which run before and after ours, allocate and take locks.
@@ -221,10 +221,10 @@ CASE(many_threads_fork_at_once) {
   pthread_t forkers[20], workers[2];
   for (int i = 0; i < 2; i++)
     REQUIRE(pthread_create(&workers[i], NULL, allocates_locked, (void*)(uintptr_t)700000) == 0);
-  for (int i = 0; i < 20; i++) REQUIRE(pthread_create(&forkers[i], NULL, forks, NULL) == 0);
-  for (int i = 0; i < 20; i++) pthread_join(forkers[i], NULL);
+  start_threads(forkers, 20, forks);
+  join_threads(forkers, 20);
   __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-  for (int i = 0; i < 2; i++) pthread_join(workers[i], NULL);
+  join_threads(workers, 2);
 }
 
 // Forks while it holds the lock that the other fork's handler wants.
@@ -299,13 +299,13 @@ CASE(memory_at_the_limit_is_not_refused_during_a_fork) {
     REQUIRE((inherited[i] = malloc(i * 3000 + 1)) != NULL);
     fill(inherited[i], i * 3000 + 1, i);
   }
-  for (int i = 0; i < 2; i++) REQUIRE(pthread_create(&id[i], NULL, takes_most, NULL) == 0);
+  start_threads(id, 2, takes_most);
   usleep(50000);  // by then the threads have the memory they need; no check depends on it
   struct rlimit limit = {status_bytes("VmSize:") + (120u << 20), RLIM_INFINITY};
   REQUIRE(setrlimit(RLIMIT_AS, &limit) == 0);
   for (int i = 0; i < 100; i++) fork_once();
   __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-  for (int i = 0; i < 2; i++) pthread_join(id[i], NULL);
+  join_threads(id, 2);
 }
 
 // --- Memory that is freed during a fork serves the threads that allocate during that fork.
@@ -342,7 +342,7 @@ CASE(a_long_fork_does_not_make_memory_grow) {
   CHECK_MSG(after < before + ((size_t)1 << 30), "%zu MiB, then %zu", before >> 20, after >> 20);
   plugin_calls(NULL);
   __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-  for (int i = 0; i < 2; i++) pthread_join(id[i], NULL);
+  join_threads(id, 2);
 }
 
 // Each fork is short. The next fork uses the memory that the one before needed.
@@ -357,7 +357,7 @@ CASE(many_forks_do_not_make_memory_grow) {
   const size_t after = status_bytes("VmPeak:");
   CHECK_MSG(after < before + ((size_t)512 << 20), "%zu MiB, then %zu", before >> 20, after >> 20);
   __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-  for (int i = 0; i < 4; i++) pthread_join(id[i], NULL);
+  join_threads(id, 4);
 }
 
 // --- Pools and heaps.

@@ -4,11 +4,11 @@
 #include <lanemalloc/heap.h>
 #include <lanemalloc/pool.h>
 #include <lanemalloc/safepoint.h>
-#include <pthread.h>
 #include <sys/syscall.h>
 
 #include "check.h"
 #include "child.h"
+#include "run_threads.h"
 
 CASE(lanemalloc_heap_calloc_is_zero_to_the_last_usable_byte) {
   lane_heap* heap = lane_heap_create(NULL);
@@ -115,7 +115,7 @@ CASE(lanemalloc_refused_request_takes_no_room_from_other_threads) {
     lane_heap_free(heap, object);
   }
   __atomic_store_n(&is_done, 1, __ATOMIC_RELAXED);
-  for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+  join_threads(threads, 3);
   struct lane_heap_statistics statistics;
   lane_heap_get_statistics(heap, &statistics);
   CHECK_MSG(statistics.peak_bytes < 1u << 30, "%zu", (size_t)statistics.peak_bytes);
@@ -309,9 +309,7 @@ static void* ends_late(void* nothing) {
   return nothing;
 }
 CASE(lanemalloc_sections_of_late_destructors_last) {
-  pthread_t thread;
-  REQUIRE(pthread_create(&thread, NULL, ends_late, NULL) == 0);
-  pthread_join(thread, NULL);
+  run_thread(ends_late, NULL);
   CHECK(lane_reader_unregister(&reader) == 0);
 }
 
@@ -330,8 +328,7 @@ static void* leave_for_it(void* nothing) {
 }
 CHILD(outlives_a_bare_end) {
   pthread_t thread;
-  REQUIRE(pthread_create(&thread, NULL, ends_bare, NULL) == 0);
-  pthread_join(thread, NULL);
+  run_thread(ends_bare, NULL);
   for (int i = 0; i < 100; i++) CHECK(lane_safepoint_free(malloc(100)) == 0);
   REQUIRE(pthread_create(&thread, NULL, leave_for_it, NULL) == 0);
   CHECK(lane_safepoint_wait() == 0);
@@ -353,9 +350,7 @@ CASE(lanemalloc_section_lasts_across_a_fork) {
     lane_safepoint_poll();
     _exit(freed() != 0);
   }
-  int status;
-  waitpid(pid, &status, 0);
-  CHECK(status == 0);
+  CHECK(status_of(pid) == 0);
   lane_reader_exit(&reader);
 }
 

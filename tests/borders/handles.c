@@ -8,11 +8,11 @@
 #include <lanemalloc/lanemalloc.h>
 #include <lanemalloc/pool.h>
 #include <lanemalloc/safepoint.h>
-#include <pthread.h>
 #include <sys/mman.h>
 
 #include "check.h"
 #include "child.h"
+#include "run_threads.h"
 
 enum { kSize = 48, kObjects = 40 };
 
@@ -243,7 +243,7 @@ static void make_bad_values(void) {
   add_near(heap);
 
   // Handles of the other sort; and handles of destroyed pools and heaps, with new ones at their
-  // places.
+  // places and without.
   lane_pool *gone_pool = new_pool("gone"), *next_pool;
   lane_heap *gone_heap = new_heap("gone"), *next_heap;
   lane_pool_free(gone_pool, lane_pool_alloc(gone_pool));
@@ -256,6 +256,11 @@ static void make_bad_values(void) {
   REQUIRE(next_pool != NULL && next_heap != NULL);
   not_a_pool[0] = heap, not_a_pool[1] = next_heap;
   not_a_heap[0] = pool, not_a_heap[1] = next_pool;
+  lane_pool* last_pool = new_pool("last");
+  lane_heap* last_heap = new_heap("last");
+  CHECK(lane_pool_destroy(last_pool) == 0 && lane_heap_destroy(last_heap) == 0);
+  add(last_pool);
+  add(last_heap);
   use();
   for (int i = 0; i < 3; i++) {
     lane_pool_free(next_pool, lane_pool_alloc(next_pool));
@@ -318,9 +323,7 @@ static void* call_first(void* f) {
 CHILD(all_without_a_lane) {
   start();
   for (int f = 0; f < kFunctionCount; f++) {
-    pthread_t thread;
-    REQUIRE(pthread_create(&thread, NULL, call_first, (void*)(intptr_t)f) == 0);
-    pthread_join(thread, NULL);
+    run_thread(call_first, (void*)(intptr_t)f);
   }
   check_nothing_has_changed();
 }
@@ -339,9 +342,7 @@ static void* call_one(void* unused) {
 }
 CHILD(one) {
   start();
-  pthread_t thread;
-  REQUIRE(pthread_create(&thread, NULL, call_one, NULL) == 0);
-  pthread_join(thread, NULL);
+  run_thread(call_one, NULL);
   say("went on\n");
 }
 

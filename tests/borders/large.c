@@ -3,7 +3,6 @@
 // Also linked with the static library.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -13,6 +12,7 @@
 #include <sys/uio.h>
 
 #include "child.h"
+#include "run_threads.h"
 
 enum { kMiB = 1 << 20 };
 
@@ -230,7 +230,5 @@ static void* takes_most_of_the_machine(void* in_a_thread) {
 }
 CASE(fork_after_large_blocks_that_are_free) { takes_most_of_the_machine(NULL); }
 CASE(fork_after_large_blocks_that_are_free_with_threads) {
-  pthread_t id;
-  REQUIRE(pthread_create(&id, NULL, takes_most_of_the_machine, NULL) == 0);
-  REQUIRE(pthread_join(id, NULL) == 0);
+  run_thread(takes_most_of_the_machine, NULL);
 }

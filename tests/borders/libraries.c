@@ -2,11 +2,11 @@
 // threads allocate.
 // Also linked with the static library.
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <sys/wait.h>
 
 #include "child.h"
+#include "run_threads.h"
 
 enum { kThreads = 2 };
 static pthread_t threads[kThreads];
@@ -28,14 +28,13 @@ static void* allocate_and_check(void* unused) {
   for (int i = 0; i < 64; i++) free(kept[i]);
   return unused;
 }
-static void start_threads(void) {
-  for (int i = 0; i < kThreads; i++)
-    REQUIRE(pthread_create(&threads[i], NULL, allocate_and_check, NULL) == 0);
+static void start_all(void) {
+  start_threads(threads, kThreads, allocate_and_check);
   while (__atomic_load_n(&rounds, __ATOMIC_RELAXED) < 10000) sched_yield();
 }
-static void stop_threads(void) {
+static void stop_all(void) {
   __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
-  for (int i = 0; i < kThreads; i++) REQUIRE(pthread_join(threads[i], NULL) == 0);
+  join_threads(threads, kThreads);
 }
 
 // --- dlopen, dlclose.
@@ -89,15 +88,15 @@ static void load_and_unload(int times) {
 }
 CASE(a_library_comes_and_goes) { load_and_unload(20); }
 CASE(a_library_comes_and_goes_while_others_allocate) {
-  start_threads();
+  start_all();
   load_and_unload(50);
-  stop_threads();
+  stop_all();
 }
 
 // The library has a C library of its own there.
 CASE(a_library_in_a_name_space_of_its_own) {
   copy_library();
-  start_threads();
+  start_all();
   for (int i = 0; i < 5; i++) {
     void* handle = dlmopen(LM_ID_NEWLM, library, RTLD_NOW);
     CHECK_MSG(handle != NULL, "%s", dlerror());
@@ -105,43 +104,22 @@ CASE(a_library_in_a_name_space_of_its_own) {
     call(handle, "plugin_works");
     REQUIRE(dlclose(handle) == 0);
   }
-  stop_threads();
+  stop_all();
 }
 
 // --- Ends of the process.
 
-static void allocate_once_more(void) {
+static void on_abort(int signal) {
+  (void)signal;
   void* p = malloc(100000);
   REQUIRE(p != NULL);
   fill(p, 100000, 1);
   free(p);
   say("end\n");
 }
-static void check_leaving(const char* how) {
-  run_child_with(how, getenv("LANEMALLOC_OPTIONS"));
-  CHECK_CHILD(WIFEXITED(child.status) && WEXITSTATUS(child.status) == 7 &&
-              strstr(child.out, "end\n") != NULL);
-}
-CHILD(leaves_by_quick_exit) {
-  REQUIRE(at_quick_exit(allocate_once_more) == 0);
-  start_threads();
-  quick_exit(7);
-}
-CASE(quick_exit_while_threads_allocate) { check_leaving("leaves_by_quick_exit"); }
-CHILD(leaves_by_exit) {
-  REQUIRE(atexit(allocate_once_more) == 0);
-  start_threads();
-  exit(7);
-}
-CASE(exit_while_threads_allocate) { check_leaving("leaves_by_exit"); }
-
-static void on_abort(int signal) {
-  (void)signal;
-  allocate_once_more();
-}
 CHILD(leaves_by_abort) {
   signal(SIGABRT, on_abort);
-  start_threads();
+  start_all();
   abort();
 }
 CASE(abort_with_a_handler_that_allocates) {

@@ -1,11 +1,11 @@
 // Limits of addresses and of locked memory that a process sets for itself: how much of them malloc
 // can use, and what else needs some.
 // Also linked with the static library.
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 
 #include "child.h"
+#include "run_threads.h"
 
 enum { kMiB = 1 << 20 };
 
@@ -98,9 +98,8 @@ CASE(threads_start_under_a_limit) {
   limit_addresses((rlim_t)600 * kMiB);
   pthread_t threads[kThreads];
   pthread_barrier_init(&all_here, NULL, kThreads);
-  for (int i = 0; i < kThreads; i++)
-    REQUIRE(pthread_create(&threads[i], NULL, use_memory, NULL) == 0);
-  for (int i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
+  start_threads(threads, kThreads, use_memory);
+  join_threads(threads, kThreads);
 }
 
 // Like a server that limits, long after its start, how much its guests may have.
@@ -172,7 +171,7 @@ CHILD(uses_memory_in_threads) {
   pthread_barrier_init(&all_here, NULL, kThreads);
   for (int i = 0; i < kThreads; i++)
     REQUIRE(pthread_create(&threads[i], &attributes, use_memory, NULL) == 0);
-  for (int i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
+  join_threads(threads, kThreads);
   // If the stack has no limit, the kernel maps from the bottom up.
   void* large[64];
   for (int i = 0; i < 64; i++) {

@@ -1,20 +1,16 @@
 // Memory that the program has locked goes back all the same, and limits of locked memory leave as
 // much as they do with another malloc.
 // Also linked with the static library.
-#include <pthread.h>
 #include <sys/mman.h>
 
 #include "child.h"
+#include "run_threads.h"
 
 enum { kMiB = 1 << 20 };
 
 static void* rest(void* unused) { return unused; }
 
-static void have_threads(void) {
-  pthread_t thread;
-  REQUIRE(pthread_create(&thread, NULL, rest, NULL) == 0);
-  pthread_join(thread, NULL);
-}
+static void have_threads(void) { run_thread(rest, NULL); }
 
 // Waits until at most this much is resident. It calls free meanwhile, since a process without a
 // scavenger gives memory back only in such calls.

@@ -1,10 +1,10 @@
 // Threads at the limit of the address space: requests are refused, and a thread that waits for
 // memory never waits for itself.
-#include <pthread.h>
 #include <sys/resource.h>
 
 #include "check.h"
 #include "child.h"
+#include "run_threads.h"
 
 enum { kThreads = 8, kRounds = 6, kHeld = 8000, kPlaces = 64 };
 
@@ -59,7 +59,7 @@ CHILD(threads_take_all) {
   pthread_barrier_init(&start, NULL, kThreads);
   for (uintptr_t i = 0; i < kThreads; i++)
     REQUIRE(pthread_create(&threads[i], &attributes, takes_all, (void*)(i + 1)) == 0);
-  for (int i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
+  join_threads(threads, kThreads);
   CHECK(refused != 0);
   for (unsigned i = 0; i < kPlaces; i++) exchange(NULL, i);
   // The freed memory is available again.

@@ -6,12 +6,12 @@
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include "child.h"
+#include "run_threads.h"
 #include "tasks.h"
 
 enum { kNobody = 65534, kPieces = 200, kPiece = 1 << 20, kMiB = 1 << 20 };
@@ -154,8 +154,7 @@ CASE(unshare_in_a_child_of_a_threaded_process) {
     unshare_or_skip();
     _exit(test_failures != 0);
   }
-  int status = -1;
-  REQUIRE(pid > 0 && waitpid(pid, &status, 0) == pid);
+  const int status = status_of(pid);
   if (WIFEXITED(status) && WEXITSTATUS(status) == kStatusSkipped) SKIP("no user name spaces here");
   CHECK(status == 0);
   end_idle(other);
@@ -207,9 +206,7 @@ CASE(memory_comes_back_after_vfork_and_exec) {
     execl("/bin/true", "true", (char*)NULL);
     _exit(9);
   }
-  int status = -1;
-  REQUIRE(pid > 0 && waitpid(pid, &status, 0) == pid);
-  CHECK(status == 0);
+  CHECK(status_of(pid) == 0);
   burst();
   CHECK_MSG(comes_down_to(20 * kMiB), "%zu bytes stay", status_bytes("VmRSS:"));
   end_idle(other);
@@ -275,9 +272,8 @@ static void* bind_and_start(void* thread) {
 }
 CASE(lanemalloc_affinity_and_policy_are_not_those_of_whoever_started_it) {
   if (sysconf(_SC_NPROCESSORS_ONLN) < 2) SKIP("one CPU");
-  pthread_t binder, other;
-  REQUIRE(pthread_create(&binder, NULL, bind_and_start, &other) == 0);
-  REQUIRE(pthread_join(binder, NULL) == 0);
+  pthread_t other;
+  run_thread(bind_and_start, &other);
   burst();
   // The idle thread inherits both; the scavenger does not.
   CHECK(for_each_thread(is_bound) == 1);

@@ -73,8 +73,7 @@ static int comes_to_be_alone(void) {
 }
 
 static void wait_for(pid_t pid) {
-  int status = -1;
-  REQUIRE(pid > 0 && waitpid(pid, &status, __WALL) == pid);
+  const int status = status_of(pid);
   CHECK_MSG(status == 0, "status 0x%x", status);
 }
 
@@ -567,8 +566,7 @@ CASE(a_thread_in_strict_seccomp_uses_what_is_there) {
     turn_over(2, 100);
     syscall(SYS_exit, test_failures != 0);
   }
-  int status = -1;
-  REQUIRE(pid > 0 && waitpid(pid, &status, 0) == pid);
+  const int status = status_of(pid);
   if (WIFEXITED(status) && WEXITSTATUS(status) == kStatusSkipped) SKIP("no strict seccomp here");
   CHECK_MSG(status == 0, "status 0x%x", status);
 }

@@ -8,7 +8,6 @@
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -16,6 +15,7 @@
 #include <sys/syscall.h>
 
 #include "child.h"
+#include "run_threads.h"
 
 // CALL(mmap): every such call. WITH(futex, FUTEX_WAKE_PRIVATE): only if an argument has this value.
 // NEEDED(mprotect, start): no program survives this refusal from its start, with any malloc;
@@ -154,7 +154,7 @@ static void work_in_threads(void) {
   }
   unsigned mine = 5;
   work(&mine);
-  for (int i = 0; i < started; i++) REQUIRE(pthread_join(threads[i], NULL) == 0);
+  join_threads(threads, started);
 }
 // Works, leaves memory to the scavenger, sleeps while the scavenger makes a pass, and works again.
 static void* work_and_rest(void* seed) {

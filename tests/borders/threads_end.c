@@ -1,12 +1,12 @@
 // Threads end in every way there is. What they had comes back, and no thread reads memory that went
 // with them.
-#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
 #include "child.h"
+#include "run_threads.h"
 
 static size_t resident(void) { return status_bytes("VmRSS:"); }
 
@@ -82,8 +82,8 @@ CASE(first_malloc_in_the_last_rounds_of_key_destructors) {
   REQUIRE(pthread_key_create(&late_key, late) == 0);
   for (first_round = 1; first_round <= 4; first_round++) {
     pthread_t threads[8];
-    for (int i = 0; i < 8; i++) REQUIRE(pthread_create(&threads[i], NULL, set_late_key, NULL) == 0);
-    for (int i = 0; i < 8; i++) REQUIRE(pthread_join(threads[i], NULL) == 0);
+    start_threads(threads, 8, set_late_key);
+    join_threads(threads, 8);
   }
   let_passes_go_by();
   end_idle(other);
@@ -117,9 +117,7 @@ CASE(ended_by_the_system_call_and_unmapped) {
     allocate_some();
     _exit(0);
   }
-  int status = -1;
-  REQUIRE(pid > 0 && waitpid(pid, &status, 0) == pid);
-  CHECK(status == 0);
+  CHECK(status_of(pid) == 0);
   end_idle(other);
 }
 
@@ -262,7 +260,7 @@ static void tear_off_beside_others(void) {
     allocate_some();
   }
   __atomic_store_n(&stop_working, 1, __ATOMIC_RELEASE);
-  for (int i = 0; i < 2; i++) REQUIRE(pthread_join(others[i], NULL) == 0);
+  join_threads(others, 2);
   expect_objects_are_in_use_once();
 }
 CASE(lanemalloc_handlers_leave_every_function_by_siglongjmp_and_the_threads_end) {

@@ -1,13 +1,13 @@
 // Children that share the parent's memory: by vfork, and by clone with CLONE_VM. Whatever they
 // allocate and free, the parent's heap is whole afterwards.
 // Also linked with the static library.
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
 #include "check.h"
+#include "run_threads.h"
 
 enum { kObjects = 400, kKept = 64 };
 
@@ -75,13 +75,13 @@ static void* keeps_busy(void* unused) {
 // Runs beside threads, so that parent and child are on different CPUs and lanes are entered by CPU.
 static void beside_threads(void (*run)(unsigned)) {
   pthread_t threads[3];
-  for (int i = 0; i < 3; i++) REQUIRE(pthread_create(&threads[i], NULL, keeps_busy, NULL) == 0);
+  start_threads(threads, 3, keeps_busy);
   for (unsigned seed = 1; seed <= 40; seed++) {
     run(seed);
     work(seed * 7);
   }
   stop = 1;
-  for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+  join_threads(threads, 3);
   for (int i = 0; i < kKept; i++) {
     CHECK(kept[i].at == NULL || filled(kept[i].at, kept[i].size, kept[i].seed));
     free(kept[i].at);

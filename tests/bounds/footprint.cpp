@@ -101,7 +101,6 @@ void fork_children() {
         for (int i = 0; i < 10; i++) {
           stage("child", static_cast<uint64_t>(i));
           pid_t child = fork();
-          EXPECT(child >= 0, "fork: %s", strerror(errno));
           if (child == 0) {
             arm_watchdog(watchdog_seconds() / 2 + 1);
             Burst own;
@@ -122,10 +121,7 @@ void fork_children() {
             }
             _exit(0);
           }
-          int status = 0;
-          char why[64];
-          EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "child %d: %s", i,
-                 describe(status, why));
+          expect_good_end(child, "child", static_cast<uint64_t>(i));
         }
         size_t after = resident();
         EXPECT(after < parent + 4 * kMiB,

@@ -90,8 +90,7 @@ void hand_off(const Shape& shape) {
                 while ((p = ring.try_take(i, shape.depth)) == nullptr) waiting.again();
                 uint64_t serial;
                 memcpy(&serial, p, sizeof serial);
-                EXPECT(serial == i, "object %p of hand-off %llu says %llu", p,
-                       static_cast<unsigned long long>(i), static_cast<unsigned long long>(serial));
+                EXPECT(serial == i, "object %p of hand-off %llu says %llu", p, llu(i), llu(serial));
                 api::free(p);
               }
             }
@@ -113,8 +112,8 @@ void hand_off(const Shape& shape) {
          "%zu KiB resident after a tenth of the hand-offs, %zu KiB later", readings[0] / kKiB,
          most / kKiB);
   NOTE("%llu hand-offs; resident %zu KiB after a tenth, at most %zu KiB later, %zu KiB at the end",
-       static_cast<unsigned long long>(each) * kParts * static_cast<unsigned>(pairs),
-       readings[0] / kKiB, most / kKiB, readings[kParts - 1] / kKiB);
+       llu(each) * kParts * static_cast<unsigned>(pairs), readings[0] / kKiB, most / kKiB,
+       readings[kParts - 1] / kKiB);
 }
 
 // The owner allocates 256 MiB, and another thread frees all of it, five times.

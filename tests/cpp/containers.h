@@ -27,6 +27,14 @@
 
 #include "check.h"
 
+struct OfResource {
+  std::pmr::memory_resource* resource;
+  template <class T>
+  std::pmr::polymorphic_allocator<T> of() const {
+    return resource;
+  }
+};
+
 template <class Make, class T>
 using AllocatorOf = decltype(std::declval<Make>().template of<T>());
 

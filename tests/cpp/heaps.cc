@@ -13,13 +13,6 @@ struct OfHeap {
     return heap;
   }
 };
-struct OfResource {
-  std::pmr::memory_resource* resource;
-  template <class T>
-  std::pmr::polymorphic_allocator<T> of() const {
-    return resource;
-  }
-};
 
 static_assert(std::is_nothrow_move_constructible_v<lane::Heap> &&
               !std::is_copy_constructible_v<lane::Heap>);

@@ -21,13 +21,6 @@ struct OfMalloc {
     return {};
   }
 };
-struct OfResource {
-  std::pmr::memory_resource* resource;
-  template <class T>
-  std::pmr::polymorphic_allocator<T> of() const {
-    return resource;
-  }
-};
 
 static_assert(std::is_empty_v<lane::Allocator<int>>);
 static_assert(std::allocator_traits<lane::Allocator<int>>::is_always_equal::value);

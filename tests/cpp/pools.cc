@@ -6,14 +6,6 @@
 
 namespace {
 
-struct OfResource {
-  std::pmr::memory_resource* resource;
-  template <class T>
-  std::pmr::polymorphic_allocator<T> of() const {
-    return resource;
-  }
-};
-
 int alive;
 struct Counted {
   int value;

@@ -1,30 +1,28 @@
 // Bad pointers given to free, realloc and malloc_usable_size: what the library says and does, by
-// bad_pointer= and checked=. Each bad act runs in a child, which prints the pointer that it uses,
-// and "went on" if it survives.
-#include <pthread.h>
+// bad_pointer= and checked=.
 #include <sys/mman.h>
 
-#include "../semantics/child.h"
+#include "../semantics/acts.h"
+#include "../semantics/run_threads.h"
 
-static const char kForeign[] = "not a pointer of this allocator";
-static const char kInterior[] = "not the start of an object";
-static const char kFreed[] = "freed already";
-static const char kUnused[] = "the page is not in use";
+static const char kForeign[] = "): not a pointer of this allocator";
+static const char kInterior[] = "): not the start of an object";
+static const char kFreed[] = "): freed already";
+static const char kUnused[] = "): the page is not in use";
 
-// ---- The child: ACT FUNCTION, as one argument.
+// --- The child.
 
 static char global_bytes[256];
 static size_t function_result = 12345;
-static const char* function_name;
 
 static void apply(void* pointer) {
   errno = 4711;
   say("pointer %p\n", pointer);
   pointer = hide(pointer);
-  if (strcmp(function_name, "free") == 0) {
+  if (is_function("free")) {
     free(pointer);
     CHECK(errno == 4711);
-  } else if (strcmp(function_name, "realloc") == 0) {
+  } else if (is_function("realloc")) {
     function_result = (size_t)realloc(pointer, hide_size(50));
   } else {
     function_result = malloc_usable_size(pointer);
@@ -35,11 +33,7 @@ static void* freeing_thread(void* argument) {
   free(argument);
   return NULL;
 }
-static void free_in_thread(void* pointer) {
-  pthread_t thread;
-  REQUIRE(pthread_create(&thread, NULL, freeing_thread, pointer) == 0);
-  pthread_join(thread, NULL);
-}
+static void free_in_thread(void* pointer) { run_thread(freeing_thread, pointer); }
 
 static void act_stack(void) {
   char bytes[256];
@@ -147,201 +141,97 @@ static void act_twice_apart_then_allocate(void) {
   for (int i = 0; i < 100000; i++) hide(malloc(100));
 }
 
-static const struct {
-  const char* name;
-  void (*run)(void);
-} kActs[] = {{"stack", act_stack},
-             {"global", act_global},
-             {"mapped", act_mapped},
-             {"code", act_code},
-             {"small_number", act_small_number},
-             {"high_half", act_high_half},
-             {"no_address", act_no_address},
-             {"highest", act_highest},
-             {"interior_small", act_interior_small},
-             {"interior_medium", act_interior_medium},
-             {"misaligned", act_misaligned},
-             {"interior_large", act_interior_large},
-             {"interior_large_block", act_interior_large_block},
-             {"interior_aligned", act_interior_aligned},
-             {"never_allocated", act_never_allocated},
-             {"never_allocated_near", act_never_allocated_near},
-             {"twice_large", act_twice_large},
-             {"twice", act_twice},
-             {"twice_medium", act_twice_medium},
-             {"twice_after_others", act_twice_after_others},
-             {"twice_after_refill", act_twice_after_refill},
-             {"twice_other_thread_first", act_twice_other_thread_first},
-             {"twice_other_thread_second", act_twice_other_thread_second},
-             {"twice_both_other_threads", act_twice_both_other_threads},
-             {"twice_then_allocate", act_twice_then_allocate},
-             {"twice_apart_then_allocate", act_twice_apart_then_allocate}};
+static const struct Act kActs[] = {{"stack", act_stack},
+                                   {"global", act_global},
+                                   {"mapped", act_mapped},
+                                   {"code", act_code},
+                                   {"small_number", act_small_number},
+                                   {"high_half", act_high_half},
+                                   {"no_address", act_no_address},
+                                   {"highest", act_highest},
+                                   {"interior_small", act_interior_small},
+                                   {"interior_medium", act_interior_medium},
+                                   {"misaligned", act_misaligned},
+                                   {"interior_large", act_interior_large},
+                                   {"interior_large_block", act_interior_large_block},
+                                   {"interior_aligned", act_interior_aligned},
+                                   {"never_allocated", act_never_allocated},
+                                   {"never_allocated_near", act_never_allocated_near},
+                                   {"twice_large", act_twice_large},
+                                   {"twice", act_twice},
+                                   {"twice_medium", act_twice_medium},
+                                   {"twice_after_others", act_twice_after_others},
+                                   {"twice_after_refill", act_twice_after_refill},
+                                   {"twice_other_thread_first", act_twice_other_thread_first},
+                                   {"twice_other_thread_second", act_twice_other_thread_second},
+                                   {"twice_both_other_threads", act_twice_both_other_threads},
+                                   {"twice_then_allocate", act_twice_then_allocate},
+                                   {"twice_apart_then_allocate", act_twice_apart_then_allocate}};
 
-// After the act the allocator must be whole: objects made before keep their content, no object is
-// given out twice.
+static void give(void* object, size_t size) {
+  (void)size;
+  free(object);
+}
 CHILD(bad_act) {
-  static char name[64];
-  static char* before[300];
-  static char* after[3000];
-  function_name = strchr(test_argument, ' ') + 1;
-  snprintf(name, sizeof name, "%.*s", (int)(function_name - 1 - test_argument), test_argument);
-  for (unsigned i = 0; i < 300; i++) fill(before[i] = (char*)malloc(i * 11 + 1), i * 11 + 1, i);
-  int found = 0;
-  for (size_t i = 0; i < sizeof kActs / sizeof kActs[0]; i++)
-    if (strcmp(kActs[i].name, name) == 0) kActs[i].run(), found = 1;
-  REQUIRE(found);
-  if (strcmp(function_name, "free") != 0)
-    CHECK_MSG(function_result == 0, "%s gives %#zx", function_name, function_result);
-  for (unsigned i = 0; i < 3000; i++) fill(after[i] = (char*)malloc(i % 300), i % 300, i);
-  for (unsigned i = 0; i < 3000; i++) {
-    CHECK_MSG(filled(after[i], i % 300, i), "object %u", i);
-    free(after[i]);
-  }
-  for (unsigned i = 0; i < 300; i++) {
-    CHECK_MSG(filled(before[i], i * 11 + 1, i), "object %u", i);
-    free(before[i]);
-  }
-  if (!test_failures) say("went on\n");
+  run_amid(kActs, sizeof kActs / sizeof kActs[0], malloc, give);
+  if (!is_function("free")) CHECK_MSG(function_result == 0, "%zx", function_result);
 }
 
-// ---- The parent.
+// --- The parent.
 
-static void run_act(const char* act, const char* function, const char* options) {
-  static char argument[128];
-  snprintf(argument, sizeof argument, "%s %s", act, function);
-  memset(&child, 0, offsetof(struct Child, out));
-  child.options = options;
-  child.argument = argument;
-  run_child("bad_act");
-}
-
-static int went_on(void) { return child_succeeded() && strstr(child.out, "went on\n"); }
-
-// True if stderr has one line and nothing else: it names the function, the pointer and one of the
-// reasons (the second may be null).
-static int said(const char* function, const char* reason, const char* other_reason) {
-  unsigned long pointer = 0;
-  const char* named = strstr(child.out, "pointer 0x");
-  if (!named || sscanf(named, "pointer 0x%lx", &pointer) != 1) return 0;
-  const char* reasons[] = {reason, other_reason};
-  for (int i = 0; i < 2; i++) {
-    char line[256];
-    if (!reasons[i]) continue;
-    snprintf(line, sizeof line, "lanemalloc: %s(0x%lx): %s\n", function, pointer, reasons[i]);
-    if (strcmp(child.err, line) == 0) return 1;
-  }
-  return 0;
-}
-
-// One act by each function, under all three values of bad_pointer=.
-static void check_act(const char* act, const char* checked, const char* reason,
-                      const char* other_reason) {
-  const char* const functions[] = {"free", "realloc", "malloc_usable_size"};
+enum { kChecked, kBoth };
+static void check_functions(const char* act, int modes, const char* why, const char* or_why) {
+  static const char* const functions[] = {"free", "realloc", "malloc_usable_size"};
   for (int i = 0; i < 3; i++) {
-    char options[100];
-    snprintf(options, sizeof options, "bad_pointer=abort%s", checked);
-    run_act(act, functions[i], options);
-    CHECK_CHILD(child_aborted() && said(functions[i], reason, other_reason));
-    snprintf(options, sizeof options, "bad_pointer=report%s", checked);
-    run_act(act, functions[i], options);
-    CHECK_CHILD(went_on() && said(functions[i], reason, other_reason));
-    snprintf(options, sizeof options, "bad_pointer=ignore%s", checked);
-    run_act(act, functions[i], options);
-    CHECK_CHILD(went_on() && child.err[0] == 0);
+    if (modes == kBoth) check_act_or(act, functions[i], "", why, or_why, 1);
+    check_act_or(act, functions[i], "checked=1", why, or_why, 1);
   }
 }
-static void check_release_and_checked(const char* act, const char* reason,
-                                      const char* other_reason) {
-  check_act(act, "", reason, other_reason);
-  check_act(act, ",checked=1", reason, other_reason);
+
+CASE(lanemalloc_pointers_that_are_not_ours) {
+  static const char* const acts[] = {"stack",        "global",    "mapped",     "code",
+                                     "small_number", "high_half", "no_address", "highest"};
+  for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++)
+    check_functions(acts[i], kBoth, kForeign, kForeign);
 }
-
-CASE(lanemalloc_stack_pointer) { check_release_and_checked("stack", kForeign, NULL); }
-CASE(lanemalloc_global_pointer) { check_release_and_checked("global", kForeign, NULL); }
-CASE(lanemalloc_mapped_pointer) { check_release_and_checked("mapped", kForeign, NULL); }
-CASE(lanemalloc_code_pointer) { check_release_and_checked("code", kForeign, NULL); }
-CASE(lanemalloc_small_number) { check_release_and_checked("small_number", kForeign, NULL); }
-CASE(lanemalloc_high_half_pointer) { check_release_and_checked("high_half", kForeign, NULL); }
-CASE(lanemalloc_non_canonical_pointer) { check_release_and_checked("no_address", kForeign, NULL); }
-CASE(lanemalloc_highest_pointer) { check_release_and_checked("highest", kForeign, NULL); }
-
 // The hit of free does not ask whether a pointer into a slab is the start of an object; checked=1
 // does.
-CASE(lanemalloc_checked_interior_pointer_small) {
-  check_act("interior_small", ",checked=1", kInterior, NULL);
-}
-CASE(lanemalloc_checked_interior_pointer_medium) {
-  check_act("interior_medium", ",checked=1", kInterior, NULL);
-}
-CASE(lanemalloc_checked_misaligned_pointer) {
-  check_act("misaligned", ",checked=1", kInterior, NULL);
-}
-CASE(lanemalloc_release_interior_pointer_large) {
-  check_act("interior_large", "", kInterior, NULL);
-}
-CASE(lanemalloc_checked_interior_pointer_large) {
-  check_act("interior_large", ",checked=1", kInterior, NULL);
-}
-CASE(lanemalloc_release_interior_pointer_large_other_block) {
-  check_act("interior_large_block", "", kInterior, NULL);
-}
-CASE(lanemalloc_checked_interior_pointer_large_other_block) {
-  check_act("interior_large_block", ",checked=1", kInterior, NULL);
-}
-CASE(lanemalloc_checked_interior_pointer_aligned) {
-  check_act("interior_aligned", ",checked=1", kInterior, NULL);
+CASE(lanemalloc_pointers_into_objects) {
+  check_functions("interior_small", kChecked, kInterior, kInterior);
+  check_functions("interior_medium", kChecked, kInterior, kInterior);
+  check_functions("misaligned", kChecked, kInterior, kInterior);
+  check_functions("interior_large", kBoth, kInterior, kInterior);
+  check_functions("interior_large_block", kBoth, kInterior, kInterior);
+  check_functions("interior_aligned", kChecked, kInterior, kInterior);
 }
 CASE(lanemalloc_never_allocated) {
-  check_release_and_checked("never_allocated", kUnused, kForeign);
-}
-CASE(lanemalloc_never_allocated_near) {
-  check_release_and_checked("never_allocated_near", kUnused, kForeign);
+  check_functions("never_allocated", kBoth, kUnused, kForeign);
+  check_functions("never_allocated_near", kBoth, kUnused, kForeign);
 }
 
-CASE(lanemalloc_large_object_twice) { check_release_and_checked("twice_large", kFreed, kUnused); }
-CASE(lanemalloc_checked_twice) { check_act("twice", ",checked=1", kFreed, NULL); }
-CASE(lanemalloc_checked_twice_medium) { check_act("twice_medium", ",checked=1", kFreed, kUnused); }
-CASE(lanemalloc_checked_twice_after_others) {
-  check_act("twice_after_others", ",checked=1", kFreed, NULL);
+CASE(lanemalloc_large_object_twice) { check_functions("twice_large", kBoth, kFreed, kUnused); }
+CASE(lanemalloc_checked_twice) {
+  check_functions("twice", kChecked, kFreed, kFreed);
+  check_functions("twice_medium", kChecked, kFreed, kUnused);
+  check_functions("twice_after_others", kChecked, kFreed, kFreed);
+  check_functions("twice_after_refill", kChecked, kFreed, kFreed);
+  check_functions("twice_other_thread_first", kChecked, kFreed, kFreed);
+  check_act("twice_other_thread_second", "free", "checked=1", kFreed);
+  check_act("twice_both_other_threads", "free", "checked=1", kFreed);
 }
-CASE(lanemalloc_checked_twice_after_refill) {
-  check_act("twice_after_refill", ",checked=1", kFreed, NULL);
-}
-CASE(lanemalloc_checked_twice_other_thread_first) {
-  check_act("twice_other_thread_first", ",checked=1", kFreed, NULL);
-}
-
-static void check_checked_free(const char* act) {
-  run_act(act, "free", "checked=1");
-  CHECK_CHILD(child_aborted() && said("free", kFreed, NULL));
-  run_act(act, "free", "checked=1,bad_pointer=report");
-  CHECK_CHILD(went_on() && said("free", kFreed, NULL));
-  run_act(act, "free", "checked=1,bad_pointer=ignore");
-  CHECK_CHILD(went_on() && child.err[0] == 0);
-}
-CASE(lanemalloc_checked_twice_other_thread_second) {
-  check_checked_free("twice_other_thread_second");
-}
-CASE(lanemalloc_checked_twice_both_other_threads) {
-  check_checked_free("twice_both_other_threads");
-}
-
 // Without checks, a second free is found at the latest when the list is taken. Which function
 // reports it, and where, is left open.
-static void check_release(const char* act) {
-  run_act(act, "free", NULL);
-  CHECK_CHILD(child_aborted() && line_count() == 1 && lines_with("lanemalloc: ", "(0x") == 1);
-}
 CASE(lanemalloc_release_twice_is_found_when_the_list_is_taken) {
-  check_release("twice_then_allocate");
-}
-CASE(lanemalloc_release_twice_apart_is_found_when_the_list_is_taken) {
-  check_release("twice_apart_then_allocate");
+  static const char* const acts[] = {"twice_then_allocate", "twice_apart_then_allocate"};
+  for (int i = 0; i < 2; i++) {
+    run_act(acts[i], "free", "", "");
+    CHECK_CHILD(child_aborted() && line_count() == 1 && lines_with("lanemalloc: ", "(0x") == 1);
+  }
 }
 
 CASE(lanemalloc_default_is_abort) {
-  run_act("stack", "free", NULL);
-  CHECK_CHILD(child_aborted() && said("free", kForeign, NULL));
+  run_act("stack", "free", "", "");
+  CHECK_CHILD(child_aborted() && said("free", kForeign, 1));
 }
 
 // The process aborts also if it has no stderr to write to, and the line goes into no other file.

@@ -238,65 +238,57 @@ AREA_STAYS_OPEN = (
     gone("is_closed", "area.load(..) == 0 &&"),
 )
 
+explored = functools.partial(mutant, "explorer")
+in_lists, in_stacks, in_protocols, in_entry, in_epochs = (
+    functools.partial(mutant, program)
+    for program in ("lists", "stacks", "protocols", "entry", "epochs")
+)
+
 MUTANTS = [
-    mutant("lists", "give publishes relaxed", "inbox", relaxed("[inbox.take]", "release")),
-    mutant("lists", "take relaxed", "inbox", relaxed("[inbox.take]", "acquire")),
-    mutant(
-        "lists",
+    in_lists("give publishes relaxed", "inbox", relaxed("[inbox.take]", "release")),
+    in_lists("take relaxed", "inbox", relaxed("[inbox.take]", "acquire")),
+    in_lists(
         "give links before it swaps",
         "inbox",
         swap("Inbox::give", f"store(.., {RELAXED})", f"store(nullptr, {RELAXED})"),
     ),
-    mutant("lists", "take does not wait for a half-given batch", "inbox", UNLINKED_IS_LAST),
-    mutant(
-        "lists",
-        "take forgets the rest",
-        "inbox",
-        swap("Inbox::take", "keep(batch)", "keep(nullptr)"),
-    ),
+    in_lists("take does not wait for a half-given batch", "inbox", UNLINKED_IS_LAST),
+    in_lists("take forgets the rest", "inbox", swap("Inbox::take", "keep(batch)", "keep(nullptr)")),
     # The swap's release already covers it: swaps are read-modify-writes, so they are all in one
     # release sequence.
-    mutant(
-        "lists",
+    in_lists(
         "give's second store and take's look at it relaxed",
         "inbox",
         relaxed("[inbox.follow]", "release"),
         relaxed("[inbox.follow]", "acquire"),
         caught=False,
     ),
-    mutant("lists", "no tag", "idle-stack", NO_TAG),
-    mutant("lists", "push relaxed", "idle-stack", relaxed("[idle.pop]", "release")),
-    mutant("lists", "pop relaxed", "idle-stack", relaxed("IdStack::pop", "acquire")),
-    mutant(
-        "stacks", "the depth published relaxed", "stacks", relaxed("[publish.release]", "release")
-    ),
-    mutant(
-        "stacks",
+    in_lists("no tag", "idle-stack", NO_TAG),
+    in_lists("push relaxed", "idle-stack", relaxed("[idle.pop]", "release")),
+    in_lists("pop relaxed", "idle-stack", relaxed("IdStack::pop", "acquire")),
+    in_stacks("the depth published relaxed", "stacks", relaxed("[publish.release]", "release")),
+    in_stacks(
         "the depth written before the frames",
         "stacks",
         swap("Stacks::make", "for (", f"stack->depth_and_hash.store(depth, {RELEASE});\nfor ("),
     ),
-    mutant(
-        "stacks",
+    in_stacks(
         "who comes second to a slot does not acquire it",
         "stacks",
         swap("[insert.release]", f"std::memory_order_acq_rel, {ACQUIRE}", f"{RELEASE}, {RELAXED}"),
     ),
-    mutant("stacks", "the end moved on relaxed", "stacks", relaxed("[claim.release]", "release")),
-    mutant(
-        "stacks",
+    in_stacks("the end moved on relaxed", "stacks", relaxed("[claim.release]", "release")),
+    in_stacks(
         "a place claimed by whoever moves the end",
         "stacks",
         swap("Stacks::claim", "if (is_mine)", "if (is_mine || at == next)"),
     ),
-    mutant(
-        "stacks",
+    in_stacks(
         "who comes second to a slot does not look at it",
         "stacks",
         swap("find_or_make", "if (value >> 32", "if (made == nullptr && value >> 32"),
     ),
-    mutant(
-        "protocols",
+    in_protocols(
         "release relaxed",
         "lock",
         swap(
@@ -306,21 +298,15 @@ MUTANTS = [
         ),
         relaxed("release_awaited", "release"),
     ),
-    mutant("protocols", "try_acquire relaxed", "lock", relaxed("try_acquire", "acquire")),
-    mutant("protocols", "a waiter's acquire relaxed", "lock", relaxed("spin_or_sleep", "acquire")),
-    mutant("protocols", "idle after the pass", "scavenger", *IDLE_AFTER_THE_PASS),
-    mutant("protocols", "a poke wakes nobody", "scavenger", POKE_WAKES_NOBODY),
-    mutant("protocols", "defer relaxed", "deferred", relaxed("[deferred.take]", "release")),
-    mutant("protocols", "taken relaxed", "deferred", relaxed("[deferred.take]", "acquire")),
-    mutant("protocols", "taken by a load and a store", "deferred", TAKEN_IN_TWO),
-    mutant(
-        "entry",
-        "no membarrier",
-        "entry-allocate entry-free entry-defer entry-miss",
-        OWNED_NO_BARRIER,
-    ),
-    mutant(
-        "entry",
+    in_protocols("try_acquire relaxed", "lock", relaxed("try_acquire", "acquire")),
+    in_protocols("a waiter's acquire relaxed", "lock", relaxed("spin_or_sleep", "acquire")),
+    in_protocols("idle after the pass", "scavenger", *IDLE_AFTER_THE_PASS),
+    in_protocols("a poke wakes nobody", "scavenger", POKE_WAKES_NOBODY),
+    in_protocols("defer relaxed", "deferred", relaxed("[deferred.take]", "release")),
+    in_protocols("taken relaxed", "deferred", relaxed("[deferred.take]", "acquire")),
+    in_protocols("taken by a load and a store", "deferred", TAKEN_IN_TWO),
+    in_entry("no membarrier", "entry-allocate entry-free entry-defer entry-miss", OWNED_NO_BARRIER),
+    in_entry(
         "the gate is looked at before the busy store",
         "entry-allocate",
         swap(
@@ -329,42 +315,34 @@ MUTANTS = [
             "__atomic_signal_fence(0); if (false) compiler_fence();",
         ),
     ),
-    mutant("entry", "leave relaxed", "entry-allocate", relaxed("[peek]", "release")),
-    mutant("entry", "no look at the slot", "entry-allocate", gone("[peek]", "if (..) break;")),
-    mutant(
-        "entry",
-        "the revocation ended relaxed",
-        "entry-miss",
-        relaxed("[revoking.release]", "release"),
+    in_entry("leave relaxed", "entry-allocate", relaxed("[peek]", "release")),
+    in_entry("no look at the slot", "entry-allocate", gone("[peek]", "if (..) break;")),
+    in_entry(
+        "the revocation ended relaxed", "entry-miss", relaxed("[revoking.release]", "release")
     ),
-    mutant(
-        "entry",
+    in_entry(
         "the revoker does not look at the owner again",
         "entry-free",
         swap("is_closed", "open_owner.load(..) == static_cast<..>(..)", "true"),
     ),
-    mutant(
-        "entry",
+    in_entry(
         "the revoker does not look at the bins again",
         "entry-allocate",
         swap("is_closed", "open_bins.load(..) == 0", "true"),
     ),
-    mutant(
-        "entry",
+    in_entry(
         "the revoker does not look at the gate of deferred frees again",
         "entry-defer",
         NO_SECOND_LOOK_AT_DEFERRED,
     ),
-    mutant(
-        "entry",
+    in_entry(
         "the revoker does not close the gate of deferred frees",
         "entry-defer",
         gone("close_gate", "deferred_end.store(..);"),
         NO_SECOND_LOOK_AT_DEFERRED,
     ),
-    mutant("entry", "the revoker does not close the gate of kinds", "entry-kind", *AREA_STAYS_OPEN),
-    mutant(
-        "entry",
+    in_entry("the revoker does not close the gate of kinds", "entry-kind", *AREA_STAYS_OPEN),
+    in_entry(
         "let_go opens the gate itself",
         "entry-allocate",
         swap(
@@ -373,8 +351,7 @@ MUTANTS = [
             f"open_gate();\nrevoking_.store(..{RELEASE}",
         ),
     ),
-    mutant(
-        "entry",
+    in_entry(
         "disown does not wait",
         "disown",
         gone("disown", "if (..) return;"),
@@ -384,24 +361,19 @@ MUTANTS = [
 
 # The explorer's copies of some, on the real lanes, and its own.
 MUTANTS += [
-    mutant("explorer", "no tag", "stack stack-3", NO_TAG),
-    mutant(
-        "explorer", "take does not wait for a half-given batch", "inbox inbox-3", UNLINKED_IS_LAST
-    ),
-    mutant(
-        "explorer",
+    explored("no tag", "stack stack-3", NO_TAG),
+    explored("take does not wait for a half-given batch", "inbox inbox-3", UNLINKED_IS_LAST),
+    explored(
         "a batch is given before the last holder's count is written",
         "batch batch-3 remote-batch",
         gone("Batch::take", "close();"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "a holder's count is not written when the next one comes",
         "batch batch-3 remote-batch",
         gone("Batch::add", "close();"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "a chain is followed from an object that it has freed",
         "chain",
         swap(
@@ -410,8 +382,7 @@ MUTANTS += [
             "first = first->next) { next = nullptr; const MapWord",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "a chain's batch is sent whenever it is full",
         "chain",
         swap(
@@ -421,53 +392,41 @@ MUTANTS += [
         ),
         swap("free_chain", "if ((turns & turn) != 0)", "if (false)"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "a holder is visited before those that it names",
         "batch batch-3",
         gone("for_each_row", "visit(holder, holder, ..);"),
         swap("for_each_row", "for (", "visit(holder, holder, uint32_t{1});\nfor ("),
     ),
-    mutant(
-        "explorer",
+    explored(
         "an object that joins a row links to the last one",
         "batch batch-3",
         swap("lengthen", "before == 0 ? last : last->next", "last"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "a row does not count who joins it",
         "batch batch-3 remote-row",
         swap("lengthen", "+ 1;", ";"),
     ),
-    mutant(
-        "explorer",
-        "a row goes on in a fresh batch",
-        "batch batch-3",
-        gone("Batch::take", "slab_ = ..;"),
-    ),
-    mutant(
-        "explorer",
+    explored("a row goes on in a fresh batch", "batch batch-3", gone("Batch::take", "slab_ = ..;")),
+    explored(
         "a row is taken in as one object",
         "remote-row",
         swap("receive", "push(.., n)", "push(.., 1)"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "the batches behind a taken one are read after its visit",
         "batch batch-3",
         gone("Inbox::take", "keep(earlier);"),
         swap("Inbox::take", "batch = earlier", "batch = reinterpret_cast<Batch*>(batch->next)"),
     ),
-    mutant("explorer", "release wakes nobody", "lock", gone("release_awaited", "P::wake(..);")),
-    mutant(
-        "explorer",
+    explored("release wakes nobody", "lock", gone("release_awaited", "P::wake(..);")),
+    explored(
         "who has slept takes the lock as if nobody else slept",
         "lock-3",
         swap("spin_or_sleep", f"| kAwaited, {ACQUIRE}", f", {ACQUIRE}"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "who finds a lock closed waits for the fork",
         "fork-lock",
         swap(
@@ -478,57 +437,46 @@ MUTANTS += [
         ),
         swap("Lock::open", "{ }", "{ } P::wake(lower_half(), kEverybody);"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "a fork wakes nobody when it closes the lock",
         "fork-lock-sleep-4",
         gone("Lock::close", "P::wake(..);"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "a fork does not wait for the holder",
         "fork-runs",
         swap("Lock::close", "if (!..) return;", "return;"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "a fork closes nothing",
         "fork-runs",
         swap("Lock::close", f"fetch_add(.., {ACQUIRE}) + ..;", f"load({ACQUIRE});"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "a child trusts what a holder who is gone had in hand",
         "fork-insists",
         swap("open_in_child", "return !..;", "return true;"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "a child finds what waits, and takes it in once more",
         "fork-runs",
         gone("Runs::salvage", "deferred_.store(..);"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "who is torn off drops what another takes",
         "torn-runs",
         gone("Runs::salvage", "if (!some_go_on)"),
     ),
-    mutant(
-        "explorer",
-        "who is torn off takes in what waits, too",
-        "torn-runs",
-        gone("salvaged", "&& !some_go_on"),
+    explored(
+        "who is torn off takes in what waits, too", "torn-runs", gone("salvaged", "&& !some_go_on")
     ),
-    mutant(
-        "explorer",
+    explored(
         "a run is cut before its rest is marked",
         "torn-runs",
         gone("Runs::take", "mark_used(begin, n);"),
         swap("Runs::take", "return_rest(begin + n", "mark_used(begin, n);\nreturn_rest(begin + n"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "a run's last block is marked before its first",
         "torn-runs",
         gone("set_ends", "region_.state(at).set_end({kind, true, n});"),
@@ -538,40 +486,33 @@ MUTANTS += [
             "{kind, false, n}); region_.state(at).set_end({kind, true, n});",
         ),
     ),
-    mutant("explorer", "idle after the pass", "scavenger", *IDLE_AFTER_THE_PASS),
-    mutant("explorer", "a poke wakes nobody", "scavenger", POKE_WAKES_NOBODY),
-    mutant(
-        "explorer",
+    explored("idle after the pass", "scavenger", *IDLE_AFTER_THE_PASS),
+    explored("a poke wakes nobody", "scavenger", POKE_WAKES_NOBODY),
+    explored(
         "a poke comes after the end",
         "scavenger",
         swap(
             "[poke.release]", f"if (..{RELEASE}, {RELAXED}))", f"word_.store(kWanted, {RELEASE});\n"
         ),
     ),
-    mutant(
-        "explorer", "who stops wakes nobody", "scavenger", gone("Scavenger::stop", "P::wake(..);")
-    ),
-    mutant(
-        "explorer",
+    explored("who stops wakes nobody", "scavenger", gone("Scavenger::stop", "P::wake(..);")),
+    explored(
         "two grow at once",
         "growth",
         swap("grow_uninterrupted", "!..try_acquire(..)", "false"),
         gone("grow_uninterrupted", "growth_.release(visit);"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "who meets one that grows does not wait for it",
         "growth",
         swap("grow_uninterrupted", "if (.. || ..) return", "return"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "who may grow does not look again",
         "growth-once",
         gone("grow_uninterrupted", "run = take(..);"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "who cannot give untouched memory loses it",
         "growth-handler",
         swap(
@@ -580,14 +521,12 @@ MUTANTS += [
             "return kind == BlockKind::kDirty ? defer(..) : void();",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "what others have deferred is not looked for",
         "growth-handler",
         gone("Runs::take", "take_back_deferred();"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "who oversteps the end of the addresses steps back",
         "growth-handler",
         gone("take_fresh", "if (n > ..) return ..;"),
@@ -597,10 +536,9 @@ MUTANTS += [
             "at + n > block_count_ ? Claim::kNoMemory : P::claim(address_of(at), ..)",
         ),
     ),
-    mutant("explorer", "deferred runs taken by a load and a store", "runs-3", TAKEN_IN_TWO),
-    mutant("explorer", "no membarrier", "entry miss", OWNED_NO_BARRIER),
-    mutant(
-        "explorer",
+    explored("deferred runs taken by a load and a store", "runs-3", TAKEN_IN_TWO),
+    explored("no membarrier", "entry miss", OWNED_NO_BARRIER),
+    explored(
         "the gate is looked at before the busy store",
         "entry",
         swap(
@@ -615,49 +553,40 @@ MUTANTS += [
             "Owned::enter(slot);\nif (UNLIKELY(!open))",
         ),
     ),
-    mutant("explorer", "leave relaxed", "entry", relaxed("[peek]", "release")),
-    mutant(
-        "explorer",
+    explored("leave relaxed", "entry", relaxed("[peek]", "release")),
+    explored(
         "a revocation ends without a release",
         "entry miss",
         relaxed("[revoking.release]", "release"),
         relaxed("[give]", "release"),
     ),
-    mutant("explorer", "not marked busy", "handler", gone("Owned::enter", "__atomic_store_n(..);")),
-    mutant(
-        "explorer",
-        "a handler waits for locks",
-        "handler",
-        gone("acquire_contended", "visit.may_block &&"),
+    explored("not marked busy", "handler", gone("Owned::enter", "__atomic_store_n(..);")),
+    explored(
+        "a handler waits for locks", "handler", gone("acquire_contended", "visit.may_block &&")
     ),
-    mutant(
-        "explorer",
+    explored(
         "a revoker reads the slot as memory",
         "exit-silent",
         swap("is_named_by", "P::reads_as(..);", f"slot->load({ACQUIRE}) == this;"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "who goes over to another entry gives the lane to the idle ones",
         "switch-handler",
         swap("Threads::rest", "rest_closed()", "forget_owner()"),
         swap("Threads::rest", "fetch_sub(..);", "fetch_sub(..); world_.lanes.push_idle(lane);"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "a thread that ends gives its lane up without the lock",
         "exit",
         gone("Threads::give_up", "if (!lane.lock_or_wait(..)) return;"),
         gone("Threads::give_up", "lane.unlock(..);"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "who leaves forgets the lane that a handler has got",
         "first-lane",
         swap("Owned::current", "return ..;", "return (void)slot, const_cast<Gate*>(gate);"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "who leaves with nothing done puts back the gate that it found",
         "first-lane",
         swap(
@@ -666,8 +595,7 @@ MUTANTS += [
             f"(void)byte; slot.store(const_cast<Gate*>(gate), {RELEASE});",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "the child takes over busy lanes as they are",
         "fork fork-3",
         swap("sort_out_lane", "} else if (..)", "} else if (false)"),
@@ -706,16 +634,14 @@ for program, tests in (("protocols", "lane-lock"), ("explorer", "shared shared-3
         ),
     ]
 MUTANTS += [
-    mutant("protocols", "a lane's lock: give relaxed", "lane-lock", relaxed("[give]", "release")),
-    mutant(
-        "explorer",
+    in_protocols("a lane's lock: give relaxed", "lane-lock", relaxed("[give]", "release")),
+    explored(
         "a lane's lock: wakes nobody",
         "shared",
         gone("[look]", "const bool some = ..;"),
         gone("Lock::release", "if (UNLIKELY(some)) P::wake(..);"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "Shared: a handler enters as its thread does",
         "shared-handler",
         swap(
@@ -730,8 +656,7 @@ MUTANTS += [
 
 # PerCpu.
 MUTANTS += [
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: revoked by a load and a store",
         "cpu-revoke-3 cpu-miss",
         swap(
@@ -741,26 +666,22 @@ MUTANTS += [
             f"here.store(kRevokedHere, {RELAXED});",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: no restart",
         "cpu-revoke cpu-free cpu-free-enter cpu-miss cpu-off",
         swap("take_from_cpu", "!P::restart_here()", "false"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: only a barrier",
         "cpu-revoke cpu-free cpu-free-enter",
         swap("take_from_cpu", "P::restart_here()", "P::barrier()"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: the revoker does not look again",
         "cpu-free-enter cpu-miss",
         swap("[look]", "return ..;", "return true;"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: who has lost puts the word back",
         "cpu-miss",
         swap(
@@ -769,20 +690,11 @@ MUTANTS += [
             f"if (..) return true;\nhere.store(word_if_free(), {RELAXED});\nreturn false;",
         ),
     ),
-    mutant(
-        "explorer",
-        "PerCpu: a miss leaves relaxed",
-        "cpu-move-miss",
-        relaxed("[take.here]", "release"),
+    explored("PerCpu: a miss leaves relaxed", "cpu-move-miss", relaxed("[take.here]", "release")),
+    explored(
+        "PerCpu: a hit of free leaves relaxed", "cpu-move-enter", relaxed("[leave]", "release")
     ),
-    mutant(
-        "explorer",
-        "PerCpu: a hit of free leaves relaxed",
-        "cpu-move-enter",
-        relaxed("[leave]", "release"),
-    ),
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: a pop is no step",
         "cpu-hit",
         swap(
@@ -793,8 +705,7 @@ MUTANTS += [
             "object = *head;\n*head = static_cast<Object*>(object)->next;\nreturn true;",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: a push is no step",
         "cpu-hit cpu-left",
         swap(
@@ -808,8 +719,7 @@ MUTANTS += [
             "slab->push(static_cast<Object*>(object));\nreturn true;",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: a push reads the page map before its step",
         "cpu-left",
         swap(
@@ -819,8 +729,7 @@ MUTANTS += [
             "return P::template hit_push_here<..>(here(gate), early,",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: a free into another lane asks only whether that is of the CPU",
         "cpu-off",
         swap(
@@ -832,20 +741,17 @@ MUTANTS += [
             "->push(static_cast<Object*>(p)), true)",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: a quick free does not enter",
         "cpu-send",
         swap("free_by_cpu", "PerCpu::enter<P>(&usual)", "&usual.entered()"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: a lane that is taken is entered",
         "cpu-second",
         swap("Here", "if (UNLIKELY(!lane->is_free_here())) continue;", "lane->leave_here();"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: the child works in a lane that is taken",
         "cpu-fork-enter",
         swap(
@@ -855,8 +761,7 @@ MUTANTS += [
             "if (lane.how == Entry::kPerCpu && lane.is_taken_here()) lane.leave_here();",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "PerCpu: the child works in a lane that is held",
         "cpu-fork-3",
         swap(
@@ -876,16 +781,14 @@ NO_FENCE = gone("lane_reader_announce", "if (__builtin_expect(..)) __atomic_thre
 WITHDRAW_RELAXED = swap("lane_reader_withdraw", "__ATOMIC_RELEASE", "__ATOMIC_RELAXED")
 QUIESCENT_RELAXED = swap("lane_reader_announce", "__ATOMIC_RELEASE", "__ATOMIC_RELAXED")
 MUTANTS += [
-    mutant("explorer", "Epochs: no membarrier", "epochs epochs-3 epochs-online", EPOCHS_NO_BARRIER),
-    mutant(
-        "explorer",
+    explored("Epochs: no membarrier", "epochs epochs-3 epochs-online", EPOCHS_NO_BARRIER),
+    explored(
         "Epochs: the readers are looked at before the barrier",
         "epochs epochs-online",
         EPOCHS_NO_BARRIER,
         BARRIER_AT_THE_END,
     ),
-    mutant(
-        "explorer",
+    explored(
         "Epochs: the epoch is read after the readers",
         "epochs-found",
         swap(
@@ -894,114 +797,83 @@ MUTANTS += [
             f"return oldest == now ? word(shared_.now).load({ACQUIRE}) : oldest;",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "Epochs: a section may have seen what is one epoch younger",
         "epochs epochs-online",
         swap("oldest_epoch", "oldest = number_of(epoch);", "oldest = number_of(epoch) + 1;"),
     ),
-    mutant(
-        "explorer", "Epochs: a tag is the epoch that ends", "epochs epochs-online", TAG_THAT_ENDS
-    ),
-    mutant("explorer", "Epochs: readers withdraw relaxed", "epochs", WITHDRAW_RELAXED),
-    mutant("explorer", "Epochs: quiescent states relaxed", "epochs-online", QUIESCENT_RELAXED),
-    mutant(
-        "explorer",
+    explored("Epochs: a tag is the epoch that ends", "epochs epochs-online", TAG_THAT_ENDS),
+    explored("Epochs: readers withdraw relaxed", "epochs", WITHDRAW_RELAXED),
+    explored("Epochs: quiescent states relaxed", "epochs-online", QUIESCENT_RELAXED),
+    explored(
         "Epochs: a quiescent state withdraws",
         "epochs-online",
         swap("lane_reader_quiescent", "lane_reader_announce", "lane_reader_withdraw"),
     ),
-    mutant(
-        "explorer",
-        "Epochs: the look at readers relaxed",
-        "epochs epochs-online",
-        relaxed("[peek]", "acquire"),
+    explored(
+        "Epochs: the look at readers relaxed", "epochs epochs-online", relaxed("[peek]", "acquire")
     ),
-    mutant(
-        "explorer",
+    explored(
         "Epochs: what is safe is published relaxed",
         "epochs-found",
         relaxed("[found.safe]", "release"),
     ),
-    mutant(
-        "explorer",
-        "Epochs: what is safe is read relaxed",
-        "epochs-found",
-        relaxed("[found.safe]", "acquire"),
+    explored(
+        "Epochs: what is safe is read relaxed", "epochs-found", relaxed("[found.safe]", "acquire")
     ),
-    mutant("explorer", "Epochs: readers have no fence", "epochs-fences", NO_FENCE),
+    explored("Epochs: readers have no fence", "epochs-fences", NO_FENCE),
 ]
 MUTANTS += [
-    mutant("epochs", "no membarrier", "epochs epochs-online", EPOCHS_NO_BARRIER),
-    mutant(
-        "epochs",
+    in_epochs("no membarrier", "epochs epochs-online", EPOCHS_NO_BARRIER),
+    in_epochs(
         "the readers are looked at before the barrier",
         "epochs",
         EPOCHS_NO_BARRIER,
         BARRIER_AT_THE_END,
     ),
-    mutant(
-        "epochs",
+    in_epochs(
         "an epoch begins before the unlinking is to be seen",
         "epochs",
         relaxed("[advance]", "release"),
     ),
-    mutant(
-        "epochs",
+    in_epochs(
         "readers announce relaxed",
         "epochs-quiescent",
         swap("[announce]", "__ATOMIC_ACQUIRE", "__ATOMIC_RELAXED"),
     ),
-    mutant("epochs", "readers withdraw relaxed", "epochs", WITHDRAW_RELAXED),
-    mutant("epochs", "quiescent states relaxed", "epochs-online", QUIESCENT_RELAXED),
-    mutant("epochs", "the look at readers relaxed", "epochs", relaxed("[peek]", "acquire")),
-    mutant("epochs", "a tag is the epoch that ends", "epochs", TAG_THAT_ENDS),
-    mutant(
-        "epochs",
-        "what is safe is published relaxed",
-        "epochs-found",
-        relaxed("[found.safe]", "release"),
+    in_epochs("readers withdraw relaxed", "epochs", WITHDRAW_RELAXED),
+    in_epochs("quiescent states relaxed", "epochs-online", QUIESCENT_RELAXED),
+    in_epochs("the look at readers relaxed", "epochs", relaxed("[peek]", "acquire")),
+    in_epochs("a tag is the epoch that ends", "epochs", TAG_THAT_ENDS),
+    in_epochs(
+        "what is safe is published relaxed", "epochs-found", relaxed("[found.safe]", "release")
     ),
-    mutant(
-        "epochs", "what is safe is read relaxed", "epochs-found", relaxed("[found.safe]", "acquire")
-    ),
-    mutant("epochs", "readers have no fence", "epochs-fences", NO_FENCE),
-    mutant(
-        "epochs",
+    in_epochs("what is safe is read relaxed", "epochs-found", relaxed("[found.safe]", "acquire")),
+    in_epochs("readers have no fence", "epochs-fences", NO_FENCE),
+    in_epochs(
         "who frees has no fence",
         "epochs-fences",
         swap("oldest_epoch", "std::atomic_thread_fence", "if (false) std::atomic_thread_fence"),
     ),
 ]
 MUTANTS += [
-    mutant(
-        "explorer",
+    explored(
         "deferred frees: a batch begins no epoch",
         "defer",
         swap("cut", "advance()", "now()"),
         swap("tend", "advance()", "now()"),
     ),
-    mutant(
-        "explorer",
-        "deferred frees: of the epoch before",
-        "defer",
-        swap("Ring::ready", "> upto", "> upto + 1"),
+    explored(
+        "deferred frees: of the epoch before", "defer", swap("Ring::ready", "> upto", "> upto + 1")
     ),
-    mutant(
-        "explorer",
+    explored(
         "deferred frees: who takes the lane leaves that gate open",
         "defer-poll",
         gone("close_gate", "deferred_end.store(..);"),
         gone("is_closed", "&& deferred_end.load(..) == 0"),
     ),
-    mutant(
-        "explorer",
-        "deferred calls: two make them at once",
-        "calls",
-        gone("[done]", "if (..) return;"),
-    ),
-    mutant(
-        "explorer",
+    explored("deferred calls: two make them at once", "calls", gone("[done]", "if (..) return;")),
+    explored(
         "deferred calls: made relaxed",
         "calls",
         relaxed("[done]", "release"),
@@ -1011,14 +883,8 @@ MUTANTS += [
 
 # Kinds and pools.
 MUTANTS += [
-    mutant(
-        "explorer",
-        "Pool: the area stays open under a revoker",
-        "pool-hit pool-slab",
-        *AREA_STAYS_OPEN,
-    ),
-    mutant(
-        "explorer",
+    explored("Pool: the area stays open under a revoker", "pool-hit pool-slab", *AREA_STAYS_OPEN),
+    explored(
         "Pool: a free by CPU does not enter",
         "pool-cpu pool-slab-cpu",
         swap(
@@ -1027,8 +893,7 @@ MUTANTS += [
             "(seen = 0, free = static_cast<Lane<P>*>(gate)->word_if_free(), true)",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "Pool: a free by CPU leaves before it has freed",
         "pool-slab-cpu",
         swap(
@@ -1037,8 +902,7 @@ MUTANTS += [
             "leave();\nif (UNLIKELY(slab->push(",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "Pool: a free looks at the gate before it enters",
         "pool-slab",
         gone("free_to_slab_or_batch", "const Address area = Owned::area(gate);"),
@@ -1048,8 +912,7 @@ MUTANTS += [
             f"const Address area = Owned::area(slot.load({RELAXED}));\nGate* gate = ..;",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "Pool: taking by CPU is no step",
         "pool-cpu-2",
         swap(
@@ -1060,32 +923,27 @@ MUTANTS += [
             "object = head;\nhead = head->next;\nreturn true;",
         ),
     ),
-    mutant(
-        "explorer",
+    explored(
         "Pool: no look after leaving",
         "pool-send",
         gone("look_after_leaving", "if (..) serve(slot);"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "Pool: one round over the lanes",
         "pool-sent",
         swap("gather", "round < 2 ||..; ++round", "round < 1; ++round"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "Pool: only the first who waits is served",
         "pool-room",
         swap("serve", "if (..) continue;", "if (..) return;"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "Pool: a handler leaves no word",
         "pool-handler",
         gone("leave_word", "pool_.missed_.store(..);"),
     ),
-    mutant(
-        "explorer",
+    explored(
         "Pool: the object is handed over relaxed",
         "pool-wait",
         relaxed("[served.release]", "release"),

@@ -1,8 +1,8 @@
 // calloc gives zeroes, also from memory that was dirty before: data that other functions left never
 // shows in it.
-#include <pthread.h>
 
 #include "check.h"
+#include "run_threads.h"
 
 static int zero(const char* object, size_t size) { return all_bytes(object, size, 0); }
 
@@ -95,8 +95,6 @@ CASE(zero_after_another_thread_left_dirt) {
       objects[i] = calloc(1, size);
       CHECK_MSG(zero((char*)objects[i], size), "size %zu", size);
     }
-    pthread_t thread;
-    REQUIRE(pthread_create(&thread, NULL, dirty_and_free, objects) == 0);
-    pthread_join(thread, NULL);
+    run_thread(dirty_and_free, objects);
   }
 }

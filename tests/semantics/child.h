@@ -100,6 +100,13 @@ UNUSED static void run_child(const char* name) {
   close(err[0]);
 }
 
+// Waits for a child by fork or clone; returns its status, as from waitpid.
+UNUSED static int status_of(pid_t pid) {
+  int status = -1;
+  REQUIRE(pid > 0 && waitpid(pid, &status, __WALL) == pid);
+  return status;
+}
+
 // Runs `name` with these options and nothing else.
 UNUSED static void run_child_with(const char* name, const char* options) {
   memset(&child, 0, offsetof(struct Child, out));

@@ -1,9 +1,9 @@
 // malloc_info, malloc_stats, malloc_trim, mallopt, mallinfo and mallinfo2: what programs rely on.
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 
 #include "child.h"
+#include "run_threads.h"
 
 static const size_t kMib = 1 << 20;
 
@@ -128,8 +128,7 @@ static void* replace_objects(void* seed) {
 
 CASE(figures_may_be_read_while_threads_allocate) {
   pthread_t threads[3];
-  for (size_t i = 0; i < 3; i++)
-    REQUIRE(pthread_create(&threads[i], NULL, replace_objects, (void*)i) == 0);
+  start_threads(threads, 3, replace_objects);
   while (threads_filled < 3) sched_yield();
   size_t most = 0;
   for (int i = 0, replaced = 0; i < 5000 || replaced < 5000; i++) {
@@ -138,7 +137,7 @@ CASE(figures_may_be_read_while_threads_allocate) {
     if (live > most) most = live;
   }
   figures_read = 1;
-  for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+  join_threads(threads, 3);
   CHECK_MSG(most > 3 * 512 * 16, "at most %zu bytes live", most);
   CHECK_MSG(most < 64 * kMib, "%zu bytes live", most);
 }

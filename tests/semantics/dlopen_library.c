@@ -1,9 +1,9 @@
 // A running program opens the library by dlopen (not preloaded), with RTLD_LOCAL, beside its own
 // malloc.
-#include <pthread.h>
 #include <semaphore.h>
 
 #include "check.h"
+#include "run_threads.h"
 
 typedef void* (*Malloc)(size_t);
 typedef void* (*Realloc)(void*, size_t);
@@ -67,8 +67,7 @@ static void start_early_threads(void) {
   sem_init(&opened, 0, 0);
   sem_init(&used, 0, 0);
   sem_init(&end, 0, 0);
-  for (int i = 0; i < kThreads; i++)
-    REQUIRE(pthread_create(&threads[i], NULL, early_thread, NULL) == 0);
+  start_threads(threads, kThreads, early_thread);
   for (int i = 0; i < kThreads; i++) sem_wait(&ready);
 }
 static void let_threads_use_it(void) {
@@ -78,7 +77,7 @@ static void let_threads_use_it(void) {
 }
 static void end_threads(void) {
   for (int i = 0; i < kThreads; i++) sem_post(&end);
-  for (int i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
+  join_threads(threads, kThreads);
 }
 
 CASE(threads_from_before_use_it) {
@@ -89,8 +88,7 @@ CASE(threads_from_before_use_it) {
   let_threads_use_it();
   end_threads();
   for (int i = 0; i < 20; i++) {
-    REQUIRE(pthread_create(&threads[0], NULL, late_thread, NULL) == 0);
-    pthread_join(threads[0], NULL);
+    run_thread(late_thread, NULL);
   }
 }
 
@@ -156,7 +154,6 @@ CASE(lanemalloc_dynamic_tls_works_without_static_tls) {
   let_threads_use_it();
   end_threads();
   for (int i = 0; i < 20; i++) {
-    REQUIRE(pthread_create(&threads[0], NULL, late_thread, NULL) == 0);
-    pthread_join(threads[0], NULL);
+    run_thread(late_thread, NULL);
   }
 }

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -13,6 +12,7 @@
 #include <sys/syscall.h>
 
 #include "child.h"
+#include "run_threads.h"
 
 typedef size_t Entry(char* text, size_t size);
 typedef int SetEntry(const char* lanes);
@@ -126,7 +126,7 @@ CHILD(change_entries) {
     while (atomic_load(&exchanges) < from + 2000) sched_yield();
   }
   atomic_store(&done, true);
-  for (size_t i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
+  join_threads(threads, kThreads);
   for (size_t i = 0; i < kObjects; i++) free(objects[i]);
 }
 CASE(lanemalloc_entries_change_while_threads_work) {
@@ -210,10 +210,10 @@ CHILD(threads_wait_and_it_is_not_told) {
   const struct sock_fprog filter = {sizeof code / sizeof *code, code};
   REQUIRE(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
   REQUIRE(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
-  for (unsigned n = 0; n < count; n++) REQUIRE(pthread_create(&threads[n], NULL, waits, NULL) == 0);
+  start_threads(threads, count, waits);
   printf("%s", entry_comes_to_be("percpu", 3));
   __atomic_store_n(&round_ended, 1, __ATOMIC_RELEASE);
-  for (unsigned n = 0; n < count; n++) pthread_join(threads[n], NULL);
+  join_threads(threads, count);
 }
 CASE(lanemalloc_auto_without_getrusage_stays_owned) {
   if (syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &(unsigned){SECCOMP_RET_ERRNO}) != 0)

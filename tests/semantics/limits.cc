@@ -146,23 +146,6 @@ CASE(data_of_600_mib) { run_limited("rounds", RLIMIT_DATA, 600); }
 CASE(data_of_64_mib_with_threads) { run_limited("rounds_in_threads", RLIMIT_DATA, 64); }
 CASE(data_of_600_mib_with_threads) { run_limited("rounds_in_threads", RLIMIT_DATA, 600); }
 
-// A limit that the running program sets for itself: 200 MiB more than it has.
-CHILD(limit_own_data) {
-  size_t now = status_bytes("VmData:") + 200 * kMib;
-  rlimit limit{now, now};
-  REQUIRE(setrlimit(RLIMIT_DATA, &limit) == 0);
-  for (int round = 0; round < 4; round++) {
-    Link* list = nullptr;
-    size_t reached = allocate_all(&list, round % 2 ? 5000 : kMib);
-    CHECK_MSG(reached > 100 * kMib, "round %d: %zu KiB", round, reached / 1024);
-    free_all(&list);
-  }
-}
-CASE(data_limit_set_while_running) {
-  run_child_with("limit_own_data", nullptr);
-  CHECK_CHILD(child_succeeded());
-}
-
 // Sizes around those at which a reservation of 2^n just fits or just fails.
 CASE(starts_in_many_address_spaces) {
   for (size_t mib = 24; mib <= 300000; mib += mib / 3) run_limited("just_start", RLIMIT_AS, mib);

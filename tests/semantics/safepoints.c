@@ -107,29 +107,10 @@ CASE(lanemalloc_safepoints_keep_errno) {
   CHECK(errno == 77);
 }
 
-// A section of another thread holds up what is deferred during the section, and nothing else.
 static void enter_and_exit(struct Worker* worker, int number) {
   if (number == 1) CHECK(LANE(lane_reader_register)(&worker->reader, "worker") == 0);
   if (number % 2 == 0) lane_reader_enter(&worker->reader);
   if (number % 2 == 1 && number > 1) lane_reader_exit(&worker->reader);
-}
-CASE(lanemalloc_safepoints_wait_for_sections) {
-  static struct Worker reader;
-  start(&reader, enter_and_exit);
-  await(&reader, 1);
-  CHECK(defer(malloc(100)) == 0);
-  CHECK(LANE(lane_safepoint_poll)() == 1);
-  await(&reader, 2);
-  char* object = malloc(100);
-  fill(object, 100, 7);
-  CHECK(defer(object) == 0);
-  for (int i = 0; i < 3000; i++) CHECK(defer(malloc(100)) == 0);
-  CHECK(LANE(lane_safepoint_poll)() == 0);
-  CHECK(waiting() == 3001);
-  CHECK(filled(object, 100, 7));
-  await(&reader, 3);
-  CHECK(LANE(lane_safepoint_wait)() == 0);
-  CHECK(waiting() == 0);
 }
 
 static void* wait_for_all(void* done) {
@@ -154,33 +135,7 @@ CASE(lanemalloc_safepoints_wait_lasts_as_long_as_the_section) {
   CHECK(atomic_load(&done) == 1 && figures().waited_ns > 0);
 }
 
-static void be_online(struct Worker* worker, int number) {
-  if (number == 1) {
-    CHECK(LANE(lane_reader_register)(&worker->reader, "online") == 0);
-    lane_reader_online(&worker->reader);
-  } else if (number == 1000) {
-    lane_reader_offline(&worker->reader);
-  } else {
-    lane_reader_quiescent(&worker->reader);
-  }
-}
-CASE(lanemalloc_safepoints_wait_for_quiescent_states) {
-  static struct Worker reader;
-  start(&reader, be_online);
-  await(&reader, 1);
-  for (int number = 2; number < 20; number++) {
-    CHECK(defer(malloc(100)) == 0);
-    CHECK(LANE(lane_safepoint_poll)() == 0);
-    await(&reader, number);
-    CHECK(LANE(lane_safepoint_poll)() == 1);
-  }
-  CHECK(defer(malloc(100)) == 0);
-  CHECK(LANE(lane_safepoint)() == 1);  // the stop does not ask readers
-  tell(&reader, 1000);
-}
-
-// If a share is full, a thread that reads gets EBUSY; other threads wait until the reader is done.
-// The number of waiting frees never exceeds the bound.
+// If a share is full, a thread that reads gets EBUSY.
 CHILD(fill_the_share) {
   const uint64_t bound = 64;
   CHECK(LANE(lane_reader_register)(&main_reader, "main") == 0);
@@ -203,93 +158,13 @@ CHILD(fill_the_share) {
   lane_reader_offline(&main_reader);
   CHECK(LANE(lane_safepoint_wait)() == 0 && waiting() == 0);
 }
-// The figures are taken while lanes are held. A thread that defers meanwhile does it in an overflow
-// lane, which has a share of its own.
-static void* fill_and_wait(void* nothing) {
-  for (int i = 0; i < 1000; i++) CHECK(defer(malloc(100)) == 0);
-  return nothing;
-}
-CHILD(wait_in_the_share) {
-  static struct Worker reader;
-  pthread_t writer;
-  start(&reader, enter_and_exit);
-  await(&reader, 2);
-  const uint64_t helped = figures().helped;
-  REQUIRE(pthread_create(&writer, NULL, fill_and_wait, NULL) == 0);
-  while (figures().helped == helped) sched_yield();
-  for (int i = 0; i < 1000; i++) CHECK_MSG(waiting() <= 64 * 6, "%d wait", (int)waiting());
-  tell(&reader, 3);
-  pthread_join(writer, NULL);
-  CHECK(figures().helped > helped && figures().waited_ns > 0);
-  CHECK(LANE(lane_safepoint_wait)() == 0 && waiting() == 0);
-}
-static void with_deferred_64(const char* name) {
+CASE(lanemalloc_safepoints_full_share_is_told_to_readers) {
   char options[100];
   const char* lanes = getenv("LANEMALLOC_OPTIONS");
   snprintf(options, sizeof options, "%s,deferred=64", lanes ? lanes : "");
-  run_child_with(name, options);
+  function("lane_safepoint_free");
+  run_child_with("fill_the_share", options);
   CHECK_CHILD(child_succeeded() && child.err[0] == 0);
-}
-CASE(lanemalloc_safepoints_full_share_is_told_to_readers) {
-  function("lane_safepoint_free");
-  with_deferred_64("fill_the_share");
-}
-CASE(lanemalloc_safepoints_full_share_makes_others_wait) {
-  function("lane_safepoint_free");
-  with_deferred_64("wait_in_the_share");
-}
-
-// The section lasts until the warnings have come; otherwise the parent's watchdog ends the child.
-static struct lane_reader stuck_reader;
-static atomic_int stuck_stays = 1;
-static void* be_stuck(void* entered) {
-  CHECK(LANE(lane_reader_register)(&stuck_reader, "the stuck one") == 0);
-  lane_reader_enter(&stuck_reader);
-  atomic_store((atomic_int*)entered, 1);
-  while (atomic_load(&stuck_stays)) usleep(1000);
-  lane_reader_exit(&stuck_reader);
-  return NULL;
-}
-static void* leave_later(void* nothing) {
-  usleep(2500000);
-  atomic_store(&stuck_stays, 0);
-  return nothing;
-}
-CHILD(wait_for_the_stuck) {
-  static atomic_int entered;
-  pthread_t reader, later;
-  REQUIRE(pthread_create(&reader, NULL, be_stuck, &entered) == 0);
-  while (!atomic_load(&entered)) sched_yield();
-  for (int i = 0; i < 10; i++) CHECK(defer(malloc(100)) == 0);
-  REQUIRE(pthread_create(&later, NULL, leave_later, NULL) == 0);
-  CHECK(LANE(lane_safepoint_wait)() == 0);
-  CHECK(waiting() == 0);
-}
-CASE(lanemalloc_safepoints_stuck_reader_is_named_with_how_long) {
-  function("lane_safepoint_free");
-  run_child_with("wait_for_the_stuck", getenv("LANEMALLOC_OPTIONS"));
-  const int lines =
-      lines_with("lanemalloc: reader 'the stuck one' at 0x", "has held up deferred frees for ");
-  CHECK_CHILD(child_succeeded() && lines >= 1 && lines == line_count());
-  CHECK_CHILD(lines_with("for 1.", " s") == 1);  // and then 2.
-}
-
-// Threads defer frees and end.
-static void* defer_and_exit(void* count) {
-  for (size_t i = 0; i < (size_t)count; i++) CHECK(defer(malloc(64)) == 0);
-  return NULL;
-}
-CASE(lanemalloc_safepoints_free_for_exited_threads) {
-  CHECK(LANE(lane_reader_register)(&main_reader, NULL) == 0);
-  for (int round = 0; round < 50; round++) {
-    pthread_t threads[4];
-    for (int i = 0; i < 4; i++)
-      REQUIRE(pthread_create(&threads[i], NULL, defer_and_exit, (void*)(size_t)500) == 0);
-    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
-  }
-  CHECK(waiting() > 0);
-  CHECK(LANE(lane_safepoint_wait)() == 0);
-  CHECK(waiting() == 0 && figures().deferred == 50 * 4 * 500);
 }
 
 // Each function is called once, in order, outside the allocator.
@@ -307,17 +182,6 @@ CASE(lanemalloc_safepoints_call_functions) {
   CHECK(LANE(lane_safepoint_wait)() == 0);
   CHECK(calls == 20000);
   CHECK(LANE(lane_safepoint)() > 0 || waiting() == 0);
-}
-
-// Inside a call, a poll frees objects of malloc and makes no calls.
-static void poll_and_wait(void* object) {
-  static int depth;
-  CHECK(++depth == 1);
-  CHECK(defer(object) == 0);
-  CHECK(LANE(lane_safepoint_poll)() == 1);
-  CHECK(LANE(lane_safepoint_wait)() == EDEADLK);
-  calls++;
-  depth--;
 }
 
 // The child is forked while one thread is in a section and another one defers.
@@ -338,7 +202,6 @@ CASE(lanemalloc_safepoints_go_on_in_fork_children) {
   for (int round = 0; round < 30; round++) {
     lane_reader_enter(&main_reader);
     pid_t pid = fork();
-    REQUIRE(pid >= 0);
     if (pid == 0) {
       alarm(60);
       if (figures().readers != 1 || reader.reader.shared != NULL) _exit(10);
@@ -353,9 +216,8 @@ CASE(lanemalloc_safepoints_go_on_in_fork_children) {
       _exit(0);
     }
     lane_reader_exit(&main_reader);
-    int status;
-    REQUIRE(waitpid(pid, &status, 0) == pid);
-    CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status 0x%x", status);
+    const int status = status_of(pid);
+    CHECK_MSG(status == 0, "status 0x%x", status);
   }
   atomic_store(&churn_ends, 1);
   tell(&reader, 3);
@@ -393,14 +255,6 @@ CASE(lanemalloc_safepoints_are_deferred_in_handlers) {
   CHECK_MSG(waiting() == 0, "%d refused", (int)refused);
 }
 
-CASE(lanemalloc_safepoints_poll_and_wait_in_calls_are_harmless) {
-  CHECK(LANE(lane_reader_register)(&main_reader, NULL) == 0);
-  calls = 0;
-  for (int i = 0; i < 100; i++) CHECK(LANE(lane_safepoint_call)(poll_and_wait, malloc(10)) == 0);
-  CHECK(LANE(lane_safepoint_poll)() == 100);
-  CHECK(calls == 100 && waiting() == 0);
-}
-
 CHILD(defer_badly) {
   static char not_ours[64];
   if (strcmp(test_argument, "stack") == 0) defer(hide(not_ours));
@@ -427,14 +281,4 @@ CASE(lanemalloc_safepoints_bad_pointers_are_told) {
   run_badly("late", NULL);
   CHECK_CHILD(child_aborted() &&
               lines_with("lanemalloc: free(0x", "not a pointer of this allocator") == 1);
-}
-
-CHILD(do_nothing) { free(malloc(1)); }
-CASE(lanemalloc_safepoints_option_is_checked) {
-  function("lane_safepoint_free");
-  const char* const bad[] = {"deferred=0", "deferred=x", "deferred=1048577", "deferred="};
-  for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-    run_child_with("do_nothing", bad[i]);
-    CHECK_CHILD(lines_with("bad value '", "(1 to 1048576), using 4096") == 1);
-  }
 }

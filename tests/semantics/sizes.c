@@ -1,7 +1,7 @@
 // malloc and its kin follow glibc's rules: size zero, overflow, alignment, usable size, errno.
-#include <pthread.h>
 
 #include "child.h"
+#include "run_threads.h"
 
 // Every function that allocates, behind one signature.
 static void* by_malloc(size_t size) { return malloc(size); }
@@ -202,9 +202,7 @@ static void* free_all_in_thread(void* argument) {
 CASE(free_in_another_thread_keeps_errno) {
   static void* objects[kTypicalCount * 100];
   for (int i = 0; i < kTypicalCount * 100; i++) objects[i] = malloc(kTypical[i % kTypicalCount]);
-  pthread_t thread;
-  REQUIRE(pthread_create(&thread, NULL, free_all_in_thread, objects) == 0);
-  pthread_join(thread, NULL);
+  run_thread(free_all_in_thread, objects);
 }
 
 CASE(big_objects) {

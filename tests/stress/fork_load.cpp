@@ -82,15 +82,11 @@ void child_body(uint64_t serial, int depth) {
   if (depth == 0 && serial % 2 == 0) {
     stage("child: forks", serial);
     pid_t grandchild = fork();
-    EXPECT(grandchild >= 0, "fork in a child: %s", strerror(errno));
     if (grandchild == 0) {
       child_body(serial, 1);
       _exit(0);
     }
-    int status = 0;
-    char why[64];
-    EXPECT(waitpid(grandchild, &status, 0) == grandchild && wait_ok(status), "grandchild %llu: %s",
-           static_cast<unsigned long long>(serial), describe(status, why));
+    expect_good_end(grandchild, "grandchild", serial);
   }
   stage("child: frees its own", serial);
   drop(slots, std::size(slots));
@@ -98,18 +94,12 @@ void child_body(uint64_t serial, int depth) {
 
 void fork_once(uint64_t serial) {
   pid_t child = fork();
-  EXPECT(child >= 0, "fork: %s", strerror(errno));
   if (child == 0) {
     child_body(serial, 0);
     if (serial % 4 == 1) exit(0);  // with atexit handlers
     _exit(0);
   }
-  int status = 0;
-  char why[64];
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  EXPECT(wait_ok(status), "child %llu: %s", static_cast<unsigned long long>(serial),
-         describe(status, why));
+  expect_good_end(child, "child", serial);
 }
 
 // Between two forks it waits until a worker has done something, so work goes on all the while.
@@ -130,7 +120,7 @@ void fork_many(uint64_t forks, uint64_t first) {
 void finish() {
   for (SharedSlot& slot : g_shared)
     if (slot.object.address != nullptr) give(slot.object, "at the end");
-  NOTE("%llu operations meanwhile", static_cast<unsigned long long>(g_operations.load()));
+  NOTE("%llu operations meanwhile", llu(g_operations));
 }
 
 void from_main() {
@@ -206,10 +196,7 @@ void spawn() {
       } else {
         child = vfork_noop(arguments);
       }
-      int status = 0;
-      char why[64];
-      EXPECT(child > 0 && waitpid(child, &status, 0) == child && wait_ok(status),
-             "spawned child: %s", describe(status, why));
+      expect_good_end(child, "spawned child", i);
     }
     g_stop = true;
   });
@@ -233,17 +220,13 @@ void generation(int number, int last, size_t at_start) {
     while (g_operations.load() < before + 3000) sched_yield();
     if (number < last) {
       pid_t child = fork();
-      EXPECT(child >= 0, "fork: %s", strerror(errno));
       if (child == 0) {
         arm_watchdog();
         generation(number + 1, last, at_start);
         _exit(0);
       }
       g_stop = true;  // here, so that the next generation has the processors
-      int status = 0;
-      char why[64];
-      EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "generation %d: %s",
-             number + 1, describe(status, why));
+      expect_good_end(child, "generation", static_cast<uint64_t>(number) + 1);
     }
     g_stop = true;
   });

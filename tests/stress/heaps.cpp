@@ -192,9 +192,8 @@ lane_heap_statistics figures(const Place& place) {
   lane_heap_statistics s;
   lane_heap_get_statistics(place.heap, &s);
   EXPECT(place.limit == 0 || (s.used_bytes <= place.limit && s.peak_bytes <= place.limit),
-         "%s has %llu, had %llu, and its limit is %zu", place.name,
-         static_cast<unsigned long long>(s.used_bytes),
-         static_cast<unsigned long long>(s.peak_bytes), place.limit);
+         "%s has %llu, had %llu, and its limit is %zu", place.name, llu(s.used_bytes),
+         llu(s.peak_bytes), place.limit);
   return s;
 }
 
@@ -204,12 +203,9 @@ void end_empty() {
     EXPECT(place.held.load() == 0, "the program has lost count");
     const lane_heap_statistics s = figures(place);
     EXPECT(s.live_objects == 0 && s.live_bytes == 0, "%s has %llu objects of %llu bytes",
-           place.name, static_cast<unsigned long long>(s.live_objects),
-           static_cast<unsigned long long>(s.live_bytes));
+           place.name, llu(s.live_objects), llu(s.live_bytes));
   }
-  NOTE("%llu refused, %llu calls at a soft limit",
-       static_cast<unsigned long long>(g_refused.load()),
-       static_cast<unsigned long long>(g_soft_calls.load()));
+  NOTE("%llu refused, %llu calls at a soft limit", llu(g_refused), llu(g_soft_calls));
   EXPECT(lane_heap_destroy(g_places[0].heap) == 0, "the root was not empty");
   EXPECT(lane_heap_destroy(g_places[kPlaces - 1].heap) == 0,
          "the heap without a limit was not empty");
@@ -290,7 +286,7 @@ void raise_and_fell(Random& random, Tags& tags) {
       &seen);
   EXPECT(seen.n == in_own, "a walk saw %zu of %zu objects", seen.n, in_own);
   EXPECT(figures(own).live_objects == in_own, "the figures say %llu and not %zu objects",
-         static_cast<unsigned long long>(figures(own).live_objects), in_own);
+         llu(figures(own).live_objects), in_own);
   for (const Held& held : slots)
     if (held.place != nullptr) check(held.object, "before the end");
   let_go(&g_places[0], in_both_bytes);
@@ -358,8 +354,8 @@ void whole_trees() {
           EXPECT(s.live_objects == objects[i] && walked == bytes[i] &&
                      (checked_mode() ? s.live_bytes >= bytes[i] : s.live_bytes == bytes[i]),
                  "%s: %llu objects of %llu bytes, walked %zu; there are %zu of %zu",
-                 g_places[i].name, static_cast<unsigned long long>(s.live_objects),
-                 static_cast<unsigned long long>(s.live_bytes), walked, objects[i], bytes[i]);
+                 g_places[i].name, llu(s.live_objects), llu(s.live_bytes), walked, objects[i],
+                 bytes[i]);
           all += objects[i];
         }
         const size_t gone =
@@ -433,17 +429,11 @@ void forks() {
         for (uint64_t serial = 0; serial < forks; serial++) {
           stage("forking", serial);
           pid_t child = fork();
-          EXPECT(child >= 0, "fork: %s", strerror(errno));
           if (child == 0) {
             use_in_child(serial);
             _exit(0);
           }
-          int status = 0;
-          char why[64];
-          while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-          }
-          EXPECT(wait_ok(status), "child %llu: %s", static_cast<unsigned long long>(serial),
-                 describe(status, why));
+          expect_good_end(child, "child", serial);
         }
         stop = true;
       });
@@ -514,8 +504,7 @@ void signals() {
   Random random(1);
   give_shared(random);
   end_empty();
-  NOTE("%llu handlers, %llu refused", static_cast<unsigned long long>(handled.load()),
-       static_cast<unsigned long long>(g_refused.load()));
+  NOTE("%llu handlers, %llu refused", llu(handled), llu(g_refused));
 }
 }  // namespace
 

@@ -110,8 +110,7 @@ Owned own(void* object, uint64_t tag) {
     return {};
   }
   const uint64_t in_use = __atomic_add_fetch(&s.in_use, 1, __ATOMIC_RELAXED);
-  EXPECT(s.limit == 0 || in_use <= s.limit, "%llu objects in use of pool %s",
-         static_cast<unsigned long long>(in_use), s.name);
+  EXPECT(s.limit == 0 || in_use <= s.limit, "%llu objects in use of pool %s", llu(in_use), s.name);
   Owned o{static_cast<unsigned char*>(object) + head_of(s), s.size - head_of(s), tag};
   fill(o);
   return o;
@@ -268,11 +267,10 @@ void finish() {
     lane_pool_statistics statistics;
     lane_pool_get_statistics(s.pool, &statistics);
     EXPECT(s.in_use == 0 && statistics.live == 0 && lane_pool_destroy(s.pool) == 0,
-           "pool %s: %llu live", s.name, static_cast<unsigned long long>(statistics.live));
+           "pool %s: %llu live", s.name, llu(statistics.live));
     EXPECT(s.inits == s.finis && s.ctors == s.dtors,
-           "pool %s: init %llu, fini %llu, ctor %llu, dtor %llu", s.name,
-           static_cast<unsigned long long>(s.inits), static_cast<unsigned long long>(s.finis),
-           static_cast<unsigned long long>(s.ctors), static_cast<unsigned long long>(s.dtors));
+           "pool %s: init %llu, fini %llu, ctor %llu, dtor %llu", s.name, llu(s.inits),
+           llu(s.finis), llu(s.ctors), llu(s.dtors));
   }
   report_steps();
 }

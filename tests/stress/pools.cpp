@@ -41,23 +41,20 @@ struct Subject {
   }
   static void fini(void* object, size_t, void* argument) {
     EXPECT(words(object)[0] == kMade && words(object)[1] == 0, "fini of %p: %llx, %llx", object,
-           static_cast<unsigned long long>(words(object)[0]),
-           static_cast<unsigned long long>(words(object)[1]));
+           llu(words(object)[0]), llu(words(object)[1]));
     words(object)[0] = 0;
     of(argument).finis.fetch_add(1, std::memory_order_relaxed);
   }
   static int ctor(void* object, size_t, void* argument) {
     EXPECT(words(object)[0] == kMade && words(object)[1] == 0, "ctor of %p: %llx, %llx", object,
-           static_cast<unsigned long long>(words(object)[0]),
-           static_cast<unsigned long long>(words(object)[1]));
+           llu(words(object)[0]), llu(words(object)[1]));
     words(object)[1] = 1;
     of(argument).ctors.fetch_add(1, std::memory_order_relaxed);
     return 0;
   }
   static void dtor(void* object, size_t, void* argument) {
     EXPECT(words(object)[0] == kMade && words(object)[1] == 1, "dtor of %p: %llx, %llx", object,
-           static_cast<unsigned long long>(words(object)[0]),
-           static_cast<unsigned long long>(words(object)[1]));
+           llu(words(object)[0]), llu(words(object)[1]));
     words(object)[1] = 0;
     of(argument).dtors.fetch_add(1, std::memory_order_relaxed);
   }
@@ -112,8 +109,7 @@ struct Subject {
   // Counts and fills an object that has just been handed out.
   Owned own(void* object, uint64_t tag) {
     const uint64_t now = in_use.fetch_add(1) + 1;
-    EXPECT(now <= limit, "%llu objects in use at a limit of %llu",
-           static_cast<unsigned long long>(now), static_cast<unsigned long long>(limit));
+    EXPECT(now <= limit, "%llu objects in use at a limit of %llu", llu(now), llu(limit));
     uint64_t before = most.load(std::memory_order_relaxed);
     while (before < now && !most.compare_exchange_weak(before, now)) {
     }
@@ -151,15 +147,11 @@ struct Subject {
     lane_pool_statistics s;
     lane_pool_get_statistics(pool, &s);
     EXPECT(in_use == 0 && taken == given && s.live == 0, "%s: %llu live, %llu in use", name,
-           static_cast<unsigned long long>(s.live), static_cast<unsigned long long>(in_use.load()));
+           llu(s.live), llu(in_use));
     EXPECT(lane_pool_destroy(pool) == 0, "%s: objects in use at the end", name);
     const bool used = !has_functions || (ctors == taken && dtors == given);
     EXPECT(inits == finis && used, "%s: init %llu, fini %llu, ctor %llu, dtor %llu of %llu", name,
-           static_cast<unsigned long long>(inits.load()),
-           static_cast<unsigned long long>(finis.load()),
-           static_cast<unsigned long long>(ctors.load()),
-           static_cast<unsigned long long>(dtors.load()),
-           static_cast<unsigned long long>(taken.load()));
+           llu(inits), llu(finis), llu(ctors), llu(dtors), llu(taken));
   }
 };
 
@@ -199,9 +191,7 @@ void finish_pools() {
     if (subject.most < most) most = subject.most;
   }
   NOTE("%llu taken, %llu refused, %llu waits, %llu times senders met, %llu of %llu in use at once",
-       static_cast<unsigned long long>(taken), static_cast<unsigned long long>(refused),
-       static_cast<unsigned long long>(waits), static_cast<unsigned long long>(contended),
-       static_cast<unsigned long long>(most), static_cast<unsigned long long>(g_subjects[0].limit));
+       llu(taken), llu(refused), llu(waits), llu(contended), llu(most), llu(g_subjects[0].limit));
 }
 
 enum class Manner { kRefused, kWait, kMixed };
@@ -261,7 +251,7 @@ void at_the_limit(Manner manner, uint64_t limit) {
   use_pools(manner, scaled(4000), 1);
   for (const Subject& subject : g_subjects)
     EXPECT(subject.most == limit, "only %llu objects were in use at once",
-           static_cast<unsigned long long>(subject.most.load()));
+           llu(subject.most.load()));
   finish_pools();
 }
 
@@ -326,11 +316,10 @@ void handlers() {
   setitimer(ITIMER_REAL, &never, nullptr);
   const uint64_t handled = g_handled, takes = g_handler_takes;
   finish_pools();
-  EXPECT(takes > handled / 10, "%llu of %llu handlers had an object",
-         static_cast<unsigned long long>(takes), static_cast<unsigned long long>(handled));
+  EXPECT(takes > handled / 10, "%llu of %llu handlers had an object", llu(takes), llu(handled));
   const size_t length = strlen(g_note);
   snprintf(g_note + length, sizeof g_note - length, "; %llu handlers, %llu had an object",
-           static_cast<unsigned long long>(handled), static_cast<unsigned long long>(takes));
+           llu(handled), llu(takes));
 }
 
 // The child has one thread. It frees the objects that it had in the parent, takes that many again,
@@ -345,8 +334,7 @@ void child_body(uint64_t serial, Owned (&kept)[kPools][4]) {
     for (Owned& o : kept[i]) g_subjects[i].give(o, "child, of the parent");
     for (Owned& o : kept[i]) {
       o = g_subjects[i].take(serial % 2 == 0 ? LANE_POOL_WAIT : 0, tags.next());
-      EXPECT(o.address != nullptr, "child %llu: what it has freed does not come back",
-             static_cast<unsigned long long>(serial));
+      EXPECT(o.address != nullptr, "child %llu: what it has freed does not come back", llu(serial));
     }
     for (Owned& o : kept[i]) g_subjects[i].give(o, "child");
     lane_pool_reclaim(g_subjects[i].pool, LANE_DRAIN_ALL);
@@ -391,12 +379,8 @@ void forks() {
         for (uint64_t i = 0; i < children; i++) {
           stage("fork", i);
           const pid_t child = fork();
-          EXPECT(child >= 0, "fork: %s", strerror(errno));
           if (child == 0) child_body(i, kept);
-          int status = 0;
-          char why[64];
-          EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "child %llu: %s",
-                 static_cast<unsigned long long>(i), describe(status, why));
+          expect_good_end(child, "child", i);
         }
         stop = true;
       });

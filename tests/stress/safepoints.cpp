@@ -67,8 +67,7 @@ uint64_t check_node(Node* node, const char* where) {
   for (size_t i = 1; i < kWords; i++) {
     const uint64_t word = node->words[i].load(std::memory_order_relaxed);
     EXPECT(word == first + i && first != kPoison, "%s: word %zu of %p is %#llx, the first %#llx",
-           where, i, static_cast<void*>(node), static_cast<unsigned long long>(word),
-           static_cast<unsigned long long>(first));
+           where, i, static_cast<void*>(node), llu(word), llu(first));
   }
   return first;
 }
@@ -160,13 +159,9 @@ void free_the_rest() {
   lane_safepoint_statistics s;
   LANE(lane_safepoint_get_statistics_into)(&s, sizeof s);
   EXPECT(s.deferred == s.freed, "%llu of %llu deferred frees are not done",
-         static_cast<unsigned long long>(s.deferred - s.freed),
-         static_cast<unsigned long long>(s.deferred));
+         llu(s.deferred - s.freed), llu(s.deferred));
   NOTE("%llu deferred, %llu batches, %llu of them helped; %llu sections, %llu poisoned",
-       static_cast<unsigned long long>(s.deferred), static_cast<unsigned long long>(s.batches),
-       static_cast<unsigned long long>(s.helped),
-       static_cast<unsigned long long>(g_sections.load()),
-       static_cast<unsigned long long>(g_poisoned.load()));
+       llu(s.deferred), llu(s.batches), llu(s.helped), llu(g_sections), llu(g_poisoned));
 }
 
 void read_and_write(bool online) {
@@ -206,7 +201,7 @@ void pool() {
   g_pool = nullptr;
   const uint64_t poisoned = g_poisoned.load() - before;
   EXPECT(used == 0 && poisoned == kLeft, "%zu are in use, %llu were destroyed", used,
-         static_cast<unsigned long long>(poisoned));
+         llu(poisoned));
 }
 
 // Writers come and go all the time; other threads free what they have deferred.
@@ -253,10 +248,9 @@ void stops() {
     }
   });
   const uint64_t wanted = rounds * 900 * kWriters - kCells;
-  EXPECT(freed == wanted, "%zu of %llu deferred frees were done at the stops", freed,
-         static_cast<unsigned long long>(wanted));
+  EXPECT(freed == wanted, "%zu of %llu deferred frees were done at the stops", freed, llu(wanted));
   for (auto& cell : g_cells) api::free(cell.load());
-  NOTE("%zu freed at %llu stops", freed, static_cast<unsigned long long>(rounds));
+  NOTE("%zu freed at %llu stops", freed, llu(rounds));
 }
 }  // namespace
 

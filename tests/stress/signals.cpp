@@ -211,11 +211,8 @@ void finish() {
   for (SharedSlot& slot : g_shared)
     if (slot.object.address != nullptr) give(slot.object, "at the end");
   NOTE("%llu handlers (SIGALRM %llu, SIGUSR1 %llu, SIGUSR2 %llu), %llu of them nested",
-       static_cast<unsigned long long>(handled()),
-       static_cast<unsigned long long>(g_handled[0].load()),
-       static_cast<unsigned long long>(g_handled[1].load()),
-       static_cast<unsigned long long>(g_handled[2].load()),
-       static_cast<unsigned long long>(g_nested.load()));
+       llu(handled()), llu(g_handled[0].load()), llu(g_handled[1].load()), llu(g_handled[2].load()),
+       llu(g_nested));
 }
 
 // The process has one thread. What the allocator does without atomics then must still bear an

@@ -84,16 +84,12 @@ void child_work() {
     give(g_victims[--g_victim_count], "child, the parent's object");
   if (g_forks % 8 != 0) return;
   pid_t grandchild = fork();
-  EXPECT(grandchild >= 0, "fork in the child: %s", strerror(errno));
   if (grandchild == 0) {
     Owned a = take(g_size, 3);
     give(a, "grandchild");
     _exit(0);
   }
-  int status = 0;
-  char why[64];
-  EXPECT(waitpid(grandchild, &status, 0) == grandchild && wait_ok(status), "the grandchild: %s",
-         describe(status, why));
+  expect_good_end(grandchild, "the grandchild of fork", static_cast<uint64_t>(g_forks));
 }
 // ---- what is stepped
 // -------------------------------------------------------------------------------------------------
@@ -220,17 +216,13 @@ void first_in_child() {
   });
   for (int i = 0; i < 4; i++) {
     pid_t child = fork();
-    EXPECT(child >= 0, "fork: %s", strerror(errno));
     if (child == 0) {
       arm_watchdog(watchdog_seconds() / 2 + 1);
       first(i % 2 == 0 ? allocating_handler : same_class_handler);
       print(2, "child: %s\n", g_note);
       _exit(0);
     }
-    int status = 0;
-    char why[64];
-    EXPECT(waitpid(child, &status, 0) == child && wait_ok(status), "child %d: %s", i,
-           describe(status, why));
+    expect_good_end(child, "child", static_cast<uint64_t>(i));
   }
   NOTE("4 children");
 }

@@ -207,22 +207,19 @@ inline void forking_handler(greg_t* registers) {
   int status = 0;
   char why[64];
   EXPECT(waitpid(child, &status, 0) == child && wait_ok(status),
-         "the child forked at step %llu of an operation on %zu bytes (%s): %s",
-         static_cast<unsigned long long>(g_operation), g_size,
-         g_forks % 2 == 1 ? "ended in the handler" : "went on", describe(status, why));
+         "the child forked at step %llu of an operation on %zu bytes (%s): %s", llu(g_operation),
+         g_size, g_forks % 2 == 1 ? "ended in the handler" : "went on", describe(status, why));
 }
 
 inline void report_steps() {
   EXPECT(g_sequences < 100 || g_passed > 10, "%llu restartable sequences met, %llu came through",
-         static_cast<unsigned long long>(g_sequences), static_cast<unsigned long long>(g_passed));
+         llu(g_sequences), llu(g_passed));
   NOTE(
       "%llu steps in %llu operations, at most %llu in one; %llu forks; %llu operations cut short "
       "by a clone; "
       "%llu restartable sequences, %llu came through",
-      static_cast<unsigned long long>(g_steps), static_cast<unsigned long long>(g_operations),
-      static_cast<unsigned long long>(g_longest), static_cast<unsigned long long>(g_forks),
-      static_cast<unsigned long long>(g_cut), static_cast<unsigned long long>(g_sequences),
-      static_cast<unsigned long long>(g_passed));
+      llu(g_steps), llu(g_operations), llu(g_longest), llu(g_forks), llu(g_cut), llu(g_sequences),
+      llu(g_passed));
 }
 
 }  // namespace stress

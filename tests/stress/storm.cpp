@@ -103,8 +103,7 @@ void storm(int threads) {
   Thread last(threads);
   for (SharedSlot& slot : g_shared)
     if (slot.object.address != nullptr) last.release(slot.object);
-  NOTE("%llu operations in %d threads%s",
-       static_cast<unsigned long long>(operations) * static_cast<unsigned>(threads), threads,
+  NOTE("%llu operations in %d threads%s", llu(operations) * static_cast<unsigned>(threads), threads,
        table ? "" : ", without the table of addresses (no address space for it)");
 }
 }  // namespace

@@ -85,6 +85,9 @@ inline const char* g_program = "?";
 inline const char* g_case = "?";
 inline char g_note[512];
 
+// For %llu.
+inline unsigned long long llu(uint64_t n) { return n; }
+
 inline void print(int fd, const char* format, ...) {
   char text[2048];
   va_list arguments;
@@ -226,7 +229,7 @@ inline void on_watchdog(int) {
   for (Stage& s : g_stages)
     if (int thread = s.thread.load(); thread != 0 && printed++ < 40)
       print(1, "%sthread %d: %s %llu", printed == 1 ? ": " : "\n  ", thread, s.text.load(),
-            static_cast<unsigned long long>(s.count.load()));
+            llu(s.count.load()));
   print(1, "\n");
   stop_here();
 }
@@ -297,16 +300,13 @@ inline void check_prefix(const Owned& o, size_t valid, const char* where) {
       memcpy(&word, o.address + i, 8);
       if (word != pattern_word(o.tag, i / 8))
         FAIL("%s: object %p of %zu bytes (owner %llu, serial %llu) damaged at offset %zu: %016llx",
-             where, static_cast<void*>(o.address), o.size,
-             static_cast<unsigned long long>(o.tag >> 40),
-             static_cast<unsigned long long>(o.tag & ((1ull << 40) - 1)), i,
-             static_cast<unsigned long long>(word));
+             where, static_cast<void*>(o.address), o.size, llu(o.tag >> 40),
+             llu(o.tag & ((1ull << 40) - 1)), i, llu(word));
     }
     for (; i < end; i++)
       if (o.address[i] != pattern_byte(o.tag, i))
         FAIL("%s: object %p of %zu bytes (owner %llu) damaged at offset %zu: %02x", where,
-             static_cast<void*>(o.address), o.size, static_cast<unsigned long long>(o.tag >> 40), i,
-             o.address[i]);
+             static_cast<void*>(o.address), o.size, llu(o.tag >> 40), i, o.address[i]);
   });
 }
 inline void check(const Owned& o, const char* where) { check_prefix(o, o.size, where); }
@@ -317,7 +317,7 @@ inline void check_zero(const unsigned char* p, size_t size, const char* where) {
     memcpy(&word, p + i, 8);
     if (word != 0)
       FAIL("%s: calloc'd object %p of %zu bytes is not zero at %zu: %016llx", where,
-           static_cast<const void*>(p), size, i, static_cast<unsigned long long>(word));
+           static_cast<const void*>(p), size, i, llu(word));
   }
   for (; i < size; i++)
     if (p[i] != 0) FAIL("%s: calloc'd object of %zu bytes is not zero at %zu", where, size, i);
@@ -489,6 +489,16 @@ inline const char* describe(int status, char (&text)[64]) {
   else
     snprintf(text, sizeof text, "signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
   return text;
+}
+
+// The child of a fork must end with status 0.
+inline void expect_good_end(pid_t child, const char* what, uint64_t number) {
+  int status = 0;
+  char why[64];
+  EXPECT(child >= 0, "fork: %s", strerror(errno));
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  EXPECT(wait_ok(status), "%s %llu: %s", what, llu(number), describe(status, why));
 }
 
 // Runs this program again with the arguments `first` and `second` (and the environment given) and

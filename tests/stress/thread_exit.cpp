@@ -105,7 +105,7 @@ void churn_threads(const Churn& churn) {
   for (SharedSlot& slot : g_left)
     if (slot.object.address != nullptr) give(slot.object, "freed at the end");
   NOTE("%llu threads; resident at most %zu KiB in the first half, %zu KiB in the second",
-       static_cast<unsigned long long>(waves * kAlive), early / kKiB, late / kKiB);
+       llu(waves * kAlive), early / kKiB, late / kKiB);
 }
 
 // An owner ends, and then one other thread frees all of its objects, again and again: the slabs
@@ -132,8 +132,7 @@ void freed_after_exit() {
   EXPECT(late < early + early / 4 + kMayGrow,
          "%zu KiB resident after a fifth of the rounds, %zu KiB at the end", early / kKiB,
          late / kKiB);
-  NOTE("%llu rounds; resident %zu KiB, then %zu KiB", static_cast<unsigned long long>(rounds),
-       early / kKiB, late / kKiB);
+  NOTE("%llu rounds; resident %zu KiB, then %zu KiB", llu(rounds), early / kKiB, late / kKiB);
 }
 }  // namespace
 

@@ -198,10 +198,9 @@ void tear_off_everywhere(uint64_t most, bool goes_on, bool meanwhile) {
     }
   }
   for (Owned& o : g_kept) give(o, "at the end");
-  EXPECT(g_left > std::size(kOperations) / 2, "only %llu jumps",
-         static_cast<unsigned long long>(g_left));
-  NOTE("%llu jumps out of %zu operations of %llu steps", static_cast<unsigned long long>(g_left),
-       std::size(kOperations), static_cast<unsigned long long>(in_all));
+  EXPECT(g_left > std::size(kOperations) / 2, "only %llu jumps", llu(g_left));
+  NOTE("%llu jumps out of %zu operations of %llu steps", llu(g_left), std::size(kOperations),
+       llu(in_all));
 }
 #endif
 }  // namespace

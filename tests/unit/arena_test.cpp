@@ -283,9 +283,7 @@ TEST_ALL_CONFIGS(ArenaTest, ARewindKnowsWhichLargePiecesAreNewer) {
 }
 
 TEST_ALL_CONFIGS(ArenaTest, WhatIsGivenBackIsFilledWhereAllIsChecked) {
-  Settings settings;
-  settings.checked = true;
-  begin(settings);
+  begin_checked();
   Slot& t = thread();
   const auto is_gone = [](const char* p, Bytes n) {
     return std::all_of(p, p + n, [](char c) { return c == '\xFD'; });
@@ -309,9 +307,7 @@ TEST_ALL_CONFIGS(ArenaTest, WhatIsGivenBackIsFilledWhereAllIsChecked) {
 }
 
 TEST_ALL_CONFIGS(ArenaTest, ABlockThatIsNoneIsTold) {
-  Settings settings;
-  settings.checked = true;
-  begin(settings);
+  begin_checked();
   Slot& t = thread();
   fill_blocks(t, 4);
   void* freed = arena_.blocks->next->next;
@@ -626,23 +622,6 @@ TEST(ArenaFunctions, StringsOfTheProcessArena) {
   EXPECT_EQ(lane_arena_printf(&arena, "%s", large.c_str()), large);
   lane_arena_destroy(&arena);
   EXPECT_EQ(lane_arena_bytes(&arena), 0u);
-}
-
-TEST(ArenaFunctions, ErrorsAreErrno) {
-  lane_arena arena = {};
-  errno = 0;
-  EXPECT_EQ(lane_arena_alloc(&arena, SIZE_MAX), nullptr);
-  EXPECT_EQ(errno, ENOMEM);
-  errno = 0;
-  EXPECT_EQ(lane_arena_alloc_zeroed(&arena, SIZE_MAX / 2, 3), nullptr);
-  EXPECT_EQ(errno, ENOMEM);
-  errno = 0;
-  EXPECT_EQ(lane_arena_alloc_aligned(&arena, 48, 1), nullptr);
-  EXPECT_EQ(errno, EINVAL);
-  EXPECT_EQ(lane_arena_init(&arena, 100), EINVAL);
-  auto* zeroed = static_cast<unsigned char*>(lane_arena_alloc_zeroed(&arena, 100, 7));
-  EXPECT_TRUE(std::all_of(zeroed, zeroed + 700, [](unsigned char c) { return c == 0; }));
-  lane_arena_destroy(&arena);
 }
 
 }  // namespace

@@ -40,9 +40,7 @@ TEST_ALL_CONFIGS(BadPointerTest, InsideAndFreedLargeObjectsAreToldApart) {
 }
 
 TEST_ALL_CONFIGS(BadPointerTest, CheckedTellsEveryDoubleFreeAndInteriorPointer) {
-  Settings checked;
-  checked.checked = true;
-  begin(checked);
+  begin_checked();
   Slot &t = thread(), &other = thread();
   for (Bytes size : telling_sizes()) {
     void* p = take(t, size);
@@ -63,9 +61,7 @@ TEST_ALL_CONFIGS(BadPointerTest, CheckedTellsEveryDoubleFreeAndInteriorPointer) 
 }
 
 TEST_ALL_CONFIGS(BadPointerTest, CheckedTellsADoubleFreeOfAnotherThreadsObject) {
-  Settings checked;
-  checked.checked = true;
-  begin(checked);
+  begin_checked();
   Slot &a = thread(), &b = thread();
   void* p = take(a, 64);
   take(b, 64);
@@ -75,9 +71,7 @@ TEST_ALL_CONFIGS(BadPointerTest, CheckedTellsADoubleFreeOfAnotherThreadsObject) 
 }
 
 TEST_ALL_CONFIGS(BadPointerTest, CheckedServesAlignedZeroedAndResizedObjectsToo) {
-  Settings checked;
-  checked.checked = true;
-  begin(checked);
+  begin_checked();
   Slot& t = thread();
   void* p = engine().allocate_aligned(100, 256, t);
   EXPECT_EQ(free(t, p), Verdict::kGood);

@@ -158,6 +158,11 @@ class EngineTest : public FakeTest {
   // the platform stays.
   void begin(Settings settings);
   void begin_with(const Settings& settings);
+  void begin_checked() {
+    Settings settings;
+    settings.checked = true;
+    begin(settings);
+  }
   // A second thread starts, and with it the scavenger's thread. passes() runs the scavenger.
   void start_threads();
 

@@ -392,9 +392,7 @@ class CheckedHeapTest : public HeapTest {
  protected:
   void SetUp() override {
     HeapTest::SetUp();
-    Settings settings;
-    settings.checked = true;
-    begin(settings);
+    begin_checked();
   }
 };
 

@@ -163,9 +163,7 @@ TEST_ALL_CONFIGS(PoolLimitTest, HitsServeAPoolOnlyWithoutFunctionsLimitAndReserv
   EXPECT_TRUE(pool.is_hit());
   ASSERT_TRUE(pool.set_limit(9, t));
   EXPECT_FALSE(pool.is_hit());
-  Settings checked;
-  checked.checked = true;
-  begin(checked);
+  begin_checked();
   EXPECT_FALSE(make(thread(), 32).is_hit());
 }
 

@@ -343,9 +343,7 @@ TEST_ALL_CONFIGS(PoolTest, WhatIsNotThePoolsIsRefused) {
 }
 
 TEST_ALL_CONFIGS(PoolTest, CheckedPoolsFindDoubleFreesAndPointersIntoObjects) {
-  Settings checked;
-  checked.checked = true;
-  begin(checked);
+  begin_checked();
   Slot &a = thread(), &b = thread();
   PoolCalls calls;
   for (const PoolFunctions& functions : {PoolFunctions{}, calls.all()}) {

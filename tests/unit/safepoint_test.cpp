@@ -426,9 +426,7 @@ TEST_ALL_CONFIGS(DeferTest, ABadPointerIsReportedWhenItIsFreedAndTheOthersGoOn) 
 }
 
 TEST_ALL_CONFIGS(DeferTest, WithChecksADoubleFreeIsFoundAtTheObject) {
-  Settings settings;
-  settings.checked = true;
-  begin(settings);
+  begin_checked();
   Slot& a = thread();
   void* p = take(a, 48);
   EXPECT_EQ(defer(a, p), 0);

@@ -160,9 +160,7 @@ TEST_ALL_CONFIGS(StormTest, FiguresAddUpWithoutABarrier) {
   account();
 }
 TEST_ALL_CONFIGS(StormTest, FiguresAddUpWhenChecked) {
-  Settings checked;
-  checked.checked = true;
-  begin(checked);
+  begin_checked();
   storm(15, 5, 10000);
 }
 TEST_ALL_CONFIGS(StormTest, FiguresAddUpWhereMapsAreCharged) {

@@ -224,6 +224,10 @@ TEST_F(OptionsTest, ABadValueIsOneLineThatSaysWhatIsAllowedAndUsed) {
     EXPECT_NE(read(bad).find("bad value"), std::string::npos) << bad;
     EXPECT_EQ(options_.settings.decay_ms, 1000) << bad;
   }
+  for (const char* bad : {"deferred=0", "deferred=x", "deferred=1048577", "deferred="})
+    EXPECT_NE(read(bad).find(" for 'deferred' (1 to 1048576), using 4096\n"), std::string::npos);
+  for (const char* bad : {"huge_pages=always", "huge_pages=1"})
+    EXPECT_NE(read(bad).find(" for 'huge_pages' (off, auto or on), using off"), std::string::npos);
   EXPECT_EQ(read("checked=yes"),
             "lanemalloc: LANEMALLOC_OPTIONS: bad value 'yes' for 'checked' (0 or 1), using 0\n");
   EXPECT_EQ(read("bad_pointer=abor"),

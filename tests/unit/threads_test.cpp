@@ -142,9 +142,7 @@ TEST_ALL_CONFIGS(ThreadsTest, WithoutABarrierNothingIsLostEither) {
   storm(3, 2000, false);
 }
 TEST_ALL_CONFIGS(ThreadsTest, CheckedFindsNothingWrong) {
-  Settings checked;
-  checked.checked = true;
-  begin(checked);
+  begin_checked();
   storm(3, 1500, true);
 }
 TEST_ALL_CONFIGS(ThreadsTest, WhereMapsAreChargedNothingIsLost) {

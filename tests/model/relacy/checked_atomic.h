@@ -192,4 +192,30 @@ int run(unsigned bound, unsigned random = 0) {
   return good ? 0 : 1;
 }
 
+// What the tests' platforms have in common: a thread that waits lets the others go on.
+struct Platform {
+  static bool single_threaded() { return false; }
+  static void pause() { rl::yield(1, $); }
+  static bool barrier() {
+    full_fence();
+    return true;
+  }
+  // A lock's word has 64 bits, and waiters look at its lower half.
+  template <class T>
+  static void wait(atomic<T>&, uint32_t, uint64_t = ~uint64_t{0}) {
+    rl::yield(1, $);
+  }
+  template <class T>
+  static void wake(atomic<T>&, int) {}
+  static void sleep_ms(uint64_t) { rl::yield(1, $); }
+  static uint64_t now_ns() { return 1; }
+};
+
 }  // namespace model
+
+namespace lanemalloc {
+[[noreturn]] void check_failed(const char* expression, const char*, int) {
+  std::fprintf(stderr, "CHECK %s\n", expression);
+  std::abort();
+}
+}  // namespace lanemalloc

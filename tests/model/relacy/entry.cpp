@@ -13,25 +13,11 @@ Gate* busy(Gate* gate, unsigned char mark) {
 
 #include "core/lane/entry/owned.h"
 
-namespace lanemalloc {
-void check_failed(const char*, const char*, int) { std::abort(); }
-}  // namespace lanemalloc
-
 namespace {
 
 using namespace lanemalloc;
 
-struct Platform {
-  static bool single_threaded() { return false; }
-  static void pause() { rl::yield(1, $); }
-  static bool barrier() {
-    model::full_fence();
-    return true;
-  }
-  static void wait(model::atomic<uint64_t>&, uint32_t, uint64_t) { rl::yield(1, $); }
-  static void wake(model::atomic<uint64_t>&, int) {}
-  static void sleep_ms(uint64_t) { rl::yield(1, $); }
-  static uint64_t now_ns() { return 1; }
+struct Platform : model::Platform {
   static bool reads_as(const Slot* slot, uint64_t value) {
     return reinterpret_cast<uint64_t>(slot->load(std::memory_order_acquire)) == value;
   }

@@ -17,27 +17,17 @@ inline std::memory_order order(int builtin) { return static_cast<std::memory_ord
 
 #include "core/reclaim/epochs.h"
 
-namespace lanemalloc {
-void check_failed(const char*, const char*, int) { std::abort(); }
-}  // namespace lanemalloc
-
 namespace {
 
 using namespace lanemalloc;
 
-struct Platform {
+struct Platform : model::Platform {
   static uint32_t thread_id() { return 1; }
   static bool thread_is_gone(uint32_t) { return false; }
-  static bool single_threaded() { return false; }
-  static void pause() { rl::yield(1, $); }
   static bool barrier() {
     if (model::has_barrier) model::full_fence();
     return model::has_barrier;
   }
-  static void wait(model::atomic<uint64_t>&, uint32_t, uint64_t) { rl::yield(1, $); }
-  static void wake(model::atomic<uint64_t>&, int) {}
-  static void sleep_ms(uint64_t) { rl::yield(1, $); }
-  static uint64_t now_ns() { return 1; }
   static void say(const char*, Bytes) {}
 };
 

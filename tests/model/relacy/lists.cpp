@@ -6,13 +6,6 @@
 #include "core/lane/id_stack.h"
 #include "core/lane/inbox.h"
 
-namespace lanemalloc {
-void check_failed(const char* expression, const char*, int) {
-  std::fprintf(stderr, "CHECK %s\n", expression);
-  std::abort();
-}
-}  // namespace lanemalloc
-
 namespace {
 
 using lanemalloc::IdStack;

@@ -8,31 +8,11 @@
 #include "core/base/lock.h"
 #include "core/memory/scavenger.h"
 
-namespace lanemalloc {
-void check_failed(const char*, const char*, int) { std::abort(); }
-}  // namespace lanemalloc
-
 namespace {
 
 using namespace lanemalloc;
 
-struct Platform {
-  static bool single_threaded() { return false; }
-  static void pause() { rl::yield(1, $); }
-  // A lock's word has 64 bits, and waiters look at its lower half.
-  template <class T>
-  static void wait(model::atomic<T>&, uint32_t, uint64_t = kForever) {
-    rl::yield(1, $);
-  }
-  template <class T>
-  static void wake(model::atomic<T>&, int) {}
-  static void sleep_ms(uint64_t) { rl::yield(1, $); }
-  static uint64_t now_ns() { return 1; }
-  static bool barrier() {
-    model::full_fence();
-    return true;
-  }
-};
+using model::Platform;
 
 // Three threads take the lock, one of them only by trying, and use what it guards.
 struct LockTest : rl::test_suite<LockTest, 3> {

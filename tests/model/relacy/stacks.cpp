@@ -5,13 +5,6 @@
 // After Relacy.
 #include "seeing/stacks.h"
 
-namespace lanemalloc {
-void check_failed(const char* expression, const char*, int) {
-  std::fprintf(stderr, "CHECK %s\n", expression);
-  std::abort();
-}
-}  // namespace lanemalloc
-
 namespace {
 
 using namespace lanemalloc;

@@ -1,15 +1,8 @@
 // Arenas by their C functions: linked with liblanemalloc.so, .a and _prefixed.a.
 #include <lanemalloc/arena.h>
-#include <lanemalloc/lanemalloc.h>
-#include <pthread.h>
 
 #include "../child.h"
-
-#ifdef PREFIXED
-#define TRIM lane_malloc_trim
-#else
-#define TRIM malloc_trim
-#endif
+#include "../run_threads.h"
 
 static void add_blocks(struct lane_arena* arena, size_t n) {
   for (size_t i = arena->block_count; i < n || arena->block_count < n; i++) {
@@ -61,36 +54,6 @@ CASE(sizes_and_errors_are_as_declared) {
   lane_arena_destroy(&arena);
 }
 
-CASE(strings) {
-  struct lane_arena arena = {0};
-  CHECK(strcmp(lane_arena_strdup(&arena, "one"), "one") == 0);
-  CHECK(strcmp(lane_arena_strndup(&arena, "one two", 3), "one") == 0);
-  CHECK(strcmp(lane_arena_concat(&arena, "/", "usr", "/", "lib", (char*)NULL), "/usr/lib") == 0);
-  CHECK(strcmp(lane_arena_concat(&arena, (char*)NULL), "") == 0);
-  CHECK(strcmp(lane_arena_printf(&arena, "%d of %s", 7, "ten"), "7 of ten") == 0);
-  CHECK(memcmp(lane_arena_memdup(&arena, "a\0c", 4), "a\0c", 4) == 0);
-  char* text = lane_arena_strdup(&arena, "grows");
-  CHECK(lane_arena_realloc(&arena, text, 6, 600) == text && strcmp(text, "grows") == 0);
-  lane_arena_destroy(&arena);
-}
-
-static int calls;
-static void count_call(void* object) { calls = calls * 10 + *(int*)object; }
-CASE(functions_are_called_newest_first) {
-  struct lane_arena arena = {0};
-  int numbers[3] = {1, 2, 3};
-  CHECK(lane_arena_at_reset(&arena, count_call, &numbers[0]) == 0);
-  struct lane_arena_checkpoint point = lane_arena_mark(&arena);
-  CHECK(lane_arena_at_reset(&arena, count_call, &numbers[1]) == 0);
-  CHECK(lane_arena_at_reset(&arena, count_call, &numbers[2]) == 0);
-  lane_arena_rewind(&arena, point);
-  CHECK(calls == 32);
-  lane_arena_reset(&arena);
-  CHECK(calls == 321);
-  lane_arena_destroy(&arena);
-  CHECK(calls == 321);
-}
-
 // Each thread fills an arena and hands it on to the next, which resets it.
 enum { kThreads = 4, kRounds = 300 };
 static struct lane_arena handed[kThreads];
@@ -119,32 +82,9 @@ static void* fill_and_hand_on(void* argument) {
 CASE(arenas_are_handed_on_between_threads) {
   pthread_t threads[kThreads];
   pthread_barrier_init(&barrier, NULL, kThreads);
-  for (size_t i = 0; i < kThreads; i++)
-    REQUIRE(pthread_create(&threads[i], NULL, fill_and_hand_on, (void*)i) == 0);
-  for (size_t i = 0; i < kThreads; i++) pthread_join(threads[i], NULL);
+  start_threads(threads, kThreads, fill_and_hand_on);
+  join_threads(threads, kThreads);
   for (size_t i = 0; i < kThreads; i++) lane_arena_destroy(&handed[i]);
-}
-
-static struct lane_arena left_behind;
-static void* fill_and_exit(void* argument) {
-  struct lane_arena own = {0};
-  add_blocks(&own, 4096);
-  lane_arena_destroy(&own);
-  add_blocks(&left_behind, 4096);
-  return argument;
-}
-CASE(what_a_thread_took_is_given_back_after_its_exit) {
-  pthread_t thread;
-  TRIM(0);
-  const size_t before = status_bytes("VmRSS:");
-  REQUIRE(pthread_create(&thread, NULL, fill_and_exit, NULL) == 0);
-  pthread_join(thread, NULL);
-  const size_t full = status_bytes("VmRSS:");
-  CHECK_MSG(full > before + (30u << 20), "%zu then %zu", before, full);
-  lane_arena_destroy(&left_behind);
-  TRIM(0);
-  const size_t after = status_bytes("VmRSS:");
-  CHECK_MSG(after < before + (4u << 20), "%zu, %zu, then %zu", before, full, after);
 }
 
 static int stop;
@@ -159,8 +99,7 @@ static void* fill_until_stopped(void* argument) {
 }
 CASE(a_child_goes_on_with_arenas) {
   pthread_t threads[2];
-  for (int i = 0; i < 2; i++)
-    REQUIRE(pthread_create(&threads[i], NULL, fill_until_stopped, NULL) == 0);
+  start_threads(threads, 2, fill_until_stopped);
   struct lane_arena arena = {0};
   for (int round = 0; round < 100; round++) {
     char* piece = (char*)lane_arena_alloc(&arena, 3000);
@@ -177,13 +116,12 @@ CASE(a_child_goes_on_with_arenas) {
       lane_arena_destroy(&arena);
       _exit(0);
     }
-    int status = -1;
-    REQUIRE(pid > 0 && waitpid(pid, &status, 0) == pid);
+    const int status = status_of(pid);
     CHECK_MSG(status == 0, "the child ended with 0x%x", status);
     lane_arena_reset(&arena);
   }
   __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
-  for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+  join_threads(threads, 2);
   lane_arena_destroy(&arena);
 }
 

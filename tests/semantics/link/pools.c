@@ -1,12 +1,9 @@
-// Pools by their C functions: what they hand out and count, their limits, and how they go on in
-// handlers and fork children. Linked with liblanemalloc.so, .a and _prefixed.a. pools_misuse.c is
-// about what pools refuse.
+// Pools by their C functions: what they hand out and count, and their limits. Linked with
+// liblanemalloc.so, .a and _prefixed.a. pools_misuse.c is about what pools refuse; tests/stress has
+// threads that wait, handlers and forks.
 #include "pools.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/time.h>
+#include "../run_threads.h"
 
 // --- Objects.
 
@@ -153,26 +150,6 @@ static struct lane_pool_options of_things(struct Calls* calls) {
   return options;
 }
 
-CASE(functions_are_called_exactly_as_often_as_they_should) {
-  struct Calls calls = {0};
-  struct lane_pool_options options = of_things(&calls);
-  options.reserve = 5;
-  lane_pool* pool = made(&options);
-  CHECK(calls.inits == 5 && calls.ctors == 0);
-  enum { kAll = 5000 };
-  static struct Thing* things[kAll];
-  for (int i = 0; i < kAll; i++) REQUIRE((things[i] = lane_pool_alloc(pool)) != NULL);
-  CHECK(calls.inits == kAll + 5 && calls.ctors == kAll && calls.dtors == 0 && calls.finis == 0);
-  for (int i = 0; i < kAll - 10; i++) lane_pool_free(pool, things[i]);
-  CHECK(calls.dtors == kAll - 10 && calls.finis == 0);
-  CHECK(lane_pool_reclaim(pool, LANE_DRAIN_ALL) > 0);
-  CHECK(calls.finis > 0 && calls.inits - calls.finis >= 15);
-  for (int i = kAll - 10; i < kAll; i++) CHECK(things[i]->state == kUsed);
-  CHECK(lane_pool_destroy(pool) == 10);
-  CHECK_MSG(calls.finis == calls.inits && calls.ctors == kAll && calls.dtors == kAll - 10,
-            "%d %d %d %d", calls.inits, calls.finis, calls.ctors, calls.dtors);
-}
-
 // Each thread frees what the one before it has taken.
 enum { kThreads = 4, kEach = 500, kRounds = 20 };
 static lane_pool* shared_pool;
@@ -195,31 +172,19 @@ static void* take_and_free_anothers(void* argument) {
   }
   return NULL;
 }
-static void run_threads(void* (*run)(void*), size_t n) {
-  pthread_t threads[8];
-  for (size_t i = 0; i < n; i++) REQUIRE(pthread_create(&threads[i], NULL, run, (void*)i) == 0);
-  for (size_t i = 0; i < n; i++) pthread_join(threads[i], NULL);
-}
-static void count_with(struct Calls* calls) {
-  const struct lane_pool_options options = of_things(calls);
-  shared_pool = made(&options);
-  pthread_barrier_init(&barrier, NULL, kThreads);
-  run_threads(take_and_free_anothers, kThreads);
-  const int all = kThreads * kRounds * kEach;
-  CHECK_MSG(calls->ctors == all && calls->dtors == all, "%d %d", calls->ctors, calls->dtors);
-  CHECK(figures(shared_pool).live == 0);
-  CHECK(lane_pool_destroy(shared_pool) == 0);
-  CHECK_MSG(calls->inits == calls->finis && calls->inits >= kEach, "%d %d", calls->inits,
-            calls->finis);
-}
-CASE(functions_are_called_exactly_by_threads_that_free_each_others) {
-  struct Calls calls = {0};
-  count_with(&calls);
-  CHECK(refused == 0);
-}
 CASE(functions_that_fail_fail_the_allocation_and_lose_nothing) {
   struct Calls calls = {.fail_init = 7, .fail_ctor = 11};
-  count_with(&calls);
+  const struct lane_pool_options options = of_things(&calls);
+  shared_pool = made(&options);
+  pthread_barrier_init(&barrier, NULL, kThreads);
+  pthread_t threads[kThreads];
+  start_threads(threads, kThreads, take_and_free_anothers);
+  join_threads(threads, kThreads);
+  const int all = kThreads * kRounds * kEach;
+  CHECK_MSG(calls.ctors == all && calls.dtors == all, "%d %d", calls.ctors, calls.dtors);
+  CHECK(figures(shared_pool).live == 0);
+  CHECK(lane_pool_destroy(shared_pool) == 0);
+  CHECK_MSG(calls.inits == calls.finis && calls.inits >= kEach, "%d %d", calls.inits, calls.finis);
   CHECK(refused > 0);
 }
 
@@ -260,43 +225,6 @@ CASE(the_limit_is_reached_exactly_and_told) {
   CHECK(lane_pool_destroy(pool) == 290);
 }
 
-// Each thread notes its place in the order of service.
-static int served;
-static int order[3];
-static void* wait_for_one(void* argument) {
-  void* object = lane_pool_alloc_with(shared_pool, LANE_POOL_WAIT);
-  CHECK(object != NULL);
-  order[(size_t)argument] = __atomic_add_fetch(&served, 1, __ATOMIC_SEQ_CST);
-  return object;
-}
-CASE(who_waits_is_served_first_come_first_served) {
-  struct lane_pool_options options = {.object_size = 64, .limit = 3};
-  shared_pool = made(&options);
-  void* objects[3];
-  pthread_t threads[3];
-  REQUIRE(lane_pool_alloc_batch(shared_pool, objects, 3, 0) == 3);
-  for (size_t i = 0; i < 3; i++) {
-    REQUIRE(pthread_create(&threads[i], NULL, wait_for_one, (void*)i) == 0);
-    while (figures(shared_pool).waits <= i) sched_yield();
-  }
-  errno = 0;
-  // A request that does not wait is refused, as ever
-  CHECK(lane_pool_alloc(shared_pool) == NULL && errno == ENOMEM);
-  for (int i = 0; i < 3; i++) {
-    CHECK(__atomic_load_n(&served, __ATOMIC_SEQ_CST) == i);
-    lane_pool_free(shared_pool, objects[i]);
-    while (__atomic_load_n(&served, __ATOMIC_SEQ_CST) == i) sched_yield();
-  }
-  for (int i = 0; i < 3; i++) {
-    void* object;
-    pthread_join(threads[i], &object);
-    CHECK_MSG(order[i] == i + 1, "%d was served as number %d", i, order[i]);
-    lane_pool_free(shared_pool, object);
-  }
-  CHECK(figures(shared_pool).waits == 3 && figures(shared_pool).waited_ns > 0);
-  CHECK(lane_pool_destroy(shared_pool) == 0);
-}
-
 CASE(one_pool_too_many_is_refused_and_its_place_found_again) {
   enum { kMost = 16383 };
   static lane_pool* pools[kMost + 1];
@@ -311,106 +239,8 @@ CASE(one_pool_too_many_is_refused_and_its_place_found_again) {
   CHECK(lane_pool_destroy(pools[5]) == 1 && lane_pool_destroy(pools[n - 1]) == 1);
 }
 
-// --- Imports.
-
-static char source_memory[400][64];
-static int source_used;
-static size_t import_some(void* source, void** objects, size_t n) {
-  size_t had = 0;
-  CHECK(source == source_memory && n >= 1 && n <= 64);
-  while (had < n && source_used < 400) objects[had++] = source_memory[source_used++];
-  return had;
-}
-static int released;
-static void release_some(void* source, void** objects, size_t n) {
-  CHECK(source == source_memory && n >= 1 && n <= 64);
-  for (size_t i = 0; i < n; i++)
-    CHECK((char*)objects[i] >= source_memory[0] && (char*)objects[i] <= source_memory[399]);
-  released += (int)n;
-}
-CASE(imported_objects_come_from_the_source_and_go_back_to_it) {
-  struct lane_pool_options options = {.object_size = 64, .source = source_memory};
-  options.import_objects = import_some;
-  options.release_objects = release_some;
-  lane_pool* pool = made(&options);
-  void* objects[400];
-  for (int i = 0; i < 400; i++) {
-    REQUIRE((objects[i] = lane_pool_alloc(pool)) != NULL);
-    memset(objects[i], i, 64);
-  }
-  errno = 0;
-  CHECK(lane_pool_alloc(pool) == NULL && errno == ENOMEM);
-  CHECK(figures(pool).live == 400);
-  for (int i = 0; i < 390; i++) lane_pool_free(pool, objects[i]);
-  CHECK(lane_pool_reclaim(pool, LANE_DRAIN) > 0 && released == 390);
-  CHECK(lane_pool_destroy(pool) == 10 && released == 390);
-}
-
-// --- Handlers.
-
-static volatile sig_atomic_t handled, denied;
-static lane_pool *plain_pool, *thing_pool, *tight_pool;
-static void use_in_handler(int number) {
-  (void)number;
-  const int saved = errno;
-  lane_pool* const pools[] = {plain_pool, thing_pool, tight_pool};
-  for (int i = 0; i < 12; i++) {
-    struct Thing* object = lane_pool_alloc(pools[i % 3]);
-    if (object == NULL) {
-      denied++;
-      continue;
-    }
-    if (i % 3 != 1) memset(object, 0xAA, sizeof *object);
-    lane_pool_free(pools[i % 3], object);
-  }
-  handled++;
-  errno = saved;
-}
-CASE(handlers_use_the_pools_that_they_interrupt) {
-  struct Calls calls = {0};
-  struct lane_pool_options options = of_things(&calls);
-  plain_pool = pool_of(sizeof(struct Thing), "plain");
-  thing_pool = made(&options);
-  const struct lane_pool_options tight = {.object_size = sizeof(struct Thing), .limit = 40};
-  tight_pool = made(&tight);
-  struct sigaction action = {.sa_handler = use_in_handler, .sa_flags = SA_RESTART};
-  sigaction(SIGALRM, &action, NULL);
-  const struct itimerval often = {{0, 200}, {0, 200}}, never = {{0, 0}, {0, 0}};
-  setitimer(ITIMER_REAL, &often, NULL);
-  lane_pool* const pools[] = {plain_pool, thing_pool, tight_pool};
-  struct Thing* objects[3][38] = {{NULL}};
-  for (unsigned i = 0; handled < 1000; i++) {
-    const int which = (int)(i % 3);
-    struct Thing** object = &objects[which][i % 37];
-    if (*object == NULL) {
-      // In the tight pool the handler may hold the last objects for a moment.
-      while ((*object = lane_pool_alloc(pools[which])) == NULL) CHECK(which == 2);
-      if (which != 1) fill(*object, sizeof **object, i % 37);
-    } else {
-      if (which != 1) CHECK(filled(*object, sizeof **object, i % 37));
-      lane_pool_free(pools[which], *object);
-      *object = NULL;
-    }
-  }
-  setitimer(ITIMER_REAL, &never, NULL);
-  size_t in_use[3] = {0};
-  for (int which = 0; which < 3; which++)
-    for (int i = 0; i < 38; i++) in_use[which] += objects[which][i] != NULL;
-  CHECK(lane_pool_destroy(plain_pool) == in_use[0]);
-  CHECK(lane_pool_destroy(thing_pool) == in_use[1]);
-  CHECK(lane_pool_destroy(tight_pool) == in_use[2]);
-  CHECK_MSG(calls.inits == calls.finis && calls.ctors - calls.dtors == (int)in_use[1],
-            "%d %d %d %d, %d denied", calls.inits, calls.finis, calls.ctors, calls.dtors,
-            (int)denied);
-}
-
 // --- Fork.
 
-static void await_child(pid_t pid) {
-  int status = -1;
-  REQUIRE(pid > 0 && waitpid(pid, &status, 0) == pid);
-  CHECK_MSG(status == 0, "the child ended with 0x%x", status);
-}
 CASE(a_child_of_one_thread_has_everything) {
   struct Calls calls = {0};
   struct lane_pool_options options = of_things(&calls);
@@ -433,70 +263,8 @@ CASE(a_child_of_one_thread_has_everything) {
     CHECK(next != NULL && lane_pool_alloc(next) != NULL && lane_pool_destroy(next) == 1);
     _exit(test_failures != 0);
   }
-  await_child(pid);
+  CHECK(status_of(pid) == 0);
   CHECK(figures(pool).live == 200 && calls.dtors == 0);
   for (int i = 0; i < 200; i++) lane_pool_free(pool, things[i]);
   CHECK(lane_pool_destroy(pool) == 0 && calls.inits == calls.finis);
-}
-
-// The child is forked while threads use the pool, and one waits in it.
-static int ends;
-static void* use_until_told(void* argument) {
-  for (unsigned i = 0; !__atomic_load_n(&ends, __ATOMIC_ACQUIRE); i++) {
-    struct Thing* objects[6];
-    size_t n = 0;
-    for (; n < 6; n++)
-      if ((objects[n] = lane_pool_alloc_with(shared_pool, argument ? LANE_POOL_WAIT : 0)) == NULL)
-        break;
-    for (size_t k = 0; k < n; k++) fill(objects[k], sizeof(struct Thing), i);
-    for (size_t k = 0; k < n; k++) CHECK(filled(objects[k], sizeof(struct Thing), i));
-    while (n > 0) lane_pool_free(shared_pool, objects[--n]);
-  }
-  return NULL;
-}
-CASE(a_child_goes_on_with_pools_that_threads_use) {
-  // Beside the parent's 20 there is room for 23 objects: one too few for four threads with six
-  // each.
-  struct lane_pool_options options = {.object_size = sizeof(struct Thing), .limit = 20 + 23};
-  shared_pool = made(&options);
-  lane_pool* idle = pool_of(32, "idle");
-  pthread_t threads[4];
-  struct Thing* mine[20];
-  for (unsigned i = 0; i < 20; i++) {
-    REQUIRE((mine[i] = lane_pool_alloc(shared_pool)) != NULL);
-    fill(mine[i], sizeof(struct Thing), i);
-  }
-  for (size_t i = 0; i < 4; i++)
-    REQUIRE(pthread_create(&threads[i], NULL, use_until_told, (void*)i) == 0);
-  for (int round = 0; round < 60; round++) {
-    void* object = lane_pool_alloc(idle);
-    pid_t pid = fork();
-    if (pid == 0) {
-      alarm(30);
-      for (unsigned i = 0; i < 20; i++) {
-        CHECK(filled(mine[i], sizeof(struct Thing), i));
-        lane_pool_free(shared_pool, mine[i]);
-      }
-      // Objects that a thread had in use, or was just inside the allocator with, count against the
-      // limit; these twenty are free now.
-      for (unsigned i = 0; i < 20; i++) CHECK((mine[i] = lane_pool_alloc(shared_pool)) != NULL);
-      lane_pool_free(shared_pool, mine[3]);
-      mine[3] = lane_pool_alloc_with(shared_pool, LANE_POOL_WAIT);
-      CHECK(mine[3] != NULL);
-      // Of these twenty, the count has those in lanes that the child can reach
-      CHECK(lane_pool_destroy(shared_pool) <= 43);
-      lane_pool_free(idle, object);
-      lane_pool_destroy(idle);
-      lane_pool* next = pool_of(sizeof(struct Thing), "next");
-      for (int i = 0; i < 1000; i++) CHECK(lane_pool_alloc(next) != NULL);
-      CHECK(lane_pool_destroy(next) == 1000);
-      _exit(test_failures != 0);
-    }
-    lane_pool_free(idle, object);
-    await_child(pid);
-  }
-  __atomic_store_n(&ends, 1, __ATOMIC_RELEASE);
-  for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
-  CHECK(lane_pool_destroy(idle) == 0);
-  CHECK(lane_pool_destroy(shared_pool) == 20);
 }

@@ -1,8 +1,7 @@
 // What pools refuse. Bad options and flags get EINVAL. A wrong pointer or pool gets a line that
 // names both owners; then the library does what bad_pointer= says, and nothing is lost. Linked with
 // liblanemalloc.so, .a and _prefixed.a.
-#include <pthread.h>
-
+#include "../acts.h"
 #include "pools.h"
 
 // --- Arguments.
@@ -206,66 +205,6 @@ static void act_heap_free_sized(void) {
   return_own(object);
 }
 
-// A pool that is destroyed.
-static lane_pool* gone(const char* function) {
-  lane_pool* pool = pool_of(kSize, "gone");
-  REQUIRE(lane_pool_alloc(pool) != NULL && lane_pool_destroy(pool) == 1);
-  expect(function, pool, "not a pool, or destroyed already");
-  say("%s", expected);
-  return pool;
-}
-static void act_destroy_twice(void) { CHECK(lane_pool_destroy(gone("lane_pool_destroy")) == 0); }
-static void act_alloc_late(void) {
-  lane_pool* pool = gone("lane_pool_alloc");
-  errno = 0;
-  CHECK(lane_pool_alloc(pool) == NULL && errno == ENOMEM);
-}
-static void act_alloc_with_late(void) {
-  CHECK(lane_pool_alloc_with(gone("lane_pool_alloc_with"), LANE_POOL_WAIT) == NULL);
-}
-static void act_alloc_batch_late(void) {
-  void* objects[3];
-  CHECK(lane_pool_alloc_batch(gone("lane_pool_alloc_batch"), objects, 3, 0) == 0);
-}
-static void act_free_late(void) {
-  lane_pool* pool = pool_of(kSize, "gone");
-  void* object = lane_pool_alloc(pool);
-  lane_pool_destroy(pool);
-  expect("lane_pool_free", pool, "not a pool, or destroyed already");
-  say("%s", expected);
-  lane_pool_free(pool, hide(object));
-}
-static void act_free_batch_late(void) {
-  void* objects[3] = {NULL};
-  lane_pool_free_batch(gone("lane_pool_free_batch"), objects, 3);
-}
-static void act_prealloc_late(void) {
-  CHECK(lane_pool_prealloc(gone("lane_pool_prealloc"), 1) == ENOMEM);
-}
-static void act_set_limit_late(void) {
-  CHECK(lane_pool_set_limit(gone("lane_pool_set_limit"), 1) == EINVAL);
-}
-static void act_reclaim_late(void) {
-  CHECK(lane_pool_reclaim(gone("lane_pool_reclaim"), LANE_DRAIN_ALL) == 0);
-}
-static void act_statistics_late(void) {
-  const struct lane_pool_statistics s = figures(gone("lane_pool_get_statistics"));
-  CHECK(s.live == 0 && s.object_size == 0 && s.name[0] == 0);
-}
-static void* destroy(void* pool) { return (void*)lane_pool_destroy(pool); }
-static void act_destroy_twice_elsewhere(void) {
-  pthread_t thread;
-  void* result;
-  REQUIRE(pthread_create(&thread, NULL, destroy, gone("lane_pool_destroy")) == 0);
-  pthread_join(thread, &result);
-  CHECK(result == NULL);
-}
-
-static void act_use_after_another_took_its_place(void) {
-  lane_pool* pool = gone("lane_pool_alloc");
-  for (int i = 0; i < 20; i++) CHECK(lane_pool_alloc(pool_of(kSize, "next")) != NULL);
-  CHECK(lane_pool_alloc(pool) == NULL);
-}
 static void free_badly(void* pointer, const char* why) {
   char what[100];
   snprintf(what, sizeof what, "%s, given to pool \"mine\"", why);
@@ -307,18 +246,6 @@ static const struct {
              {"realloc", act_realloc, kAlways},
              {"heap_free", act_heap_free, kAlways},
              {"heap_free_sized", act_heap_free_sized, kAlways},
-             {"destroy_twice", act_destroy_twice, kAlways},
-             {"destroy_twice_elsewhere", act_destroy_twice_elsewhere, kAlways},
-             {"alloc_late", act_alloc_late, kAlways},
-             {"alloc_with_late", act_alloc_with_late, kAlways},
-             {"alloc_batch_late", act_alloc_batch_late, kAlways},
-             {"free_late", act_free_late, kAlways},
-             {"free_batch_late", act_free_batch_late, kAlways},
-             {"prealloc_late", act_prealloc_late, kAlways},
-             {"set_limit_late", act_set_limit_late, kAlways},
-             {"reclaim_late", act_reclaim_late, kAlways},
-             {"statistics_late", act_statistics_late, kAlways},
-             {"use_after_another_took_its_place", act_use_after_another_took_its_place, kAlways},
              {"twice", act_twice, kChecked},
              {"twice_in_a_batch", act_twice_in_a_batch, kChecked},
              {"inside", act_inside, kChecked}};
@@ -333,7 +260,7 @@ static int never_fails(void* object, size_t size, void* argument) {
 static void does_nothing(void* object, size_t size, void* argument) {
   never_fails(object, size, argument);
 }
-CHILD(act) {
+CHILD(bad_act) {
   struct lane_pool_options options = {.object_size = kSize};
   if (strncmp(test_argument, "elaborate ", 10) == 0) {
     options.ctor = never_fails;
@@ -353,33 +280,17 @@ CHILD(act) {
   say("went on\n");
 }
 
-static void run_act(const char* how, const char* name, const char* options) {
-  char argument[100], all[200];
-  const char* lanes = getenv("LANEMALLOC_OPTIONS");
-  snprintf(argument, sizeof argument, "%s %s", how, name);
-  snprintf(all, sizeof all, "%s%s%s", options, lanes ? "," : "", lanes ? lanes : "");
-  memset(&child, 0, offsetof(struct Child, out));
-  child.options = all;
-  child.argument = argument;
-  run_child("act");
-  child.options = "of the act";
-}
-static int went_on(void) { return child_succeeded() && strstr(child.out, "went on\n") != NULL; }
 // True if stderr has one line, and the act has said that line.
 static int told(void) {
   const size_t length = strlen(child.err);
   return length > 0 && strncmp(child.out, child.err, length) == 0 && line_count() == 1;
 }
-static void judge(const char* how, const char* name, const char* checked) {
-  char options[100];
-  snprintf(options, sizeof options, "bad_pointer=abort%s", checked);
-  run_act(how, name, options);
+static void judge(const char* how, const char* name, const char* more) {
+  run_act(how, name, "bad_pointer=abort", more);
   CHECK_CHILD(child_aborted() && told());
-  snprintf(options, sizeof options, "bad_pointer=report%s", checked);
-  run_act(how, name, options);
+  run_act(how, name, "bad_pointer=report", more);
   CHECK_CHILD(went_on() && told());
-  snprintf(options, sizeof options, "bad_pointer=ignore%s", checked);
-  run_act(how, name, options);
+  run_act(how, name, "bad_pointer=ignore", more);
   CHECK_CHILD(went_on() && child.err[0] == 0);
   if (test_failures) say("  act '%s %s'\n", how, name);
 }
@@ -393,7 +304,7 @@ CASE(lanemalloc_misuse_of_pools_with_functions_is_reported_and_nothing_is_lost) 
 }
 CASE(lanemalloc_checked_pools_report_every_misuse) {
   for (int i = 0; i < kActCount; i++) {
-    judge("plain", kActs[i].name, ",checked=1");
-    judge("elaborate", kActs[i].name, ",checked=1");
+    judge("plain", kActs[i].name, "checked=1");
+    judge("elaborate", kActs[i].name, "checked=1");
   }
 }

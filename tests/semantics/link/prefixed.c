@@ -1,8 +1,8 @@
 // A program that links liblanemalloc_prefixed.a uses lane_malloc and its kin beside glibc's malloc.
 // C11 and C++17.
-#include <pthread.h>
 
 #include "../check.h"
+#include "../run_threads.h"
 #ifdef WITH_HEADER
 #include <lanemalloc/lanemalloc.h>
 #else
@@ -56,8 +56,8 @@ static void* in_thread(void* argument) {
 }
 CASE(threads_use_both) {
   pthread_t threads[4];
-  for (int i = 0; i < 4; i++) REQUIRE(pthread_create(&threads[i], NULL, in_thread, NULL) == 0);
-  for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+  start_threads(threads, 4, in_thread);
+  join_threads(threads, 4);
 }
 
 CASE(rules_are_those_of_malloc) {

@@ -4,11 +4,11 @@
 #include <lanemalloc/lanemalloc.h>
 #include <lanemalloc/pool.h>
 #include <lanemalloc/safepoint.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
 #include "../child.h"
+#include "../run_threads.h"
 
 #ifdef PREFIXED
 #define API(name) lane_##name
@@ -86,55 +86,27 @@ CASE(free_objects_of_heaps_and_pools) {
   CHECK(lane_pool_destroy(plain) == 0 && lane_pool_destroy(pool) == 0);
 }
 
-// Objects are deferred in a section, and by threads that have ended. They count as in use.
-// Destroying their heap or pool frees those that wait, and no others.
 static lane_pool* exiting_pool;
 static void* defer_in_pool_and_exit(void* nothing) {
   for (int i = 0; i < 50; i++)
     CHECK(lane_safepoint_pool_free(exiting_pool, of_pool(exiting_pool)) == 0);
   return nothing;
 }
-CASE(destroy_makes_the_frees_that_wait) {
-  CHECK(lane_reader_register(&reader, "main") == 0);
-  lane_reader_enter(&reader);
-  const struct lane_heap_options child_options = {.name = "child", .parent = heap_named("parent")};
-  lane_heap* child_heap = lane_heap_create(&child_options);
-  lane_pool* pool = exiting_pool = pool_named("pool", true);
-  pthread_t thread;
-  REQUIRE(pthread_create(&thread, NULL, defer_in_pool_and_exit, NULL) == 0);
-  pthread_join(thread, NULL);
-  for (int i = 0; i < 100; i++) {
-    CHECK(lane_safepoint_heap_free(child_options.parent, of_heap(child_options.parent, 200)) == 0);
-    CHECK(lane_safepoint_heap_free(child_heap, of_heap(child_heap, 1 << 17)) == 0);
-    CHECK(lane_safepoint_pool_free(pool, of_pool(pool)) == 0);
-  }
-  CHECK(lane_safepoint_poll() == 0);
-  CHECK(live_in_heap(child_heap) == 100 && live_in_pool(pool) == 150 && atomic_load(&dtors) == 0);
-  CHECK(of_pool(pool) != NULL);
-  CHECK(lane_pool_destroy(pool) == 1 && atomic_load(&dtors) == 150);
-  CHECK(lane_heap_destroy(child_options.parent) == 0);
-  lane_reader_exit(&reader);
-  CHECK(lane_safepoint_wait() == 0 && waiting() == 0 && atomic_load(&dtors) == 150);
-}
-
-// The child frees what another thread had deferred, unless that thread was in the middle of it.
+// The child of a fork frees what another thread had deferred, unless that thread was in the middle
+// of it.
 CASE(free_objects_of_pools_in_fork_children) {
   CHECK(lane_reader_register(&reader, "main") == 0);
   exiting_pool = pool_named("pool", true);
-  pthread_t thread;
-  REQUIRE(pthread_create(&thread, NULL, defer_in_pool_and_exit, NULL) == 0);
-  pthread_join(thread, NULL);
+  run_thread(defer_in_pool_and_exit, NULL);
   pid_t pid = fork();
-  REQUIRE(pid >= 0);
   if (pid == 0) {
     alarm(60);
     if (lane_safepoint_wait() != 0 || atomic_load(&dtors) != 50) _exit(10);
     if (live_in_pool(exiting_pool) != 0) _exit(11);
     _exit(lane_pool_destroy(exiting_pool) == 0 ? 0 : 12);
   }
-  int status;
-  REQUIRE(waitpid(pid, &status, 0) == pid);
-  CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status 0x%x", status);
+  const int status = status_of(pid);
+  CHECK_MSG(status == 0, "status 0x%x", status);
   CHECK(lane_safepoint_wait() == 0 && atomic_load(&dtors) == 50);
 }
 

@@ -1,9 +1,9 @@
 // A program that links liblanemalloc.a (plain, whole archive, fully static): its malloc is the
 // library's, not glibc's. Built as C, where the archive must need nothing of libstdc++, and as C++,
 // by static_link_cxx.cc.
-#include <pthread.h>
 
 #include "../child.h"
+#include "../run_threads.h"
 #ifdef __cplusplus
 #include <string>
 #include <thread>
@@ -38,8 +38,7 @@ static void* use_in_thread(void* argument) {
 CASE(threads_and_forks_work) {
   for (int round = 0; round < 50; round++) {
     pthread_t threads[3];
-    for (int i = 0; i < 3; i++)
-      REQUIRE(pthread_create(&threads[i], NULL, use_in_thread, NULL) == 0);
+    start_threads(threads, 3, use_in_thread);
     pid_t pid = fork();
     if (pid == 0) {
       use_in_thread(NULL);
@@ -48,7 +47,7 @@ CASE(threads_and_forks_work) {
     int status = -1;
     waitpid(pid, &status, 0);
     CHECK(status == 0);
-    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    join_threads(threads, 3);
   }
 }
 
@@ -61,7 +60,7 @@ static void* take_stacks(void* argument) {
 }
 CHILD(fork_while_stacks_are_taken) {
   pthread_t threads[3];
-  for (int i = 0; i < 3; i++) REQUIRE(pthread_create(&threads[i], NULL, take_stacks, NULL) == 0);
+  start_threads(threads, 3, take_stacks);
   for (int round = 0; round < 400; round++) {
     const pid_t pid = fork();
     if (pid == 0) {
@@ -75,7 +74,7 @@ CHILD(fork_while_stacks_are_taken) {
     if (status != 0) break;
   }
   __atomic_store_n(&stacks_end, 1, __ATOMIC_RELAXED);
-  for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+  join_threads(threads, 3);
 }
 CASE(lanemalloc_a_fork_waits_for_no_stack_that_is_taken) {
   run_child_with("fork_while_stacks_are_taken", "sample=1k");

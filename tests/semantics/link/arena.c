@@ -31,6 +31,21 @@ CASE(all_zero_is_an_empty_arena) {
   lane_arena_destroy(&arena);
 }
 
+static void count_call(void* calls) { ++*(int*)calls; }
+CASE(texts_and_functions) {
+  struct lane_arena arena = {0};
+  char* text = lane_arena_strdup(&arena, "grows");
+  CHECK(lane_arena_realloc(&arena, text, 6, 600) == text && strcmp(text, "grows") == 0);
+  CHECK(strcmp(lane_arena_strndup(&arena, "one two", 3), "one") == 0);
+  CHECK(strcmp(lane_arena_concat(&arena, "/", "usr", "/", "lib", (char*)NULL), "/usr/lib") == 0);
+  CHECK(strcmp(lane_arena_printf(&arena, "%d of %s", 7, "ten"), "7 of ten") == 0);
+  CHECK(memcmp(lane_arena_memdup(&arena, "a\0c", 4), "a\0c", 4) == 0);
+  int calls = 0;
+  CHECK(lane_arena_at_reset(&arena, count_call, &calls) == 0);
+  lane_arena_destroy(&arena);
+  CHECK(calls == 1);
+}
+
 CASE(sizes_and_errors_are_as_declared) {
   struct lane_arena arena;
   CHECK(lane_arena_init(&arena, 255) == EINVAL && lane_arena_init(&arena, 524289) == EINVAL);

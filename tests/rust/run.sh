@@ -82,6 +82,8 @@ copy_chapter() {
 check_toolchain() {
   check_tests 'tests' --workspace --features lanemalloc/allocator-api2
   check_tests 'chapter' --doc --manifest-path "$work/chapter/Cargo.toml"
+  # What a newer compiler says beside that changes with each release of it.
+  [[ $toolchain == debian || ${LANEMALLOC_TEST_SCALE:-1} -gt 1 ]] || return 0
   check "clippy ($toolchain)" cargo clippy --offline --workspace --all-targets \
     --features lanemalloc/allocator-api2 -- -D warnings
   check "documentation ($toolchain)" document

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from lanemalloc.process import Gone as Gone
 from lanemalloc.ui import Problem
 
 Addresses = npt.NDArray[np.uint64]
@@ -26,10 +27,6 @@ MOST_HOLES = 256
 class Unreadable(Exception):
     """Memory that was to be there is not: it was given back meanwhile, or a word that led there was
     torn."""
-
-
-class Gone(Problem):
-    """The process has ended, or runs another program now."""
 
 
 class NotAllowed(Problem):

@@ -2,7 +2,8 @@
 
 The format is https://github.com/google/pprof/blob/main/proto/profile.proto; the messages are made
 here from its documented field numbers, for the protobuf library that is installed, whichever
-version it is.
+version it is. Texts are taken as bytes: the library writes names of files as the system has them,
+and these need not be UTF-8.
 
 Used by: the commands profile and run.
 """
@@ -10,6 +11,7 @@ Used by: the commands profile and run.
 from __future__ import annotations
 
 import gzip
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,15 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from lanemalloc import outputs
 from lanemalloc.profiles import UNKNOWN_STACK, Frame, Mapping, Profile, ValueType
-from lanemalloc.ui import Problem
+from lanemalloc.ui import Problem, shown
 
 # Message: fields as name, number, type; `*` before the type: repeated.
 FIELDS = {
     "Profile": (
         "sample_type 1 *ValueType", "sample 2 *Sample", "mapping 3 *Mapping",
-        "location 4 *Location", "function 5 *Function", "string_table 6 *string",
+        "location 4 *Location", "function 5 *Function", "string_table 6 *bytes",
         "drop_frames 7 int64", "keep_frames 8 int64", "time_nanos 9 int64",
         "duration_nanos 10 int64", "period_type 11 ValueType", "period 12 int64",
         "comment 13 *int64", "default_sample_type 14 int64",
@@ -48,7 +51,7 @@ FIELDS = {
     ),
 }  # fmt: skip
 PACKAGE = "perftools.profiles"
-TYPES = {"int64": 3, "uint64": 4, "bool": 8, "string": 9, "message": 11}
+TYPES = {"int64": 3, "uint64": 4, "bool": 8, "message": 11, "bytes": 12}
 
 
 def make_message() -> Any:
@@ -91,7 +94,7 @@ def read(file: Path) -> Profile:
 
 def from_message(raw: Any) -> Profile:
     """Names that are in it already are left out: they are looked up again."""
-    text = list(raw.string_table)
+    text = [os.fsdecode(one) for one in raw.string_table]
     mappings = [
         Mapping(m.memory_start, m.memory_limit, m.file_offset, text[m.filename], text[m.build_id])
         for m in raw.mapping
@@ -128,7 +131,7 @@ class Writer:
         found = self._strings.get(text)
         if found is None:
             found = self._strings[text] = len(self._strings)
-            self.message.string_table.append(text)
+            self.message.string_table.append(shown(text).encode())
         return found
 
     def function(self, frame: Frame) -> int:
@@ -209,25 +212,7 @@ def to_message(profile: Profile) -> Any:
 
 
 def write(profile: Profile, file: Path) -> int:
-    """Compressed, whole or not at all. Returns the bytes; raises Problem."""
+    """Compressed, whole or not at all. Returns the bytes; raises OSError."""
     data = gzip.compress(to_message(profile).SerializeToString(), mtime=0)
-    try:
-        file.write_bytes(data)
-    except OSError as error:
-        raise cannot_write(file, error) from None
+    outputs.write(file, lambda path: path.write_bytes(data))
     return len(data)
-
-
-def cannot_write(file: Path, error: OSError) -> Problem:
-    return Problem(f"{file} cannot be written: {error.strerror}", "name another file with -o")
-
-
-def check_writable(file: Path) -> None:
-    """Before long work, not after it. Leaves nothing behind."""
-    was_there = file.exists()
-    try:
-        file.open("ab").close()
-        if not was_there:
-            file.unlink()
-    except OSError as error:
-        raise cannot_write(file, error) from None

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
+
+import click
 
 from lanemalloc.ui import Problem, native
 
 LIBRARY = "liblanemalloc.so"
 PRELOAD, OPTIONS = "LD_PRELOAD", "LANEMALLOC_OPTIONS"
+
+
+LANES = re.compile(r"owned|auto|percpu|shared(?::0*([1-9][0-9]{0,3}))?")
+MOST_LANES = 4096
+
+
+def check_lanes(value: str | None) -> None:
+    """What the library would warn of, and then run otherwise than asked for."""
+    found = LANES.fullmatch(value) if value is not None else None
+    if value is not None and (found is None or int(found[1] or 1) > MOST_LANES):
+        raise click.BadParameter(
+            f"{value!r} is none of owned, shared, shared:N with N up to {MOST_LANES}, percpu, auto",
+            param_hint="'--lanes'",
+        )
 
 
 def parse_options(text: str) -> dict[str, str]:

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lanemalloc.memory import Gone
+from lanemalloc.ui import Problem
 
+CGROUPS = Path("/sys/fs/cgroup")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Gone(Problem):
+    """The process has ended, or runs another program now."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,16 @@ def peak_resident(pid: int) -> int:
     except (OSError, ValueError, IndexError):
         pass
     return 0
+
+
+def has_waited(pid: int) -> bool:
+    """Whether it has waited for a child that has ended: for every process makes page faults. Also
+    of a process that has ended itself, as long as nobody has waited for it."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return int(words[8]) + int(words[10]) > 0
+    except (OSError, ValueError, IndexError):
+        return True
 
 
 def command_line(pid: int) -> str:
@@ -125,12 +140,10 @@ class CgroupMemory:
 def cgroup_memory(pid: int) -> CgroupMemory | None:
     """The group in the way up from the process that has the lowest limit; the process' own if none
     has one. None: not to be seen."""
-    path = cgroup_of(pid)
     best: CgroupMemory | None = None
     own: CgroupMemory | None = None
-    parts = [part for part in path.split("/") if part and part != ".."]
-    for depth in range(len(parts), -1, -1):
-        one = read_cgroup("/" + "/".join(parts[:depth]))
+    for path in way_up(cgroup_of(pid)):
+        one = read_cgroup(path)
         own = own or one
         if (
             one
@@ -139,6 +152,23 @@ def cgroup_memory(pid: int) -> CgroupMemory | None:
         ):
             best = one
     return best or own
+
+
+def way_up(path: str) -> list[str]:
+    """The group, and those above it up to the root that can be seen from here."""
+    parts = [part for part in path.split("/") if part and part != ".."]
+    return ["/" + "/".join(parts[:depth]) for depth in range(len(parts), -1, -1)]
+
+
+def memory_folder(path: str) -> Path | None:
+    """Where the files of that group's memory are: of version 2, or of version 1."""
+    for folder, file in (
+        (CGROUPS, "memory.current"),
+        (CGROUPS / "memory", "memory.usage_in_bytes"),
+    ):
+        if (folder / path.strip("/") / file).exists():
+            return folder / path.strip("/")
+    return None
 
 
 def memory_available() -> int | None:
@@ -153,15 +183,18 @@ def memory_available() -> int | None:
 
 
 def read_cgroup(path: str) -> CgroupMemory | None:
-    second = Path("/sys/fs/cgroup" + path)
-    first = Path("/sys/fs/cgroup/memory" + path)
-    if (second / "memory.current").exists():
+    """None: there is nothing to be seen, or it is the machine itself (version 1 has files for
+    it)."""
+    folder = memory_folder(path)
+    if folder is None:
+        return None
+    if (folder / "memory.current").exists():
         return CgroupMemory(
             path,
-            read_limit(second / "memory.max"),
-            read_number(second / "memory.current"),
+            read_limit(folder / "memory.max"),
+            read_number(folder / "memory.current"),
             read_parts(
-                second / "memory.stat",
+                folder / "memory.stat",
                 {
                     "anon": "anon",
                     "file": "file",
@@ -171,17 +204,18 @@ def read_cgroup(path: str) -> CgroupMemory | None:
                 },
             ),
         )
-    if (first / "memory.usage_in_bytes").exists():
-        return CgroupMemory(
-            path,
-            read_limit(first / "memory.limit_in_bytes"),
-            read_number(first / "memory.usage_in_bytes"),
-            read_parts(
-                first / "memory.stat",
-                {"total_rss": "anon", "total_cache": "file", "total_shmem": "shared"},
-            ),
-        )
-    return None
+    limit = read_limit(folder / "memory.limit_in_bytes")
+    if path == "/" and limit is None:
+        return None
+    return CgroupMemory(
+        path,
+        limit,
+        read_number(folder / "memory.usage_in_bytes"),
+        read_parts(
+            folder / "memory.stat",
+            {"total_rss": "anon", "total_cache": "file", "total_shmem": "shared"},
+        ),
+    )
 
 
 def read_number(path: Path) -> int:

@@ -3,16 +3,19 @@
 The library writes a profile as the process ends (profile=exit). A program that is killed, or leaves
 by _exit, writes none: so the tool looks at its samples now and then, and the last look stands for
 it. A child that the program forks goes on with a copy of its parent's samples, so profiles of
-several processes are not added up: each has its own.
+several processes are not added up: each has its own. Behind a program that allocates next to
+nothing (a shell) the tool looks at what it starts.
 
 Used by: the commands profile and run.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,10 +27,14 @@ from lanemalloc.supervise import EVERY, SHARE, End
 from lanemalloc.ui import Problem
 
 if TYPE_CHECKING:
-    from lanemalloc.profiles import Mapping, Profile
-    from lanemalloc.sampled import Look, Samples
+    from lanemalloc.following import Followed
+    from lanemalloc.profiles import Mapping as Mapped
+    from lanemalloc.profiles import Profile
+    from lanemalloc.reader import Reader
+    from lanemalloc.sampled import Look
 
 DEFAULT, DEFAULT_FOR_LEAKS = "512k", "64k"
+MOST_LOOKS = 64  # at processes that may have ended since
 
 
 def check_interval(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -50,30 +57,42 @@ def with_sampling(
 
 
 class Watch:
-    """Keeps the last look at the samples of a program. It may not have the library, run another
-    program, or end at any moment."""
+    """Keeps the last looks at the samples of a program, and of what it starts as far as it does not
+    allocate itself. Each may not have the library, run another program, or end at any moment."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.last: Look | None = None
+        self.looks: dict[int, Look] = {}
         self.interval = EVERY
         self.trouble: Exception | None = None
-        self._samples: Samples | None = None
+
+    @functools.cached_property
+    def followed(self) -> Followed:
+        from lanemalloc.following import Followed  # not before the program has begun
+
+        return Followed(self.pid)
 
     def look(self, at: float) -> None:
-        from lanemalloc.reader import Reader
-        from lanemalloc.sampled import Samples
-
         begin = time.thread_time()
         try:
-            if self._samples is None:
-                self._samples = Samples(Reader.open(self.pid))
-            self.last = self._samples.look()
-        except Problem:
-            self._samples = None  # of an exec, the next look finds the new program
+            for pid, reader in self.followed.readers().items():
+                self.look_at(pid, reader)
         except Exception as error:  # the program is not to suffer from a fault in here
-            self._samples, self.trouble = None, error
+            self.trouble = error
         self.interval = max(EVERY, (time.thread_time() - begin) / SHARE)
+
+    def look_at(self, pid: int, reader: Reader) -> None:
+        from lanemalloc.sampled import Samples
+
+        try:
+            look = Samples(reader).look()
+        except Problem:
+            self.followed.forget(pid)
+            return
+        self.looks.pop(pid, None)
+        self.looks[pid] = look
+        while len(self.looks) > MOST_LOOKS:
+            del self.looks[next(iter(self.looks))]  # the oldest: it has ended, or is one of many
 
 
 @dataclass
@@ -91,23 +110,23 @@ class Found:
         return mapping.path if mapping else "?"
 
 
-def program_at(mappings: list[Mapping]) -> Mapping | None:
+def program_at(mappings: list[Mapped]) -> Mapped | None:
     """The code of the file that a process runs."""
     return next((one for one in mappings if one.path.startswith("/")), None)
 
 
 def collect(
-    folder: Path, kind: str, of: int, last: Look | None
+    folder: Path, kind: str, of: int, looks: Mapping[int, Look]
 ) -> tuple[Found | None, list[Found], list[str]]:
-    """Of the program itself, process `of`, whose last look stands in where it has written none
-    (None: there is neither); of other processes that it started; and what is to be said of those
+    """Of the program itself, process `of` (None: it has left none), and of other processes that it
+    started; the last look stands in where one has written none. And what is to be said of those
     that are not whole."""
     from lanemalloc import pprof
     from lanemalloc.profiles import KINDS
 
     name, default = KINDS[kind]
-    own: Found | None = None
-    others, notes = [], []
+    found: dict[int, Found] = {}
+    notes = []
     for file in sorted(folder.glob(f"*.{name}.pb")):
         pid = int(file.name.split(".")[0])
         try:
@@ -116,24 +135,46 @@ def collect(
             notes.append(f"process {pid} was killed while it wrote its profile")
             continue
         profile.default = default
-        if pid == of:
-            own = Found(pid, profile, True)
-        else:
-            others.append(Found(pid, profile, True))
-    if own is None and last is not None:
-        own = Found(of, last.profile(kind), False)
-    elif (
-        own is not None
-        and last is not None
-        and kind == "contention"
-        and program_at(own.profile.mappings) == program_at(last.mappings)
-    ):
-        own.profile.places = last.places()  # the file has none
-    others.sort(key=lambda one: -one.profile.total(default))
+        found[pid] = Found(pid, profile, True)
+    for pid, look in looks.items():
+        if pid not in found:
+            found[pid] = Found(pid, look.profile(kind), False)
+        elif kind == "contention" and program_at(found[pid].profile.mappings) == program_at(
+            look.mappings
+        ):
+            found[pid].profile.places = look.places()  # the file has none
+    own = found.pop(of, None)
+    others = sorted(found.values(), key=lambda one: -one.profile.total(default))
     return own, others, notes
 
 
+def shown_first(
+    program: str, own: Found | None, others: list[Found], notes: list[str]
+) -> tuple[Found | None, list[Found]]:
+    """The program's own; of a program that allocated next to nothing, that of the process with
+    most."""
+    if not others or (own is not None and is_more_than_a_few(own.profile)):
+        return own, others
+    first = others[0]
+    notes.append(
+        f"{program} itself allocated next to nothing: "
+        f"this is {first.program} (process {first.pid}), which it started"
+    )
+    return first, others[1:] + ([own] if own is not None else [])
+
+
+def is_more_than_a_few(profile: Profile) -> bool:
+    """Whether it is of more than two samples of allocations: one may be of a few bytes."""
+    types = [one.type for one in profile.types]
+    return "alloc_space" not in types or profile.total("alloc_space") > 2 * profile.period
+
+
 def no_profile(program: str, end: End) -> list[str]:
+    if end.oom is not None:
+        return [
+            f"lanemalloc: {program}: no profile ({end.describe()}): nothing was seen before",
+            *end.oom.lines(),
+        ]
     why = (
         "it did not use the library"
         if end.signal is None

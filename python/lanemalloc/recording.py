@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lanemalloc import outputs
 from lanemalloc.ui import Problem
 
 if TYPE_CHECKING:
@@ -101,8 +102,7 @@ class Recording:
             yield json.dumps({"end": self.end})
 
     def save(self, path: Path) -> None:
-        with open(path, "w", encoding="utf-8") as file:
-            file.writelines(line + "\n" for line in self.lines())
+        outputs.write_text(path, "".join(line + "\n" for line in self.lines()))
 
     @classmethod
     def load(cls, path: Path) -> Recording:

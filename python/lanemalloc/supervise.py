@@ -16,14 +16,19 @@ import errno
 import os
 import resource
 import signal
+import struct
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from lanemalloc.ui import Problem
+from lanemalloc import process
+from lanemalloc.oom import Guard, Killed
+from lanemalloc.ui import Problem, native
 
+# What python/native/launch.cpp tells.
+LAUNCHER, TOLD, STARTED = "lanemalloc-launch", struct.Struct("@ii"), 1
 SI_KERNEL = 0x80
 # Those that are not for passing on: they are this process' own, or cannot be blocked.
 OWN = {signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP, signal.SIGTTIN, signal.SIGTTOU}
@@ -48,12 +53,13 @@ class End:
     signal: int | None
     seconds: float
     cpu_seconds: float
-    peak_resident: (
-        int  # of it, or of a child that it has waited for; 0: not known, but at most peak_limit
-    )
-    peak_limit: int
+    peak_resident: int  # its own, or that of a process that it has waited for: the largest
+    alone: bool  # it has waited for none
+    oom: Killed | None = None
 
     def describe(self) -> str:
+        if self.oom is not None and self.oom.itself:
+            return "killed, out of memory (OOM),"
         if self.signal is None:
             return f"exit status {self.status}"
         with contextlib.suppress(ValueError):
@@ -68,18 +74,40 @@ class Child:
         self._passed = set(signal.valid_signals()) - OWN - FAULTS
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._passed | {signal.SIGCHLD})
         self._ours = os.getpid()
-        # A program's peak begins with that of who has started it.
-        self._least_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        self.started = time.monotonic()
         try:
-            # Python ignores these two from its start.
-            defaults = {signal.SIGPIPE, signal.SIGXFSZ}
-            self.pid = os.posix_spawnp(
-                argv[0], argv, dict(environment), setsigmask=self._mask, setsigdef=defaults
-            )
+            self.pid, self.started = self._start(argv, environment)
         except OSError as error:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             raise cannot_start(argv[0], error) from None
+
+    def _start(self, argv: list[str], environment: Mapping[str, str]) -> tuple[int, float]:
+        """By the launcher, so that the program's peak does not begin with that of Python."""
+        launcher, program = str(native(LAUNCHER)), path_of(argv[0])
+        told, report = os.pipe()
+        with open(told, "rb") as pipe:
+            os.set_inheritable(report, True)
+            try:
+                launching = os.posix_spawn(
+                    launcher,
+                    [launcher, str(report), program, *argv],
+                    dict(environment),
+                    setsigmask=self._mask,
+                    setsigdef={signal.SIGPIPE, signal.SIGXFSZ},  # Python ignores them
+                )
+            finally:
+                os.close(report)
+            started = time.monotonic()
+            words = pipe.read()
+        os.waitpid(launching, 0)
+        found = dict(TOLD.iter_unpack(words))
+        pid = found.pop(STARTED, 0)
+        for error in found.values():
+            if pid:
+                os.waitpid(pid, 0)
+            raise OSError(error, os.strerror(error))
+        if not pid:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return pid, started
 
     def attend(self, until: float, seconds: Callable[[], float] = time.monotonic) -> End | None:
         """Passes signals on until the program ends (then its End) or that time comes (then
@@ -98,23 +126,24 @@ class Child:
     def _look(self) -> End | None:
         """Whether it has ended; stops with it if it has stopped."""
         while True:
-            try:
-                pid, status, usage = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED)
-            except InterruptedError:
-                continue
-            if pid == 0:
+            what = os.WEXITED | os.WSTOPPED | os.WNOHANG
+            seen = os.waitid(os.P_PID, self.pid, what | os.WNOWAIT)
+            if seen is None:
                 return None
-            if os.WIFSTOPPED(status):
+            if seen.si_code not in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
+                os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
                 self._stop_too()
                 continue
+            alone = not process.has_waited(self.pid)  # while it is still there
+            _, status, usage = os.wait4(self.pid, 0)
             by_signal = os.WIFSIGNALED(status)
             return End(
                 None if by_signal else os.WEXITSTATUS(status),
                 os.WTERMSIG(status) if by_signal else None,
                 time.monotonic() - self.started,
                 usage.ru_utime + usage.ru_stime,
-                usage.ru_maxrss * 1024 if usage.ru_maxrss > self._least_peak else 0,
                 usage.ru_maxrss * 1024,
+                alone,
             )
 
     def _stop_too(self) -> None:
@@ -156,6 +185,8 @@ class Watch(Protocol):
 
 def attend(child: Child, watch: Watch) -> End:
     """Until the program ends."""
+    guard = Guard(child.pid)
+    guard.look()
     first = iter(FIRST_LOOKS)
     due = child.started + next(first)
     while True:
@@ -166,7 +197,8 @@ def attend(child: Child, watch: Watch) -> End:
                     f"lanemalloc: the program could not be read ({watch.trouble!r}); "
                     "please report this\n"
                 )
-            return end
+            return replace(end, oom=guard.verdict(end.signal))
+        guard.look()
         watch.look(time.monotonic() - child.started)
         after = next(first, None)
         now = time.monotonic()
@@ -175,6 +207,20 @@ def attend(child: Child, watch: Watch) -> End:
             if after is None
             else max(child.started + after, now + FIRST_LOOKS[0])
         )
+
+
+def path_of(program: str) -> str:
+    """As execvp finds it. Raises OSError."""
+    if "/" in program:
+        return program
+    found = errno.ENOENT
+    for folder in os.get_exec_path():
+        path = os.path.join(folder, program)
+        if os.path.isfile(path):
+            if os.access(path, os.X_OK):
+                return path
+            found = errno.EACCES
+    raise OSError(found, os.strerror(found))
 
 
 class NotFound(Problem):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import tempfile
 from pathlib import Path
 
 import click
@@ -19,6 +21,43 @@ class Problem(click.ClickException):
 
     def __init__(self, what: str, next_step: str = "") -> None:
         super().__init__(what + (f"\n  {next_step}" if next_step else ""))
+
+
+# What some commands need beside the base, by the extra of the package that has it.
+EXTRAS = {"trace": "pyarrow", "report": "plotly", "exporter": "prometheus_client"}
+
+
+def need(extra: str, what: str) -> None:
+    """Raises Problem where the extra's library is not installed, before any work is done."""
+    module = EXTRAS[extra]
+    if importlib.util.find_spec(module) is None:
+        raise Problem(
+            f"{what} needs {module.replace('_', '-')}, which is not installed",
+            f"python3 -m pip install 'lanemalloc[{extra}]', or for all commands 'lanemalloc[all]'",
+        )
+
+
+def temporary_folder() -> Folder:
+    """For what a program leaves there for the tool."""
+    try:
+        return Folder(prefix="lanemalloc-")
+    except OSError as error:
+        raise Problem(
+            f"there is no place for temporary files: {error.strerror or error}",
+            "make room, or set TMPDIR to a folder that has some",
+        ) from None
+
+
+class Folder(tempfile.TemporaryDirectory[str]):
+    """As a path."""
+
+    def __enter__(self) -> Path:  # type: ignore[override]
+        return Path(super().__enter__())
+
+
+def shown(name: str) -> str:
+    """A name of the system's, which need not be UTF-8, as it can be printed and written."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def native(name: str) -> Path:

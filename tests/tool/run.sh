@@ -33,14 +33,15 @@ if runs rest; then
   command -v go >/dev/null || [[ -x /usr/local/go/bin/go ]] || packages+=(golang-go)
 fi
 tools/install-packages "${packages[@]}"
-[[ -e $library && -e $(dirname "$library")/lanemalloc-sim ]] ||
+[[ -e $library && -e $(dirname "$library")/lanemalloc-launch &&
+  -e $(dirname "$library")/lanemalloc-sim ]] ||
   tools/build release lanemalloc_tool >&2
 python=$(tools/python-env)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Copies, so that a build meanwhile does not change them under running programs.
-cp "$(dirname "$library")"/{liblanemalloc*,lanemalloc-sim} "$work"
+cp "$(dirname "$library")"/{liblanemalloc*,lanemalloc-{launch,sim}} "$work"
 export LANEMALLOC_NATIVE=$work LANEMALLOC_TEST_PROGRAMS=$work/programs
 unset LANEMALLOC_OPTIONS LD_PRELOAD
 ulimit -c 0

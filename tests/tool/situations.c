@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { kMiB = 1 << 20, kSlots = 4096 };
@@ -207,6 +208,51 @@ static void crash(void) {
   raise(number);
 }
 
+// --- grow: until the system ends it; slowly, so that it is seen.
+static void grow(void) {
+  for (int i = 0;; ++i) {
+    void* volatile p = touched(1000);
+    (void)p;
+    if (i % 100 == 0) usleep(1000);
+  }
+}
+
+// --- peak: N MiB once, and what the kernel says of it (in KiB).
+static void peak(void) {
+  const size_t n = (size_t)number << 20;
+  if (n > 0) {
+    char* p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(p, 1, n);
+    munmap(p, n);
+  }
+  free(touched(100));
+  FILE* status = fopen("/proc/self/status", "r");
+  char line[256];
+  while (status != NULL && fgets(line, sizeof line, status) != NULL)
+    if (strncmp(line, "VmHWM:", 6) == 0) printf("%d\n", atoi(line + 6));
+}
+
+// --- leak: N thousand objects; fork: the same, of which a child has a copy and N more.
+static void leak(void) {
+  for (int i = 0; i < number * 1000; ++i) {
+    void* volatile p = touched(1000);
+    (void)p;
+  }
+}
+static void forked(void) {
+  enum { kMine = 20000 };
+  static void* mine[kMine];
+  for (int i = 0; i < kMine; ++i) mine[i] = touched(1000);
+  const pid_t child = fork();
+  if (child == 0) {
+    leak();
+    exit(0);
+  }
+  int status;
+  waitpid(child, &status, 0);
+  for (int i = 0; i < kMine; ++i) free(mine[i]);
+}
+
 int main(int argc, char** argv) {
   sigset_t set;
   sigemptyset(&set);
@@ -219,7 +265,8 @@ int main(int argc, char** argv) {
     void (*run)(void);
   } all[] = {{"busy", busy}, {"rest", rest},     {"lanes", lanes},         {"backlog", backlog},
              {"idle", idle}, {"cached", cached}, {"fragments", fragments}, {"mapped", mapped},
-             {"live", live}, {"crash", crash}};
+             {"live", live}, {"crash", crash},   {"grow", grow},           {"peak", peak},
+             {"leak", leak}, {"fork", forked}};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
     if (strcmp(name, all[i].name) != 0) continue;
     all[i].run();

@@ -437,7 +437,7 @@ def test_leaks_are_named(command: str) -> None:
         "leaks"
     ]
     assert near(found["bytes"], 50_000_000, 2000)
-    assert [one["frames"][1]["name"] for one in found["stacks"]] == [
+    assert [one["frames"][1]["name"] for one in found["processes"][0]["stacks"]] == [
         "shop::Shelf::take",
         "keep_small",
     ]
@@ -472,7 +472,7 @@ def test_names_are_had_with_any_tool_and_with_none(names: tuple[str, ...], tmp_p
     )
     check_known(found)
     raw = pprof.Message.FromString(__import__("gzip").decompress(file.read_bytes()))
-    text = list(raw.string_table)
+    text = [one.decode() for one in raw.string_table]
     fills = [one for one in raw.function if text[one.name] == "shop::Shelf::fill"]
     assert {text[one.system_name] for one in fills} == {"_ZN4shop5ShelfIiE4fillEi"}
     assert {text[one.filename].endswith("sampled.cpp") for one in fills} == {bool(names)}
@@ -736,7 +736,7 @@ def test_the_latest_waits_of_another_program_in_its_place_are_not_told(tmp_path:
         ([], 0),
     ):
         last = Look(np.zeros(0, np.uint8), 0x7000, STACK, [waits], 1024, 1, 5, 5, mappings)
-        own, _, _ = collect(tmp_path, "contention", 7, last)
+        own, _, _ = collect(tmp_path, "contention", 7, {7: last})
         assert own is not None and len(own.profile.places) == told
 
 

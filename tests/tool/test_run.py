@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import CLEAN, LIBRARY, TOOL, tool
 
+from lanemalloc import pprof
 from lanemalloc.preload import environment, parse_options, with_library
 from lanemalloc.recording import MOST, Recording
 from lanemalloc.ui import Problem
@@ -112,6 +116,146 @@ def test_figures_at_exit_are_the_librarys_own(situations: Path) -> None:
     assert summary["figures"]["live_objects"] >= 20_000
     assert summary["peak_resident_bytes"] > 20 << 20
     assert summary["peak_live_bytes"] >= summary["figures"]["live_bytes"]
+
+
+@pytest.mark.parametrize("mib", [0, 5, 40])
+def test_the_peak_is_the_programs_own(situations: Path, mib: int) -> None:
+    """And not that of the tool, which is larger than a small program."""
+    done = tool("run", "--json", "--", situations, "peak", mib)
+    summary = summary_of(done.stderr)
+    said = int(done.stdout) * 1024
+    # Each CPU of the kernel keeps some pages uncounted; at its end a program takes a few more.
+    slack = (64 * (os.cpu_count() or 1) + 64) * 4096
+    assert summary["peak_resident_exact"]
+    assert abs(summary["peak_resident_bytes"] - said) <= slack
+    assert summary["peak_resident_bytes"] < (mib + 4) << 20
+
+
+def test_the_peak_of_a_child_is_told_apart(situations: Path) -> None:
+    done = tool("run", "--json", "--", "sh", "-c", f"{situations} peak 40; true")
+    summary = summary_of(done.stderr)
+    assert not summary["peak_resident_exact"]
+    assert summary["peak_resident_bytes"] < 30 << 20
+    assert summary["peak_resident_largest_bytes"] >= 40 << 20
+    done = tool("run", "--", "sh", "-c", f"{situations} peak 40; true")
+    assert re.search(r"peak RSS .*4\d\.\d MiB.* the largest of its processes", done.stderr)
+
+
+def test_behind_a_shell_the_figures_are_those_of_what_it_starts(
+    situations: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.jsonl"
+    command = ["sh", "-c", f"{situations} crash 9; true"]
+    done = tool("run", "--json", "--record", path, "--", *command)
+    summary = summary_of(done.stderr)
+    assert done.returncode == 0
+    recording = Recording.load(path)
+    assert recording.samples and recording.peak_live >= 1 << 20
+    assert summary["peak_live_bytes"] >= 1 << 20
+    done = tool("run", "--", "sh", "-c", f"{situations} leak 20; true")
+    assert "sh itself allocated next to nothing" in done.stderr
+    assert re.search(r"live at exit 19\.\d MiB", done.stderr)
+
+
+# --- Leaks.
+
+
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_a_gate_sees_what_a_shell_starts(situations: Path, command: str) -> None:
+    done = tool(command, "--fail-on-leaks", "--", "sh", "-c", f"{situations} leak 20; true")
+    assert done.returncode == 1
+    assert "were not freed" in done.stderr and "touched" in done.stderr
+    assert "sh itself allocated next to nothing" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_a_gate_that_saw_nothing_does_not_pass(situations: Path, command: str) -> None:
+    unseen = f"LD_PRELOAD= {situations} leak 20; true"
+    done = tool(command, "--fail-on-leaks", "--", "sh", "-c", unseen)
+    assert done.returncode == 3
+    assert "nothing was seen of" in done.stderr
+    assert tool(command, "--fail-on-leaks", "--", "sh", "-c", unseen + "; exit 5").returncode == 5
+    clean = tool(command, "--fail-on-leaks", "--", "true")
+    assert clean.returncode == 0, clean.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_a_gate_counts_of_a_forked_process_what_it_made_itself(
+    situations: Path, command: str
+) -> None:
+    """Its parent frees what it had at the fork; the child has left that, too, and it is no leak."""
+    clean = tool(command, "--fail-on-leaks", "--", situations, "fork", 0)
+    assert clean.returncode == 0, clean.stderr
+    leaking = tool(command, "--fail-on-leaks", "--json", "--", situations, "fork", 40)
+    assert leaking.returncode == 1
+    first, child = json.loads(leaking.stderr.splitlines()[-1])["leaks"]["processes"]
+    assert first["bytes"] == 0 and child["copy_of"] == first["pid"]
+    assert 30_000_000 < child["bytes"] < 52_000_000
+
+
+# --- Names and files.
+
+
+def test_names_need_not_be_utf_8(situations: Path, tmp_path: Path) -> None:
+    name = os.fsdecode(b"le\xffak")
+    (tmp_path / name).write_bytes(situations.read_bytes())
+    (tmp_path / name).chmod(0o755)
+    for command in ("run", "profile"):
+        done = tool(command, "--leaks", "--", tmp_path / name, "leak", 20)
+        assert done.returncode == 0 and "touched" in done.stderr, done.stderr
+    path = tmp_path / "run.jsonl"
+    assert tool("run", "-q", "--record", path, "--", tmp_path / name, "crash", 15).returncode == -15
+    assert Recording.load(path).samples
+    json.dumps(Recording.load(path).command).encode()
+    made = tmp_path / "heap.pb.gz"
+    assert tool("profile", "-o", made, "--", tmp_path / name, "leak", 20).returncode == 0
+    assert any("le\ufffdak" in one.path for one in pprof.read(made).mappings)
+
+
+@pytest.mark.parametrize("option", ["--record", "--report", "-o"])
+def test_what_cannot_be_written_is_said_before_the_program_runs(
+    option: str, tmp_path: Path
+) -> None:
+    for path in ("/no/dir/x", tmp_path):
+        done = tool("run", option, path, "--", "touch", tmp_path / "ran")
+        assert done.returncode in (2, 3) and str(path) in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_profile_checks_its_file_before_the_program_runs(tmp_path: Path) -> None:
+    done = tool("profile", "-o", "/no/dir/x", "--", "touch", tmp_path / "ran")
+    assert done.returncode == 3 and list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A file system with no room."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    with contextlib.suppress(OSError):
+        (folder / "stuff").write_bytes(b"x" * (64 << 10))
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_on_a_full_disk_what_was_measured_is_kept(
+    full: Path, tmp_path: Path, situations: Path
+) -> None:
+    for option, said in (("--record", "allocations"), ("--report", "allocations"), ("-o", "calls")):
+        done = tool("run", option, full / "x", "--", situations, "leak", 20, TMPDIR=str(tmp_path))
+        assert done.returncode == 3
+        assert said in done.stderr and f"{full / 'x'} cannot be written: No space" in done.stderr
+        if option != "-o":
+            kept = re.search(r"the recording is in (\S+)", done.stderr)
+            assert kept and Recording.load(Path(kept[1])).end["status"] == 0
+    done = tool("profile", "-o", full / "x", "--", situations, "leak", 20)
+    assert done.returncode == 3 and "touched" in done.stderr and "No space" in done.stderr
+    assert [one.name for one in full.iterdir()] == ["stuff"]
+    done = tool("run", "-o", full / "x", "--", "sh", "-c", "exit 9")
+    assert done.returncode == 9
 
 
 def test_children_are_counted_and_the_program_itself_is_told_apart() -> None:

@@ -6,15 +6,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lanemalloc import units
-from lanemalloc.preload import environment
+from lanemalloc import outputs, units
+from lanemalloc.preload import check_lanes, environment
 from lanemalloc.profiling import (
     DEFAULT,
     DEFAULT_FOR_LEAKS,
@@ -23,16 +22,16 @@ from lanemalloc.profiling import (
     check_interval,
     collect,
     no_profile,
+    shown_first,
     with_sampling,
 )
 from lanemalloc.supervise import Child, End, attend
-from lanemalloc.ui import Problem
+from lanemalloc.ui import CANNOT, Problem, shown, temporary_folder
 
 if TYPE_CHECKING:
     from lanemalloc.profiles import Profile
     from lanemalloc.sampled import Look
 
-LEAKING = 1
 MOST_OTHERS = 10
 ONLY_PROGRAM = ("sample", "lanes", "options", "leaks", "fail_on_leaks")
 
@@ -143,10 +142,8 @@ def profile(pid: int | None, **given: Any) -> None:
     given["leaks"] = given["leaks"] or given["fail_on_leaks"]
     if given["leaks"] and given["kind"] != "heap":
         raise click.UsageError(f"--leaks is of the heap; leave --kind {given['kind']} out")
-    if given["output"] is not None:
-        from lanemalloc.pprof import check_writable
-
-        check_writable(given["output"])
+    check_lanes(given["lanes"])
+    outputs.check(given["output"], "-o")
     if pid is not None:
         profile_process(pid, given)
     else:
@@ -178,13 +175,21 @@ def profile_process(pid: int, given: dict[str, Any]) -> None:
         after = wait_for(samples.look, given["seconds"], notes)
         result = after.profile(kind).since(before.profile(kind))
     notes += name_functions(result, given["symbols"], pid)
-    written = write(result, given["output"])
-    facts = {"pid": pid, **facts_of(result, given, written), "notes": notes}
+    failures: list[str] = []
+    written = write_or_say(result, given["output"], failures)
+    facts = {"pid": pid, **facts_of(result, given, written), "notes": notes, "failures": failures}
     if given["as_json"]:
         click.echo(json.dumps(facts))
+        fail(failures)
         return
-    shown = [*table(result, given["top"], given["cum"], f"process {pid}"), *waits.lines(result, "")]
-    click.echo("\n".join([*shown, *said(notes, written)]))
+    lines = [*table(result, given["top"], given["cum"], f"process {pid}"), *waits.lines(result, "")]
+    click.echo("\n".join([*lines, *said(notes, written)]))
+    fail(failures)
+
+
+def fail(failures: list[str]) -> None:
+    if failures:
+        raise Problem(failures[0], outputs.NEXT_STEP.format("-o"))
 
 
 def wait_for(look: Any, seconds: float, notes: list[str]) -> Look:
@@ -214,25 +219,24 @@ def wait_for(look: Any, seconds: float, notes: list[str]) -> Look:
 
 
 def profile_program(program: list[str], given: dict[str, Any]) -> None:
-    with tempfile.TemporaryDirectory(prefix="lanemalloc-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         default = DEFAULT_FOR_LEAKS if given["leaks"] else DEFAULT
         options = with_sampling(folder, given["sample"], given["options"], default)
         child = Child(program, environment(given["lanes"], options, {}))
         watch = Watch(child.pid)
         end = attend(child, watch)
         try:
-            own, others, notes = collect(folder, given["kind"], child.pid, watch.last)
-            leaking = report(program, own, others, notes, end, given)
+            own, others, notes = collect(folder, given["kind"], child.pid, watch.looks)
+            status = report([shown(word) for word in program], own, others, notes, end, given)
         except Exception as error:  # the program's end is passed on whatever happens here
             sys.stderr.write(
                 f"lanemalloc: {error.message if isinstance(error, Problem) else repr(error)}\n"
             )
-            leaking = False
+            status = CANNOT
     sys.stdout.flush()
     sys.stderr.flush()
-    if leaking and given["fail_on_leaks"] and end.status == 0:
-        os._exit(LEAKING)
+    if status and end.status == 0:
+        os._exit(status)
     child.leave_like(end)
 
 
@@ -243,50 +247,81 @@ def report(
     notes: list[str],
     end: End,
     given: dict[str, Any],
-) -> bool:
-    """Writes everything that is to be written. Whether there are leaks."""
+) -> int:
+    """Writes everything that is to be written. The status to exit with, where the program's is
+    0."""
     from lanemalloc import leaks, waits
 
+    own, others = shown_first(program[0], own, others, notes)
     if own is None:
+        why = [leaks.gate([], end)[1]] if given["fail_on_leaks"] else []
+        if given["output"] is not None:
+            why.append(f"{given['output']} is not written: there is no profile")
         facts: dict[str, Any] = {
             "command": program,
             "status": end.status,
             "signal": end.signal,
             "profile": None,
+            "failures": why,
         }
         sys.stderr.write(
             json.dumps(facts) + "\n"
             if given["as_json"]
-            else "\n".join(no_profile(program[0], end)) + "\n"
+            else "\n".join([*no_profile(program[0], end), *(f"lanemalloc: {one}" for one in why)])
+            + "\n"
         )
-        return False
+        return CANNOT if why else 0
     if not own.at_exit:
         notes.append(
             f"it ended without writing its profile ({end.describe()}): "
             "this is when it was last seen"
         )
+    processes = leaks.by_process(own, others) if given["leaks"] else []
     notes += name_functions(own.profile, given["symbols"], None)
-    written = write(own.profile, given["output"])
-    files = [write_other(one, given) for one in others]
-    found = leaks.find(own.profile) if given["leaks"] else []
+    status, reason = leaks.gate(processes, end) if given["fail_on_leaks"] else (0, "")
+    failures: list[str] = [reason] if reason else []
+    written = write_or_say(own.profile, given["output"], failures)
+    files = [write_other(one, given, failures) for one in others]
+    for process in processes[1:]:
+        if process.leaks and given["output"] is None:
+            name_functions(process.found.profile, given["symbols"], None)
+    if failures and not status:
+        status = CANNOT
     if given["as_json"]:
         facts = {"command": program, "pid": own.pid, "status": end.status, "signal": end.signal}
         facts |= {**facts_of(own.profile, given, written), "at_exit": own.at_exit, "notes": notes}
         facts["processes"] = [other_facts(one, file) for one, file in zip(others, files)]
+        facts["oom"] = end.oom.as_json() if end.oom else None
+        facts["failures"] = failures
         if given["leaks"]:
-            facts["leaks"] = leaks.as_json(own.profile, found)
+            facts["leaks"] = leaks.as_json(processes)
         sys.stderr.write(json.dumps(facts) + "\n")
-        return bool(found)
+        return status
     if given["leaks"]:
-        shown = leaks.lines(own.profile, found, own.at_exit)
+        lines = leaks.lines(processes)
     else:
-        shown = table(own.profile, given["top"], given["cum"], f"lanemalloc: {program[0]}")
-        shown += waits.lines(own.profile, " (when last seen)")
-    sys.stderr.write("\n".join([*shown, *said(notes, written), *other_lines(others, files)]) + "\n")
-    return bool(found)
+        lines = table(own.profile, given["top"], given["cum"], f"lanemalloc: {program[0]}")
+        lines += waits.lines(own.profile, " (when last seen)")
+    if end.oom is not None:
+        lines += end.oom.lines()
+    lines += [*said(notes, written), *other_lines(others, files)]
+    lines += [f"lanemalloc: {failure}" for failure in failures]
+    sys.stderr.write("\n".join(lines) + "\n")
+    return status
 
 
-def write_other(one: Found, given: dict[str, Any]) -> Path | None:
+def write_or_say(
+    result: Profile, file: Path | None, failures: list[str]
+) -> tuple[Path, int] | None:
+    """What cannot be written is said, behind what was found."""
+    try:
+        return write(result, file)
+    except OSError as error:
+        failures.append(f"{file} cannot be written: {error.strerror or error}")
+        return None
+
+
+def write_other(one: Found, given: dict[str, Any], failures: list[str]) -> Path | None:
     """Beside the program's own, with the process' number: heap.pb.gz, heap.4711.pb.gz."""
     output: Path | None = given["output"]
     if output is None:
@@ -294,8 +329,7 @@ def write_other(one: Found, given: dict[str, Any]) -> Path | None:
     stem, dot, suffix = output.name.partition(".")
     file = output.with_name(f"{stem}.{one.pid}{dot}{suffix}")
     name_functions(one.profile, given["symbols"], None)
-    write(one.profile, file)
-    return file
+    return file if write_or_say(one.profile, file, failures) else None
 
 
 def other_facts(one: Found, file: Path | None) -> dict[str, Any]:
@@ -316,7 +350,7 @@ def other_lines(others: list[Found], files: list[Path | None]) -> list[str]:
         lines.append(f"{total:>12}  {one.pid:>7}  {one.program}{f'  {file}' if file else ''}")
     if len(others) > MOST_OTHERS:
         lines.append(f"  and {len(others) - MOST_OTHERS} more, with less")
-    if files[0] is None:
+    if not any(files):
         lines.append("  -o FILE.pb.gz writes them too, as FILE.PID.pb.gz")
     return lines
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lanemalloc import outputs
+
 if TYPE_CHECKING:
     from lanemalloc.recording import Recording
     from lanemalloc.report.run import Run
@@ -19,7 +21,7 @@ def write(recording: Recording, path: Path, other: Recording | None = None) -> N
     from lanemalloc.report.page import page
 
     text = guarded(runs_of(recording, other), page)
-    path.write_text(text, encoding="utf-8", errors="replace")
+    outputs.write_text(path, text)
 
 
 def as_json(recording: Recording, other: Recording | None = None) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def packed_library() -> str:
             return base64.b64encode(gzip.compress(file.read_bytes(), 9, mtime=0)).decode()
     raise Problem(
         "plotly, which draws the plots, is not installed with its script",
-        "python3 -m pip install plotly",
+        "python3 -m pip install 'lanemalloc[report]'",
     )
 
 
@@ -56,7 +56,7 @@ def sentences(run: Run) -> list[str]:
         return [
             (
                 f"The program ran {units.duration(run.seconds)}; "
-                f"its resident memory was {peak_resident(run)}."
+                f"its resident memory was at most {peak_resident(run)}."
             ),
             (
                 "Nothing is known of its allocations: it did not use the library, "
@@ -68,11 +68,14 @@ def sentences(run: Run) -> list[str]:
 
 
 def peak_resident(run: Run) -> str:
-    limit = int(run.end.get("peak_resident_limit_bytes") or 0)
+    """Behind "at most": of a program that has waited for others, the kernel tells the largest."""
+    if run.end.get("peak_resident_exact", True):
+        return units.size(run.peak_resident)
+    largest = units.size(run.end.get("peak_resident_largest_bytes", 0))
     return (
-        f"at most {units.size(run.peak_resident)}"
-        if run.peak_resident or not limit
-        else f"below {units.size(limit)}"
+        f"{units.size(run.peak_resident)} (when last seen; the largest of its processes {largest})"
+        if run.peak_resident
+        else f"{largest} (the largest of its processes)"
     )
 
 
@@ -81,7 +84,7 @@ def said_of_memory(run: Run) -> str:
     when = "at exit" if run.end.get("from") == "exit" else "when last seen"
     live = f"{units.size(f.get('live_bytes', 0))} in {f.get('live_objects', 0):,} objects"
     return (
-        f"Memory: the program had {peak_resident(run)} resident, "
+        f"Memory: the program had at most {peak_resident(run)} resident, "
         f"and at most {units.size(run.peak_live)} in live objects; {when} {live} were live, "
         f"and {units.size(f.get('cached_bytes', 0))} was free and kept for later."
     )

@@ -3,6 +3,7 @@ and the moments that are shown whole."""
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from lanemalloc.recording import Recording, Sample, live_bytes
@@ -31,7 +32,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        return " ".join(self.recording.command) or "?"
+        return shlex.join(self.recording.command) or "?"
 
     @property
     def seconds(self) -> float:

@@ -1,0 +1,95 @@
+"""Files that a command writes: checked before the work, whole or not at all after it.
+
+A regular file is written beside and renamed, so that neither a full disk nor an end in between
+leaves half of it. What is no regular file (/dev/stdout, a pipe) is written as it stands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from lanemalloc.ui import Problem
+
+NEXT_STEP = "name another file with {}"
+
+
+def cannot_write(path: Path, option: str, error: OSError) -> Problem:
+    return Problem(f"{path} cannot be written: {error.strerror or error}", NEXT_STEP.format(option))
+
+
+def check(path: Path | None, option: str) -> None:
+    """Raises Problem where `path` could not be written; leaves nothing behind."""
+    if path is None:
+        return
+    try:
+        if is_special(path):
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        elif path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        else:
+            with temporary(path):
+                pass
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # a pipe that nobody reads yet
+            raise cannot_write(path, option, error) from None
+
+
+def is_special(path: Path) -> bool:
+    """Neither a regular file nor nothing. Raises OSError for a folder."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return not stat.S_ISREG(mode)
+
+
+class temporary:
+    """A new file beside `path`, which is gone at the end unless it was renamed."""
+
+    def __init__(self, path: Path) -> None:
+        self.target = Path(os.path.realpath(path))  # a link stays, and what it names is replaced
+
+    def __enter__(self) -> Path:
+        handle, name = tempfile.mkstemp(prefix=".lanemalloc-", dir=self.target.parent)
+        self.path = Path(name)
+        try:
+            os.fchmod(handle, mode_for(self.target))
+        finally:
+            os.close(handle)
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+
+def mode_for(target: Path) -> int:
+    """That of the file which is replaced; else as usual."""
+    with contextlib.suppress(FileNotFoundError):
+        return stat.S_IMODE(target.stat().st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def write(path: Path, make: Callable[[Path], object]) -> None:
+    """Has `make` write a file, and puts it in the place of `path`. Raises OSError."""
+    if is_special(path):
+        make(path)
+        return
+    target = temporary(path)
+    with target as file:
+        make(file)
+        os.replace(file, target.target)
+
+
+def write_text(path: Path, text: str) -> None:
+    write(path, lambda file: file.write_text(text, encoding="utf-8", errors="replace"))

@@ -97,6 +97,7 @@ def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
             "pid": s.process.pid,
             "name": s.process.name,
             "threads": s.process.threads,
+            "library_threads": s.own_threads,
             "resident_bytes": s.process.resident,
             "cpu_seconds": s.process.cpu_seconds,
         },

@@ -59,7 +59,7 @@ WORLD_FIELDS = (
     "large_bytes", "claimed_blocks", "dirty_blocks", "clean_blocks", "purged_blocks",
     "moved_blocks", "entry", "shared_lanes", "auto", "decay_ms", "first_owner", "overflow_entries",
     "nested_entries", "rescues", "revocations", "refused_revocations", "rebinds", "bad_pointers",
-    "probes", "depot_moved", "checked",
+    "probes", "depot_moved", "checked", "scavenger",
 )  # fmt: skip
 OWNER_FIELDS = ("next", "type", "name", "kinds", "contention")
 KIND_FIELDS = ("next", "size", "slabs", "contended", "budget")

@@ -111,6 +111,7 @@ class Writer:
                     "old_object": "PLAIN",
                 },
                 write_statistics=["time", "process", "thread", "object"],
+                write_page_checksum=True,
             )
         except OSError as error:
             raise Problem(
@@ -152,7 +153,10 @@ class Writer:
 
     def close(self, about: dict[str, Any]) -> None:
         self.write()
-        self.parquet.add_key_value_metadata({tracefile.KEY.decode(): json.dumps(about)})
+        text = json.dumps(about | {"rows": self.rows}).encode()
+        self.parquet.add_key_value_metadata(
+            {tracefile.KEY: text, tracefile.CHECKSUM_KEY: tracefile.checksum(text)}
+        )
         self.parquet.close()
 
 

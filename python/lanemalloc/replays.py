@@ -151,44 +151,70 @@ def write_plan(
     trace: Trace, process: dict[str, Any], path: Path, progress: Callable[[int, int], None]
 ) -> None:
     """Streams the trace through the preparation; what is in memory at once does not grow with the
-    trace, its live objects do."""
+    trace, its live objects do. Of a damaged trace what can be read is taken; `trace.lost` has the
+    rest. Raises Problem."""
     threads = [0] * (max((t[0] for t in process["threads"]), default=-1) + 1)
     for number, _, events, *_ in process["threads"]:
         threads[number] = events
+    there = prepare(trace, process["process"], threads, path, progress)
+    if there == threads:
+        return
+    if not trace.lost:
+        raise tracefile.damaged(trace.path, "threads have other numbers of rows than it says")
+    if not any(there):
+        raise tracefile.damaged(trace.path, "nothing of that process can be read")
+    # Each thread ends with the last of its events: only those that can be read count.
+    prepare(trace, process["process"], there, path, progress)
+
+
+def count(threads: list[int], batch: pa.RecordBatch) -> None:
+    """Adds the batch's rows, by thread."""
+    for value in pc.value_counts(batch.column("thread")).to_pylist():
+        if 0 <= value["values"] < len(threads):
+            threads[value["values"]] += value["counts"]
+
+
+def prepare(
+    trace: Trace,
+    process: int,
+    threads: list[int],
+    path: Path,
+    progress: Callable[[int, int], None],
+) -> list[int]:
+    """By the preparation, which is told how many events each thread has. Returns how many it
+    had."""
     preparation = subprocess.Popen(
         [native("lanemalloc-replay"), "--prepare", path],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     assert preparation.stdin is not None and preparation.stderr is not None
-    done = 0
+    done, found = 0, [0] * len(threads)
     try:
         preparation.stdin.write(
             np.array([len(threads)], "<u4").tobytes() + np.array(threads, "<u8").tobytes()
         )
-        for batch in trace.parquet.iter_batches(
-            batch_size=BATCH, columns=COLUMNS, use_threads=False
-        ):
+        for batch in trace.batches(COLUMNS, BATCH):
             done += batch.num_rows
-            chosen = batch.filter(pc.equal(batch.column("process"), process["process"]))
+            chosen = batch.filter(pc.equal(batch.column("process"), process))
             if chosen.num_rows:
+                count(found, chosen)
                 preparation.stdin.write(raw_events(chosen).tobytes())
             progress(done, trace.rows)
         preparation.stdin.close()
     except BrokenPipeError:
         pass
-    except (pa.ArrowException, OSError) as error:
+    except BaseException:
         preparation.kill()
         preparation.wait()
-        raise Problem(
-            f"{trace.path} is damaged: {error}", "copy it again in whole, or record it again"
-        ) from None
+        raise
     said = preparation.stderr.read().decode(errors="replace").strip()
     if preparation.wait() != 0:
         raise Problem(
             f"the replay could not be prepared: {said}",
             "it takes 32 bytes an event where temporary files are; set TMPDIR to a place with room",
         )
+    return found
 
 
 @contextmanager

@@ -147,6 +147,11 @@ class Snapshot:
         return name in self.world
 
     @property
+    def own_threads(self) -> int:
+        """Threads of the library's among those of the process: its scavenger."""
+        return self.world.get("scavenger", 0)
+
+    @property
     def large_bytes(self) -> int:
         return self.world.get("large_bytes", 0)
 

@@ -40,6 +40,7 @@ def end_json(
         "peak_resident_largest_bytes": largest,
         "peak_live_bytes": recording.peak_live,
         "peak_threads": recording.peak_threads,
+        "library_threads": recording.own_threads,
         "from": when,
         "figures_of": of,
         "figures": last["figures"] if last else None,
@@ -162,7 +163,8 @@ def call_lines(summary: dict[str, Any], figures: dict[str, int], end: End) -> li
     rate = f" ({units.count(calls / end.seconds)}/s)" if end.seconds > 0.05 else ""
     remote = units.percent(figures["remote_frees"], figures["frees"])
     misses = units.percent(figures["misses"], calls)
-    threads = f", {summary['peak_threads']} threads at most" if summary["peak_threads"] else ""
+    most = units.threads(summary["peak_threads"], summary["library_threads"])
+    threads = f", at most {most}" if summary["peak_threads"] else ""
     return [
         f"  calls     {units.count(calls)} allocations{rate}: {misses} found their bin empty; "
         f"{remote} were freed by another lane",

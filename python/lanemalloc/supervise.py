@@ -19,9 +19,9 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from lanemalloc import process
 from lanemalloc.oom import Guard, Killed
@@ -67,6 +67,42 @@ class End:
         return f"ended by signal {self.signal}"
 
 
+def start(
+    argv: list[str],
+    environment: Mapping[str, str],
+    mask: Iterable[int],
+    files: Sequence[tuple[Any, ...]] = (),
+) -> int:
+    """Starts a program as a child of this process, by the launcher, so that its peak does not begin
+    with that of Python. `files`: as posix_spawn has them. Returns its number; raises OSError."""
+    launcher, program = str(native(LAUNCHER)), path_of(argv[0])
+    told, report = os.pipe()
+    with open(told, "rb") as pipe:
+        os.set_inheritable(report, True)
+        try:
+            launching = os.posix_spawn(
+                launcher,
+                [launcher, str(report), program, *argv],
+                dict(environment),
+                file_actions=files,
+                setsigmask=mask,
+                setsigdef={signal.SIGPIPE, signal.SIGXFSZ},  # Python ignores them
+            )
+        finally:
+            os.close(report)
+        words = pipe.read()
+    os.waitpid(launching, 0)
+    found = dict(TOLD.iter_unpack(words))
+    pid: int = found.pop(STARTED, 0)
+    for error in found.values():
+        if pid:
+            os.waitpid(pid, 0)
+        raise OSError(error, os.strerror(error))
+    if not pid:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return pid
+
+
 class Child:
     """A program that runs. Make one, call `attend` until it returns an End, then `leave_like`."""
 
@@ -75,39 +111,11 @@ class Child:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._passed | {signal.SIGCHLD})
         self._ours = os.getpid()
         try:
-            self.pid, self.started = self._start(argv, environment)
+            self.pid = start(argv, environment, self._mask)
         except OSError as error:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
             raise cannot_start(argv[0], error) from None
-
-    def _start(self, argv: list[str], environment: Mapping[str, str]) -> tuple[int, float]:
-        """By the launcher, so that the program's peak does not begin with that of Python."""
-        launcher, program = str(native(LAUNCHER)), path_of(argv[0])
-        told, report = os.pipe()
-        with open(told, "rb") as pipe:
-            os.set_inheritable(report, True)
-            try:
-                launching = os.posix_spawn(
-                    launcher,
-                    [launcher, str(report), program, *argv],
-                    dict(environment),
-                    setsigmask=self._mask,
-                    setsigdef={signal.SIGPIPE, signal.SIGXFSZ},  # Python ignores them
-                )
-            finally:
-                os.close(report)
-            started = time.monotonic()
-            words = pipe.read()
-        os.waitpid(launching, 0)
-        found = dict(TOLD.iter_unpack(words))
-        pid = found.pop(STARTED, 0)
-        for error in found.values():
-            if pid:
-                os.waitpid(pid, 0)
-            raise OSError(error, os.strerror(error))
-        if not pid:
-            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        return pid, started
+        self.started = time.monotonic()
 
     def attend(self, until: float, seconds: Callable[[], float] = time.monotonic) -> End | None:
         """Passes signals on until the program ends (then its End) or that time comes (then

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import bisect
 import json
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import pyarrow.parquet as pq
 from lanemalloc.ui import Problem
 
 VERSION = 1
-KEY = b"lanemalloc.trace"
+KEY, CHECKSUM_KEY = b"lanemalloc.trace", b"lanemalloc.trace.crc32"
 MAGIC = b"PAR1"
 
 # By the numbers of trace_ring.h's Op.
@@ -74,11 +76,29 @@ class Place:
     build_id: str
 
 
+@dataclass(frozen=True)
+class Lost:
+    """Rows that cannot be read."""
+
+    first: int
+    rows: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"rows {self.first:,} to {self.first + self.rows - 1:,}: {self.why}"
+
+
+def checksum(text: bytes) -> bytes:
+    return f"{zlib.crc32(text):08x}".encode()
+
+
 class Trace:
-    """A trace that was opened. `about` is its metadata."""
+    """A trace that was opened. `about` is its metadata; `lost`, what was found damaged of it so
+    far."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.lost: list[Lost] = []
         self.parquet = open_parquet(path)
         found = (self.parquet.metadata.metadata or {}).get(KEY)
         if found is None:
@@ -86,7 +106,13 @@ class Trace:
                 f"{path} is a Parquet file, but not a trace",
                 f"record one with: lanemalloc trace -o {path.stem}.parquet -- PROGRAM",
             )
-        self.about: dict[str, Any] = json.loads(found)
+        said = (self.parquet.metadata.metadata or {}).get(CHECKSUM_KEY)
+        if said is not None and said != checksum(found):
+            raise damaged(path, "its metadata does not match their checksum")
+        try:
+            self.about: dict[str, Any] = json.loads(found)
+        except ValueError:
+            raise damaged(path, "its metadata cannot be read") from None
         version = self.about.get("version")
         if version != VERSION:
             raise Problem(
@@ -94,6 +120,34 @@ class Trace:
                 "record it again, or use the lanemalloc that recorded it"
                 + (f" ({self.about['tool']})" if "tool" in self.about else ""),
             )
+
+    def batches(self, columns: list[str], size: int) -> Iterator[pa.RecordBatch]:
+        """All rows that can be read, by row groups, each whole; what cannot comes to `lost`."""
+        self.lost = []
+        first = 0
+        for group in range(self.parquet.metadata.num_row_groups):
+            rows = self.parquet.metadata.row_group(group).num_rows
+            try:
+                table = self.parquet.read_row_group(group, columns=columns, use_threads=False)
+                if table.num_rows != rows:
+                    raise pa.ArrowInvalid(f"{table.num_rows:,} rows instead of {rows:,}")
+            except (pa.ArrowException, OSError, ValueError) as error:
+                self.lost.append(Lost(first, rows, str(error).splitlines()[0]))
+            else:
+                yield from table.to_batches(max_chunksize=size)
+            first += rows
+        promised = int(self.about.get("rows", first))
+        if promised != first:
+            self.lost.append(Lost(first, promised - first, "they are not there"))
+
+    def what_is_lost(self) -> str:
+        """For people; empty if nothing was found damaged."""
+        if not self.lost:
+            return ""
+        rows = sum(one.rows for one in self.lost)
+        parts = "; ".join(map(str, self.lost[:3]))
+        more = f"; and {len(self.lost) - 3} more parts" if len(self.lost) > 3 else ""
+        return f"{self.path} is damaged: {rows:,} of {self.rows:,} rows are lost ({parts}{more})"
 
     @property
     def rows(self) -> int:
@@ -148,9 +202,18 @@ def open_parquet(path: Path) -> pq.ParquetFile:
             f"{path} is not a trace", "traces are Parquet files, as `lanemalloc trace` writes them"
         )
     try:
-        return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError):
+        return pq.ParquetFile(path, page_checksum_verification=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        with path.open("rb") as file:
+            file.seek(-min(4, path.stat().st_size), 2)
+            ends = file.read(4)
+        if ends == MAGIC:
+            raise damaged(path, str(error).splitlines()[0]) from None
         raise Problem(
             f"{path} is cut off: it lacks the end that a Parquet file has",
             "copy it again in whole; if recording was cut short, record it again",
         ) from None
+
+
+def damaged(path: Path, why: str) -> Problem:
+    return Problem(f"{path} is damaged: {why}", "copy it again in whole, or record it again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -53,6 +54,30 @@ class Folder(tempfile.TemporaryDirectory[str]):
 
     def __enter__(self) -> Path:  # type: ignore[override]
         return Path(super().__enter__())
+
+
+class WithProgram(click.Command):
+    """What stands behind `--` is a program with its arguments; before it all is the command's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta["program"], args = args[at + 1 :], args[:at]
+        return super().parse_args(ctx, args)
+
+
+def pid_of(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    """A process' number."""
+    if not value.isascii() or not value.isdigit() or not 0 < int(value) < 1 << 31:
+        raise click.BadParameter(
+            f"{value!r} is no process' number; `pgrep {shlex.quote(value)}` finds those of a "
+            "program, `lanemalloc top` lists those with lanemalloc"
+        )
+    return int(value)
+
+
+def pids_of(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(pid_of(ctx, param, one) for one in value)
 
 
 def shown(name: str) -> str:

@@ -66,6 +66,11 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def threads(count: int, own: int) -> str:
+    """Of a process, and how many of them are the library's own."""
+    return f"{count} thread{'s'[: count != 1]}" + (f" ({own} the library's)" if own else "")
+
+
 def percent(part: float, whole: float) -> str:
     """Of a whole that may be 0."""
     if whole <= 0:

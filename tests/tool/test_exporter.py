@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +69,14 @@ def promtool(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["promtool", *argv], input=text, capture_output=True, text=True, check=False
     )
+
+
+def test_other_paths_are_not_found(served: str) -> None:
+    assert "# TYPE lanemalloc_processes" in get(served)[0]
+    for path in ("", "/", "/metric", "/metrics/x"):
+        with pytest.raises(urllib.error.HTTPError) as raised:
+            get(served.removesuffix("/metrics") + path)
+        assert raised.value.code == 404 and "/metrics" in raised.value.read().decode()
 
 
 def test_every_process_is_there_with_its_figures(start, served: str) -> None:
@@ -183,7 +190,9 @@ def test_a_port_in_use_and_a_bad_one_are_told(served: str) -> None:
     port = served.split(":")[2].split("/")[0]
     done = tool("exporter", "--listen", f"127.0.0.1:{port}")
     assert done.returncode == 3 and "cannot listen" in done.stderr
-    assert tool("exporter", "--listen", "nothing").returncode == 3
+    for wrong in ("nothing", "foo:bar", "localhost:70000"):
+        done = tool("exporter", "--listen", wrong)
+        assert done.returncode == 2 and "that is no port" in done.stderr
 
 
 def test_it_listens_on_ipv6() -> None:

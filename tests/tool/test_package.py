@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import CLEAN, ROOT
 
+MOST_BASE = 100 << 20  # bytes; 70 of these MiB are numpy's
 ENVIRONMENT = {
     key: value for key, value in CLEAN.items() if not key.startswith(("LANEMALLOC_", "PYTHON"))
 }
@@ -74,7 +75,9 @@ def test_the_wheel_carries_the_libraries_and_no_more(wheel: Path) -> None:
         "liblanemalloc-dynamic-tls.so",
         "liblanemalloc-trace.so",
     }
-    assert {"lanemalloc-sim", "lanemalloc-collect", "lanemalloc-replay"} <= native
+    programs = {"lanemalloc-launch", "lanemalloc-sim", "lanemalloc-collect", "lanemalloc-replay"}
+    assert programs <= native
+    assert "lanemalloc-0.1.0.data/data/share/man/man1/lanemalloc.1" in names
     assert not [name for name in names if name.endswith((".h", ".a", ".pc", ".7"))]
     assert {
         "lanemalloc/commands/top.py",
@@ -83,11 +86,24 @@ def test_the_wheel_carries_the_libraries_and_no_more(wheel: Path) -> None:
     } <= set(names)
 
 
-def use(command: Path) -> None:
+def use_base(command: Path) -> None:
     """As a person would, away from the checkout."""
     assert "exit status 0" in run("sh", "-c", f"cd / && {command} run -- ls / 2>&1")
     assert "site-packages" in run(command, "doctor", cwd=Path("/"))
     assert "0.1.0" in run(command, "--version", cwd=Path("/"))
+    assert "owned" in run(command, "sim", "--cores", "2", "--against", "none", cwd=Path("/"))
+    assert "by function" in run("sh", "-c", f"cd / && {command} profile -- ls / 2>&1")
+    running = subprocess.Popen([str(command), "run", "-q", "--", "sleep", "600"], env=ENVIRONMENT)
+    try:
+        pid = run("sh", "-c", f"until pgrep -P {running.pid}; do sleep 0.1; done").split()[0]
+        assert "sum of the bands" in run(command, "explain", pid, cwd=Path("/"))
+        assert "Where threads meet" in run(command, "top", "--once", pid, cwd=Path("/"))
+    finally:
+        running.terminate()
+        running.wait(20)
+
+
+def use_all(command: Path) -> None:
     made = run(
         "sh",
         "-c",
@@ -96,14 +112,32 @@ def use(command: Path) -> None:
     )
     assert made.strip() == "1"
     assert "lanemalloc_processes" in run(command, "exporter", "--once", cwd=Path("/"))
-    assert "owned" in run(command, "sim", "--cores", "2", "--against", "none", cwd=Path("/"))
-    assert "by function" in run("sh", "-c", f"cd / && {command} profile -- ls / 2>&1")
+    trace = command.parent / "t.parquet"
+    run("sh", "-c", f"cd / && {command} trace -o {trace} -- ls / 2>&1")
+    assert "lanemalloc" in run(command, "replay", trace, cwd=Path("/"))
+
+
+def installed_bytes(environment: Path) -> int:
+    """Of what pip has installed beside itself."""
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    files = [
+        one
+        for folder in packages.iterdir()
+        if not folder.name.startswith(("pip", "setuptools", "pkg_resources", "_distutils_hack"))
+        for one in [folder, *folder.rglob("*")]
+    ]
+    return sum(one.stat().st_size for one in files if one.is_file() and one.suffix != ".pyc")
 
 
 def test_it_works_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", tmp_path / "fresh")
-    run(tmp_path / "fresh" / "bin" / "pip", "install", "--quiet", wheel)
-    use(tmp_path / "fresh" / "bin" / "lanemalloc")
+    pip = tmp_path / "fresh" / "bin" / "pip"
+    command = tmp_path / "fresh" / "bin" / "lanemalloc"
+    run(pip, "install", "--quiet", wheel)
+    assert installed_bytes(tmp_path / "fresh") <= MOST_BASE
+    use_base(command)
+    run(pip, "install", "--quiet", f"{wheel}[all]")
+    use_all(command)
 
 
 def test_it_works_from_pipx(wheel: Path, tmp_path: Path) -> None:
@@ -111,5 +145,6 @@ def test_it_works_from_pipx(wheel: Path, tmp_path: Path) -> None:
     if pipx is None:
         pytest.skip("pipx is not there")
     folders = {"PIPX_HOME": str(tmp_path / "home"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
-    run(pipx, "install", wheel, environment=folders)
-    use(tmp_path / "bin" / "lanemalloc")
+    run(pipx, "install", f"{wheel}[all]", environment=folders)
+    use_base(tmp_path / "bin" / "lanemalloc")
+    use_all(tmp_path / "bin" / "lanemalloc")

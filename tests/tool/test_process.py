@@ -84,6 +84,30 @@ def test_memory_that_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert found == expected if expected is not None else found > 1 << 20
 
 
+@pytest.mark.parametrize("limit", [None, 64 << 20])
+def test_the_machine_is_no_control_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None
+) -> None:
+    """Version 1 has files for the root, too; in a namespace the root may be a group."""
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.usage_in_bytes").write_text("1000\n")
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text(f"{limit or 0x7FFFFFFFFFFFF000}\n")
+    monkeypatch.setattr(process_module, "CGROUPS", tmp_path)
+    monkeypatch.setattr(process_module, "cgroup_of", lambda _: "/")
+    group = process_module.cgroup_memory(1)
+    assert (group.limit if group else None) == limit
+
+
+def test_the_librarys_own_thread_is_told_apart(start) -> None:
+    process = start("rest", 3)
+    snapshot = Reader.open(process.pid).read()
+    assert (snapshot.process.threads, snapshot.own_threads) == (5, 1)
+    assert "5 threads (1 the library's)" in tool("explain", process.pid).stdout
+    assert "5 threads (1 the library's)" in tool("top", "--once", process.pid).stdout
+    alone = start("rest", 3, options="decay_ms=-1")
+    assert "4 threads, " in tool("explain", alone.pid).stdout
+
+
 def test_lanes_say_whose_they_are(start) -> None:
     process = start("rest", 3, options="lanes=owned")
     snapshot = Reader.open(process.pid).read()

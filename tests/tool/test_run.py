@@ -363,6 +363,12 @@ def test_the_library_may_lie_where_spaces_are(tmp_path: Path) -> None:
 # --- Recordings.
 
 
+def test_an_empty_argument_is_seen_in_the_title_of_a_report(tmp_path: Path) -> None:
+    path = tmp_path / "run.html"
+    assert tool("run", "-q", "--report", path, "--", "true", "", "a b").returncode == 0
+    assert "<title>lanemalloc report: true &#x27;&#x27; &#x27;a b&#x27;</title>" in path.read_text()
+
+
 def test_a_recording_can_be_read_again_and_a_cut_one_too(situations: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     tool("run", "-q", "--record", path, "--", situations, "crash", 15)
@@ -372,14 +378,49 @@ def test_a_recording_can_be_read_again_and_a_cut_one_too(situations: Path, tmp_p
     assert recording.end["signal"] == signal.SIGTERM
     assert recording.peak_live == recording.end["peak_live_bytes"]
     text = path.read_text()
-    assert recording.machine["cpus"] >= 1 and recording.unread == 0
+    assert recording.machine["cpus"] >= 1 and recording.faults() == []
     path.write_text(text[: len(text) * 2 // 3])
     cut = Recording.load(path)
     assert len(cut.samples) >= 1
-    assert (cut.unread, cut.end) == (1, {})
+    assert cut.is_cut_off and cut.end == {} and cut.lost == []
+    lines = text.splitlines(keepends=True)
+    path.write_text("".join(lines[:-1]))
+    assert Recording.load(path).is_cut_off
     path.write_text("nothing\n")
     with pytest.raises(Problem, match="no recording"):
         Recording.load(path)
+
+
+def test_damage_of_a_recording_is_told_from_a_cut(situations: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    tool("run", "-q", "--record", path, "--", situations, "crash", 15)
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    assert len(lines) >= 5
+    for number in range(2, len(lines) + 1):
+        line = bytearray(lines[number - 1])
+        digit = next(i for i in range(len(line) // 2, len(line)) if chr(line[i]).isdigit())
+        line[digit] ^= 1  # another digit: still JSON
+        path.write_bytes(b"".join([*lines[: number - 1], line, *lines[number:]]))
+        found = Recording.load(path)
+        assert not found.is_cut_off
+        assert len(found.lost) == 1 and f"line {number} (" in found.lost[0]
+        assert "does not match its checksum" in found.lost[0]
+    path.write_bytes(b"".join([*lines[:2], *lines[3:]]))
+    assert "1 lines before it are missing" in Recording.load(path).lost[0]
+    path.write_bytes(lines[0].replace(b"version", b"vershun") + b"".join(lines[1:]))
+    with pytest.raises(Problem, match="damaged in line 1"):
+        Recording.load(path)
+    path.write_bytes(whole)
+    assert Recording.load(path).faults() == []
+    middle = bytearray(whole)
+    middle[len(lines[0]) + 40] ^= 1
+    path.write_bytes(middle)
+    done = tool("report", path, "-o", tmp_path / "page.html")
+    assert done.returncode == 0
+    assert "is damaged in line 2 (at the beginning): it does not match its checksum" in done.stderr
+    assert "cut off" not in done.stderr
+    assert "1 of its lines were left out" in (tmp_path / "page.html").read_text()
 
 
 def test_a_recording_stays_small_however_long_it_is() -> None:

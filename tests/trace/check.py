@@ -17,14 +17,16 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import duckdb
-from lanemalloc import recorder, replays
-from lanemalloc.allocators import Allocator
-from lanemalloc.commands.tune import FINAL_ROUNDS, Outcome
+import pyarrow as pa
+from lanemalloc import recorder, replays, trials
+from lanemalloc.allocators import Allocator, parse
+from lanemalloc.commands.tune import FINAL_ROUNDS, LEAST_GAIN, Outcome, lines, search
 from lanemalloc.replays import How, Results
 from lanemalloc.tracefile import SCHEMA, Trace
 from lanemalloc.ui import Problem
@@ -508,7 +510,7 @@ def test_errors_say_what_to_do() -> None:
         (("trace", "--", static), "linked statically"),
         (("trace", "--allocator", "/no/such.so", "--", "true"), "no such file"),
         (("trace", "--allocator", "nobody", "--", "true"), "no such library"),
-        (("trace", "-o", "/no/such/folder/t", "--", "true"), "no such directory"),
+        (("trace", "-o", "/no/such/folder/t", "--", "true"), "cannot be written"),
     ]
     for command in ("replay", "tune"):
         cases += [
@@ -527,6 +529,78 @@ def test_errors_say_what_to_do() -> None:
         lines = ran.stderr.strip().splitlines()
         assert ran.returncode == 3, (arguments, ran)
         assert expected in lines[0] and len(lines) >= 2, (arguments, ran.stderr)
+
+
+def test_a_damaged_trace_is_told_from_one_that_is_cut_off() -> None:
+    """A changed byte anywhere: it is said what is lost, or it was of no meaning."""
+    build_known()
+    trace, _ = record(KNOWN, "threads", "4", "3000", name="sound")
+    whole = trace.path.read_bytes()
+    column = trace.parquet.metadata.row_group(0).column(SCHEMA.names.index("object"))
+    data = column.data_page_offset
+    bad = WORK / "bad.parquet"
+    for at in (data + 200, data + column.total_compressed_size // 2):
+        bytes_ = bytearray(whole)
+        bytes_[at : at + 15] = bytes(one ^ 0x55 for one in bytes_[at : at + 15])
+        bad.write_bytes(bytes_)
+        found = Trace(bad)
+        seen = sum(batch.num_rows for batch in found.batches(SCHEMA.names, 1 << 16))
+        assert seen + sum(one.rows for one in found.lost) == found.rows and found.lost
+        assert found.lost[0].first == 0
+        ran = tool("replay", bad)
+        assert ran.returncode == 3 and "is damaged" in ran.stderr, ran
+        assert "cut off" not in ran.stderr
+    harmless = silent = 0
+    tables = {}
+    for at in range(4, len(whole) - 4, max(1, len(whole) // 300)):
+        bytes_ = bytearray(whole)
+        bytes_[at] ^= 0x10
+        bad.write_bytes(bytes_)
+        try:
+            found = Trace(bad)
+            table = pa.Table.from_batches(list(found.batches(SCHEMA.names, 1 << 16)), SCHEMA)
+        except Problem as problem:
+            assert "is damaged" in problem.message or "is a trace of version" in problem.message
+            continue
+        if not tables:
+            tables["whole"] = pa.Table.from_batches(
+                list(Trace(trace.path).batches(SCHEMA.names, 1 << 16)), SCHEMA
+            )
+        if not found.lost:
+            harmless += 1
+            silent += not table.equals(tables["whole"])
+    assert silent == 0, f"{silent} changes were not seen"
+    assert harmless < 150, harmless
+    bad.write_bytes(whole[:-9])
+    assert "cut off" in tool("replay", bad).stderr
+
+
+def test_what_is_left_of_a_damaged_trace_is_replayed() -> None:
+    build_known()
+    with mock.patch.object(recorder, "ROW_GROUP", 4096):
+        file = WORK / "groups.parquet"
+        recorder.record(
+            [str(KNOWN), "threads", "4", "60000"], file, parse("lanemalloc"), 16 << 20, nullcontext
+        )
+    trace = Trace(file)
+    assert trace.parquet.metadata.num_row_groups > 3, trace.parquet.metadata
+    column = trace.parquet.metadata.row_group(1).column(SCHEMA.names.index("object"))
+    bytes_ = bytearray(file.read_bytes())
+    at = column.data_page_offset + column.total_compressed_size // 2
+    bytes_[at] ^= 0x10
+    file.write_bytes(bytes_)
+    ran = tool("replay", file, "--json")
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    first = trace.parquet.metadata.row_group(0).num_rows
+    assert f"rows {first:,} to" in found["damaged"], found
+    assert found["results"][0]["calls"] > 4096
+    assert "rows are lost" in tool("replay", file).stdout
+
+
+def test_a_trace_is_checked_before_the_program_runs() -> None:
+    ran = tool("trace", "-o", "/no/dir/x", "--", "touch", WORK / "ran")
+    assert ran.returncode == 3 and not (WORK / "ran").exists()
 
 
 def test_help_has_examples() -> None:
@@ -742,37 +816,128 @@ def test_tune_on_a_small_trace() -> None:
     build_known()
     trace, _ = record(KNOWN, "threads", "4", "3000")
     for goal in ("time", "memory"):
-        ran = tool("tune", trace.path, "--for", goal, "--runs", "44", "--json")
+        program = ("--rounds", "4", "--", KNOWN, "threads", "4", "3000")
+        ran = tool("tune", trace.path, "--for", goal, "--runs", "44", "--json", *program)
         assert ran.returncode == 0, ran.stderr
         found = json.loads(ran.stdout)
         assert found["runs"] <= 44 and found["tried"] >= 4, found
         assert found["default"]["rounds"] == found["best"]["rounds"] == FINAL_ROUNDS, found
         measure = "seconds_in_calls" if goal == "time" else "peak_rss"
-        if found["recommended"]:
+        if found["candidate"]:
             assert found["best"][measure]["high"] < found["default"][measure]["low"]
+            assert found["program_rounds"] == 4 and set(found["program"]) == set(trials.MEASURES)
+        else:
+            assert found["program_rounds"] == 0 and found["recommended"] is None
     assert tool("tune", trace.path, "--runs", "40").returncode == 0
 
 
-def test_tune_recommends_nothing_within_the_noise() -> None:
-    def results(options: str, *values: float) -> Results:
-        return Results(
-            Allocator("lanemalloc", None, options),
-            [{"seconds_in_calls": value} for value in values],
-        )
+def results(options: str, *values: float, **others: float) -> Results:
+    """Runs of these seconds in calls; other measures are alike in all."""
+    rest = {"peak_rss": 1e6, "end_rss": 1e6} | others
+    runs = [{"seconds_in_calls": value, **rest} for value in values]
+    return Results(Allocator("lanemalloc", None, options), runs)
 
+
+def tuned(best: Results, default: Results, program: float | None = None) -> Outcome:
+    """With a program that takes so much of the time of before."""
+    outcome = Outcome(best, default, 2, 10, "seconds_in_calls")
+    if program is not None:
+        before = [1.0, 1.01, 1.02, 1.03]
+        after = [one * program for one in before]
+        sizes = ([1e6] * 4, [1.3e6] * 4)
+        outcome.rounds = 4
+        outcome.program = {
+            "seconds": trials.Effect.of(before, after, LEAST_GAIN),
+            "cpu_seconds": trials.Effect.of(before, before, LEAST_GAIN),
+            "peak_rss": trials.Effect.of(*sizes, LEAST_GAIN),
+        }
+    return outcome
+
+
+def test_tune_finds_no_candidate_within_the_noise() -> None:
     default = results("", 1.0, 1.1, 1.2, 1.05, 1.15)
     for values, expected in (
         ((0.98, 1.08, 1.18, 1.0, 1.1), False),
         ((0.8, 0.81, 0.82, 0.8, 0.83), True),
         ((1.06, 1.06, 1.06, 1.06, 1.06), False),
     ):
-        outcome = Outcome(results("lanes=owned", *values), default, 2, 10, "seconds_in_calls")
-        assert outcome.recommended == expected, values
-    steady = results("", 1.0, 1.0, 1.0)
-    assert not Outcome(
-        results("lanes=owned", 0.99, 0.99, 0.99), steady, 2, 6, "seconds_in_calls"
-    ).recommended
-    assert not Outcome(steady, steady, 2, 6, "seconds_in_calls").recommended
+        outcome = tuned(results("lanes=owned", *values), default)
+        assert outcome.is_candidate == expected, values
+    steady = results("", 1.0, 1.0, 1.0, 1.0)
+    assert not tuned(results("lanes=owned", 0.99, 0.99, 0.99, 0.99), steady).is_candidate
+    assert not tuned(results("lanes=owned", 0.5), steady).is_candidate, "one round is too few"
+    assert not tuned(steady, steady).is_candidate
+
+
+def test_tune_recommends_what_the_program_itself_has_shown() -> None:
+    default = results("", 1.0, 1.1, 1.2, 1.05, 1.15)
+    best = results("decay_ms=0", 0.8, 0.81, 0.82, 0.8, 0.83, end_rss=2e6)
+    file = Path("t.parquet")
+    unseen = tuned(best, default)
+    assert unseen.is_candidate and not unseen.recommended
+    said = "\n".join(lines(unseen, "time", file, ["./a b", "c"]))
+    assert "not recommended before" in said and "-- './a b' c" in said
+    assert "+100 % RSS at end (quartiles +100 to +100 %)" in said, said
+    assert "no difference in peak RSS" in said, said
+    helped = tuned(best, default, 0.8)
+    assert helped.recommended
+    said = lines(helped, "time", file, ["x"])[-1]
+    assert said.startswith("LANEMALLOC_OPTIONS=decay_ms=0 is worth it for time"), said
+    assert "its price: +30 % peak RSS (quartiles +30 to +30 %)" in said, said
+    for program in (0.997, 1.1):
+        useless = tuned(best, default, program)
+        assert not useless.recommended
+        assert "keep the defaults" in lines(useless, "time", file, ["x"])[-1]
+
+
+def test_tune_runs_the_program_with_both_in_turn() -> None:
+    """Which also says what it is run with; it fails once, and then nothing is said."""
+    log = WORK / "tune.log"
+    command = ["sh", "-c", f'echo "$LANEMALLOC_OPTIONS" >>{log}']
+    pair = (parse("lanemalloc"), parse("lanemalloc", "decay_ms=0"))
+    before, after = trials.alternate(command, pair, 4, lambda *_: None)
+    assert len(before) == len(after) == 4
+    assert log.read_text().split("\n") == [
+        "", "decay_ms=0", "decay_ms=0", "", "", "decay_ms=0", "decay_ms=0", "", ""
+    ]  # fmt: skip
+    assert all(run["peak_rss"] < 12 << 20 and run["seconds"] > 0 for run in before)
+    try:
+        trials.run(["sh", "-c", "exit 4"], pair[0])
+    except Problem as problem:
+        assert "ended with status 4" in problem.message
+    else:
+        raise AssertionError("a program that fails was measured")
+
+
+def test_tune_keeps_its_rounds_when_it_is_interrupted() -> None:
+    build_known()
+    trace, _ = record(KNOWN, "threads", "4", "3000")
+    real, stop_at, ran = replays.run, 0, 0
+
+    def run(*arguments: Any) -> dict[str, Any]:
+        nonlocal ran
+        ran += 1
+        if ran == stop_at:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(replays, "run", run):
+        plan = planned(trace, 0, Path(folder))
+        whole = search(plan, 4, "peak_rss", 44, How())
+        assert not whole.interrupted and whole.runs == ran
+        for stop_at, rounds in ((ran - 5, FINAL_ROUNDS - 2), (3, 1)):
+            ran = 0
+            found = search(plan, 4, "peak_rss", 44, How())
+            assert found.interrupted and found.runs == stop_at - 1, found
+            assert len(found.best.runs) == len(found.default.runs) == rounds, (stop_at, found)
+            assert lines(found, "memory", trace.path, ["x"])
+        stop_at, ran = 1, 0
+        try:
+            search(plan, 4, "peak_rss", 44, How())
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("nothing was run, and something was found")
 
 
 # --- What is documented.

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 WRONG = 1
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    epilog="""\b
+Examples:
+  lanemalloc doctor
+  lanemalloc doctor -- ./server --port 80
+  lanemalloc doctor --json -- sudo
+""",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def doctor(as_json: bool, program: tuple[str, ...]) -> None:

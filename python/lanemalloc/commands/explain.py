@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lanemalloc import units
+from lanemalloc.ui import pid_of
 
 if TYPE_CHECKING:
     from lanemalloc.waterfall import Band, Explanation
@@ -18,8 +19,15 @@ LEAST_SHOWN = 0.002  # of the resident memory: smaller savings are not advised
 MOST_ADVICE = 5
 
 
-@click.command()
-@click.argument("pid", type=click.IntRange(min=1))
+@click.command(
+    epilog="""\b
+Examples:
+  lanemalloc explain 4711
+  lanemalloc explain -v $(pgrep -n server)
+  lanemalloc explain --json 4711
+"""
+)
+@click.argument("pid", callback=pid_of)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 @click.option("-v", "--verbose", is_flag=True, help="Name the largest pieces of each band.")
 def explain(pid: int, as_json: bool, verbose: bool) -> None:
@@ -41,8 +49,9 @@ def explain(pid: int, as_json: bool, verbose: bool) -> None:
 
 def picture(e: Explanation, width: int, verbose: bool) -> list[str]:
     s = e.snapshot
+    threads = units.threads(s.process.threads, s.own_threads)
     lines = [
-        f"{s.process.name} (pid {s.process.pid}), {s.process.threads} threads, "
+        f"{s.process.name} (pid {s.process.pid}), {threads}, "
         f"{len(s.lanes)} lanes, entered {s.entry}",
         "",
     ]

@@ -26,7 +26,7 @@ from lanemalloc.profiling import (
     with_sampling,
 )
 from lanemalloc.supervise import Child, End, attend
-from lanemalloc.ui import CANNOT, Problem, shown, temporary_folder
+from lanemalloc.ui import CANNOT, Problem, WithProgram, shown, temporary_folder
 
 if TYPE_CHECKING:
     from lanemalloc.profiles import Profile
@@ -34,16 +34,6 @@ if TYPE_CHECKING:
 
 MOST_OTHERS = 10
 ONLY_PROGRAM = ("sample", "lanes", "options", "leaks", "fail_on_leaks")
-
-
-class PidOrProgram(click.Command):
-    """What stands behind `--` is a program with its arguments; before it all is this command's."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
-            at = args.index("--")
-            ctx.meta["program"], args = args[at + 1 :], args[:at]
-        return super().parse_args(ctx, args)
 
 
 def check_pid(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -58,7 +48,7 @@ def check_pid(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 
 @click.command(
-    cls=PidOrProgram,
+    cls=WithProgram,
     options_metavar="[OPTIONS]",
     epilog="""\b
 Examples:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
-from lanemalloc import allocators, replays
-from lanemalloc.progressing import bar, output
-from lanemalloc.replays import How, Results
-from lanemalloc.tracefile import Trace
+from lanemalloc.ui import need
+
+if TYPE_CHECKING:
+    from lanemalloc.replays import Results
+    from lanemalloc.tracefile import Trace
 
 FEWEST_ROUNDS = 5
 
@@ -84,6 +85,12 @@ def replay(
     A call that frees an object waits until the thread that allocates it has done so. Time in calls
     is that of all threads together.
     """
+    need("trace", "replay")
+    from lanemalloc import allocators, replays
+    from lanemalloc.progressing import bar
+    from lanemalloc.replays import How
+    from lanemalloc.tracefile import Trace
+
     trace = Trace(file)
     chosen = trace.process(process)
     which = [
@@ -103,6 +110,7 @@ def replay(
             "trace": str(file),
             "process": chosen["process"],
             "complete": trace.about["complete"],
+            "damaged": trace.what_is_lost() or None,
             "order": order,
             "touch": touch,
             "pace": pace,
@@ -119,6 +127,8 @@ def replay(
 
 def ratios(result: Results, first: Results) -> dict[str, dict[str, float]]:
     """To the first, of the medians."""
+    from lanemalloc import replays
+
     return {
         "ratio": {
             m: result.median(m) / first.median(m) if first.median(m) else 1.0
@@ -132,6 +142,11 @@ def amount(measure: str, value: float) -> str:
 
 
 def show(results: list[Results], trace: Trace) -> None:
+    from rich.table import Table
+
+    from lanemalloc import replays
+    from lanemalloc.progressing import output
+
     facts = results[0].runs[0]
     console = output()
     live = (
@@ -152,9 +167,11 @@ def show(results: list[Results], trace: Trace) -> None:
             highlight=False,
             soft_wrap=True,
         )
+    if trace.lost:
+        console.print(trace.what_is_lost(), highlight=False, soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("allocator")
-    for name in MEASURE_NAMES:
+    for name in (*replays.MEASURES.values(), "peak RSS / live"):
         table.add_column(name, justify="right")
     for result in results:
         cells = []
@@ -180,6 +197,3 @@ def show(results: list[Results], trace: Trace) -> None:
             highlight=False,
             soft_wrap=True,
         )
-
-
-MEASURE_NAMES = (*replays.MEASURES.values(), "peak RSS / live")

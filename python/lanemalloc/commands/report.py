@@ -8,13 +8,20 @@ from pathlib import Path
 
 import click
 
-from lanemalloc import units
-from lanemalloc.ui import Problem
+from lanemalloc import outputs, units
+from lanemalloc.ui import Problem, need
 
 FILE = click.Path(path_type=Path)
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  lanemalloc run --lanes shared:2 --record before.jsonl -- ./server
+  lanemalloc run --lanes percpu --record after.jsonl -- ./server
+  lanemalloc report before.jsonl after.jsonl -o compared.html
+"""
+)
 @click.argument("file", type=FILE)
 @click.argument("file2", type=FILE, required=False)
 @click.option(
@@ -33,11 +40,6 @@ def report(file: Path, file2: Path | None, output: Path | None, as_json: bool) -
 
     The page opens without a network and has everything inside. Recordings are made by
     `lanemalloc run --record FILE -- PROGRAM`.
-
-    \b
-    lanemalloc run --lanes shared:2 --record before.jsonl -- ./server
-    lanemalloc run --lanes percpu --record after.jsonl -- ./server
-    lanemalloc report before.jsonl after.jsonl -o compared.html
     """
     from lanemalloc import report as reports
     from lanemalloc.recording import Recording
@@ -49,20 +51,18 @@ def report(file: Path, file2: Path | None, output: Path | None, as_json: bool) -
         if output is None:
             return
     path = output or file.with_name(file.name.removesuffix(".jsonl") + ".html")
+    need("report", "report")
+    if any(path.exists() and path.samefile(one) for one in (file, file2) if one is not None):
+        raise Problem(f"{path} is the recording itself", "give another file with -o")
+    outputs.check(path, "-o")
     try:
-        if any(path.exists() and path.samefile(one) for one in (file, file2) if one is not None):
-            raise Problem(f"{path} is the recording itself", "give another file with -o")
         reports.write(first, path, second)
         written = path.stat().st_size
     except OSError as error:
-        raise Problem(
-            f"{path} cannot be written: {error.strerror}", "give another file with -o"
-        ) from None
+        raise outputs.cannot_write(path, "-o", error) from None
     if not as_json:
         click.echo(f"{path}: {units.size(written)}")
         for one, name in ((first, file), (second, file2)):
-            if one is not None and (not one.end or one.unread):
-                click.echo(
-                    f"{name} is cut off: used as far as it goes, {len(one.samples)} moments",
-                    err=True,
-                )
+            if one is not None:
+                for said in one.faults():
+                    click.echo(f"{name} {said}", err=True)

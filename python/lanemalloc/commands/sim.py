@@ -6,19 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from lanemalloc import coherence
+from lanemalloc import coherence, outputs
 from lanemalloc.coherence import CORES, ENTRIES, LINES, MODELS, WORKLOADS, Cell, Figures
-from lanemalloc.ui import Problem
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-FORMATS = (".svg", ".png", ".pdf")
-LEAST_SHOWN = 1e-4  # transfers an operation; a logarithmic axis has no 0
+from lanemalloc.ui import Problem, need
 
 
 def words_of(
@@ -51,7 +44,7 @@ def even_numbers(ctx: click.Context, param: click.Parameter, value: str) -> tupl
     epilog="""\b
 Examples:
   lanemalloc sim
-  lanemalloc sim --workload producer-consumer --entry owned,percpu -o transfers.svg
+  lanemalloc sim --workload producer-consumer --entry owned,percpu -o transfers.html
   lanemalloc sim --cores 2,128 --against none --json
 """
 )
@@ -104,8 +97,8 @@ Examples:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    metavar="PLOT.svg|png",
-    help="Draw a plot too.",
+    metavar="FILE.html",
+    help="Write a page with a plot too.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def sim(
@@ -139,35 +132,25 @@ def sim(
             "there is nothing to simulate",
             "name an entry (--entry owned) or a model (--against locked-list)",
         )
-    check_output(output)
+    if output is not None:
+        need("report", "sim -o")
+        outputs.check(output, "-o")
     cells = [Cell(allocator, workload, n) for n in cores for allocator in allocators]
     with bar("simulating") as told:
         figures = coherence.simulate(cells, seed, told)
     if output is not None:
-        draw(figures, allocators, int(line), output)
+        from lanemalloc.report import simulated
+
+        try:
+            outputs.write_text(output, simulated.page(figures, allocators, int(line)))
+        except OSError as error:
+            raise outputs.cannot_write(output, "-o", error) from None
     if as_json:
         click.echo(
             json.dumps({"unit": "transfers an operation", "figures": [one.raw for one in figures]})
         )
     else:
         show(figures, allocators, cores, int(line))
-
-
-def check_output(output: Path | None) -> None:
-    """Before the work, not after it."""
-    if output is None:
-        return
-    if output.suffix not in FORMATS:
-        raise Problem(
-            f"{output}: a plot's name ends with {', '.join(FORMATS)}",
-            f"for example -o {output.stem or 'transfers'}.svg",
-        )
-    try:
-        output.open("ab").close()
-    except OSError as error:
-        raise Problem(
-            f"{output} cannot be written: {error.strerror}", "name another file with -o"
-        ) from None
 
 
 def show(
@@ -200,45 +183,3 @@ def show(
             "it writes an object on one core and reads it on another",
             highlight=False,
         )
-
-
-def draw(figures: list[Figures], allocators: tuple[str, ...], line: int, file: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    shape, axes = pyplot.subplots(figsize=(7.5, 4.8), layout="constrained")
-    for allocator in allocators:
-        mine = [one for one in figures if one.cell.allocator == allocator]
-        values = [max(one.transfers(line), LEAST_SHOWN) for one in mine]
-        style = "-" if allocator in ENTRIES else "--"
-        axes.plot(
-            [one.cell.cores for one in mine],
-            values,
-            style,
-            marker="o",
-            markersize=4,
-            label=allocator,
-        )
-    label(axes, figures[0].cell.workload, sorted({one.cell.cores for one in figures}), line)
-    try:
-        shape.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
-    except OSError as error:
-        raise Problem(
-            f"{file} cannot be written: {error.strerror}", "name another file with -o"
-        ) from None
-    finally:
-        pyplot.close(shape)
-
-
-def label(axes: Axes, workload: str, cores: list[int], line: int) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(cores, [str(n) for n in cores])
-    axes.minorticks_off()
-    axes.set_xlabel("cores")
-    axes.set_ylabel(f"transfers of {line}-byte lines an operation")
-    axes.set_title(f"{workload}: cache lines that the allocator makes go from core to core")
-    axes.grid(True, alpha=0.3)
-    axes.legend(frameon=False)

@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING
 import click
 
 from lanemalloc import units
-from lanemalloc.ui import Problem
+from lanemalloc.ui import Problem, pids_of
 
 if TYPE_CHECKING:
     from lanemalloc.live.model import Session
 
 
-@click.command()
-@click.argument("pids", nargs=-1, type=click.IntRange(min=1), metavar="[PID]...")
+@click.command(
+    epilog="""\b
+Examples:
+  lanemalloc top
+  lanemalloc top 4711 4712
+  lanemalloc top --json --count 10 4711
+"""
+)
+@click.argument("pids", nargs=-1, callback=pids_of, metavar="[PID]...")
 @click.option(
     "-d",
     "--delay",

@@ -10,19 +10,21 @@ import signal
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from lanemalloc import allocators
-from lanemalloc.progressing import output as output_console
-from lanemalloc.recorder import Recording, record, usual_buffer
+from lanemalloc import outputs
+from lanemalloc.ui import need
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lanemalloc.recorder import Recording
 
 
 @click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
     epilog="""\b
 Examples:
   lanemalloc trace -o server.parquet -- ./server --port 80
@@ -77,6 +79,12 @@ def trace(
     columns. PROGRAM's standard input, output and error are its own, and its exit status is this
     command's. The summary goes to standard error.
     """
+    need("trace", "trace")
+    outputs.check(output, "-o")
+    from lanemalloc import allocators
+    from lanemalloc.progressing import output as output_console
+    from lanemalloc.recorder import record, usual_buffer
+
     console = output_console(stderr=True)
     chosen = allocators.parse(allocator, options)
     recording = record(
@@ -116,6 +124,8 @@ def summary(output: Path, recording: Recording) -> dict[str, Any]:
 
 
 def show(console: Console, output: Path, recording: Recording) -> None:
+    from rich.table import Table
+
     facts = summary(output, recording)
     table = Table.grid(padding=(0, 2))
     table.add_row("trace", f"{output}, {facts['bytes'] / 1e6:.1f} MB")

@@ -156,7 +156,7 @@ def title(state: State, width: int) -> Line:
     left = f" {name} {session.pid}"
     if s is not None:
         age = units.duration(max(0.0, (s.at_ns - s.started_at_ns) / 1e9))
-        left += f"  {s.process.threads} threads  {s.entry}  up {age}"
+        left += f"  {units.threads(s.process.threads, s.own_threads)}  {s.entry}  up {age}"
     if len(state.sessions) > 1:
         left += f"  [{state.which + 1}/{len(state.sessions)}]"
     right = " PAUSED " if state.paused else f" {pace(state)} "

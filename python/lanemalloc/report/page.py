@@ -97,7 +97,7 @@ def said_of_calls(run: Run) -> str:
         return "Work: it made no allocation."
     rate = f" ({units.count(calls / run.seconds)} a second)" if run.seconds > 0.05 else ""
     threads = (
-        f"up to {run.threads} threads"
+        f"up to {units.threads(run.threads, run.own_threads)}"
         if run.threads > 1
         else "one thread"
         if run.threads
@@ -237,14 +237,29 @@ def page(runs: list[Run]) -> str:
     figures = figures_section(runs)
     if figures:
         titles.append(("figures", "All figures"))
-    links = "".join(f'<li><a href="#{key}">{escape(title)}</a></li>' for key, title in titles)
-    contents = f'<nav aria-label="Contents"><ul>{links}</ul></nav>' if links else ""
-    specs = [plot.spec() for section in found for plot in section.plots()]
     title = (
         " and ".join(run.command for run in runs)
         if len(runs) == 1 or runs[0].command != runs[1].command
         else f"{runs[0].command}, twice"
     )
+    summary = f"""<section id="summary" aria-label="Summary">\
+<div class="runs">{"".join(head(run) for run in runs)}</div></section>"""
+    return document("lanemalloc report", title, titles, summary, found, figures)
+
+
+def document(
+    product: str,
+    title: str,
+    titles: list[tuple[str, str]],
+    before: str,
+    found: list[Section],
+    behind: str,
+) -> str:
+    """The whole page: sections with what stands before and behind them; `titles` are of the
+    contents."""
+    links = "".join(f'<li><a href="#{key}">{escape(name)}</a></li>' for key, name in titles)
+    contents = f'<nav aria-label="Contents"><ul>{links}</ul></nav>' if links else ""
+    specs = [plot.spec() for section in found for plot in section.plots()]
     short = title if len(title) <= 90 else title[:89] + "…"
     library = packed_library() if specs else ""
     return f"""<!DOCTYPE html>
@@ -252,31 +267,30 @@ def page(runs: list[Run]) -> str:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="lanemalloc report">
+<meta name="generator" content="{product}">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <link rel="icon" href="data:,">
-<title>lanemalloc report: {escape(short)}</title>
+<title>{product}: {escape(short)}</title>
 <style>{(FOLDER / "page.css").read_text(encoding="utf-8")}</style>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the content</a>
 <header>
-<div class="bar"><p class="product">lanemalloc report</p>
+<div class="bar"><p class="product">{product}</p>
 <button type="button" id="theme" aria-pressed="false" hidden>Dark colours</button></div>
 <h1>{escape(short)}</h1>
 </header>
 {contents}
 <main id="main" tabindex="-1">
-<section id="summary" aria-label="Summary">\
-<div class="runs">{"".join(head(run) for run in runs)}</div></section>
+{before}
 <p class="hint" id="plots-missing" hidden>The plots could not be drawn by this browser; \
 the tables below each of them have all figures.</p>
 <noscript><p class="hint">Plots need JavaScript; \
 the tables below each of them have all figures.</p></noscript>
 {"".join(section.html() for section in found)}
-{figures}
+{behind}
 </main>
-<footer><p>Written by <code>lanemalloc report</code>. \
+<footer><p>Written by <code>{product}</code>. \
 This page has everything inside, and asks no server for anything.</p></footer>
 <script type="application/json" id="specs">{in_script(specs)}</script>
 <script type="text/plain" id="library">{library}</script>

@@ -9,6 +9,7 @@ from typing import Any
 from lanemalloc.recording import Recording, Sample, live_bytes
 
 # Options that `lanemalloc run` sets for itself.
+MOST_LOST = 3
 OWN_OPTIONS = ("stats", "stats_format", "stats_file")
 
 
@@ -53,6 +54,11 @@ class Run:
     @property
     def threads(self) -> int:
         return int(self.end.get("peak_threads") or self.recording.peak_threads)
+
+    @property
+    def own_threads(self) -> int:
+        """Of these, the library's."""
+        return int(self.end.get("library_threads") or 0)
 
     @property
     def waits(self) -> int:
@@ -106,15 +112,17 @@ class Run:
     def notes(self) -> list[str]:
         """What a reader must know of how far this can be trusted."""
         found = []
-        if not self.end:
+        if not self.end and self.recording.is_cut_off:
             found.append(
-                "The recording has no end: it was cut off, or was taken while the program ran. "
+                "The recording has no end: it was cut off. "
                 "Used as far as it goes: "
                 f"{len(self.samples)} moments, the last after {self.seconds:.1f} s."
             )
-        elif self.recording.unread:
+        if self.recording.lost:
             found.append(
-                f"{self.recording.unread} lines of the recording are damaged and were left out."
+                f"The recording is damaged; {len(self.recording.lost)} of its lines were left out: "
+                + "; ".join(self.recording.lost[:MOST_LOST])
+                + ("; and more." if len(self.recording.lost) > MOST_LOST else ".")
             )
         if not self.samples:
             found.append(

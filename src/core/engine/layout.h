@@ -87,6 +87,7 @@ struct Layout {
       FIELD("world.owners", kLanes, LaneTable<P>, owners_),
       FIELD("world.rescues", kLanes, LaneTable<P>, rescues_),
       FIELD("world.entry", kLanes, LaneTable<P>, entry_),
+      FIELD("world.scavenger", kWorld + offsetof(W, scavenger), Scavenger<P>, running_),
       FIELD("world.shared_lanes",
             kLanes + offsetof(LaneTable<P>, orders_) + offsetof(ProbeOrders, lanes_), Modulus, n_),
       FIELD("world.auto", kSettings, Settings, choose_entry),

@@ -15,6 +15,7 @@
 // poke makes up for it.
 #pragma once
 
+#include "core/base/contention.h"
 #include "core/base/lock.h"
 #include "core/platform/platform.h"
 
@@ -107,6 +108,8 @@ class Scavenger {
   }
 
  private:
+  SHOWN_BY_LAYOUT;
+
   static constexpr uint32_t kIdle = 0;
   static constexpr uint32_t kWanted = 1;
   static constexpr uint32_t kChanged = 2;

@@ -207,6 +207,7 @@ TEST_F(OptionsTest, AnUnknownKeyIsOneLineThatNamesTheNearest) {
   EXPECT_NE(read("bad_pionter=abort").find("'bad_pointer'?"), std::string::npos);
   EXPECT_NE(read("stat=exit").find("'stats'?"), std::string::npos);
   EXPECT_NE(read("strickt=1").find("'strict'?"), std::string::npos);
+  EXPECT_EQ(read("foo=1"), "lanemalloc: LANEMALLOC_OPTIONS: unknown option 'foo', ignored\n");
   EXPECT_NE(read("=1").find("unknown option ''"), std::string::npos);
   EXPECT_NE(read("checkedx=1").find("unknown"), std::string::npos);
   EXPECT_NE(read("check=1").find("unknown"), std::string::npos);

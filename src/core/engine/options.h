@@ -273,7 +273,9 @@ class OptionReader {
 
   void unknown(Word key) {
     Text line = begin("unknown option '", key);
-    line << "' (did you mean '" << nearest(key) << "'?), ignored";
+    line << "'";
+    if (const char* meant = nearest(key)) line << " (did you mean '" << meant << "'?)";
+    line << ", ignored";
     complain(line);
   }
 
@@ -290,10 +292,10 @@ class OptionReader {
     say_(line.data(), line.size());
   }
 
-  // The key with the smallest edit distance.
+  // The key with the smallest edit distance; null if no key keeps a character of the word.
   static const char* nearest(Word word) {
-    const char* best = kKeys[0];
-    size_t least = ~size_t{0};
+    const char* best = nullptr;
+    size_t least = word.length * 2;
     for (size_t i = 0; const char* key = key_at(i); ++i) {
       // If two keys are equally near, the one with the same first letter wins.
       const size_t d = distance(word, key) * 2 + (word.length > 0 && word.text[0] == *key ? 0 : 1);

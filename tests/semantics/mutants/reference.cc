@@ -93,8 +93,11 @@ void read_option(const char* source, char* key) {
     k = 0;
     for (int i = 1; i < 5; i++)
       if (distance(key, kKeys[i]) < distance(key, kKeys[k])) k = i;
-    line("lanemalloc: %s: unknown option '%s' (did you mean '%s'?), ignored\n", source, key,
-         kKeys[k]);
+    if (distance(key, kKeys[k]) < strlen(key))
+      line("lanemalloc: %s: unknown option '%s' (did you mean '%s'?), ignored\n", source, key,
+           kKeys[k]);
+    else
+      line("lanemalloc: %s: unknown option '%s', ignored\n", source, key);
     complaints = true;
     return;
   }

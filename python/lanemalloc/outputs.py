@@ -32,7 +32,7 @@ def check(path: Path | None, option: str) -> None:
             os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         elif path.exists() and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        else:
+        elif not stays_in_place(path):
             with temporary(path):
                 pass
     except OSError as error:
@@ -49,6 +49,12 @@ def is_special(path: Path) -> bool:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     return not stat.S_ISREG(mode)
+
+
+def stays_in_place(path: Path) -> bool:
+    """Whether it can be written, but not replaced: the folder is another user's."""
+    target = os.path.realpath(path)
+    return os.access(target, os.W_OK) and not os.access(os.path.dirname(target), os.W_OK)
 
 
 class temporary:
@@ -82,7 +88,7 @@ def mode_for(target: Path) -> int:
 
 def write(path: Path, make: Callable[[Path], object]) -> None:
     """Has `make` write a file, and puts it in the place of `path`. Raises OSError."""
-    if is_special(path):
+    if is_special(path) or stays_in_place(path):
         make(path)
         return
     target = temporary(path)

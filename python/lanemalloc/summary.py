@@ -63,7 +63,7 @@ def chosen(
     if recording.pid != pid:
         most = sorted(others, key=lambda one: -one["figures"]["allocations"])
         stand_ins = [one for one in most if recording.pid in (0, one["pid"])]
-        if stand_ins and stand_ins[0]["figures"]["allocations"]:
+        if stand_ins and stand_ins[0]["figures"]["allocations"] > own.get("allocations", 0):
             return stand_ins[0], "exit", stand_ins[0]["pid"]
     if figures is None or recording.pid not in (0, pid):
         return recording.last, "last" if recording.last else None, recording.pid or pid

@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -506,3 +508,44 @@ def test_the_wrapper_costs_a_program_nothing_in_its_own_time() -> None:
         spent.children_user + spent.children_system - begin.children_user - begin.children_system
         < 1.5
     )
+
+
+def test_files_are_replaced_whole_and_links_and_pipes_stay(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("before")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    assert tool("run", "-o", link, "--", "true").returncode == 0
+    assert link.is_symlink() and "exit status 0" in target.read_text()
+    assert target.stat().st_mode & 0o777 == 0o640
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    command = [str(TOOL), "run", "-o", str(pipe), "--", "true"]
+    with subprocess.Popen(command, env=CLEAN) as process:
+        assert "exit status 0" in pipe.read_text()
+        assert process.wait(20) == 0
+    assert "exit status 0" in tool("run", "-o", "/dev/stdout", "--", "true").stdout
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["link", "pipe", "target"]
+
+
+def test_a_file_in_a_folder_of_somebody_else_is_written_in_place(tmp_path: Path) -> None:
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("takes root and setpriv")
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        folder.chmod(0o755)
+        mine = folder / "mine"
+        mine.touch()
+        os.chown(mine, 65534, 65534)
+        code = "from pathlib import Path; from lanemalloc import outputs; "
+        for name, works in (("mine", True), ("new", False)):
+            path = folder / name
+            tried = f"p = Path({str(path)!r}); outputs.check(p, '-o'); outputs.write_text(p, 'x')"
+            as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+            done = subprocess.run(
+                [*as_nobody, sys.executable, "-c", code + tried], capture_output=True, check=False
+            )
+            assert (done.returncode == 0) == works, done.stderr
+        assert mine.read_text() == "x"
+    finally:
+        shutil.rmtree(folder)

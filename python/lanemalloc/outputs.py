@@ -28,16 +28,14 @@ def check(path: Path | None, option: str) -> None:
     if path is None:
         return
     try:
-        if is_special(path):
-            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-        elif path.exists() and not os.access(path, os.W_OK):
+        # A pipe is not opened: its reader would take that for the end.
+        if path.exists() and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        elif not stays_in_place(path):
+        if not is_special(path) and not stays_in_place(path):
             with temporary(path):
                 pass
     except OSError as error:
-        if error.errno != errno.ENXIO:  # a pipe that nobody reads yet
-            raise cannot_write(path, option, error) from None
+        raise cannot_write(path, option, error) from None
 
 
 def is_special(path: Path) -> bool:

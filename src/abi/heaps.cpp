@@ -76,7 +76,7 @@ NOINLINE bool may_defer(lane_heap* heap, void* object, Bytes size, const char* f
 }
 
 void free_some(void* heap, void** objects, size_t n) {
-  const KindOwner* owner = process_engine.find_owner(heap, KindOwner::Type::kHeap);
+  const KindOwner* owner = find_owner(heap, KindOwner::Type::kHeap);
   for (size_t i = 0; i < n; ++i) {
     if (owner != nullptr)
       i += static_cast<ProcessHeap*>(owner->front)->free_batch(objects + i, n - i, thread_slot);
@@ -85,12 +85,12 @@ void free_some(void* heap, void** objects, size_t n) {
 }
 
 FAST int free_later(lane_heap* heap, void* object, Bytes size, const char* function) {
-  const KindOwner* owner = process_engine.find_owner(heap, KindOwner::Type::kHeap);
+  const KindOwner* owner = find_owner(heap, KindOwner::Type::kHeap);
   bool is_good = owner != nullptr && object != nullptr && !process_engine.is_checked();
   if (size != ProcessHeap::kUnknown)
     is_good = is_good && static_cast<ProcessHeap*>(owner->front)->is_surely_good(object, size);
   if (UNLIKELY(!is_good) && !may_defer(heap, object, size, function)) return 0;
-  return process_engine.defer_call({free_some, heap, object}, thread_slot);
+  return process_engine.safepoints().defer_call({free_some, heap, object}, thread_slot);
 }
 
 }  // namespace
@@ -132,8 +132,7 @@ EXPORT size_t lane_heap_destroy(lane_heap* heap) {
 
 EXPORT void* lane_heap_alloc_out_of_line(lane_heap* heap, size_t size) {
   if (LIKELY(size <= kSmallMax)) {
-    void* object =
-        ProcessHeap::allocate_from_bin(process_engine, handle_of(heap), size, thread_slot);
+    void* object = ProcessHeap::allocate_from_bin(handle_of(heap), size, thread_slot);
     if (LIKELY(object != nullptr)) return object;
   }
   return alloc_after_miss(heap, size);

@@ -36,34 +36,34 @@ NOINLINE void* malloc_in_stay(Bytes size, Gate* gate) {
     Owned::leave_as_found(thread_slot, gate);
     return no_memory();
   }
-  void* p = process_engine.allocate_in_stay(size, thread_slot, gate);
+  void* p = ProcessMisses::allocate_in_stay(process_engine.searches(), size, thread_slot, gate);
   return LIKELY(p != nullptr) ? p : no_memory();
 }
 
 // A miss: the usual cases first.
 NOINLINE void* malloc_by_refill(Bytes size, Gate* gate) {
-  void* p = process_engine.allocate_by_refill(size, thread_slot, gate);
+  void* p = ProcessMisses::allocate_by_refill(process_engine.world(), size, thread_slot, gate);
   return LIKELY(p != nullptr) ? p : malloc_in_stay(size, gate);
 }
 NOINLINE void* malloc_from_bin(Bytes size, Gate* gate) {
-  void* p = process_engine.allocate_from_bin(size, thread_slot, gate);
+  void* p = ProcessMisses::allocate_from_bin(size, thread_slot, gate);
   return LIKELY(p != nullptr) ? p : malloc_by_refill(size, gate);
 }
 
 NOINLINE void free_in_stay(void* p, Gate* gate) {
-  if (process_engine.free_by_cpu(p, thread_slot, gate)) return;
-  const Verdict verdict = process_engine.free_in_stay(p, thread_slot, gate);
+  if (ProcessMisses::free_by_cpu(process_engine.world(), p, thread_slot, gate)) return;
+  const Verdict verdict = ProcessMisses::free_in_stay(process_engine.world(), p, thread_slot, gate);
   if (UNLIKELY(verdict != Verdict::kGood)) report_bad_pointer("free", p, verdict);
 }
 
 // The arguments lie where free() and free_after_miss() have them, so what one passes to the other
 // stays in its registers.
-AS_DECLARED void free_full(void*, Gate* gate, ProcessEngine::Remote* batch) {
-  process_engine.flush_in_stay(batch, thread_slot, gate);
+AS_DECLARED void free_full(void*, Gate* gate, ProcessMisses::Remote* batch) {
+  ProcessMisses::flush_in_stay(batch, thread_slot, gate);
 }
 
 NOINLINE void free_after_miss(void* p, Gate* gate, MapWord word) {
-  if (LIKELY(process_engine.free_to_batch(p, thread_slot, gate, word,
+  if (LIKELY(ProcessMisses::free_to_batch(process_engine.world(), p, thread_slot, gate, word,
                                           [=](Gate* g, auto* batch) { free_full(p, g, batch); })))
     return;
   if (p == nullptr) return Owned::leave_as_found(thread_slot, gate);
@@ -71,7 +71,7 @@ NOINLINE void free_after_miss(void* p, Gate* gate, MapWord word) {
 }
 
 AS_DECLARED void free_look(void*, Gate* gate, Slab* slab) {
-  process_engine.look_in_stay(slab, thread_slot, gate);
+  ProcessMisses::look_in_stay(slab, thread_slot, gate);
 }
 
 FAST void* allocate(Bytes size) {
@@ -104,7 +104,7 @@ void* reallocate(void* p, Bytes size) {
     deallocate(p);
     return nullptr;
   }
-  const Found found = process_engine.find(p);
+  const Found found = process_engine.pointers().find(p);
   if (UNLIKELY(found.verdict != Verdict::kGood)) {
     report_bad_pointer("realloc", p, found.verdict);
     return no_memory();
@@ -179,16 +179,16 @@ EXPORT void* LANE_NAME(pvalloc)(size_t size) {
 
 EXPORT size_t LANE_NAME(malloc_usable_size)(void* p) {
   if (p == nullptr) return 0;
-  const Found found = process_engine.find(p);
+  const Found found = process_engine.pointers().find(p);
   if (UNLIKELY(found.verdict != Verdict::kGood)) {
     report_bad_pointer("malloc_usable_size", p, found.verdict);
     return 0;
   }
-  return process_engine.usable_size(p, found.word);
+  return process_engine.pointers().usable_size(p, found.word);
 }
 
 EXPORT int LANE_NAME(malloc_trim)(size_t) {
-  return start_process() && process_engine.trim(thread_slot) ? 1 : 0;
+  return start_process() && process_engine.upkeep().trim(thread_slot) ? 1 : 0;
 }
 
 // The parameters of the C library's allocator mean nothing here; setting a known one is not an

@@ -71,7 +71,7 @@ void* allocate_once(Bytes size, std::align_val_t alignment) {
 }
 
 NOINLINE void* new_after_miss(Bytes size, Gate* gate) {
-  if (void* p = process_engine.allocate_from_bin(size, thread_slot, gate); LIKELY(p != nullptr))
+  if (void* p = ProcessMisses::allocate_from_bin(size, thread_slot, gate); LIKELY(p != nullptr))
     return p;
   Owned::leave_as_found(thread_slot, gate);
   return until_handler_gives_up([=] { return allocate_once(size); });

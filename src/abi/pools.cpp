@@ -160,7 +160,7 @@ EXPORT size_t lane_pool_destroy(lane_pool* pool) {
 }
 
 EXPORT void* lane_pool_alloc_out_of_line(lane_pool* pool) {
-  void* object = ProcessPool::allocate_from_bin(process_engine, handle_of(pool), thread_slot);
+  void* object = ProcessPool::allocate_from_bin(handle_of(pool), thread_slot);
   return LIKELY(object != nullptr) ? object : alloc_after_miss(pool);
 }
 
@@ -178,13 +178,13 @@ EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
 }
 
 EXPORT int lane_safepoint_pool_free(lane_pool* pool, void* object) {
-  const bool is_good = process_engine.find_owner(pool, KindOwner::Type::kPool) != nullptr &&
-                       object != nullptr && !process_engine.is_checked();
+  const bool is_good = find_owner(pool, KindOwner::Type::kPool) != nullptr && object != nullptr &&
+                       !process_engine.is_checked();
   if (UNLIKELY(!is_good) && !may_defer(pool, object)) return 0;
   const auto free_some = [](void* its, void** objects, size_t n) {
     lane_pool_free_batch(static_cast<lane_pool*>(its), objects, n);
   };
-  return process_engine.defer_call({free_some, pool, object}, thread_slot);
+  return process_engine.safepoints().defer_call({free_some, pool, object}, thread_slot);
 }
 
 EXPORT size_t lane_pool_alloc_batch(lane_pool* pool, void** objects, size_t n, int flags) {

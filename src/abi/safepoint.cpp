@@ -20,14 +20,14 @@ NOINLINE int defer_after_miss(void* object, Gate* gate) {
     return object == nullptr ? 0 : EBUSY;
   }
   if (UNLIKELY(process_engine.world().settings.checked)) {
-    const Verdict verdict = process_engine.find(object).verdict;
+    const Verdict verdict = process_engine.pointers().find(object).verdict;
     if (verdict != Verdict::kGood) {
       Owned::leave_as_found(thread_slot, gate);
       report_bad_pointer("lane_safepoint_free", object, verdict);
       return 0;
     }
   }
-  return process_engine.defer_in_stay(object, thread_slot, gate);
+  return process_engine.safepoints().defer_in_stay(object, thread_slot, gate);
 }
 
 void call(void* function, void** objects, size_t n) {
@@ -45,7 +45,7 @@ void* rounds(uintptr_t n) { return reinterpret_cast<void*>(n); }
 void thread_ends(void* rounds_left) {
   const auto left = reinterpret_cast<uintptr_t>(rounds_left) - 1;
   const uint64_t key = ends_key.load(std::memory_order_relaxed);
-  if (process_engine.reader_ends(thread_slot) && left != 0)
+  if (process_engine.safepoints().reader_ends(thread_slot) && left != 0)
     pthread_setspecific(static_cast<pthread_key_t>(key - 1), rounds(left));
 }
 
@@ -78,23 +78,24 @@ EXPORT int lane_safepoint_free(void* object) {
 
 EXPORT int lane_safepoint_call(void (*f)(void* object), void* object) {
   if (!start_process()) return EBUSY;
-  return process_engine.defer_call({call, reinterpret_cast<void*>(f), object}, thread_slot);
+  return process_engine.safepoints().defer_call({call, reinterpret_cast<void*>(f), object},
+                                                thread_slot);
 }
 
 EXPORT size_t lane_safepoint() {
-  return start_process() ? process_engine.free_at_stop(thread_slot) : 0;
+  return start_process() ? process_engine.safepoints().free_at_stop(thread_slot) : 0;
 }
 
 EXPORT size_t lane_safepoint_poll() {
-  return start_process() ? process_engine.free_what_may_be_freed(thread_slot) : 0;
+  return start_process() ? process_engine.safepoints().free_what_may_be_freed(thread_slot) : 0;
 }
 
 EXPORT int lane_safepoint_wait() {
-  return start_process() ? process_engine.wait_for_readers(thread_slot) : EDEADLK;
+  return start_process() ? process_engine.safepoints().wait_for_readers(thread_slot) : EDEADLK;
 }
 
 EXPORT int lane_reader_register(struct lane_reader* reader, const char* name) {
-  if (!process_engine.add_reader(*reader, name, thread_slot)) return EINVAL;
+  if (!process_engine.safepoints().add_reader(*reader, name, thread_slot)) return EINVAL;
   watch_end();
   return 0;
 }
@@ -104,10 +105,10 @@ EXPORT void lane_reader_exit_without_section(struct lane_reader* reader) {
 }
 
 EXPORT int lane_reader_unregister(struct lane_reader* reader) {
-  switch (process_engine.remove_reader(*reader, thread_slot)) {
-    case ProcessEngine::Removed::kDone:
+  switch (process_engine.safepoints().remove_reader(*reader, thread_slot)) {
+    case Safepoints<Linux>::Removed::kDone:
       return 0;
-    case ProcessEngine::Removed::kInSection:
+    case Safepoints<Linux>::Removed::kInSection:
       return EBUSY;
     default:
       return EINVAL;
@@ -117,7 +118,7 @@ EXPORT int lane_reader_unregister(struct lane_reader* reader) {
 EXPORT void lane_safepoint_get_statistics_into(struct lane_safepoint_statistics* statistics,
                                                size_t bytes) {
   lane_safepoint_statistics s{};
-  process_engine.statistics(s, thread_slot);
+  process_engine.safepoints().statistics(s, thread_slot);
   write_figures(statistics, bytes, s);
 }
 

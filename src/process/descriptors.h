@@ -15,7 +15,7 @@ class Descriptors {
   // Null: there is no memory.
   void* take() {
     Place* place = nullptr;
-    process_engine.locked(thread_slot, [&] {
+    Kinds<Linux>::locked(process_engine.world(), thread_slot, [&] {
       place = list_;
       if (place != nullptr) list_ = place->next;
     });
@@ -26,7 +26,7 @@ class Descriptors {
   // The contents of the place stay as they are.
   void give(void* object) {
     Place* place = static_cast<Place*>(object);
-    process_engine.locked(thread_slot, [&] {
+    Kinds<Linux>::locked(process_engine.world(), thread_slot, [&] {
       place->next = list_;
       list_ = place;
     });
@@ -41,18 +41,24 @@ class Descriptors {
   Place* list_ = nullptr;
 };
 
-// Returns the heap or pool that has this handle, which may be any value. If none of that type has
-// the handle, reports that and returns null.
+// The owner of that type with this handle, which may be any value. Null if there is none.
+inline const KindOwner* find_owner(const void* handle, KindOwner::Type type) {
+  return process_engine.world().kinds.find(reinterpret_cast<Handle>(handle), type);
+}
+
+// Returns the heap or pool that has this handle. If none of that type has it, reports that and
+// returns null.
 template <class Front, KindOwner::Type kType>
 NOINLINE Front* find_or_report(const void* handle, const char* function) {
-  const KindOwner* owner = process_engine.find_owner(handle, kType);
+  const KindOwner* owner = find_owner(handle, kType);
   if (owner != nullptr) return static_cast<Front*>(owner->front);
   report_dead_owner(function, handle, kType);
   return nullptr;
 }
 template <class Front, KindOwner::Type kType>
 FAST Front* live_front(const void* handle, const char* function) {
-  const KindOwner* owner = process_engine.find_owner_by_number(handle, kType);
+  const KindOwner* owner =
+      process_engine.world().kinds.find_by_number(reinterpret_cast<Handle>(handle), kType);
   if (UNLIKELY(owner == nullptr)) return find_or_report<Front, kType>(handle, function);
   auto* found = static_cast<Front*>(owner->front);
   if (found == nullptr) __builtin_unreachable();

@@ -111,7 +111,8 @@ void tell_signal() {
 // Reports what shows only after the wrong call: an object that is in a list twice.
 void report_late(Verdict why, const void* pointer) {
   const bool is_in_list = why == Verdict::kListDamaged || why == Verdict::kFreedAlready;
-  const Kind* kind = is_in_list ? process_engine.kind_at(pointer) : nullptr;
+  const Kind* kind =
+      is_in_list ? KindObjects<Linux>::kind_at(process_engine.world(), pointer) : nullptr;
   if (kind == nullptr) return report_bad_pointer("free", pointer, why);
   const bool is_heap = kind->owner->type == KindOwner::Type::kHeap;
   report_bad_pointer(is_heap ? "lane_heap_free" : "lane_pool_free",
@@ -124,11 +125,11 @@ constinit bool is_sorted_out = false;
 
 void before_fork() {
   forks_under_way.fetch_add(1, std::memory_order_relaxed);
-  process_engine.before_fork(thread_slot);
+  process_engine.fork().before(thread_slot);
 }
 void after_fork_in_parent() {
-  process_engine.after_fork_in_parent();
-  process_engine.step_back(thread_slot);
+  process_engine.fork().after_in_parent();
+  process_engine.fork().step_back(thread_slot);
   // A child that a handler of the fork has made comes here too, and has forgotten the forks.
   uint32_t forks = forks_under_way.load(std::memory_order_relaxed);
   while (forks != 0 &&
@@ -137,7 +138,7 @@ void after_fork_in_parent() {
 }
 void sort_out_child() {
   forks_under_way.store(0, std::memory_order_relaxed);
-  process_engine.after_fork_in_child(thread_slot);
+  process_engine.fork().after_in_child(thread_slot);
   forget_other_threads();
   Figures::forget_in_child();
 }
@@ -247,7 +248,7 @@ void report_bad_pointer(const char* function, const void* pointer, Verdict why,
   line << "lanemalloc: " << function << '(' << pointer << "): ";
   switch (why) {
     case Verdict::kOfKind:
-      line << "an object of " << *process_engine.owner_of(pointer);
+      line << "an object of " << *process_engine.kinds().owner_of(pointer);
       break;
     case Verdict::kWrongSize:
       line << "freed with a wrong size";
@@ -281,7 +282,8 @@ void report_bad_pointer(const char* function, const void* pointer, Verdict why,
       why == Verdict::kOfKind || why == Verdict::kOfMalloc || why == Verdict::kNotOurs;
   if (expected != nullptr) {
     // If both have one name, their handles tell them apart.
-    const KindOwner* real = why == Verdict::kOfKind ? process_engine.owner_of(pointer) : nullptr;
+    const KindOwner* real =
+        why == Verdict::kOfKind ? process_engine.kinds().owner_of(pointer) : nullptr;
     const bool is_same =
         real != nullptr && real->type == expected->type && strcmp(real->name, expected->name) == 0;
     if (is_same) line << " at " << reinterpret_cast<const void*>(real->handle);

@@ -153,7 +153,7 @@ void remove(Other& other) {
   if (--others != 0) return;
   const uint64_t now = Linux::now_ms();
   alone_since = now;
-  if (now - others_since >= process_engine.scavenger_period_ms()) {
+  if (now - others_since >= process_engine.world().scavenger.period_ms()) {
     short_times = most_in_them = 0;
     return;
   }
@@ -200,11 +200,11 @@ bool leaves() {
   const Guard guard;
   if (ours != Ours::kRuns) return true;  // a thread waits for its end
   if (others != 0) {
-    process_engine.scavenger_begins();
+    process_engine.upkeep().begins();
     return false;
   }
   pthread_detach(pthread_self());
-  process_engine.scavenger_is_gone();
+  process_engine.upkeep().is_gone();
   ours = Ours::kNone;
   return true;
 }
@@ -213,7 +213,7 @@ void* scavenge(void*) {
   // What the C library frees for this thread at its end is no reason for a lane of its own.
   thread_slot.store(&exited_gate, std::memory_order_relaxed);
   scavenger_id.store(Linux::thread_id(), std::memory_order_relaxed);
-  do process_engine.scavenge();
+  do process_engine.upkeep().scavenge();
   while (!leaves());
   return nullptr;
 }
@@ -257,7 +257,7 @@ bool start_scavenger() {
   sigset_t all, mask;
   sigfillset(&all);
   if (pthread_sigmask(SIG_SETMASK, &all, &mask) != 0) return false;
-  process_engine.scavenger_begins();
+  process_engine.upkeep().begins();
   int result = EAGAIN;
   if (pthread_attr_t attributes; pthread_attr_init(&attributes) == 0) {
     if (set_attributes(attributes)) result = create_scavenger(attributes);
@@ -265,19 +265,19 @@ bool start_scavenger() {
   }
   if (result != 0) result = next_create()(&scavenger, nullptr, scavenge, nullptr);
   pthread_sigmask(SIG_SETMASK, &mask, nullptr);
-  if (result != 0) process_engine.scavenger_is_gone();
+  if (result != 0) process_engine.upkeep().is_gone();
   return result == 0;
 }
 
 // Afterwards the kernel does not count the thread any more, either.
 void end_scavenger() {
   constexpr int kMostLooks = 10000;  // if the system does not tell
-  process_engine.stop_scavenger();
+  process_engine.world().scavenger.stop();
   pthread_join(scavenger, nullptr);
   for (int i = 0;
        i < kMostLooks && !Linux::thread_is_gone(scavenger_id.load(std::memory_order_relaxed)); ++i)
     sched_yield();
-  process_engine.scavenger_is_gone();
+  process_engine.upkeep().is_gone();
 }
 
 // A program may start one thread after the other, each soon gone, or several at once, again and
@@ -289,7 +289,7 @@ bool is_worth_while() {
   constexpr uint32_t kSome = 8;
   constexpr uint32_t kMany = 64;
   return others > most_in_them || short_times < (others == 1 ? kSome : kMany) ||
-         Linux::now_ms() - alone_since >= process_engine.scavenger_period_ms();
+         Linux::now_ms() - alone_since >= process_engine.world().scavenger.period_ms();
 }
 
 // Whether the caller must start or end the scavenger.
@@ -297,7 +297,7 @@ enum class Step : uint8_t { kNone, kStart, kEnd };
 Step next_step(const Guard&) {
   Step step = Step::kNone;
   if (ours == Ours::kNone && others != 0 && !makes_room &&
-      process_engine.scavenger_period_ms() != 0 && is_worth_while())
+      process_engine.world().scavenger.period_ms() != 0 && is_worth_while())
     step = Step::kStart;
   if (ours == Ours::kRuns && others == 0) step = Step::kEnd;
   if (step != Step::kNone) ours = Ours::kChanging;
@@ -388,14 +388,14 @@ void end(Other& other) {
 
 // The keys' destructors run after the destructors of C++ thread_local objects. What other keys'
 // destructors free or allocate later goes to the overflow lanes.
-void thread_ends(void* slot) { process_engine.thread_exits(*static_cast<Slot*>(slot)); }
+void thread_ends(void* slot) { process_engine.exits().thread_exits(*static_cast<Slot*>(slot)); }
 void other_ends(void* given) {
   auto& other = *static_cast<Other*>(given);
   if (&other != &main_thread) return end(other);
   // The threads that are left may end without a word, and the process with them. So from now on the
   // scavenger looks each time.
   main_has_ended.store(true, std::memory_order_relaxed);
-  process_engine.wake_scavenger();
+  process_engine.world().scavenger.poke();
 }
 
 void* thread_starts(void* given) {
@@ -412,7 +412,7 @@ void* thread_starts(void* given) {
 bool others_may_be_gone() {
   remove_those_gone();
   const Guard guard;
-  if (others == 0 && ours == Ours::kRuns) process_engine.stop_scavenger();
+  if (others == 0 && ours == Ours::kRuns) process_engine.world().scavenger.stop();
   return main_has_ended.load(std::memory_order_relaxed);
 }
 
@@ -425,7 +425,7 @@ bool make_thread_keys() {
   home = getpid();
   if (Linux::thread_id() == static_cast<uint32_t>(home))
     pthread_setspecific(count_key, &main_thread);
-  process_engine.set_pass_watch(others_may_be_gone);
+  process_engine.upkeep().set_watch(others_may_be_gone);
   return true;
 }
 
@@ -440,7 +440,7 @@ void look_after_scavenger() {
 }
 
 void forget_other_threads() {
-  process_engine.scavenger_is_gone();
+  process_engine.upkeep().is_gone();
   // False: a thread that is not in this process was changing the list.
   const bool is_whole = pthread_mutex_trylock(&others_lock) == 0;
   others_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -16,11 +16,11 @@ namespace lanemalloc {
 extern "C" {
 
 [[gnu::used, gnu::visibility("hidden")]] Gate* lanemalloc_vfork_begins() {
-  return process_engine.close_slot(thread_slot);
+  return process_engine.fork().close_slot(thread_slot);
 }
 // Runs in the parent, once the child has ended or executed a program.
 [[gnu::used, gnu::visibility("hidden")]] pid_t lanemalloc_vfork_ends(Gate* gate, ssize_t result) {
-  process_engine.open_slot(thread_slot, gate);
+  process_engine.fork().open_slot(thread_slot, gate);
   if (result >= 0) return static_cast<pid_t>(result);
   errno = static_cast<int>(-result);
   return -1;
@@ -42,9 +42,9 @@ EXPORT int clone(int (*run)(void*), void* stack, int flags, void* argument, ...)
   va_end(more);
   if ((flags & (CLONE_VM | CLONE_SETTLS)) != CLONE_VM)
     return __clone(run, stack, flags, argument, parent_tid, tls, child_tid);
-  Gate* const gate = process_engine.close_slot(thread_slot);
+  Gate* const gate = process_engine.fork().close_slot(thread_slot);
   const int result = __clone(run, stack, flags, argument, parent_tid, tls, child_tid);
-  if (result < 0 || (flags & CLONE_VFORK) != 0) process_engine.open_slot(thread_slot, gate);
+  if (result < 0 || (flags & CLONE_VFORK) != 0) process_engine.fork().open_slot(thread_slot, gate);
   return result;
 }
 

@@ -736,8 +736,8 @@ MUTANTS += [
             "free_by_cpu",
             "PerCpu::push<P>(..)",
             "its.number() == P::lane_number() && "
-            "static_cast<Slab*>(world_.region.word_of(p).state())->countdown > 1 &&\n"
-            "(static_cast<Slab*>(world_.region.word_of(p).state())"
+            "static_cast<Slab*>(world.region.word_of(p).state())->countdown > 1 &&\n"
+            "(static_cast<Slab*>(world.region.word_of(p).state())"
             "->push(static_cast<Object*>(p)), true)",
         ),
     ),

@@ -7,7 +7,7 @@
 // object. At the end, and in fork(), every other thread is held at the gate until no call is
 // inside, since figures are exact at rest only. A realloc that moves counts as an allocation and a
 // free. A realloc in place counts as neither. Nor does one that the kernel moves: a large object of
-// at least 1 MiB that grows (Engine::move_large).
+// at least 1 MiB that grows (Large::move).
 // $COUNTER_FAULT=N: the Nth free is counted twice. This is the planted fault that check.py must
 // see.
 #include <dlfcn.h>

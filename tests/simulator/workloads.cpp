@@ -38,21 +38,21 @@ class Lanes {
 
   void* allocate(size_t size) {
     return engine_.allocate(size, slot(), [&](Gate* gate) {
-      void* p = engine_.allocate_from_bin(size, slot(), gate);
-      if (p == nullptr) p = engine_.allocate_by_refill(size, slot(), gate);
-      return p != nullptr ? p : engine_.allocate_in_stay(size, slot(), gate);
+      void* p = Misses::allocate_from_bin(size, slot(), gate);
+      if (p == nullptr) p = Misses::allocate_by_refill(engine_.world(), size, slot(), gate);
+      return p != nullptr ? p : Misses::allocate_in_stay(engine_.searches(), size, slot(), gate);
     });
   }
   void free(void* p) {
     engine_.free(
         p, slot(),
         [&](Gate* gate, MapWord entry) {
-          const auto full = [&](Gate* g, auto* batch) { engine_.flush_in_stay(batch, slot(), g); };
-          if (engine_.free_to_batch(p, slot(), gate, entry, full)) return;
-          const Verdict verdict = engine_.free_in_stay(p, slot(), gate);
+          const auto full = [&](Gate* g, auto* batch) { Misses::flush_in_stay(batch, slot(), g); };
+          if (Misses::free_to_batch(engine_.world(), p, slot(), gate, entry, full)) return;
+          const Verdict verdict = Misses::free_in_stay(engine_.world(), p, slot(), gate);
           if (verdict != Verdict::kGood) bad_pointer(verdict, p);
         },
-        [&](Gate* gate, Slab* slab) { engine_.look_in_stay(slab, slot(), gate); });
+        [&](Gate* gate, Slab* slab) { Misses::look_in_stay(slab, slot(), gate); });
   }
   Statistics statistics() {
     engine_.check_invariants();
@@ -62,6 +62,8 @@ class Lanes {
   }
 
  private:
+  using Misses = lanemalloc::Misses<Simulated>;
+
   // A thread's static storage. One word of it is the allocator's.
   struct alignas(4096) ThreadStorage {
     Slot slot{&lanemalloc::no_lane_gate};

@@ -84,7 +84,8 @@ TEST_ALL_CONFIGS(ArenaTest, BlocksHaveTheSizesThatLanesHave) {
     ASSERT_TRUE(OnFake::start(arena_, asked));
     EXPECT_GE(arena_.block_size, asked);
     piece(t, 1);
-    EXPECT_EQ(engine().usable_size(arena_.blocks, engine().find(arena_.blocks).word),
+    EXPECT_EQ(engine().pointers().usable_size(arena_.blocks,
+                                              engine().pointers().find(arena_.blocks).word),
               arena_.block_size);
     by(t).destroy();
   }
@@ -405,8 +406,8 @@ TEST_OWNED(ArenaTest, OwnersThatShareAPlaceTakeTurns) {
   EXPECT_EQ(after.remote_batches - before.remote_batches, 8u) << "one for each owner";
   EXPECT_EQ(after.remote_frees - before.remote_frees, 8 * kEach);
   EXPECT_EQ(after.live_objects, 0u);
-  for (Slot* t : threads) engine().thread_exits(*t);
-  engine().trim(b);
+  for (Slot* t : threads) engine().exits().thread_exits(*t);
+  engine().upkeep().trim(b);
   EXPECT_EQ(statistics().in_flight_objects, 0u);
 }
 
@@ -429,12 +430,12 @@ TEST_ALL_CONFIGS(ArenaTest, AFewBlocksOfAnotherLaneWaitForMore) {
 TEST_ALL_CONFIGS(ArenaTest, BlocksOfTheDepotGoBack) {
   Slot &a = thread(), &b = thread();
   fill_blocks(a, 20);
-  engine().trim(a);
-  engine().thread_exits(a);
-  engine().trim(b);
+  engine().upkeep().trim(a);
+  engine().exits().thread_exits(a);
+  engine().upkeep().trim(b);
   by(b).destroy();
   EXPECT_EQ(live(), 0u);
-  engine().trim(b);
+  engine().upkeep().trim(b);
   EXPECT_EQ(statistics().in_flight_objects, 0u);
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
@@ -447,7 +448,7 @@ TEST_ALL_CONFIGS(ArenaTest, SlabsStayInTheLaneUntilTheyAreWanted) {
   const Bytes slabs = statistics().slab_bytes;
   by(t).destroy();
   EXPECT_EQ(statistics().slab_bytes, slabs);
-  engine().trim(t);
+  engine().upkeep().trim(t);
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
 
@@ -455,9 +456,9 @@ TEST_ALL_CONFIGS(ArenaTest, WhatAThreadLeftBehindIsGivenBack) {
   Slot &a = thread(), &b = thread();
   fill_blocks(a, 200);
   by(a).reset();
-  engine().thread_exits(a);
+  engine().exits().thread_exits(a);
   by(b).destroy();
-  for (int i = 0; i < 2; ++i) engine().trim(b);
+  for (int i = 0; i < 2; ++i) engine().upkeep().trim(b);
   EXPECT_EQ(statistics().slab_bytes, 0u);
   EXPECT_EQ(live(), 0u);
 }
@@ -470,8 +471,8 @@ TEST_ALL_CONFIGS(ArenaTest, AChildGoesOnWithAnArena) {
   fill_blocks(b, 6);
   char* p = piece(b, 100);
   fill(p, 100, 3);
-  engine().before_fork(b);
-  engine().after_fork_in_child(b);
+  engine().fork().before(b);
+  engine().fork().after_in_child(b);
   EXPECT_TRUE(is_whole(p, 100, 3));
   fill_blocks(b, 9);
   by(b).reset();

@@ -35,7 +35,7 @@ TEST_ALL_CONFIGS(BadPointerTest, InsideAndFreedLargeObjectsAreToldApart) {
     EXPECT_EQ(free(t, beyond(p, n)), Verdict::kNotAStart) << n;
   EXPECT_EQ(free(t, p), Verdict::kGood);
   EXPECT_EQ(free(t, p), Verdict::kFreedAlready);
-  EXPECT_EQ(engine().find(p).verdict, Verdict::kFreedAlready);
+  EXPECT_EQ(engine().pointers().find(p).verdict, Verdict::kFreedAlready);
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
@@ -45,7 +45,7 @@ TEST_ALL_CONFIGS(BadPointerTest, CheckedTellsEveryDoubleFreeAndInteriorPointer) 
   for (Bytes size : telling_sizes()) {
     void* p = take(t, size);
     take(other, size);
-    EXPECT_EQ(engine().find(p).verdict, Verdict::kGood);
+    EXPECT_EQ(engine().pointers().find(p).verdict, Verdict::kGood);
     if (size > 8) {
       EXPECT_EQ(free(t, beyond(p, 8)), Verdict::kNotAStart) << size;
     }
@@ -55,7 +55,7 @@ TEST_ALL_CONFIGS(BadPointerTest, CheckedTellsEveryDoubleFreeAndInteriorPointer) 
     EXPECT_EQ(free(t, p), Verdict::kGood) << size;
     EXPECT_EQ(free(t, p), Verdict::kFreedAlready) << size;
     EXPECT_EQ(free(other, p), Verdict::kFreedAlready) << size;
-    EXPECT_EQ(engine().find(p).verdict, Verdict::kFreedAlready) << size;
+    EXPECT_EQ(engine().pointers().find(p).verdict, Verdict::kFreedAlready) << size;
   }
   EXPECT_EQ(statistics().live_objects, telling_sizes().size());
 }
@@ -77,7 +77,7 @@ TEST_ALL_CONFIGS(BadPointerTest, CheckedServesAlignedZeroedAndResizedObjectsToo)
   EXPECT_EQ(free(t, p), Verdict::kGood);
   EXPECT_EQ(free(t, p), Verdict::kFreedAlready);
   void* z = engine().allocate_zeroed(40, t);
-  void* r = engine().reallocate(z, engine().find(z).word, 4000, t);
+  void* r = engine().reallocate(z, engine().pointers().find(z).word, 4000, t);
   EXPECT_EQ(free(t, z), Verdict::kFreedAlready);
   EXPECT_EQ(free(t, r), Verdict::kGood);
   EXPECT_EQ(statistics().live_objects, 0u);
@@ -154,7 +154,7 @@ TEST_ALL_CONFIGS(BadPointerTest, AnObjectOfTheBinThatIsFreedAgainIsToldAfterTheB
     void* next = static_cast<std::byte*>(in_use) + 64 * (1 + listed);
     EXPECT_EQ(free(t, next), Verdict::kGood);  // a hit checks nothing
     EXPECT_TRUE(reports.empty());
-    engine().trim(t);
+    engine().upkeep().trim(t);
     EXPECT_EQ(reports.empty(), listed == 1);
     std::vector<void*> got = {in_use};
     for (int i = 0; i < 300; ++i) got.push_back(take(t, 64));
@@ -212,7 +212,7 @@ TEST_ALL_CONFIGS(DamagedSlabTest, IsToldWhenItIsToGoBackAndTheLaneStaysWhole) {
   Slot& t = thread();
   damage(t, true);
   engine().check_invariants();
-  engine().trim(t);
+  engine().upkeep().trim(t);
   ASSERT_FALSE(reports.empty());
   EXPECT_EQ(reports[0].why, Verdict::kListDamaged);
   engine().check_invariants();
@@ -230,9 +230,10 @@ TEST_ALL_CONFIGS(DamagedSlabTest, IsToldWhenItLooksEmptyAndItsLastObjectIsFreed)
 TEST_ALL_CONFIGS(DamagedSlabTest, IsNotGivenBackWithAnObjectInUse) {
   Slot& t = thread();
   damage(t, false);
-  engine().trim(t);
+  engine().upkeep().trim(t);
   engine().check_invariants();
-  ASSERT_EQ(engine().find(in_use_).verdict, Verdict::kGood) << "its memory was given back";
+  ASSERT_EQ(engine().pointers().find(in_use_).verdict, Verdict::kGood)
+      << "its memory was given back";
   EXPECT_TRUE(is_whole(in_use_, 4096, 9));
   EXPECT_FALSE(reports.empty());
 }

@@ -40,11 +40,11 @@ TEST_ALL_CONFIGS(ChooseEntryTest, EveryThreadFollowsAtItsNextMissAndKeepsItsObje
       give(*threads[i % 6], all[i]);
     }
     EXPECT_EQ(statistics().live_objects, 0u);
-    for (Slot* t : threads) engine().thread_exits(*t);
+    for (Slot* t : threads) engine().exits().thread_exits(*t);
     EXPECT_EQ(world().lanes.owners(), 0u);
     engine().check_invariants();
     Slot& last = thread();
-    for (int i = 0; i < 4; ++i) engine().trim(last);
+    for (int i = 0; i < 4; ++i) engine().upkeep().trim(last);
     EXPECT_EQ(statistics().slab_bytes, 0u);
     EXPECT_EQ(statistics().in_flight_objects, 0u);
   }
@@ -61,7 +61,7 @@ TEST_ALL_CONFIGS(ChooseEntryTest, HitsGoOnAfterEveryChange) {
     bool hit = true;
     void* p = engine().allocate(100, t, [&](Gate* gate) {
       hit = false;
-      return engine().allocate_in_stay(100, t, gate);
+      return Misses<Fake>::allocate_in_stay(engine().searches(), 100, t, gate);
     });
     EXPECT_EQ(hit, can_hit);
     hit = true;
@@ -69,11 +69,11 @@ TEST_ALL_CONFIGS(ChooseEntryTest, HitsGoOnAfterEveryChange) {
         p, t,
         [&](Gate* gate, MapWord) {
           hit = false;
-          EXPECT_EQ(engine().free_in_stay(p, t, gate), Verdict::kGood);
+          EXPECT_EQ(Misses<Fake>::free_in_stay(world(), p, t, gate), Verdict::kGood);
         },
-        [&](Gate* gate, Slab* slab) { engine().look_in_stay(slab, t, gate); });
+        [&](Gate* gate, Slab* slab) { Misses<Fake>::look_in_stay(slab, t, gate); });
     EXPECT_EQ(hit, can_hit);
-    engine().thread_exits(t);
+    engine().exits().thread_exits(t);
   }
 }
 
@@ -134,7 +134,7 @@ TEST_ALL_CONFIGS(ChooseEntryTest, NothingIsLostWhileTheEntryChangesUnderThreadsT
           EXPECT_TRUE(p == nullptr || is_whole(p, 100, 5));
           EXPECT_EQ(engine().free(p, slot), Verdict::kGood);
         }
-        engine().thread_exits(slot);
+        engine().exits().thread_exits(slot);
       }
       --running;
     });
@@ -142,12 +142,12 @@ TEST_ALL_CONFIGS(ChooseEntryTest, NothingIsLostWhileTheEntryChangesUnderThreadsT
   Slot& trimmer = thread();
   for (uint32_t i = 0; running > 0; ++i) {
     EXPECT_TRUE(engine().choose_entry(settings_of(kEntries[i * 2 % 3], 1 + i % 5)));
-    engine().trim(trimmer);
+    engine().upkeep().trim(trimmer);
     std::this_thread::yield();
   }
   for (std::thread& t : threads) t.join();
   for (auto& box : boxes) give(trimmer, box.exchange(nullptr));
-  for (int i = 0; i < 4; ++i) engine().trim(trimmer);
+  for (int i = 0; i < 4; ++i) engine().upkeep().trim(trimmer);
   EXPECT_EQ(statistics().live_objects, 0u);
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
@@ -326,7 +326,7 @@ TEST_ALL_CONFIGS(AutomaticTest, SharedLanesChosenWhileAPassDecidesAreAsManyAsWer
 
 TEST_ALL_CONFIGS(AutomaticTest, ThreadsThatHaveGoneAreNotCounted) {
   begin_automatically();
-  for (int i = 0; i < 100; ++i) engine().thread_exits(next());
+  for (int i = 0; i < 100; ++i) engine().exits().thread_exits(next());
   Slot& first = next();
   for (int i = 0; i < 8; ++i) next();
   let_them_wait(first);
@@ -341,8 +341,8 @@ TEST_ALL_CONFIGS(AutomaticTest, AForkChildCountsItsOwnThreadOnly) {
   Slot& a = next();
   for (int i = 0; i < 5; ++i) next();
   Stopped inside(next());
-  engine().before_fork(a);
-  engine().after_fork_in_child(a);
+  engine().fork().before(a);
+  engine().fork().after_in_child(a);
   EXPECT_EQ(world().lanes.owners(), 1u);
   start_threads();
   for (int i = 0; i < 8; ++i) next();

@@ -21,16 +21,22 @@ namespace lanemalloc {
   how template class Engine<Fake>;      \
   how template class EntryChoice<Fake>; \
   how template class Epochs<Fake>;      \
+  how template class Exits<Fake>;       \
+  how template class Fork<Fake>;        \
   how template class Heap<Fake>;        \
   how template class Here<Fake>;        \
+  how template class KindObjects<Fake>; \
+  how template class Kinds<Fake>;       \
   how template class Lane<Fake>;        \
   how template class LaneTable<Fake>;   \
   how template class Large<Fake>;       \
   how template class Lock<Fake>;        \
+  how template class Misses<Fake>;      \
   how template class Pointers<Fake>;    \
   how template class Pool<Fake>;        \
   how template class Region<Fake>;      \
   how template class Runs<Fake>;        \
+  how template class Safepoints<Fake>;  \
   how template class Sampler<Fake>;     \
   how template class Sampling<Fake>;    \
   how template class Scavenger<Fake>;   \

@@ -129,7 +129,7 @@ TEST_OWNED(EmptySlabsTest, OfALaneWhoseThreadHasExitedEverythingFreeIsCollected)
   const std::vector<void*> kept = take_slabs(a, 1, kOther);
   give_all(a, take_slabs(a, Lane<Fake>::kMuch / 2, kOther));
   Lane<Fake>* left = lane_of(a);
-  engine().thread_exits(a);
+  engine().exits().thread_exits(a);
   EXPECT_TRUE(left->was_left_full());
   std::vector<void*> all = take_slabs(b, Lane<Fake>::kMuch);  // after this b looks around
   EXPECT_TRUE(left->was_left_full());
@@ -142,7 +142,7 @@ TEST_OWNED(EmptySlabsTest, OfALaneWhoseThreadHasExitedEverythingFreeIsCollected)
   Slot& c = thread();
   give(c, take(c, kSize));
   EXPECT_EQ(lane_of(c), left);
-  engine().thread_exits(c);
+  engine().exits().thread_exits(c);
   Slot& d = thread();
   give(d, take(d, kSize));
   EXPECT_EQ(lane_of(d), left);
@@ -158,7 +158,7 @@ TEST_OWNED(EmptySlabsTest, OfExitedThreadsOneLaneIsEmptiedAtATimeAndAllWithoutMe
     give(t, take(t, kOther));  // the bin's slab: no objects, but not an empty slab
     left.push_back(lane_of(t));
   }
-  for (Lane<Fake>* lane : left) engine().thread_exits(*lane->owner_slot());
+  for (Lane<Fake>* lane : left) engine().exits().thread_exits(*lane->owner_slot());
   const auto full = [&] {
     return std::count_if(left.begin(), left.end(),
                          [](Lane<Fake>* lane) { return lane->was_left_full(); });
@@ -333,7 +333,7 @@ TEST_ALL_CONFIGS(EmptySlabsTest, AProcessWithOneThreadKeepsSome) {
 TEST_ALL_CONFIGS(EmptySlabsTest, TheyGoBackWhenTheLaneRestsAndWhenItIsTrimmed) {
   Slot& t = thread();
   leave_empty(t, 40);
-  engine().trim(t);
+  engine().upkeep().trim(t);
   EXPECT_EQ(lane_of(t)->empty_blocks(), 0u);
   EXPECT_EQ(statistics().slab_bytes, 0u);
   start_threads();

@@ -15,11 +15,11 @@ TEST_ALL_CONFIGS(EngineTest, ObjectsOfEverySizeAreAlignedApartAndWhole) {
     for (Bytes size : telling_sizes()) {
       void* p = take(t, size);
       EXPECT_EQ(reinterpret_cast<Address>(p) % kGranule, 0u);
-      const Found found = engine().find(p);
+      const Found found = engine().pointers().find(p);
       ASSERT_EQ(found.verdict, Verdict::kGood);
-      EXPECT_GE(engine().usable_size(p, found.word), size);
-      fill(p, engine().usable_size(p, found.word), kept.size());
-      kept.push_back({p, engine().usable_size(p, found.word)});
+      EXPECT_GE(engine().pointers().usable_size(p, found.word), size);
+      fill(p, engine().pointers().usable_size(p, found.word), kept.size());
+      kept.push_back({p, engine().pointers().usable_size(p, found.word)});
     }
   }
   for (size_t i = 0; i < kept.size(); ++i)
@@ -65,7 +65,7 @@ TEST_ALL_CONFIGS(EngineTest, AlignedObjectsAreAligned) {
       void* p = engine().allocate_aligned(size, alignment, t);
       ASSERT_NE(p, nullptr) << size << " at " << alignment;
       EXPECT_EQ(reinterpret_cast<Address>(p) % alignment, 0u) << size;
-      EXPECT_GE(engine().usable_size(p, engine().find(p).word), size);
+      EXPECT_GE(engine().pointers().usable_size(p, engine().pointers().find(p).word), size);
       fill(p, size, alignment + size);
       EXPECT_TRUE(is_whole(p, size, alignment + size));
       all.push_back(p);
@@ -96,12 +96,12 @@ TEST_ALL_CONFIGS(EngineTest, TrimGivesBackEverythingThatIsFree) {
   for (Bytes size : telling_sizes())
     for (int i = 0; i < 10; ++i) fill(all.emplace_back(take(t, size)), size, 1);
   for (void* p : all) give(t, p);
-  engine().trim(t);
+  engine().upkeep().trim(t);
   const Statistics s = statistics();
   EXPECT_EQ(s.slab_bytes, 0u);
   EXPECT_EQ(s.runs.dirty, 0u);
   EXPECT_EQ(s.runs.claimed, s.runs.clean);
-  EXPECT_FALSE(engine().trim(t)) << "there is nothing more";
+  EXPECT_FALSE(engine().upkeep().trim(t)) << "there is nothing more";
 }
 
 TEST_ALL_CONFIGS(EngineTest, TrimReachesIdleThreadsAndLanesOfNobody) {
@@ -110,8 +110,8 @@ TEST_ALL_CONFIGS(EngineTest, TrimReachesIdleThreadsAndLanesOfNobody) {
   for (Slot* t : {&a, &b})
     for (int i = 0; i < 3000; ++i) all.push_back(take(*t, 100));
   for (size_t i = 0; i < all.size(); ++i) give(i < 3000 ? a : b, all[i]);
-  engine().thread_exits(b);
-  EXPECT_TRUE(engine().trim(c));
+  engine().exits().thread_exits(b);
+  EXPECT_TRUE(engine().upkeep().trim(c));
   EXPECT_EQ(statistics().slab_bytes, 0u);
   EXPECT_EQ(statistics().runs.dirty, 0u);
   give(a, take(a, 100));
@@ -123,7 +123,7 @@ TEST_ALL_CONFIGS(EngineTest, TrimGivesBackWhatThreadsHaveCollectedForEachOther) 
   void* pb = take(b, 100);
   give(b, pa);
   give(a, pb);
-  engine().trim(c);
+  engine().upkeep().trim(c);
   EXPECT_EQ(statistics().in_flight_objects, 0u);
   EXPECT_EQ(statistics().slab_bytes, 0u)
       << "one round of cleaning leaves what the later lanes sent to the earlier ones";
@@ -132,7 +132,7 @@ TEST_ALL_CONFIGS(EngineTest, TrimGivesBackWhatThreadsHaveCollectedForEachOther) 
 TEST_ALL_CONFIGS(EngineTest, ACleanedLanesSlabsFeedOtherLanes) {
   Slot &a = thread(), &b = thread();
   void* kept = take(a, 100);
-  engine().trim(a);
+  engine().upkeep().trim(a);
   EXPECT_EQ(owner_of(kept), Owner::kDepot);
   const uint64_t made = statistics().slabs_made;
   void* p = take(b, 100);
@@ -149,12 +149,12 @@ TEST_ALL_CONFIGS(EngineTest, ObjectsOfTheDepotAreFreedByAnybody) {
   std::vector<void*> all;
   for (int i = 0; i < 1000; ++i) all.push_back(take(a, 100));
   for (int i = 0; i < 1000; i += 7) give(a, all[static_cast<size_t>(i)]);
-  engine().trim(a);
+  engine().upkeep().trim(a);
   for (int i = 0; i < 1000; ++i)
     if (i % 7 != 0) give(i % 2 == 0 ? a : b, all[static_cast<size_t>(i)]);
   EXPECT_EQ(statistics().live_objects, 0u);
-  engine().trim(a);
-  engine().trim(b);
+  engine().upkeep().trim(a);
+  engine().upkeep().trim(b);
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
 

@@ -148,12 +148,12 @@ void EngineTest::begin_with(const Settings& settings) {
       engine_->start(settings, [](Verdict why, const void* p) { reports.push_back({why, p}); });
   if (!started_) return;
   engine_->set_exit_watch([](Slot&) { return true; });
-  if (!Fake::single) engine_->scavenger_begins();
+  if (!Fake::single) engine_->upkeep().begins();
 }
 
 void EngineTest::start_threads() {
   FakeTest::start_threads();
-  if (!engine_->has_scavenger()) engine_->scavenger_begins();
+  if (!engine_->world().scavenger.is_running()) engine_->upkeep().begins();
 }
 
 void EngineTest::make_lanes() {
@@ -175,7 +175,7 @@ Lane<Fake>* EngineTest::lane_of(const Slot& slot) {
   return static_cast<Lane<Fake>*>(gate);
 }
 
-Owner EngineTest::owner_of(const void* p) { return engine_->find(p).word.owner(); }
+Owner EngineTest::owner_of(const void* p) { return engine_->pointers().find(p).word.owner(); }
 
 SizeClass EngineTest::class_at(const void* p) {
   return world().region.size_class_at(world().region.distance(p));
@@ -210,7 +210,7 @@ bool EngineTest::passes(int n) {
   passes_left_ = n;
   Fake::on_wait = wait_in_scavenger;
   const int why = setjmp(after_passes_);
-  if (why == 0) engine().scavenge();
+  if (why == 0) engine().upkeep().scavenge();
   Fake::on_wait = nullptr;
   return why == kPassesDone;
 }

@@ -21,8 +21,8 @@ class ForkTest : public EngineTest {
     EXPECT_EQ(std::adjacent_find(live.begin(), live.end()), live.end());
   }
   void fork_in_child(Slot& slot) {
-    engine().before_fork(slot);
-    engine().after_fork_in_child(slot);
+    engine().fork().before(slot);
+    engine().fork().after_in_child(slot);
   }
 };
 
@@ -31,7 +31,7 @@ TEST_ALL_CONFIGS(ForkTest, TheParentGoesOnAsBefore) {
   void* p = take(a, 48);
   take(b, 48);
   const Owner id = lane_of(a)->id();
-  engine().before_fork(a);
+  engine().fork().before(a);
   for (const Lock<Fake>* lock :
        {&world().depot.lock(), &world().runs.lock(), &world().runs.growth_lock()}) {
     EXPECT_FALSE(lock->is_held());
@@ -40,8 +40,8 @@ TEST_ALL_CONFIGS(ForkTest, TheParentGoesOnAsBefore) {
   void* large = take(b, 900000);  // no thread waits for a fork
   give(a, take(b, 5000));
   give(a, large);
-  engine().after_fork_in_parent();
-  engine().step_back(a);
+  engine().fork().after_in_parent();
+  engine().fork().step_back(a);
   EXPECT_FALSE(world().depot.lock().is_closed());
   EXPECT_FALSE(world().runs.lock().is_closed());
   EXPECT_FALSE(world().runs.growth_lock().is_closed());
@@ -53,18 +53,18 @@ TEST_ALL_CONFIGS(ForkTest, TheParentGoesOnAsBefore) {
 TEST_ALL_CONFIGS(ForkTest, SeveralThreadsForkAtOnceAndOneInAHandlerOfItsOwnFork) {
   Slot &a = thread(), &b = thread();
   start_threads();
-  for (Slot* t : {&a, &b, &a}) engine().before_fork(*t);
+  for (Slot* t : {&a, &b, &a}) engine().fork().before(*t);
   for (int forks = 3; forks > 0; --forks) {
     EXPECT_TRUE(world().runs.lock().is_closed());
     give(a, take(b, 900000));
-    engine().after_fork_in_parent();
+    engine().fork().after_in_parent();
   }
   EXPECT_FALSE(world().runs.lock().is_closed());
   // In the child of the inner fork the outer fork goes on, and ends.
-  engine().before_fork(a);
+  engine().fork().before(a);
   fork_in_child(a);
   EXPECT_FALSE(world().runs.lock().is_closed());
-  engine().after_fork_in_parent();
+  engine().fork().after_in_parent();
   EXPECT_FALSE(world().runs.lock().is_closed());
   give(a, take(b, 900000));
   engine().check_invariants();
@@ -74,14 +74,14 @@ TEST_ALL_CONFIGS(ForkTest, WhatIsFreedDuringAForkIsUsedAgainAtOnceAndNothingIsLo
   Slot& a = thread();
   start_threads();
   give(a, take(a, 900000));
-  engine().before_fork(a);
+  engine().fork().before(a);
   give(a, take(a, 900000));
   const uint64_t claimed = world().runs.statistics().claimed;
   for (int i = 0; i < 100; ++i) give(a, take(a, 900000));
   EXPECT_EQ(world().runs.statistics().claimed, claimed);
-  engine().after_fork_in_parent();
+  engine().fork().after_in_parent();
   give(a, take(a, 900000));
-  engine().trim(a);
+  engine().upkeep().trim(a);
   EXPECT_EQ(world().runs.statistics().dirty, 0u);
   engine().check_invariants();
 }
@@ -91,12 +91,12 @@ TEST_ALL_CONFIGS(ForkTest, WhoFindsNoOtherMemoryTakesWhatAForkHasClosed) {
   start_threads();
   void* p = take(a, 900000);
   give(a, p);
-  engine().before_fork(a);
+  engine().fork().before(a);
   Fake::fail(Fake::Call::kClaim, 1);
   p = engine().allocate(900000, a);
   EXPECT_NE(p, nullptr);
   Fake::fail_never();
-  engine().after_fork_in_parent();
+  engine().fork().after_in_parent();
   give(a, p);
   engine().check_invariants();
 }
@@ -127,7 +127,7 @@ TEST_OWNED(ForkTest, InAHandlersChildIdleLanesAreAdoptedAndBusyOnesAreSetAsideFo
     for (int i = 0; i < 40; ++i) live.push_back(take(*t, 48));
   Lane<Fake>*lane_a = lane_of(a), *lane_idle = lane_of(idle), *lane_busy = lane_of(busy),
   *lane_held = lane_of(held), *lane_gone = lane_of(gone);
-  engine().thread_exits(gone);
+  engine().exits().thread_exits(gone);
   Owned::enter(busy);
   Visit visit(&revoker, true);
   ASSERT_TRUE(lane_held->try_hold(visit));
@@ -178,7 +178,7 @@ TEST_ALL_CONFIGS(ForkTest, InAHandlersChildObjectsOfLanesThatAreSetAsideCanBeFre
   Stopped in_its_lane(busy);
   in_handler(a, [&] { fork_in_child(a); });
   for (void* p : all) give(a, p);
-  engine().trim(a);
+  engine().upkeep().trim(a);
   expect_nothing_is_handed_out_twice(a, {});
 }
 
@@ -201,7 +201,7 @@ TEST_ALL_CONFIGS(ForkTest, WhatAThreadWasInsideIsWholeInTheChildAndNothingOfItIs
   Slot &b = thread(), &c = thread();  // these adopt the others' lanes
   for (Slot* t : {&b, &c}) give(*t, take(*t, 48));
   for (int i = 0; i < 4; ++i)
-    for (Slot* t : {&a, &b, &c}) engine().trim(*t);
+    for (Slot* t : {&a, &b, &c}) engine().upkeep().trim(*t);
   EXPECT_EQ(statistics().live_objects, 0u);
   EXPECT_EQ(statistics().slab_bytes, 0u);
   engine().check_invariants();
@@ -223,7 +223,7 @@ TEST_ALL_CONFIGS(ForkTest, TheChildOfAThreadWhoseLaneWasBeingTakenMayGoOnInIt) {
   EXPECT_EQ(statistics().live_objects, live.size());
   EXPECT_EQ(statistics().allocations, live.size());
   expect_nothing_is_handed_out_twice(a, live);
-  engine().thread_exits(a);
+  engine().exits().thread_exits(a);
   if (is_owned()) {
     EXPECT_EQ(a.load(), &exited_gate);
   }
@@ -247,7 +247,7 @@ TEST_ALL_CONFIGS(ForkTest, AThreadWithoutALaneForksToo) {
   EXPECT_EQ(statistics().live_objects, 0u);
   Slot& exited = thread();
   take(exited, 48);
-  engine().thread_exits(exited);
+  engine().exits().thread_exits(exited);
   fork_in_child(exited);
   give(exited, take(exited, 48));
   if (is_owned()) {
@@ -323,7 +323,7 @@ TEST_ALL_CONFIGS(ForkTest, WhenAnotherThreadHeldTheDepotOnlyWhatItGuardsIsGivenU
   std::vector<void*> all;
   for (int i = 0; i < 500; ++i) all.push_back(take(a, 2000));
   for (size_t i = 0; i < all.size(); i += 2) give(a, all[i]);
-  engine().trim(a);
+  engine().upkeep().trim(a);
   ASSERT_EQ(owner_of(all[1]), Owner::kDepot);
   give(a, take(a, 48));
   Visit holder(&other, true);
@@ -331,7 +331,7 @@ TEST_ALL_CONFIGS(ForkTest, WhenAnotherThreadHeldTheDepotOnlyWhatItGuardsIsGivenU
   in_handler(a, [&] { fork_in_child(a); });
   EXPECT_FALSE(world().depot.lock().is_held());
   for (size_t i = 1; i < all.size(); i += 2) give(a, all[i]);
-  engine().trim(a);
+  engine().upkeep().trim(a);
   engine().check_invariants();
   expect_nothing_is_handed_out_twice(a, {});
 }
@@ -340,11 +340,11 @@ TEST_ALL_CONFIGS(ForkTest, ABatchWhoseGiverIsGoneIsTakenInTheChild) {
   Slot &a = thread(), &b = thread();
   void* p = take(a, 100);
   give(b, p);
-  engine().thread_exits(b);  // sends it
+  engine().exits().thread_exits(b);  // sends it
   // The giver stops before it has written its link.
   static_cast<Object*>(p)->earlier.store(reinterpret_cast<Object*>(1));
   fork_in_child(a);
-  engine().trim(a);
+  engine().upkeep().trim(a);
   EXPECT_EQ(statistics().in_flight_objects, 0u);
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
@@ -354,12 +354,12 @@ TEST_ALL_CONFIGS(ForkTest, TheChildHasNoScavengerUntilItStartsAThread) {
   Slot& a = thread();
   all_passes();
   fork_in_child(a);
-  EXPECT_FALSE(engine().has_scavenger());
+  EXPECT_FALSE(engine().world().scavenger.is_running());
   constexpr Bytes kPastTheLimit = Bytes{300} << 20;
   give(a, take(a, kPastTheLimit));
   EXPECT_LT(statistics().runs.dirty, kPastTheLimit) << "frees give memory back while it has none";
   start_threads();
-  EXPECT_TRUE(engine().has_scavenger());
+  EXPECT_TRUE(engine().world().scavenger.is_running());
   give(a, take(a, 10 << 20));
   all_passes();
   EXPECT_EQ(statistics().runs.dirty, 0u);

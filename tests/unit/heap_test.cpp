@@ -232,7 +232,7 @@ TEST_ALL_CONFIGS(HeapTest, TheSoftLimitIsToldOnceEachTimeItIsPassed) {
   EXPECT_GT(passed_[0], 100000u);
   EXPECT_LE(passed_[0], 100000u + 16384);
   for (void* p : all) give(heap, t(), p);
-  engine().trim(t());
+  engine().upkeep().trim(t());
   EXPECT_LE(heap.budget().used(), 100000u);
   for (int i = 0; i < 300; ++i) take(heap, t(), 1000);
   EXPECT_EQ(passed_.size(), 2u);
@@ -288,12 +288,12 @@ TEST_ALL_CONFIGS(HeapTest, StrangersAreTold) {
   EXPECT_EQ(give(heap, t(), mine, 113), Verdict::kWrongSize);
   EXPECT_EQ(other.find(static_cast<char*>(large) + kBlockSize), Verdict::kNotAStart);
   EXPECT_EQ(heap.find(static_cast<char*>(mine) + 8), Verdict::kNotAStart);
-  EXPECT_EQ(engine().find(mine).verdict, Verdict::kOfKind);
-  EXPECT_EQ(engine().find(large).verdict, Verdict::kOfKind);
+  EXPECT_EQ(engine().pointers().find(mine).verdict, Verdict::kOfKind);
+  EXPECT_EQ(engine().pointers().find(large).verdict, Verdict::kOfKind);
   EXPECT_EQ(engine().free(mine, t()), Verdict::kOfKind);
   EXPECT_EQ(engine().free(large, t()), Verdict::kOfKind);
-  EXPECT_STREQ(engine().owner_of(large)->name, "test");
-  EXPECT_EQ(engine().owner_of(malloced), nullptr);
+  EXPECT_STREQ(engine().kinds().owner_of(large)->name, "test");
+  EXPECT_EQ(engine().kinds().owner_of(malloced), nullptr);
   EXPECT_EQ(give(heap, t(), mine, 112), Verdict::kGood);
   engine().free(malloced, t());
   engine().free(malloced_large, t());
@@ -323,7 +323,7 @@ TEST_ALL_CONFIGS(HeapTest, ThreadsThatEndLeaveTheirObjects) {
       all.push_back(take(heap, t(i), 100 + j % 50));
       fill(all.back(), 100, all.size());
     }
-    engine().thread_exits(t(i));
+    engine().exits().thread_exits(t(i));
   }
   for (size_t i = 0; i < all.size(); ++i) EXPECT_TRUE(is_whole(all[i], 100, i + 1));
   for (void* p : all) EXPECT_EQ(give(heap, t(7), p), Verdict::kGood);
@@ -380,12 +380,12 @@ TEST_ALL_CONFIGS(HeapTest, AHeapThatIsNoMoreHasNoPlaceInLanes) {
   take(heap, t(), 100);
   const Handle handle = heap.owner().handle;
   EXPECT_EQ(heap.owner().label.load(), handle);
-  EXPECT_NE(engine().find_owner(reinterpret_cast<void*>(handle), KindOwner::Type::kHeap), nullptr);
-  EXPECT_EQ(engine().find_owner(reinterpret_cast<void*>(handle), KindOwner::Type::kPool), nullptr);
+  EXPECT_NE(world().kinds.find(handle, KindOwner::Type::kHeap), nullptr);
+  EXPECT_EQ(world().kinds.find(handle, KindOwner::Type::kPool), nullptr);
   end(heap);
   EXPECT_EQ(heap.owner().label.load(), 0u);
-  EXPECT_EQ(engine().find_owner(reinterpret_cast<void*>(handle), KindOwner::Type::kHeap), nullptr);
-  EXPECT_EQ((FakeHeap::allocate_from_bin(engine(), handle, 100, t())), nullptr);
+  EXPECT_EQ(world().kinds.find(handle, KindOwner::Type::kHeap), nullptr);
+  EXPECT_EQ((FakeHeap::allocate_from_bin(handle, 100, t())), nullptr);
 }
 
 class CheckedHeapTest : public HeapTest {

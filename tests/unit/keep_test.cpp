@@ -272,7 +272,7 @@ TEST_ALL_CONFIGS(BigSlabsTest, ABlockThatGrowsStaysWhereItIs) {
   void* p = take(t, 40000);
   int moves = 0;
   for (Bytes size = 50000; size < 3 << 20; size += 30000) {
-    const Found found = engine().find(p);
+    const Found found = engine().pointers().find(p);
     void* q = engine().reallocate(p, found.word, size, t);
     ASSERT_NE(q, nullptr);
     moves += q != p;

@@ -224,11 +224,11 @@ TEST_ALL_CONFIGS(KindsTest, FiguresAreExactAtRestWhateverHasHappened) {
     FakePool& pool = random.one_in(2) ? plain : made;
     switch (random.below(30)) {
       case 0:
-        engine().thread_exits(*t);
+        engine().exits().thread_exits(*t);
         t = &thread();
         break;
       case 1:
-        if (random.one_in(3)) engine().trim(*t);
+        if (random.one_in(3)) engine().upkeep().trim(*t);
         break;
       case 2:
         reclaim(pool, *t, static_cast<Reclaim>(random.below(3)));
@@ -298,7 +298,7 @@ TEST_OWNED(KindsTest, TheNextThreadAdoptsALaneWithItsBins) {
   give(pool, gone, take(pool, gone));
   const Bin* bin = lane_of(gone)->bin_of(pool.kind());
   Object* first = bin->head;
-  engine().thread_exits(gone);
+  engine().exits().thread_exits(gone);
   EXPECT_EQ(gone.load(), &exited_gate);
   Slot& next = thread();
   EXPECT_EQ(take(pool, next), first);
@@ -330,7 +330,7 @@ class KindsOutOfMemoryTest : public KindsTest {
     for (size_t i = 0; i < live_.size(); i += 2) give(pool, i % 4 == 0 ? b : c, live_[i]);
     for (size_t i = 0; i < live_.size(); i += 2) live_[i] = nullptr;
     reclaim(pool, c, Reclaim::kDrain);
-    engine().thread_exits(b);
+    engine().exits().thread_exits(b);
     for (int i = 0; i < 50; ++i)
       if (void* p = try_take(pool, c)) live_.push_back(p);
   }
@@ -365,7 +365,7 @@ class KindsOutOfMemoryTest : public KindsTest {
         EXPECT_EQ(end(pool, t), 0u);
       }
       EXPECT_EQ(calls_.inits, calls_.finis);
-      for (int i = 0; i < 4; ++i) engine().trim(t);
+      for (int i = 0; i < 4; ++i) engine().upkeep().trim(t);
       EXPECT_EQ(statistics().slab_bytes, 0u);
       EXPECT_EQ(statistics().runs.claimed, Fake::claimed_blocks() * kBlockSize);
       if (HasFailure()) return;
@@ -406,7 +406,7 @@ TEST_OWNED(KindsOutOfMemoryTest, WhatALaneWithoutABinHasFreedIsFoundAtTheEnd) {
   EXPECT_EQ(take_all(pool, a).size(), 20u);
   for (size_t i = 20; i < 30; ++i) give(pool, a, all[i]);
   EXPECT_EQ(end(pool, a), 40u);
-  engine().trim(b);
+  engine().upkeep().trim(b);
   engine().check_invariants();
 }
 

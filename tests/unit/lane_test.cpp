@@ -63,11 +63,11 @@ TEST_ALL_CONFIGS(EngineTest, AHandlerNeverWaitsForALockThatItsThreadHolds) {
   in_handler(t, [&] {
     for (Bytes size : telling_sizes()) all.push_back(take(t, size));
     for (void* p : all) give(t, p);
-    engine().trim(t);
+    engine().upkeep().trim(t);
   });
   world().runs.lock().release(outside);
   world().depot.lock().release(outside);
-  engine().trim(t);
+  engine().upkeep().trim(t);
   EXPECT_EQ(statistics().live_objects, 1u);
   EXPECT_EQ(statistics().runs_waits + statistics().depot_waits, 0u);
 }
@@ -458,7 +458,7 @@ TEST_OWNED(EngineTest, ALaneIsAdoptedWithItsContents) {
   Lane<Fake>* lane = lane_of(a);
   for (int i = 0; i < 100; ++i) take(a, 64);
   const uint64_t claimed = statistics().runs.claimed;
-  engine().thread_exits(a);
+  engine().exits().thread_exits(a);
   EXPECT_EQ(a.load(), &exited_gate);
   EXPECT_EQ(lane->owner_slot(), nullptr);
   Slot& b = thread();
@@ -475,12 +475,12 @@ TEST_OWNED(EngineTest, ALaneIsAdoptedWithItsContents) {
 TEST_OWNED(EngineTest, FreesAndAllocationsAfterTheExitStillWork) {
   Slot& a = thread();
   void* p = take(a, 64);
-  engine().thread_exits(a);
+  engine().exits().thread_exits(a);
   void* late = take(a, 64);
   EXPECT_EQ(a.load(), &exited_gate);
   give(a, p);
   give(a, late);
-  engine().thread_exits(a);  // twice does no harm
+  engine().exits().thread_exits(a);  // twice does no harm
   EXPECT_EQ(a.load(), &exited_gate);
   EXPECT_EQ(statistics().live_objects, 0u);
 }
@@ -492,13 +492,13 @@ TEST_OWNED(EngineTest, AThreadThatExitsSendsWhatItHasCollected) {
   for (int i = 0; i < 10; ++i) all.push_back(take(a, 64));
   for (void* p : all) give(b, p);
   EXPECT_FALSE(lane_of(a)->inbox().has_mail());
-  engine().thread_exits(b);
+  engine().exits().thread_exits(b);
   EXPECT_TRUE(lane_of(a)->inbox().has_mail());
 }
 
 TEST_ALL_CONFIGS(EngineTest, AThreadThatNeverAllocatedExitsWithoutALane) {
   Slot& a = thread();
-  engine().thread_exits(a);
+  engine().exits().thread_exits(a);
   EXPECT_EQ(statistics().lanes, 0u);
   give(a, take(a, 64));  // its end would not be reported any more
   EXPECT_EQ(a.load(), &exited_gate);
@@ -524,7 +524,7 @@ TEST_ALL_CONFIGS(EngineTest, AThousandThreadsOneAfterTheOtherShareAFewLanes) {
     void* p = take(t, 200);
     fill(p, 200, 1);
     give(t, p);
-    engine().thread_exits(t);
+    engine().exits().thread_exits(t);
   }
   EXPECT_EQ(statistics().lanes, is_owned() ? 1u : 2u);
   EXPECT_EQ(statistics().live_objects, 0u);

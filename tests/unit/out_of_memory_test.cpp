@@ -26,7 +26,7 @@ class OutOfMemoryTest : public EngineTest {
   void try_resize(Slot& t, size_t i, Bytes size) {
     if (i >= live_.size()) return;
     Object& o = live_[i];
-    const Found found = engine().find(o.p);
+    const Found found = engine().pointers().find(o.p);
     ASSERT_EQ(found.verdict, Verdict::kGood);
     void* p = engine().reallocate(o.p, found.word, size, t);
     if (p == nullptr) {
@@ -71,9 +71,9 @@ class OutOfMemoryTest : public EngineTest {
       }
     try_allocate(a, Bytes{70} << 20);
     for (size_t i = 0; i < live_.size(); i += 2) drop(a, i);
-    engine().trim(b);
+    engine().upkeep().trim(b);
     for (int i = 0; i < 20; ++i) try_allocate(b, 1000 * static_cast<Bytes>(i));
-    engine().thread_exits(a);
+    engine().exits().thread_exits(a);
     try_allocate(a, 64);
     drop(a, 0);
     Slot& c = thread();
@@ -121,7 +121,7 @@ class OutOfMemoryTest : public EngineTest {
       EXPECT_EQ(refused_, 0u) << "memory is there again, and yet";
       expect_all_is_well("afterwards");
       while (!live_.empty()) drop(t, 0);
-      for (int i = 0; i < 4; ++i) engine().trim(t);
+      for (int i = 0; i < 4; ++i) engine().upkeep().trim(t);
       const Statistics s = statistics();
       EXPECT_EQ(s.live_objects, 0u);
       EXPECT_EQ(s.live_bytes, 0u);
@@ -174,7 +174,7 @@ TEST_OWNED(OutOfMemoryTest, WithoutALaneOfItsOwnAThreadsFreesGoStraightToTheOwne
   EXPECT_EQ(statistics().live_objects, 5u) << "on their way";
   Fake::fail_never();
   while (!live_.empty()) drop(a, 0);
-  engine().trim(a);
+  engine().upkeep().trim(a);
   EXPECT_EQ(statistics().live_objects, 0u) << "arrived";
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
@@ -205,7 +205,7 @@ TEST_ALL_CONFIGS(OutOfMemoryTest, ASmallAddressSpaceIsUsedUpAndServesAgain) {
     EXPECT_GT(refused_, 0u);
     while (!live_.empty()) drop(t, 0);
   }
-  engine().trim(t);
+  engine().upkeep().trim(t);
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 

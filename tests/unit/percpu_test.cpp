@@ -32,7 +32,7 @@ class PerCpuTest : public EngineTest {
     bool hit = true;
     p = engine().allocate(100, slot, [&](Gate* gate) {
       hit = false;
-      return engine().allocate_in_stay(100, slot, gate);
+      return Misses<Fake>::allocate_in_stay(engine().searches(), 100, slot, gate);
     });
     return hit;
   }
@@ -42,11 +42,11 @@ class PerCpuTest : public EngineTest {
         p, slot,
         [&](Gate* gate, MapWord) {
           hit = false;
-          if (!engine().free_by_cpu(p, slot, gate)) {
-            EXPECT_EQ(engine().free_in_stay(p, slot, gate), Verdict::kGood);
+          if (!Misses<Fake>::free_by_cpu(world(), p, slot, gate)) {
+            EXPECT_EQ(Misses<Fake>::free_in_stay(world(), p, slot, gate), Verdict::kGood);
           }
         },
-        [&](Gate* gate, Slab* slab) { engine().look_in_stay(slab, slot, gate); });
+        [&](Gate* gate, Slab* slab) { Misses<Fake>::look_in_stay(slab, slot, gate); });
     return hit;
   }
 };
@@ -220,8 +220,8 @@ TEST_PER_CPU(PerCpuTest, AFreeAfterWhichSomebodyMustLookIsAMiss) {
     EXPECT_LT(misses, 30u);
     EXPECT_EQ(statistics().live_objects, 0u);
     EXPECT_EQ(statistics().remote_frees, 0u);
-    engine().trim(t);
-    engine().trim(t);
+    engine().upkeep().trim(t);
+    engine().upkeep().trim(t);
     EXPECT_EQ(statistics().slab_bytes, 0u) << "what was pushed is counted";
   }
 }
@@ -405,7 +405,7 @@ TEST_PER_CPU(PerCpuTest, AFreeWhoseSlabMovesToAnotherLaneBeforeItsStepTouchesNoF
     Fake::number = 0;
     Fake::on_step = [&] {  // the page map has been read; the lane has not been entered
       Fake::number = 1;
-      engine().trim(b);
+      engine().upkeep().trim(b);
       void* q = engine().allocate(100, b);
       EXPECT_EQ(owner_of(q), lane(1).id());
       Fake::number = 0;
@@ -442,11 +442,11 @@ TEST_PER_CPU(PerCpuTest, AThreadThatExitsLeavesTheLaneToTheOthers) {
     Slot& t = thread();
     void* q = take_on(0, t, 64);
     EXPECT_EQ(owner_of(q), lane(0).id());
-    engine().thread_exits(t);
+    engine().exits().thread_exits(t);
     give_on(0, t, q);  // after its exit
   }
   give_on(0, kept, p);
-  for (int i = 0; i < 4; ++i) engine().trim(kept);
+  for (int i = 0; i < 4; ++i) engine().upkeep().trim(kept);
   const Statistics s = statistics();
   EXPECT_EQ(s.lanes, 2u);  // and one for the frees after exits
   EXPECT_EQ(s.overflow_entries, 100u);
@@ -463,7 +463,7 @@ TEST_PER_CPU(PerCpuTest, TrimAndTheScavengerCleanTheLanesOfOtherCpus) {
     start_threads();
     if (by_trim) {
       Fake::number = 9;
-      EXPECT_TRUE(engine().trim(t));
+      EXPECT_TRUE(engine().upkeep().trim(t));
     } else {
       all_passes();
     }
@@ -488,15 +488,15 @@ TEST_PER_CPU(PerCpuTest, ThreadsThatShareNumbersLoseNothing) {
         p = boxes[i * 7 % 64].exchange(p, std::memory_order_acq_rel);
         EXPECT_TRUE(p == nullptr || is_whole(p, 100, 5));
         EXPECT_EQ(engine().free(p, slot), Verdict::kGood);
-        if (i % 500 == 0) engine().trim(slot);
+        if (i % 500 == 0) engine().upkeep().trim(slot);
       }
-      engine().thread_exits(slot);
+      engine().exits().thread_exits(slot);
     });
   }
   for (std::thread& t : threads) t.join();
   Slot& last = thread();
   for (auto& box : boxes) give(last, box.exchange(nullptr));
-  for (int i = 0; i < 4; ++i) engine().trim(last);
+  for (int i = 0; i < 4; ++i) engine().upkeep().trim(last);
   EXPECT_EQ(statistics().live_objects, 0u);
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
@@ -511,8 +511,8 @@ TEST_PER_CPU(PerCpuTest, InAHandlersForkChildTheNumberOfALaneThatWasTakenGetsANe
   Lane<Fake>* taken = &lane(1);
   Stopped inside(other);
   in_handler(a, [&] {
-    engine().before_fork(a);
-    engine().after_fork_in_child(a);
+    engine().fork().before(a);
+    engine().fork().after_in_child(a);
   });
   EXPECT_NE(&lane(1), taken);
   for (int i = 0; i < 300; ++i) {
@@ -537,8 +537,8 @@ TEST_PER_CPU(PerCpuTest, InAHandlersForkChildTheNumberOfALaneThatWasHeldGetsANew
   Visit visit(&revoker, true);
   ASSERT_TRUE(held->try_hold(visit));
   in_handler(a, [&] {
-    engine().before_fork(a);
-    engine().after_fork_in_child(a);
+    engine().fork().before(a);
+    engine().fork().after_in_child(a);
   });
   EXPECT_TRUE(held->is_set_aside());
   give_on(0, a, p);
@@ -553,8 +553,8 @@ TEST_PER_CPU(PerCpuTest, InAForkChildTheForkingThreadGoesOnInTheLaneThatItsHandl
   void* before = take_on(0, a, 48);
   Lane<Fake>* interrupted = &lane(0);
   in_handler(a, [&] {
-    engine().before_fork(a);
-    engine().after_fork_in_child(a);
+    engine().fork().before(a);
+    engine().fork().after_in_child(a);
     void* p = take_on(0, a, 48);
     EXPECT_NE(owner_of(p), interrupted->id());
     give_on(0, a, p);

@@ -96,7 +96,7 @@ TEST_ALL_CONFIGS(PoolImportsTest, TheLimitIsReachedExactlyWhoeverHasThem) {
   EXPECT_EQ(all.size(), 300u);
   for (int round = 0; round < 4; ++round) {
     for (size_t i = 0; i < all.size(); ++i) give(pool, i % 3 == 0 ? a : i % 3 == 1 ? b : c, all[i]);
-    if (round == 2) engine().thread_exits(c);
+    if (round == 2) engine().exits().thread_exits(c);
     all = take_all(pool, round % 2 == 0 ? b : a);
     EXPECT_EQ(all.size(), 300u);
     EXPECT_EQ(std::set<void*>(all.begin(), all.end()).size(), 300u);
@@ -164,7 +164,7 @@ TEST_ALL_CONFIGS(PoolImportsTest, AHandlerAndThreadsUseThemAtOnce) {
         if (n % 1000 == 999) pool.reclaim(Reclaim::kDrain, slot);
       }
       for (void* p : mine) pool.free(p, slot);
-      engine().thread_exits(slot);
+      engine().exits().thread_exits(slot);
     });
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(live(pool, a), 0u);

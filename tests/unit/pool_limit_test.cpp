@@ -100,7 +100,7 @@ TEST_ALL_CONFIGS(PoolLimitTest, WhatExitedThreadsHaveLeftWillDo) {
   std::vector<void*> all = take_all(pool, gone);
   for (size_t i = 0; i < 200; ++i) give(pool, gone, all[i]);
   for (size_t i = 200; i < 400; ++i) give(pool, a, all[i]);
-  engine().thread_exits(gone);
+  engine().exits().thread_exits(gone);
   expect_the_rest_for(b, pool, 500, 100);
   Slot& adopter = thread();
   expect_the_rest_for(adopter, pool, 500, 100);

@@ -83,7 +83,7 @@ TEST_ALL_CONFIGS(PoolTest, FunctionsAreCalledExactlyOnceAtEachUseAndForEachObjec
   EXPECT_LE(calls.inits, 1300);
   EXPECT_EQ(calls.ctors, 1300);
   EXPECT_EQ(calls.finis, 0);
-  engine().trim(a);
+  engine().upkeep().trim(a);
   if (is_scavenger_wanted()) all_passes();
   EXPECT_EQ(calls.finis, 0) << "memory leaves in reclaim and at the end only";
   EXPECT_GT(reclaim(pool, a), 0u);
@@ -109,7 +109,7 @@ TEST_ALL_CONFIGS(PoolTest, WhatInitHasMadeStaysWhileAnObjectIsFreeOrOnItsWay) {
     std::vector<void*> all = take_many(pool, round % 2 == 0 ? a : b, 800);
     for (void* p : all) EXPECT_TRUE(PoolCalls::is_made(p, 56));
     give_all(pool, round % 3 == 0 ? a : b, all);
-    if (round == 3) engine().trim(a);
+    if (round == 3) engine().upkeep().trim(a);
   }
   EXPECT_EQ(end(pool, a), 0u);
   EXPECT_EQ(calls.inits, calls.finis);
@@ -258,7 +258,7 @@ TEST_ALL_CONFIGS(PoolTest, PreallocatedObjectsAreInitializedServeAnyThreadAndSta
   const int inits = calls.inits;
   reclaim(pool, b);
   EXPECT_GE(cut(pool) - live(pool, b), 2000u);
-  engine().trim(b);
+  engine().upkeep().trim(b);
   if (is_scavenger_wanted()) all_passes();
   std::vector<void*> all = take_many(pool, b, 2000);
   EXPECT_LE(calls.inits, inits + 100) << "they were ready, but for what was cut with them";
@@ -326,13 +326,13 @@ TEST_ALL_CONFIGS(PoolTest, WhatIsNotThePoolsIsRefused) {
     FakePool &pool = make(t, 64, 0, 0, functions), &other = make(t, 64, 0, 0, functions);
     void *p = take(pool, t), *q = take(other, t), *m = take(t, 64), *large = take(t, 1 << 20);
     EXPECT_EQ(pool.free(q, t), Verdict::kOfKind);
-    EXPECT_EQ(engine().owner_of(q), &other.owner());
+    EXPECT_EQ(engine().kinds().owner_of(q), &other.owner());
     EXPECT_EQ(pool.free(m, t), Verdict::kOfMalloc);
     EXPECT_EQ(pool.free(large, t), Verdict::kOfMalloc);
     EXPECT_EQ(pool.free(&pool, t), Verdict::kNotOurs);
     EXPECT_EQ(pool.free(static_cast<std::byte*>(large) + 4096, t), Verdict::kNotAStart);
     EXPECT_EQ(engine().free(p, t), Verdict::kOfKind);
-    EXPECT_EQ(engine().find(p).verdict, Verdict::kOfKind);
+    EXPECT_EQ(engine().pointers().find(p).verdict, Verdict::kOfKind);
     EXPECT_EQ(live(pool, t) + live(other, t), 2u) << "nothing has happened";
     give(pool, t, p);
     give(other, t, q);
@@ -369,14 +369,14 @@ TEST_ALL_CONFIGS(PoolTest, TheEndGivesBackEverythingWhereverItLies) {
   std::vector<void*> all = take_many(pool, a, 1000);
   for (size_t i = 0; i < 300; ++i) give(pool, b, all[i]);
   for (size_t i = 300; i < 500; ++i) give(pool, gone, all[i]);
-  engine().thread_exits(gone);
+  engine().exits().thread_exits(gone);
   for (size_t i = 500; i < 600; ++i) in_handler(a, [&] { give(pool, a, all[i]); });
   EXPECT_TRUE(pool.is_live());
   EXPECT_EQ(live(pool, b), 400u);
   EXPECT_EQ(end(pool, b), 400u);
   EXPECT_FALSE(pool.is_live());
   EXPECT_FALSE(pool.is_hit());
-  for (int i = 0; i < 4; ++i) engine().trim(a);
+  for (int i = 0; i < 4; ++i) engine().upkeep().trim(a);
   EXPECT_EQ(statistics().slab_bytes, before);
   // Another pool has its place in the lanes now.
   FakePool& next = make(b, 200);

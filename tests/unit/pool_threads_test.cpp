@@ -34,7 +34,7 @@ class PoolThreadsTest : public PoolTest {
       Fake::number = number;
       w.object = pool.allocate(flags, w.slot);
       w.is_done = true;
-      engine().thread_exits(w.slot);
+      engine().exits().thread_exits(w.slot);
     });
     // Now the thread stands in the line, or has what it wants.
     while (pool.counters().waits == waits && !w.is_done) std::this_thread::yield();
@@ -202,13 +202,13 @@ class PoolForkTest : public PoolThreadsTest {
  protected:
   // Runs `child` in a child process that `t` forks. True if `child` returned true.
   bool in_child(Slot& t, const std::function<bool()>& child) {
-    engine().before_fork(t);
+    engine().fork().before(t);
     const pid_t pid = fork();
     if (pid == 0) {
-      engine().after_fork_in_child(t);
+      engine().fork().after_in_child(t);
       _exit(child() && !HasFailure() ? 0 : 1);
     }
-    engine().after_fork_in_parent();
+    engine().fork().after_in_parent();
     int status = -1;
     waitpid(pid, &status, 0);
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -244,10 +244,10 @@ TEST_ALL_CONFIGS(PoolForkTest, AHandlerMayForkWhileItsThreadServes) {
   Waiter& second = start_waiter(pool, 1);
   pid_t pid = -1;
   Fake::on_wake = [&] {
-    engine().before_fork(a);
+    engine().fork().before(a);
     pid = fork();
-    if (pid == 0) return engine().after_fork_in_child(a);
-    engine().after_fork_in_parent();
+    if (pid == 0) return engine().fork().after_in_child(a);
+    engine().fork().after_in_parent();
   };
   give(pool, a, all[0]);
   if (pid == 0) {
@@ -318,7 +318,7 @@ TEST_ALL_CONFIGS(PoolThreadsTest, AtALimitWithWaitersAllComeThroughAndNothingIsE
         in_use.fetch_sub(1);
         EXPECT_EQ(pool.free(p, slot), Verdict::kGood);
       }
-      engine().thread_exits(slot);
+      engine().exits().thread_exits(slot);
     });
   for (std::thread& t : threads) t.join();
   EXPECT_LE(most, 5);
@@ -353,7 +353,7 @@ TEST_ALL_CONFIGS(PoolThreadsTest, ObjectsHandedFromThreadToThreadAddUp) {
         }
         if (n % 5000 == 4999) pool.reclaim(Reclaim::kDrain, slot);
       }
-      engine().thread_exits(slot);
+      engine().exits().thread_exits(slot);
     });
   for (std::thread& t : threads) t.join();
   uint64_t left[2] = {0, 0};

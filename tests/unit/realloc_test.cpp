@@ -7,11 +7,13 @@ namespace {
 class ReallocTest : public EngineTest {
  protected:
   void* resize(Slot& t, void* p, Bytes size) {
-    const Found found = engine().find(p);
+    const Found found = engine().pointers().find(p);
     EXPECT_EQ(found.verdict, Verdict::kGood);
     return engine().reallocate(p, found.word, size, t);
   }
-  Bytes usable(void* p) { return engine().usable_size(p, engine().find(p).word); }
+  Bytes usable(void* p) {
+    return engine().pointers().usable_size(p, engine().pointers().find(p).word);
+  }
 };
 
 TEST_ALL_CONFIGS(ReallocTest, KeepsContentsWhateverTheWay) {
@@ -78,7 +80,7 @@ TEST_ALL_CONFIGS(ReallocTest, ALargeObjectThatCannotGrowIsMovedByTheKernelAndNot
   EXPECT_NE(moved, p);
   EXPECT_EQ(Fake::calls(Fake::Call::kMove), 1u);
   EXPECT_TRUE(is_whole(moved, 2 << 20, 5));
-  EXPECT_EQ(engine().find(p).verdict, Verdict::kFreedAlready);
+  EXPECT_EQ(engine().pointers().find(p).verdict, Verdict::kFreedAlready);
   // The move added an eighth, so the next step moves nothing.
   EXPECT_EQ(resize(t, moved, 22 << 20), moved);
   EXPECT_EQ(Fake::calls(Fake::Call::kMove), 1u);

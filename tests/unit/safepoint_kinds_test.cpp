@@ -24,17 +24,19 @@ class DeferKindsTest : public PoolTest {
   }
   lane_safepoint_statistics safepoint_statistics() {
     lane_safepoint_statistics s;
-    engine().statistics(s, slots_.empty() ? thread() : slots_.front());
+    engine().safepoints().statistics(s, slots_.empty() ? thread() : slots_.front());
     return s;
   }
-  void add_reader(Slot& slot) { ASSERT_TRUE(engine().add_reader(reader_, "the reader", slot)); }
+  void add_reader(Slot& slot) {
+    ASSERT_TRUE(engine().safepoints().add_reader(reader_, "the reader", slot));
+  }
 
   // As in the library: the function that is called knows its thread by itself, and is given a
   // handle.
-  static inline const FakeEngine* engine_here_ = nullptr;
+  static inline const KindTable* kinds_here_ = nullptr;
   static void* handle_of(const KindOwner& owner) { return reinterpret_cast<void*>(owner.handle); }
   static void* front_of(const void* handle, KindOwner::Type type) {
-    const KindOwner* owner = engine_here_->find_owner(handle, type);
+    const KindOwner* owner = kinds_here_->find(reinterpret_cast<Handle>(handle), type);
     return owner != nullptr ? owner->front : nullptr;
   }
   static void free_of_pool(void* handle, void** objects, size_t n) {
@@ -55,19 +57,19 @@ class DeferKindsTest : public PoolTest {
     return result;
   }
   int defer(FakePool& pool, Slot& slot, void* p) {
-    engine_here_ = &engine();
+    kinds_here_ = &world().kinds;
     return as(slot, [&] {
-      return engine().defer_call({free_of_pool, handle_of(pool.owner()), p}, slot);
+      return engine().safepoints().defer_call({free_of_pool, handle_of(pool.owner()), p}, slot);
     });
   }
   void defer_some(FakePool& pool, Slot& slot, int n) {
     for (int i = 0; i < n; ++i) ASSERT_EQ(defer(pool, slot, take(pool, slot)), 0);
   }
   size_t poll(Slot& slot) {
-    return as(slot, [&] { return engine().free_what_may_be_freed(slot); });
+    return as(slot, [&] { return engine().safepoints().free_what_may_be_freed(slot); });
   }
   size_t stop(Slot& slot) {
-    return as(slot, [&] { return engine().free_at_stop(slot); });
+    return as(slot, [&] { return engine().safepoints().free_at_stop(slot); });
   }
   uint64_t end(FakePool& pool, Slot& slot) {
     return as(slot, [&] { return PoolTest::end(pool, slot); });
@@ -135,7 +137,7 @@ TEST_ALL_CONFIGS(DeferKindsTest, TheEndOfAPoolMakesItsFreesAndNoOthers) {
       defer_some(pool, *t, 1);
       defer_some(other, *t, 1);
     }
-  engine().thread_exits(gone);
+  engine().exits().thread_exits(gone);
   void* kept = take(pool, b);
   EXPECT_EQ(end(pool, b), 1u) << "whose frees wait is not in use, and what is in use is";
   static_cast<void>(kept);
@@ -160,7 +162,8 @@ TEST_ALL_CONFIGS(DeferKindsTest, APoolEndsInADeferredCall) {
     EXPECT_EQ(frees_, 50);
   };
   defer_some(pool, a, 10);
-  EXPECT_EQ(as(a, [&] { return engine().defer_call({end_here, nullptr, &pool}, a); }), 0);
+  EXPECT_EQ(as(a, [&] { return engine().safepoints().defer_call({end_here, nullptr, &pool}, a); }),
+            0);
   defer_some(pool, a, 40);
   EXPECT_EQ(stop(a), 11u) << "the other 40 were freed by the pool's end";
   EXPECT_EQ(safepoint_statistics().freed, 51u);
@@ -183,7 +186,8 @@ TEST_ALL_CONFIGS(DeferKindsTest, TheEndWaitsForWhatAnotherThreadIsJustCalling) {
     while (stage < 2) std::this_thread::yield();
     stage = 3;
   };
-  ASSERT_EQ(as(a, [&] { return engine().defer_call({linger, nullptr, nullptr}, a); }), 0);
+  ASSERT_EQ(as(a, [&] { return engine().safepoints().defer_call({linger, nullptr, nullptr}, a); }),
+            0);
   defer_some(pool, a, 3);
   Slot& b = thread();
   std::thread other([&] { stop(b); });
@@ -232,16 +236,19 @@ TEST_ALL_CONFIGS(DeferKindsTest, APollInACallFreesObjectsOnlyAndAWaitIsRefused) 
     most_depth = std::max(most_depth, ++depth);
     for (size_t i = 0; i < n; ++i) {
       EXPECT_EQ(engine_now->defer(objects[i], here()), 0);
-      EXPECT_EQ(engine_now->free_what_may_be_freed(here()), 1u);
-      waits += engine_now->wait_for_readers(here()) == EDEADLK;
+      EXPECT_EQ(engine_now->safepoints().free_what_may_be_freed(here()), 1u);
+      waits += engine_now->safepoints().wait_for_readers(here()) == EDEADLK;
     }
     --depth;
   };
   for (Slot* t : {&a, &b})
     for (int i = 0; i < 20; ++i)
-      EXPECT_EQ(
-          as(*t, [&] { return engine().defer_call({poll_and_wait, nullptr, take(*t, 48)}, *t); }),
-          0);
+      EXPECT_EQ(as(*t,
+                   [&] {
+                     return engine().safepoints().defer_call({poll_and_wait, nullptr, take(*t, 48)},
+                                                             *t);
+                   }),
+                0);
   EXPECT_EQ(poll(a), 40u);
   EXPECT_EQ(most_depth, 1);
   EXPECT_EQ(waits, 40);
@@ -260,14 +267,15 @@ TEST_ALL_CONFIGS(DeferKindsTest, TheChildMakesTheRestOfWhatAnotherThreadWasCalli
   forker = &b;
   const auto fork_here = [](void*, void**, size_t) {
     if (frees_ != 10) return;
-    engine_now->before_fork(*forker);
-    engine_now->after_fork_in_child(*forker);
-    as(*forker, [] { return engine_now->free_at_stop(*forker); });
+    engine_now->fork().before(*forker);
+    engine_now->fork().after_in_child(*forker);
+    as(*forker, [] { return engine_now->safepoints().free_at_stop(*forker); });
     EXPECT_EQ(frees_, 40) << "the child has made the others";
     __builtin_trap();  // there is no other thread in the child
   };
   defer_some(pool, a, 10);
-  EXPECT_EQ(as(a, [&] { return engine().defer_call({fork_here, nullptr, nullptr}, a); }), 0);
+  EXPECT_EQ(
+      as(a, [&] { return engine().safepoints().defer_call({fork_here, nullptr, nullptr}, a); }), 0);
   defer_some(pool, a, 30);
   EXPECT_FALSE(Guard::survives([&] { stop(a); }));
   EXPECT_EQ(live(pool, b), 0u);
@@ -295,9 +303,9 @@ class DeferHeapTest : public DeferKindsTest {
     for (Bytes size : telling_sizes()) {
       void* p = heap.allocate(size, kGranule, slot);
       ASSERT_NE(p, nullptr);
-      engine_here_ = &engine();
+      kinds_here_ = &world().kinds;
       const Call call{free_of_heap, handle_of(heap.owner()), p};
-      ASSERT_EQ(as(slot, [&] { return engine().defer_call(call, slot); }), 0);
+      ASSERT_EQ(as(slot, [&] { return engine().safepoints().defer_call(call, slot); }), 0);
     }
   }
 };

@@ -291,11 +291,13 @@ class DeferTest : public EngineTest {
     settings.deferred = bound;
     begin(settings);
   }
-  void add_reader(Slot& slot) { ASSERT_TRUE(engine().add_reader(reader_, "the reader", slot)); }
+  void add_reader(Slot& slot) {
+    ASSERT_TRUE(engine().safepoints().add_reader(reader_, "the reader", slot));
+  }
   lane_safepoint_statistics safepoint_statistics() {
     Slot& slot = slots_.empty() ? thread() : slots_.front();
     lane_safepoint_statistics s;
-    engine().statistics(s, slot);
+    engine().safepoints().statistics(s, slot);
     return s;
   }
   int defer(Slot& slot, void* p) {
@@ -304,7 +306,7 @@ class DeferTest : public EngineTest {
   }
   int defer_call(Slot& slot, void (*f)(void*, void**, size_t), void* context, void* object) {
     Fake::number = cpu_of(slot);
-    return engine().defer_call({f, context, object}, slot);
+    return engine().safepoints().defer_call({f, context, object}, slot);
   }
   static void note(void* list, void** objects, size_t n) {
     auto& notes = *static_cast<std::vector<void*>*>(list);
@@ -324,10 +326,10 @@ TEST_ALL_CONFIGS(DeferTest, AStopFreesEverythingOfAllLanesWhateverReadersSay) {
     }
   lane_reader_enter(&reader_);
   EXPECT_EQ(live(), 600u);
-  EXPECT_EQ(engine().free_at_stop(a), 1200u);
+  EXPECT_EQ(engine().safepoints().free_at_stop(a), 1200u);
   EXPECT_EQ(live(), 0u);
   EXPECT_EQ(called.size(), 600u);
-  EXPECT_EQ(engine().free_at_stop(b), 0u);
+  EXPECT_EQ(engine().safepoints().free_at_stop(b), 0u);
   EXPECT_EQ(safepoint_statistics().stops, 2u);
   lane_reader_exit(&reader_);
 }
@@ -338,13 +340,13 @@ TEST_ALL_CONFIGS(DeferTest, WithoutReadersTheShareFillsUpAndTheObjectStaysTheCal
   for (int i = 0; i < 20; ++i) EXPECT_EQ(defer(a, take(a, 48)), 0);
   void* p = take(a, 48);
   EXPECT_EQ(defer(a, p), EBUSY);
-  EXPECT_EQ(engine().free_what_may_be_freed(a), 0u);
-  EXPECT_EQ(engine().wait_for_readers(a), EDEADLK);
+  EXPECT_EQ(engine().safepoints().free_what_may_be_freed(a), 0u);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), EDEADLK);
   EXPECT_EQ(safepoint_statistics().helped, 1u);
   give(a, p);
-  EXPECT_EQ(engine().free_at_stop(a), 20u);
+  EXPECT_EQ(engine().safepoints().free_at_stop(a), 20u);
   EXPECT_EQ(defer(a, take(a, 48)), 0);
-  EXPECT_EQ(engine().free_at_stop(a), 1u);
+  EXPECT_EQ(engine().safepoints().free_at_stop(a), 1u);
 }
 
 TEST_ALL_CONFIGS(DeferTest, APollFreesWhatReadersAllow) {
@@ -353,15 +355,15 @@ TEST_ALL_CONFIGS(DeferTest, APollFreesWhatReadersAllow) {
   void *before = take(a, 48), *in_it = take(b, 48);
   EXPECT_EQ(defer(a, before), 0);
   lane_reader_enter(&reader_);
-  EXPECT_EQ(engine().free_what_may_be_freed(a), 0u)
+  EXPECT_EQ(engine().safepoints().free_what_may_be_freed(a), 0u)
       << "deferred before, but tagged after the section began";
   EXPECT_EQ(defer(b, in_it), 0);
   lane_reader_exit(&reader_);
   lane_reader_enter(&reader_);
-  EXPECT_EQ(engine().free_what_may_be_freed(b), 1u)
+  EXPECT_EQ(engine().safepoints().free_what_may_be_freed(b), 1u)
       << "the second was not cut yet when the section began";
   lane_reader_exit(&reader_);
-  EXPECT_EQ(engine().free_what_may_be_freed(a), 1u);
+  EXPECT_EQ(engine().safepoints().free_what_may_be_freed(a), 1u);
   EXPECT_EQ(live(), 0u);
 }
 
@@ -384,7 +386,7 @@ TEST_ALL_CONFIGS(DeferTest, WhoDefersFreesInTurns) {
   EXPECT_LE(s.deferred - s.freed, 2 * 2048u);
   EXPECT_LE(s.batches, s.deferred / 256 + 1);
   if (reader_.depth > 0) lane_reader_exit(&reader_);
-  EXPECT_EQ(engine().wait_for_readers(a), 0);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), 0);
   EXPECT_EQ(live(), 0u);
   EXPECT_EQ(called.size(), 50000u / kShorter / 4);
 }
@@ -395,11 +397,11 @@ TEST_ALL_CONFIGS(DeferTest, EveryKindOfObjectIsFreed) {
   std::vector<void*> all;
   for (Bytes size : telling_sizes())
     for (Slot* t : {&a, &b, &gone}) all.push_back(take(*t, size));
-  engine().thread_exits(gone);
-  engine().trim(b);  // gives slabs to the depot
+  engine().exits().thread_exits(gone);
+  engine().upkeep().trim(b);  // gives slabs to the depot
   for (void* p : all) EXPECT_EQ(defer(a, p), 0);
   EXPECT_EQ(defer(a, nullptr), 0);
-  EXPECT_EQ(engine().free_at_stop(a), all.size() + 1);
+  EXPECT_EQ(engine().safepoints().free_at_stop(a), all.size() + 1);
   EXPECT_EQ(live(), 0u);
 }
 
@@ -415,7 +417,7 @@ TEST_ALL_CONFIGS(DeferTest, ABadPointerIsReportedWhenItIsFreedAndTheOthersGoOn) 
     EXPECT_EQ(defer(a, good.back()), 0);
     EXPECT_EQ(defer(a, p), 0);
   }
-  EXPECT_EQ(engine().free_at_stop(a), 2 * bad.size());
+  EXPECT_EQ(engine().safepoints().free_at_stop(a), 2 * bad.size());
   ASSERT_EQ(reports.size(), bad.size());
   for (size_t i = 0; i < bad.size(); ++i) EXPECT_EQ(reports[i].pointer, bad[i]);
   EXPECT_EQ(reports[0].why, Verdict::kNotOurs);
@@ -431,7 +433,7 @@ TEST_ALL_CONFIGS(DeferTest, WithChecksADoubleFreeIsFoundAtTheObject) {
   void* p = take(a, 48);
   EXPECT_EQ(defer(a, p), 0);
   EXPECT_EQ(defer(a, p), 0);
-  engine().free_at_stop(a);
+  engine().safepoints().free_at_stop(a);
   ASSERT_EQ(reports.size(), 1u);
   EXPECT_EQ(reports[0].why, Verdict::kFreedAlready);
   EXPECT_EQ(reports[0].pointer, p);
@@ -446,7 +448,7 @@ TEST_ALL_CONFIGS(DeferTest, InASectionOrAHandlerNobodyWaits) {
   for (int i = 0; i < 8; ++i) EXPECT_EQ(defer(a, take(a, 48)), 0);
   void* p = take(a, 48);
   EXPECT_EQ(defer(a, p), EBUSY) << "in a section of its own";
-  EXPECT_EQ(engine().wait_for_readers(a), EDEADLK);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), EDEADLK);
   reader_.thread = this;  // now it is another thread's section
   in_handler(a, [&] {
     for (int i = 0; i < 8; ++i)
@@ -455,7 +457,7 @@ TEST_ALL_CONFIGS(DeferTest, InASectionOrAHandlerNobodyWaits) {
   });
   lane_reader_exit(&reader_);
   EXPECT_EQ(defer(a, p), 0);
-  EXPECT_EQ(engine().wait_for_readers(a), 0);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), 0);
   EXPECT_EQ(live(), 0u);
 }
 
@@ -484,7 +486,7 @@ TEST_ALL_CONFIGS(DeferTest, AFullShareWaitsForTheReader) {
   EXPECT_EQ(std::count(Fake::said.begin(), Fake::said.end(), '\n'), 2);
   EXPECT_NE(Fake::said.find("reader 'the reader'"), std::string::npos);
   Fake::on_sleep = nullptr;
-  EXPECT_EQ(engine().wait_for_readers(a), 0);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), 0);
 }
 
 TEST_ALL_CONFIGS(DeferTest, WaitingIsForAllLanesAndWhatCameBefore) {
@@ -506,11 +508,11 @@ TEST_ALL_CONFIGS(DeferTest, WaitingIsForAllLanesAndWhatCameBefore) {
     if (++naps == 3) engine_now->defer(engine_now->allocate(48, *other), *other);  // comes later
     if (naps == 5) lane_reader_exit(reader);
   };
-  EXPECT_EQ(engine().wait_for_readers(a), 0);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), 0);
   Fake::on_sleep = nullptr;
   EXPECT_GE(naps, 5u);
   EXPECT_LE(live(), 1u);
-  EXPECT_EQ(engine().wait_for_readers(a), 0);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), 0);
   EXPECT_EQ(live(), 0u);
 }
 
@@ -528,14 +530,14 @@ TEST_ALL_CONFIGS(DeferTest, CallsMayDeferCalls) {
                 Verdict::kGood);
       for (size_t i = 0; i < n; ++i, ++self.calls) {
         if (objects[i] == nullptr) continue;
-        EXPECT_EQ(self.engine->defer_call({run, chain, nullptr}, *self.slot), 0);
+        EXPECT_EQ(self.engine->safepoints().defer_call({run, chain, nullptr}, *self.slot), 0);
       }
     }
   } chain{&engine(), &a};
   for (int i = 0; i < 100; ++i) EXPECT_EQ(defer_call(a, Chain::run, &chain, this), 0);
-  EXPECT_EQ(engine().free_at_stop(a), 100u);
+  EXPECT_EQ(engine().safepoints().free_at_stop(a), 100u);
   EXPECT_EQ(chain.calls, 100);
-  EXPECT_EQ(engine().free_at_stop(a), 100u);
+  EXPECT_EQ(engine().safepoints().free_at_stop(a), 100u);
   EXPECT_EQ(chain.calls, 200);
 }
 
@@ -550,20 +552,21 @@ TEST_ALL_CONFIGS(DeferTest, ACallThatWouldHaveToWaitIsToldSo) {
     int wait = 0;
     static void run(void* full, void**, size_t) {
       Full& self = *static_cast<Full*>(full);
-      self.wait = self.engine->wait_for_readers(*self.slot);
+      self.wait = self.engine->safepoints().wait_for_readers(*self.slot);
       for (int i = 0; i < 5; ++i)
-        self.result = self.engine->defer_call({note, &self.notes, nullptr}, *self.slot);
+        self.result =
+            self.engine->safepoints().defer_call({note, &self.notes, nullptr}, *self.slot);
     }
     std::vector<void*> notes;
   } full{&engine(), &a, 0, 0, {}};
   EXPECT_EQ(defer_call(a, Full::run, &full, nullptr), 0);
   lane_reader_enter(&reader_);
   reader_.thread = this;
-  EXPECT_EQ(engine().free_at_stop(a), 1u);
+  EXPECT_EQ(engine().safepoints().free_at_stop(a), 1u);
   EXPECT_EQ(full.result, EBUSY);
   EXPECT_EQ(full.wait, EDEADLK);
   lane_reader_exit(&reader_);
-  EXPECT_EQ(engine().wait_for_readers(a), 0);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), 0);
   EXPECT_EQ(full.notes.size(), 3u) << "the one that is being called has its place until it returns";
 }
 
@@ -577,13 +580,13 @@ TEST_OWNED(DeferTest, WhatExitedThreadsHaveDeferredIsFreedByOthers) {
   EXPECT_EQ(defer(gone, take(gone, 300000)), 0);
   std::vector<void*> called;
   EXPECT_EQ(defer_call(gone, note, &called, p), 0);
-  engine().thread_exits(gone);
+  engine().exits().thread_exits(gone);
   for (int i = 0; i < 6000; ++i) EXPECT_EQ(defer(a, take(a, 48)), 0);
   EXPECT_EQ(statistics().large_live_objects, 0u);
   EXPECT_EQ(called.size(), 0u) << "who defers objects calls nothing";
   for (int i = 0; i < 6000; ++i) EXPECT_EQ(defer_call(a, note, &called, nullptr), 0);
   EXPECT_EQ(std::count(called.begin(), called.end(), p), 1);
-  EXPECT_EQ(engine().wait_for_readers(a), 0);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), 0);
 }
 
 TEST_ALL_CONFIGS(DeferTest, AThreadInsideItsLaneIsLeftForTheNextTime) {
@@ -591,33 +594,34 @@ TEST_ALL_CONFIGS(DeferTest, AThreadInsideItsLaneIsLeftForTheNextTime) {
   EXPECT_EQ(defer(b, take(b, 48)), 0);
   take(a, 48);
   Stopped stopped(b);
-  EXPECT_EQ(engine().free_at_stop(a), 0u);
+  EXPECT_EQ(engine().safepoints().free_at_stop(a), 0u);
   stopped.leave();
-  EXPECT_EQ(engine().free_at_stop(a), 1u);
+  EXPECT_EQ(engine().safepoints().free_at_stop(a), 1u);
 }
 
 TEST_ALL_CONFIGS(DeferTest, TheChildOfAForkHasTheForkersReadersOnly) {
   Slot &a = thread(), &b = thread();
   lane_reader other, third;
   add_reader(a);
-  ASSERT_TRUE(engine().add_reader(other, "other", b));
-  ASSERT_TRUE(engine().add_reader(third, "third", b));
+  ASSERT_TRUE(engine().safepoints().add_reader(other, "other", b));
+  ASSERT_TRUE(engine().safepoints().add_reader(third, "third", b));
   lane_reader_enter(&reader_);
   lane_reader_enter(&other);
   other.thread = third.thread = &other;
   EXPECT_EQ(defer(a, take(a, 48)), 0);
   EXPECT_EQ(defer(b, take(b, 48)), 0);
-  engine().before_fork(a);
-  engine().after_fork_in_child(a);
+  engine().fork().before(a);
+  engine().fork().after_in_child(a);
   EXPECT_EQ(other.shared, nullptr);
   EXPECT_EQ(third.shared, nullptr);
   EXPECT_EQ(safepoint_statistics().readers, 1u);
-  EXPECT_EQ(engine().free_what_may_be_freed(a), 0u) << "the forker's own section goes on";
+  EXPECT_EQ(engine().safepoints().free_what_may_be_freed(a), 0u)
+      << "the forker's own section goes on";
   lane_reader_exit(&reader_);
-  EXPECT_EQ(engine().wait_for_readers(a), 0);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), 0);
   EXPECT_EQ(live(), 0u);
-  ASSERT_TRUE(engine().add_reader(other, "again", a));
-  engine().remove_reader(other, a);
+  ASSERT_TRUE(engine().safepoints().add_reader(other, "again", a));
+  engine().safepoints().remove_reader(other, a);
 }
 
 TEST_ALL_CONFIGS(DeferTest, AForkWhileAnotherThreadHoldsTheReadersFindsTheListWhole) {
@@ -625,15 +629,15 @@ TEST_ALL_CONFIGS(DeferTest, AForkWhileAnotherThreadHoldsTheReadersFindsTheListWh
   add_reader(a);
   Visit visit(&b, true);
   // The fork comes in a handler, which may not wait.
-  ASSERT_TRUE(engine().epochs().lock().try_acquire(visit));
+  ASSERT_TRUE(engine().safepoints().epochs().lock().try_acquire(visit));
   in_handler(a, [&] {
-    engine().before_fork(a);
-    engine().after_fork_in_child(a);
+    engine().fork().before(a);
+    engine().fork().after_in_child(a);
   });
-  EXPECT_FALSE(engine().epochs().lock().is_held());
+  EXPECT_FALSE(engine().safepoints().epochs().lock().is_held());
   EXPECT_EQ(safepoint_statistics().readers, 1u);
   EXPECT_EQ(defer(a, take(a, 48)), 0);
-  EXPECT_EQ(engine().wait_for_readers(a), 0);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), 0);
 }
 
 // The lane is lost, with what waits in it. No thread waits for it.
@@ -644,10 +648,10 @@ TEST_ALL_CONFIGS(DeferTest, InTheChildALaneThatAThreadWasInsideOfIsLost) {
   EXPECT_EQ(defer(b, take(b, 48)), 0);
   if (lane_of(a) == lane_of(b)) return;
   Stopped stopped(b);
-  engine().before_fork(a);
-  engine().after_fork_in_child(a);
-  EXPECT_EQ(engine().wait_for_readers(a), 0);
-  EXPECT_EQ(engine().free_at_stop(a), 0u);
+  engine().fork().before(a);
+  engine().fork().after_in_child(a);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), 0);
+  EXPECT_EQ(engine().safepoints().free_at_stop(a), 0u);
   begin({});
 }
 
@@ -668,7 +672,7 @@ TEST_ALL_CONFIGS(DeferTest, WithoutMemoryForARingTheObjectIsFreedAtOnceOrNot) {
   Fake::fail_never();
   EXPECT_EQ(defer(a, q), 0);
   for (void* more : rest) give(a, more);
-  EXPECT_EQ(engine().wait_for_readers(a), 0);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(a), 0);
   EXPECT_EQ(live(), 0u);
 }
 
@@ -679,7 +683,7 @@ TEST_OWNED(DeferTest, OthersFreeInALaneWhileItsOwnerIsOutside) {
   for (int round = 0; round < 20; ++round) {
     for (int i = 0; i < 100; ++i) EXPECT_EQ(defer(b, take(b, 48)), 0);
     take(a, 48);
-    EXPECT_EQ(engine().free_what_may_be_freed(a), 100u);
+    EXPECT_EQ(engine().safepoints().free_what_may_be_freed(a), 100u);
     EXPECT_EQ(lane_of(b)->is_closed(), !config().single || b.load() != a.load());
   }
 }
@@ -703,7 +707,7 @@ TEST_ALL_CONFIGS(DeferTest, ReadersNeverSeeReuse) {
     Random random(static_cast<uint64_t>(i));
     lane_reader reader;
     if (i >= kWriters) {
-      ASSERT_TRUE(engine().add_reader(reader, nullptr, slot));
+      ASSERT_TRUE(engine().safepoints().add_reader(reader, nullptr, slot));
     }
     for (int round = 0; i < kWriters ? round < 200000 / kShorter : writing.load() > 0; ++round) {
       std::atomic<Node*>& cell = cells[random.below(kCells)];
@@ -716,7 +720,7 @@ TEST_ALL_CONFIGS(DeferTest, ReadersNeverSeeReuse) {
           ASSERT_EQ(engine().defer(old, slot), 0);
         }
       } else {
-        if (random.one_in(50)) engine().free_what_may_be_freed(slot);
+        if (random.one_in(50)) engine().safepoints().free_what_may_be_freed(slot);
         lane_reader_enter(&reader);
         if (Node* node = cell.load(std::memory_order_acquire); node != nullptr) {
           const uint64_t value = node->words[0].load(std::memory_order_relaxed);
@@ -728,11 +732,12 @@ TEST_ALL_CONFIGS(DeferTest, ReadersNeverSeeReuse) {
     }
     if (i < kWriters) --writing;
     if (i >= kWriters) {
-      ASSERT_EQ(engine().remove_reader(reader, slot), FakeEngine::Removed::kDone);
+      ASSERT_EQ(engine().safepoints().remove_reader(reader, slot),
+                Safepoints<Fake>::Removed::kDone);
     }
   };
   std::vector<std::thread> threads;
-  ASSERT_TRUE(engine().add_reader(reader_, nullptr, main));
+  ASSERT_TRUE(engine().safepoints().add_reader(reader_, nullptr, main));
   for (int i = 0; i < kWriters + 2; ++i) {
     Slot& slot = thread();
     threads.emplace_back([&, i] { run(i, slot); });
@@ -740,7 +745,7 @@ TEST_ALL_CONFIGS(DeferTest, ReadersNeverSeeReuse) {
   for (std::thread& t : threads) t.join();
   for (auto& cell : cells)
     if (Node* node = cell.load(); node != nullptr) give(main, node);
-  EXPECT_EQ(engine().wait_for_readers(main), 0);
+  EXPECT_EQ(engine().safepoints().wait_for_readers(main), 0);
   EXPECT_EQ(live(), 0u);
 }
 

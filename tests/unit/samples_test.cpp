@@ -81,7 +81,7 @@ TEST_ALL_CONFIGS(SamplesTest, ASampledObjectIsOneOfItsClass) {
     void* p = take_sampled(t, size);
     const uint64_t c = index_of(class_of(size));
     const Bytes real = size_of(class_of(size));
-    EXPECT_EQ(engine().usable_size(p, engine().find(p).word), real);
+    EXPECT_EQ(engine().pointers().usable_size(p, engine().pointers().find(p).word), real);
     const Statistics after = statistics();
     EXPECT_EQ(after.classes[c].live, before.classes[c].live + others_.size() + 1) << size;
     EXPECT_EQ(after.live_bytes, before.live_bytes + (others_.size() + 1) * real) << size;
@@ -171,7 +171,7 @@ TEST_ALL_CONFIGS(SamplesTest, ItMayBeResizedZeroedAlignedAndFreedByAnyThread) {
   void* p = take_sampled(t, 100);
   memset(p, 0x5A, 100);
   for (Bytes size : {Bytes{3000}, Bytes{2} << 20, Bytes{8} << 20, Bytes{1} << 20, Bytes{100}}) {
-    p = engine().reallocate(p, engine().find(p).word, size, t);
+    p = engine().reallocate(p, engine().pointers().find(p).word, size, t);
     ASSERT_NE(p, nullptr);
     for (int i = 0; i < 100; ++i) ASSERT_EQ(static_cast<char*>(p)[i], 0x5A) << size;
   }
@@ -188,7 +188,7 @@ TEST_ALL_CONFIGS(SamplesTest, ItMayBeResizedZeroedAlignedAndFreedByAnyThread) {
   }
   start_threads();
   free_others(thread());
-  engine().trim(t);
+  engine().upkeep().trim(t);
   EXPECT_EQ(statistics().live_objects, 0u);
   EXPECT_EQ(bytes_alive(), 0u);
 }
@@ -203,7 +203,7 @@ TEST_ALL_CONFIGS(SamplesTest, ItStandsInAChainOfFreesLikeAnyOther) {
     const void* bad = nullptr;
     EXPECT_EQ(engine().free_chain(chain.front(), chain.size(), t, bad), Verdict::kGood);
   }
-  engine().trim(t);
+  engine().upkeep().trim(t);
   EXPECT_EQ(statistics().live_objects, 0u);
   EXPECT_EQ(bytes_alive(), 0u);
   EXPECT_GT(statistics().samples, 100u);

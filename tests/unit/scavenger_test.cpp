@@ -103,7 +103,7 @@ TEST_ALL_CONFIGS(ScavengerTest, AThreadThatWorksKeepsItsMemory) {
 TEST_ALL_CONFIGS(ScavengerTest, ALaneOfAnExitedThreadIsCleanedToo) {
   Slot& t = thread();
   use_and_free(t, 5000, 200);
-  engine().thread_exits(t);
+  engine().exits().thread_exits(t);
   all_passes();
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
@@ -164,7 +164,7 @@ TEST_ALL_CONFIGS(ScavengerTest, WhatAStoppedGiverHidIsTakenInWhenItHasGoneOn) {
   Slot &a = thread(), &b = thread();
   void* p = take(a, 100);
   give(b, p);
-  engine().thread_exits(b);  // sends it
+  engine().exits().thread_exits(b);  // sends it
   auto* batch = static_cast<Object*>(p);
   Object* const linked = batch->earlier.load();
   // As if the giver had not written its link yet.
@@ -189,7 +189,7 @@ TEST_ALL_CONFIGS(ScavengerTest, AnObjectWhoseSlabMovedOnWhileItWaitedIsSentAllTh
     const unsigned freer = taker == 3 ? 4 : 3;
     void* p = take(*threads[0], 4000);
     void* kept = take(*threads[0], 4000);
-    for (int i = 0; i < 5; ++i) engine().trim(*threads[0]);
+    for (int i = 0; i < 5; ++i) engine().upkeep().trim(*threads[0]);
     ASSERT_EQ(owner_of(p), Owner::kDepot);
     give(*threads[freer], p);
     void* q = take(*threads[taker], 4000);

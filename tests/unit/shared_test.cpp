@@ -352,7 +352,7 @@ TEST_SHARED(SharedTest, AHandlerNeverWaitsForALane) {
     give(t, p);
     give(t, mine);
     give(t, take(t, 1 << 20));
-    engine().trim(t);
+    engine().upkeep().trim(t);
   });
   EXPECT_EQ(lane_of(t)->number(), 1u);
   const Statistics s = statistics();
@@ -376,7 +376,7 @@ TEST_SHARED(SharedTest, ThirtyTwoThreadsTouchNoMoreThanEightLanes) {
       for (void* p : all) owners.insert(owner_of(p));
       for (Owner owner : owners) EXPECT_LT(world().lanes.at(owner).number(), 8u);
       for (void* p : all) EXPECT_EQ(engine().free(p, slot), Verdict::kGood);
-      engine().thread_exits(slot);
+      engine().exits().thread_exits(slot);
     });
   }
   for (std::thread& t : threads) t.join();
@@ -461,7 +461,7 @@ TEST_SHARED(SharedTest, ThePoolIsEnlargedAndShrunkWhileThreadsWork) {
     give(slot, take(slot, 90));
     EXPECT_LT(lane_of(slot)->number(), 2u);
   }
-  for (int i = 0; i < 4; ++i) engine().trim(slots[0]);
+  for (int i = 0; i < 4; ++i) engine().upkeep().trim(slots[0]);
   EXPECT_EQ(statistics().live_objects, 0u);
   EXPECT_EQ(statistics().slab_bytes, 0u);
 }
@@ -478,8 +478,8 @@ TEST_SHARED(SharedTest,
   Lane<Fake>*mine = &lane(0), *taken = &lane(1);
   Stopped inside(other);
   in_handler(a, [&] {
-    engine().before_fork(a);
-    engine().after_fork_in_child(a);
+    engine().fork().before(a);
+    engine().fork().after_in_child(a);
   });
   EXPECT_TRUE(taken->is_set_aside());
   EXPECT_FALSE(mine->is_set_aside());
@@ -502,8 +502,8 @@ TEST_SHARED(SharedTest, InAForkChildTheForkingThreadGoesOnInTheLaneThatItsHandle
   give(a, take(a, 48));
   Lane<Fake>* mine = &lane(0);
   in_handler(a, [&] {
-    engine().before_fork(a);
-    engine().after_fork_in_child(a);
+    engine().fork().before(a);
+    engine().fork().after_in_child(a);
     give(a, take(a, 48));
     EXPECT_TRUE(mine->lock().is_held());
   });

@@ -19,11 +19,11 @@ class StormTest : public EngineTest {
       Slot*& t = alive_[random.below(alive_.size())];
       switch (random.below(40)) {
         case 0:
-          engine().thread_exits(*t);
+          engine().exits().thread_exits(*t);
           t = &thread();
           break;
         case 1:
-          if (random.one_in(4)) engine().trim(*t);
+          if (random.one_in(4)) engine().upkeep().trim(*t);
           break;
         case 2:
           if (!objects_.empty()) in_handler(*t, [&] { free_any(random, *t); });
@@ -53,7 +53,7 @@ class StormTest : public EngineTest {
     while (!objects_.empty()) free_any(random, *alive_[random.below(alive_.size())]);
     account();
     for (int i = 0; i < 4; ++i)
-      for (Slot* t : alive_) engine().trim(*t);
+      for (Slot* t : alive_) engine().upkeep().trim(*t);
     account();
     EXPECT_EQ(statistics().slab_bytes, 0u);
     EXPECT_EQ(statistics().runs.dirty, 0u);
@@ -75,32 +75,32 @@ class StormTest : public EngineTest {
     ASSERT_NE(p, nullptr);
     fill(p, size, ++seeds_);
     objects_.push_back({p, size, seeds_});
-    live_bytes_ += engine().usable_size(p, engine().find(p).word);
+    live_bytes_ += engine().pointers().usable_size(p, engine().pointers().find(p).word);
     ++allocations_;
   }
   void free_any(Random& random, Slot& t) {
     Object& o = objects_[random.below(objects_.size())];
     EXPECT_TRUE(is_whole(o.p, o.size, o.seed))
         << "an object of " << o.size << " bytes was written to";
-    const Found found = engine().find(o.p);
+    const Found found = engine().pointers().find(o.p);
     ASSERT_EQ(found.verdict, Verdict::kGood);
-    live_bytes_ -= engine().usable_size(o.p, found.word);
+    live_bytes_ -= engine().pointers().usable_size(o.p, found.word);
     give(t, o.p);
     o = objects_.back();
     objects_.pop_back();
   }
   void resize(Random& random, Slot& t) {
     Object& o = objects_[random.below(objects_.size())];
-    const Found found = engine().find(o.p);
+    const Found found = engine().pointers().find(o.p);
     ASSERT_EQ(found.verdict, Verdict::kGood);
     EXPECT_TRUE(is_whole(o.p, o.size, o.seed));
-    live_bytes_ -= engine().usable_size(o.p, found.word);
+    live_bytes_ -= engine().pointers().usable_size(o.p, found.word);
     const Bytes size = random.between(1, random.one_in(10) ? 2 << 20 : 3000);
     void* p = engine().reallocate(o.p, found.word, size, t);
     ASSERT_NE(p, nullptr);
     o = {p, size, ++seeds_};
     fill(p, size, seeds_);
-    live_bytes_ += engine().usable_size(p, engine().find(p).word);
+    live_bytes_ += engine().pointers().usable_size(p, engine().pointers().find(p).word);
   }
 
   void account() {

@@ -108,7 +108,7 @@ class ThreadsTest : public EngineTest {
             FakeWorker worker({&engine(), &slot}, boxes,
                               static_cast<uint64_t>(place * 1000 + life));
             worker.work(steps);
-            engine().thread_exits(slot);
+            engine().exits().thread_exits(slot);
           }).join();
         }
         --running;
@@ -117,7 +117,7 @@ class ThreadsTest : public EngineTest {
     Slot trimmer{&no_lane_gate};
     while (running > 0) {
       if (with_scavenger && is_scavenger_wanted()) passes(1);
-      engine().trim(trimmer);
+      engine().upkeep().trim(trimmer);
       std::this_thread::yield();
     }
     for (std::thread& t : threads) t.join();
@@ -126,7 +126,7 @@ class ThreadsTest : public EngineTest {
       unsigned char* p = box;
       last.drop(p);
     }
-    for (int i = 0; i < 6; ++i) engine().trim(trimmer);
+    for (int i = 0; i < 6; ++i) engine().upkeep().trim(trimmer);
     const Statistics s = statistics();
     EXPECT_EQ(s.live_objects, 0u);
     EXPECT_EQ(s.live_bytes, 0u);
@@ -175,8 +175,8 @@ TEST_ALL_CONFIGS(ThreadsTest, ALaneThatIsJustBeingMadeMayMeetSomebodyWhoTrims) {
     std::thread trimmer([&] {
       Slot slot{&no_lane_gate};
       meet();
-      for (int i = 0; i < 30; ++i) engine().trim(slot);
-      engine().thread_exits(slot);
+      for (int i = 0; i < 30; ++i) engine().upkeep().trim(slot);
+      engine().exits().thread_exits(slot);
     });
     maker.join();
     trimmer.join();
@@ -192,7 +192,7 @@ TEST_OWNED(ThreadsTest, AFreeGoesToALaneThatAnotherThreadHasMadeSince) {
   for (int i = 0; i < 1200; ++i) objects.push_back(take(here, 200));
   give(here, objects.back());
   objects.pop_back();
-  engine().trim(here);  // the slab with room goes to the depot
+  engine().upkeep().trim(here);  // the slab with room goes to the depot
   std::atomic<bool> is_taken{false}, is_over{false};
   std::thread there([&] {
     Slot slot{&no_lane_gate};
@@ -200,14 +200,14 @@ TEST_OWNED(ThreadsTest, AFreeGoesToALaneThatAnotherThreadHasMadeSince) {
     is_taken.store(true, std::memory_order_relaxed);
     while (!is_over.load(std::memory_order_relaxed)) std::this_thread::yield();
     EXPECT_EQ(engine().free(p, slot), Verdict::kGood);
-    engine().thread_exits(slot);
+    engine().exits().thread_exits(slot);
   });
   while (!is_taken.load(std::memory_order_relaxed)) std::this_thread::yield();
   for (void* p : objects) give(here, p);
   is_over.store(true, std::memory_order_relaxed);
   there.join();
   EXPECT_GT(statistics().remote_frees, 64u);
-  engine().trim(here);
+  engine().upkeep().trim(here);
   EXPECT_EQ(statistics().live_objects, 0u);
 }
 
@@ -225,7 +225,7 @@ TEST_ALL_CONFIGS(ThreadsTest, TwoThreadsThatFreeEachOthersObjectsStayBounded) {
         void* mine = boxes[me][i % 64].exchange(nullptr, std::memory_order_acq_rel);
         EXPECT_EQ(engine().free(mine, slot), Verdict::kGood);
       }
-      engine().thread_exits(slot);
+      engine().exits().thread_exits(slot);
     });
   }
   for (std::thread& t : threads) t.join();

@@ -87,7 +87,7 @@ class TornTest : public PoolTest {
     Fake::number = cpu_of(*torn_);
     const uint64_t steps = Torn::run(n, [&] { operation.run(*this); });
     Fake::number = cpu_of(*torn_);
-    engine().thread_exits(*torn_);
+    engine().exits().thread_exits(*torn_);
     return steps;
   }
   // Makes objects of both threads, by malloc and from the pool. Some of the other thread's objects
@@ -149,7 +149,7 @@ class TornTest : public PoolTest {
     while (!others_.empty()) drop(others_, *other_);
     for (auto* all : {&more_of_pool, &mine_of_pool_}) give_all(*pool_, next, *all);
     give_all(*pool_, *other_, others_of_pool_);
-    for (int i = 0; i < 4; ++i) engine().trim(*other_);
+    for (int i = 0; i < 4; ++i) engine().upkeep().trim(*other_);
     EXPECT_HOLDS(engine().check_invariants());
     // What the operation was about is lost: an object, a batch, or what a bin was being given.
     EXPECT_LE(statistics().live_objects, 600u);
@@ -182,7 +182,7 @@ class TornTest : public PoolTest {
   void free_of_pool(std::vector<void*>& all, int n) {
     for (int i = 0; i < n; ++i) pool_->free(take_out(all), *torn_);
   }
-  void trim() { engine().trim(*torn_); }
+  void trim() { engine().upkeep().trim(*torn_); }
   void allocate_of_heap() { made_ = heap_->allocate(100, kGranule, *torn_); }
   void tear_at_many_instructions(const Operation& operation) {
     constexpr uint64_t kMost = 4;

@@ -8,7 +8,7 @@
 // The word names the holder, so there is no instant at which a lock is taken and its holder is
 // unknown. A handler may leave by a long jump. Then what it has interrupted never goes on, and the
 // locks held there stay held. When the thread ends, it finds each lock that names it, and gives it
-// back (Engine::thread_exits). Until then no thread waits for one stay of a holder longer than
+// back (Exits::thread_exits). Until then no thread waits for one stay of a holder longer than
 // kLateMs. After that acquire() fails, as when a fork has closed the lock, and for later callers it
 // fails at once. A lock may also be given back without a wake-up, for the same reason. Its sleepers
 // find that after the same time.

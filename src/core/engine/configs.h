@@ -7,5 +7,6 @@
 namespace lanemalloc {
 
 using ProcessEngine = Engine<Linux>;
+using ProcessMisses = Misses<Linux>;
 
 }  // namespace lanemalloc

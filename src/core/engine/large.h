@@ -12,13 +12,14 @@ namespace lanemalloc {
 template <class P>
 class Large {
  public:
-  Large(World<P>& world, Searches<P>& searches) : world_(world), searches_(searches) {}
+  explicit Large(World<P>& world) : world_(world) {}
 
   // Enters by `gate`, and leaves. alignment: a power of two. Null: no memory. zeroed: the memory is
   // known to be zero.
-  FAST void* allocate(Bytes size, Bytes alignment, Slot& slot, Gate* gate, bool& zeroed) {
+  FAST void* allocate(Searches<P>& searches, Bytes size, Bytes alignment, Slot& slot, Gate* gate,
+                      bool& zeroed) {
     void* p = allocate_once(size, alignment, slot, gate, zeroed);
-    return LIKELY(p != nullptr) ? p : allocate_again(size, alignment, slot, zeroed);
+    return LIKELY(p != nullptr) ? p : allocate_again(searches, size, alignment, slot, zeroed);
   }
 
   // An object that counts as one of class c, with its stack. Null: no memory. The thread is inside,
@@ -146,8 +147,9 @@ class Large {
     return p;
   }
 
-  NOINLINE void* allocate_again(Bytes size, Bytes alignment, Slot& slot, bool& zeroed) {
-    if (size >= world_.region.most_bytes() || !searches_.collect(slot)) return nullptr;
+  NOINLINE void* allocate_again(Searches<P>& searches, Bytes size, Bytes alignment, Slot& slot,
+                                bool& zeroed) {
+    if (size >= world_.region.most_bytes() || !searches.collect(slot)) return nullptr;
     return allocate_once(size, alignment, slot, Owned::enter(slot), zeroed);
   }
 
@@ -183,7 +185,6 @@ class Large {
   }
 
   World<P>& world_;
-  Searches<P>& searches_;
 };
 
 }  // namespace lanemalloc

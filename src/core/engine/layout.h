@@ -60,6 +60,7 @@ struct Layout {
   static constexpr size_t kDepot = kWorld + offsetof(W, depot);
   static constexpr size_t kLanes = kWorld + offsetof(W, lanes);
   static constexpr size_t kKinds = kWorld + offsetof(W, kinds);
+  static constexpr size_t kEpochs = offsetof(E, safepoints_) + offsetof(Safepoints<P>, epochs_);
   static constexpr size_t kSettings = kWorld + offsetof(W, settings);
   static constexpr size_t kCounters = kWorld + offsetof(W, counters);
   static constexpr size_t kCountersOfLane = offsetof(L, counters_);
@@ -196,7 +197,7 @@ struct Layout {
       cell("depot", kOfWorld, kDepot + offsetof(Depot<P>, lock_) + kCell),
       cell("growth", kOfWorld, kRuns + offsetof(Runs<P>, growth_) + kCell),
       cell("runs", kOfWorld, kRuns + offsetof(Runs<P>, lock_) + kCell),
-      cell("readers", kOfWorld, offsetof(E, epochs_) + offsetof(Epochs<P>, lock_) + kCell),
+      cell("readers", kOfWorld, kEpochs + offsetof(Epochs<P>, lock_) + kCell),
       cell("idle lanes", kOfWorld,
            kLanes + offsetof(LaneTable<P>, idle_) + offsetof(IdStack<>, tries_),
            CellPlace::kNeverWaits),

@@ -1,6 +1,7 @@
 // Pointers: what the page map says of a pointer that a program hands in; and, with checked=1, a bit
 // for each object: is it in use.
-// Called by: engine, safepoints. Locking: none; every function may be called at any time.
+// Called by: engine, misses, safepoints, heap, pool, abi. Locking: none; every function may be
+// called at any time.
 #pragma once
 
 #include "core/engine/sampling.h"
@@ -26,6 +27,16 @@ class Pointers {
     if (world_.settings.checked && word.owner() != Owner::kLarge && !is_in_use(p))
       return {Verdict::kFreedAlready, word};
     return {Verdict::kGood, word};
+  }
+
+  // Whether free() may have p. With checked=1 an object of a slab is not in use from here on.
+  FAST Verdict take_back(const void* p, MapWord word) {
+    if (UNLIKELY(!is_of_malloc(word.owner())))
+      return is_private(word.owner()) ? Verdict::kOfKind : why_nobody(p);
+    const bool is_large = word.owner() == Owner::kLarge;
+    if (!is_large && LIKELY(!world_.settings.checked)) return Verdict::kGood;
+    if (!is_start(p, word)) return Verdict::kNotAStart;
+    return is_large || mark_free(p) ? Verdict::kGood : Verdict::kFreedAlready;
   }
 
   Bytes usable_size(const void* p, MapWord word) const {
@@ -63,6 +74,14 @@ class Pointers {
     }
     return Verdict::kFreedAlready;
   }
+
+  // For objects of heaps and pools. Without checked=1 nothing is marked, and nothing found wrong.
+  void check_out(const void* p) {
+    if (world_.settings.checked) mark_in_use(p);
+  }
+  bool is_out(const void* p) const { return !world_.settings.checked || is_in_use(p); }
+  // False: it is in already.
+  bool check_in(const void* p) { return !world_.settings.checked || mark_free(p); }
 
   void mark_in_use(const void* p) {
     const Bytes distance = world_.region.distance(p);

@@ -13,6 +13,7 @@ template <class P>
 class Searches {
  public:
   explicit constexpr Searches(World<P>& world) : world_(world) {}
+  World<P>& world() { return world_; }
 
   // A turn to look into all lanes. A handler that has interrupted the allocator does without a
   // turn, since it may not wait. So does a handler that has interrupted a search, and a thread that

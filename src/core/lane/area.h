@@ -46,7 +46,7 @@ struct Area {
     return *reinterpret_cast<std::atomic<Bin*>*>(area + offset);
   }
 
-  // Makes the owner's label what it is now. The label may change meanwhile: Engine::relabel stores
+  // Makes the owner's label what it is now. The label may change meanwhile: Kinds::relabel stores
   // the new label, makes every thread pass a barrier, and then looks into each lane. If the barrier
   // falls before the second look here, that look sees the change. If it falls after the look, the
   // store here came before the barrier, and relabel() finds a label here.

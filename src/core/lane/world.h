@@ -81,7 +81,7 @@ struct World {
   Sampler<P> sampler;
   Settings settings{};
   alignas(kNoSharing) SharedCounters counters;
-  // Called when a thread adopts a lane. It must see to it that Engine::thread_exits() is called; it
+  // Called when a thread adopts a lane. It must see to it that Exits::thread_exits() is called; it
   // returns false if it cannot.
   bool (*watch_exit)(Slot& slot) = nullptr;
   // Reports a bad pointer that was found late; may abort, or return.

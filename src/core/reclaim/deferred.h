@@ -1,7 +1,6 @@
 // Deferred: what a lane has deferred: objects of malloc in one ring, and calls in another. It lies
 // in blocks of its own, which the lane takes at its first deferred free and keeps.
-// Called by: engine, inside the lane (engine_safepoint.h). Locking: none, except for `caller` and
-// `called`.
+// Called by: safepoints, inside the lane. Locking: none, except for `caller` and `called`.
 //
 // Objects are freed inside the lane, so that a thread enters once for many of them. Calls are made
 // outside any lane. One thread at a time makes the calls of a lane, so that they end in their

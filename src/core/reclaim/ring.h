@@ -1,7 +1,7 @@
 // Ring: what one lane has deferred, oldest first, cut into batches that carry the epoch in which
 // they were complete.
-// Called by: engine, inside the lane (engine_safepoint.h). Locking: none, except for what
-// is_empty() and the counters read.
+// Called by: safepoints, inside the lane. Locking: none, except for what is_empty() and the
+// counters read.
 //
 //   begin_                                                           end_
 //     | free |  batch, tag 7  |  batch, tag 9  |  open batch  |  free | 1 |
@@ -10,7 +10,7 @@
 // A batch does not wrap around; an open one that reaches the end is cut there. A deferred free
 // stores its object at next_ while next_ is below limit(), and asks nothing else. At limit() the
 // open batch is complete, the ring is full, or it is time to free some. One entry behind the end is
-// for the thread that frees: it marks the end of what that thread frees (Lane::free_deferred).
+// for the thread that frees: it marks the end of what that thread frees (Safepoints::free_all).
 #pragma once
 
 #include "core/base/atomics.h"

@@ -321,7 +321,7 @@ struct Slabs {
   }
 
   // Gives an empty slab's blocks back.
-  void destroy(Slab* slab, Visit& visit) const {
+  FAST void destroy(Slab* slab, Visit& visit) const {
     const BlockCount blocks = slab->blocks();
     give_to(slab, Owner::kNobody);
     uncharge(slab);

@@ -7,7 +7,7 @@
 //              --ends----> [older, function, object] --> ..       pieces themselves
 //
 // An arena's blocks are objects like any others: lanes hand them out and take them back, and thread
-// exit, fork and the scavenger treat them as such. They are linked as Engine::free_chain() needs
+// exit, fork and the scavenger treat them as such. They are linked as Misses::free_chain() needs
 // them.
 #pragma once
 
@@ -197,7 +197,7 @@ void* Arena<P>::resize_large(Bytes size) {
   const auto offset = static_cast<Bytes>(large->piece - reinterpret_cast<char*>(large));
   Bytes bytes;
   if (__builtin_add_overflow(size, offset, &bytes)) return nullptr;
-  const Found found = engine_.find(large);
+  const Found found = engine_.pointers().find(large);
   if (UNLIKELY(found.verdict != Verdict::kGood)) {
     engine_.world().report(found.verdict, large);
     return nullptr;

@@ -2,7 +2,7 @@
 // (core/slab/kind.h) for each size that it uses, made when the size is first requested. Its large
 // objects are found in the page map. What a child heap takes is charged to its parent, too.
 // Called by: abi/heaps.cpp. Locking: none but the lanes'. The list of children is changed and read
-// while no other thread does the same (Engine::one_at_a_time).
+// while no other thread does the same (Kinds::one_at_a_time).
 //
 // Hits are compiled into the program (include/lanemalloc/heap.h). What a hit does not do begins
 // here.
@@ -64,8 +64,8 @@ class Heap {
   HeapFree free(void* p, Bytes size, Slot& slot);
   // For the owner of a lane, or by CPU; at most kSmallMax bytes. `handle` may be any value. Null or
   // false: nothing has changed.
-  FAST static void* allocate_from_bin(Engine<P>& engine, Handle handle, Bytes size, Slot& slot) {
-    return engine.take_from_bin_of(HeapHit{handle, static_cast<uint32_t>(small_index(size))}, slot);
+  FAST static void* allocate_from_bin(Handle handle, Bytes size, Slot& slot) {
+    return Objects::take_from_bin(HeapHit{handle, static_cast<uint32_t>(small_index(size))}, slot);
   }
   FAST static bool free_to_batch(Engine<P>& engine, Handle handle, void* p, Bytes size,
                                  Slot& slot) {
@@ -74,7 +74,7 @@ class Heap {
   }
   // The usual case of a free without a size.
   FAST static bool free_to_batch(Engine<P>& engine, Handle handle, void* p, Slot& slot) {
-    const Kind* kind = engine.kind_at(p);
+    const Kind* kind = Objects::kind_at(engine.world(), p);
     return LIKELY(kind != nullptr && kind->owner->is_heap(handle)) &&
            free_to_batch(engine, p, *kind, slot);
   }
@@ -82,11 +82,11 @@ class Heap {
   // Frees the first objects, up to one that is not good or not small. Returns how many it freed.
   // The caller frees the next one, if there is one, by itself.
   size_t free_batch(void** objects, size_t n, Slot& slot) {
-    return is_checked_ ? 0 : engine_.free_batch_of(owner_, objects, n, slot);
+    return is_checked_ ? 0 : Objects::free_batch(engine_.world(), owner_, objects, n, slot);
   }
   // As in malloc's free, what lies in a slab of this heap is taken for an object.
   FAST bool is_surely_good(const void* p, Bytes size) const {
-    const Kind* kind = engine_.kind_at(p);
+    const Kind* kind = kind_at(p);
     return !is_checked_ && kind != nullptr && kind->owner == &owner_ &&
            (size == kUnknown || size <= kind->size);
   }
@@ -114,10 +114,13 @@ class Heap {
  private:
   template <class Place>
   FAST static bool free_to_batch(Engine<P>& engine, void* p, const Place& place, Slot& slot) {
-    const auto look = [&](Gate* gate, Slab* slab) { engine.look_in_stay(slab, slot, gate); };
+    const auto look = [&](Gate* gate, Slab* slab) { Misses<P>::look_in_stay(slab, slot, gate); };
     Bin* bin;
-    return engine.free_to_slab_or_batch(place, static_cast<Object*>(p), slot, look, bin);
+    return Objects::free_to_slab_or_batch(engine.world(), place, static_cast<Object*>(p), slot,
+                                          look, bin);
   }
+  using Objects = KindObjects<P>;
+
   static constexpr Bytes kTail = sizeof(uint64_t);
   static constexpr unsigned char kPattern = 0xFB;
 
@@ -129,11 +132,12 @@ class Heap {
   bool join_parent(Slot& slot);
   void leave_parent(Slot& slot);
   Heap* refuser(Bytes size);
-  void gather_tree(Slot& slot);
+  NOINLINE void gather_tree(Slot& slot);
   void tell_soft_limits();
   void sign(void* p, Bytes size);
   HeapFree check_signature(const void* p, Bytes size) const;
-  bool is_large(const void* p) const { return engine_.kind_at(p) == nullptr; }
+  FAST Kind* kind_at(const void* p) const { return Objects::kind_at(engine_.world(), p); }
+  bool is_large(const void* p) const { return kind_at(p) == nullptr; }
   template <class Visitor>
   void for_each_large(Visitor visit);
   template <class Visitor>

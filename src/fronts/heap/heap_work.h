@@ -23,14 +23,14 @@ bool Heap<P>::start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, 
   budget_.start(parent_ != nullptr ? &parent_->budget_ : nullptr,
                 limit == 0 ? Budget::kNone : limit, soft == 0 ? Budget::kNone : soft);
   if (!join_parent(slot)) return false;
-  if (!engine_.add_owner(owner_, slot)) return leave_parent(slot), false;
+  if (!engine_.kinds().add_owner(owner_, slot)) return leave_parent(slot), false;
   owner_.label.store(owner_.handle, std::memory_order_relaxed);
   return true;
 }
 
 template <class P>
 bool Heap<P>::join_parent(Slot& slot) {
-  return parent_ == nullptr || engine_.one_at_a_time(slot, [&] {
+  return parent_ == nullptr || engine_.kinds().one_at_a_time(slot, [&] {
     sibling_ = parent_->children_;
     parent_->children_ = this;
   });
@@ -39,7 +39,7 @@ bool Heap<P>::join_parent(Slot& slot) {
 template <class P>
 void Heap<P>::leave_parent(Slot& slot) {
   if (parent_ == nullptr) return;
-  engine_.one_at_a_time(slot, [&] {
+  engine_.kinds().one_at_a_time(slot, [&] {
     Heap** link = &parent_->children_;
     while (*link != this) link = &(*link)->sibling_;
     *link = sibling_;
@@ -76,7 +76,7 @@ Kind* Heap<P>::kind_for(unsigned index) {
     source_.give(memory);
     return kind;
   }
-  engine_.add_kind(owner_, *made);
+  engine_.kinds().add_kind(owner_, *made);
   return made;
 }
 
@@ -95,7 +95,7 @@ void* Heap<P>::allocate(Bytes size, Bytes alignment, Slot& slot) {
   tell_soft_limits();
   if (p == nullptr) return nullptr;
   if (UNLIKELY(is_checked_)) {
-    if (!is_large(p)) engine_.check_out(p);
+    if (!is_large(p)) engine_.pointers().check_out(p);
     sign(p, size);
   }
   return p;
@@ -114,7 +114,7 @@ void* Heap<P>::allocate_once(Bytes size, Bytes alignment, Slot& slot) {
   }
   if (whole > kSlabMax) return allocate_large(size, alignment, slot);
   Kind* kind = kind_for(table_index(whole));
-  return kind != nullptr ? engine_.allocate_of(*kind, slot) : nullptr;
+  return kind != nullptr ? engine_.kinds().allocate(*kind, slot) : nullptr;
 }
 
 // Returns the heap whose limit refuses an object of this size; null if no limit does.
@@ -131,10 +131,10 @@ Heap<P>* Heap<P>::refuser(Bytes size) {
 // turn leaves the children out.
 template <class P>
 void Heap<P>::gather_tree(Slot& slot) {
-  const bool done = engine_.one_at_a_time(slot, [&] {
-    for_each_in_tree([&](Heap& heap) { engine_.gather(heap.owner_, slot, true); });
+  const bool done = engine_.kinds().one_at_a_time(slot, [&] {
+    for_each_in_tree([&](Heap& heap) { engine_.kinds().gather(heap.owner_, slot, true); });
   });
-  if (!done) engine_.gather(owner_, slot, true);
+  if (!done) engine_.kinds().gather(owner_, slot, true);
 }
 
 template <class P>
@@ -184,30 +184,33 @@ HeapFree Heap<P>::look_at(const void* p, Bytes size) const {
 template <class P>
 HeapFree Heap<P>::free(void* p, Bytes size, Slot& slot) {
   if (const HeapFree wrong = look_at(p, size); wrong.verdict != Verdict::kGood) return wrong;
-  Kind* kind = engine_.kind_at(p);
-  if (kind != nullptr && !engine_.check_in(p)) return {Verdict::kFreedAlready};
-  kind != nullptr ? engine_.free_of(*kind, static_cast<Object*>(p), slot) : free_large(p, slot);
+  Kind* kind = kind_at(p);
+  if (kind != nullptr && !engine_.pointers().check_in(p)) return {Verdict::kFreedAlready};
+  kind != nullptr ? Objects::free(engine_.world(), *kind, static_cast<Object*>(p), slot)
+                  : free_large(p, slot);
   return {Verdict::kGood};
 }
 
 template <class P>
 Verdict Heap<P>::find(const void* p) const {
-  const KindOwner* owner = engine_.owner_of(p);
+  const KindOwner* owner = engine_.kinds().owner_of(p);
   if (owner == nullptr) {
-    const Verdict verdict = engine_.find(p).verdict;
+    const Verdict verdict = engine_.pointers().find(p).verdict;
     return verdict == Verdict::kGood ? Verdict::kOfMalloc : verdict;
   }
   if (owner != &owner_) return Verdict::kOfKind;
-  const Kind* kind = engine_.kind_at(p);
-  if (kind == nullptr) return engine_.is_block_start(p) ? Verdict::kGood : Verdict::kNotAStart;
-  if (!engine_.is_start_of(*kind, p)) return Verdict::kNotAStart;
-  return engine_.is_marked(p) ? Verdict::kGood : Verdict::kFreedAlready;
+  const Kind* kind = kind_at(p);
+  if (kind == nullptr)
+    return engine_.world().region.distance(p) % kBlockSize == 0 ? Verdict::kGood
+                                                                : Verdict::kNotAStart;
+  if (!engine_.kinds().is_start_of(*kind, p)) return Verdict::kNotAStart;
+  return engine_.pointers().is_out(p) ? Verdict::kGood : Verdict::kFreedAlready;
 }
 
 template <class P>
 Bytes Heap<P>::usable_size(const void* p) const {
-  const Kind* kind = engine_.kind_at(p);
-  const Bytes real = kind != nullptr ? kind->size : engine_.large_bytes(p);
+  const Kind* kind = kind_at(p);
+  const Bytes real = kind != nullptr ? kind->size : engine_.kinds().large_bytes(p);
   if (!is_checked_) return real;
   uint64_t size;
   memcpy(&size, static_cast<const std::byte*>(p) + real - kTail, kTail);
@@ -217,8 +220,8 @@ Bytes Heap<P>::usable_size(const void* p) const {
 // With checked=1: writes the size at the end of the object, and the pattern before it.
 template <class P>
 void Heap<P>::sign(void* p, Bytes size) {
-  const Kind* kind = engine_.kind_at(p);
-  const Bytes real = kind != nullptr ? kind->size : engine_.large_bytes(p);
+  const Kind* kind = kind_at(p);
+  const Bytes real = kind != nullptr ? kind->size : engine_.kinds().large_bytes(p);
   memset(static_cast<std::byte*>(p) + size, kPattern, real - kTail - size);
   const uint64_t word = size;
   memcpy(static_cast<std::byte*>(p) + real - kTail, &word, kTail);
@@ -226,8 +229,8 @@ void Heap<P>::sign(void* p, Bytes size) {
 
 template <class P>
 HeapFree Heap<P>::check_signature(const void* p, Bytes size) const {
-  const Kind* kind = engine_.kind_at(p);
-  const Bytes real = kind != nullptr ? kind->size : engine_.large_bytes(p);
+  const Kind* kind = kind_at(p);
+  const Bytes real = kind != nullptr ? kind->size : engine_.kinds().large_bytes(p);
   if (!is_checked_)
     return size > real ? HeapFree{Verdict::kWrongSize, real} : HeapFree{Verdict::kGood};
   uint64_t word;
@@ -249,9 +252,9 @@ void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
   if (bytes < size || !budget_.may_take(bytes)) return nullptr;
   larges_.fetch_add(1, std::memory_order_relaxed);
   bool zeroed;
-  void* p = engine_.allocate_large_of(owner_, size, alignment, slot, zeroed);
+  void* p = engine_.kinds().allocate_large(owner_, size, alignment, slot, zeroed);
   if (p != nullptr && budget_.take(bytes, 1) == 0) {
-    engine_.free_large_of(p, slot);
+    engine_.kinds().free_large(p, slot);
     p = nullptr;
   }
   if (p == nullptr) {
@@ -264,21 +267,21 @@ void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
 
 template <class P>
 void* Heap<P>::reallocate_large(void* p, Bytes size, Slot& slot) {
-  const Bytes before = engine_.large_bytes(p);
+  const Bytes before = engine_.kinds().large_bytes(p);
   const Bytes wanted = bytes_of(blocks_for(size));
   if (wanted < size || (wanted > before && !budget_.may_take(wanted - before))) return nullptr;
-  void* moved = engine_.resize_large_of(p, size, budget_, slot);
-  const Bytes after = engine_.large_bytes(moved != nullptr ? moved : p);
+  void* moved = engine_.kinds().resize_large(p, size, budget_, slot);
+  const Bytes after = engine_.kinds().large_bytes(moved != nullptr ? moved : p);
   large_bytes_.fetch_add(after - before, std::memory_order_relaxed);
   return moved;
 }
 
 template <class P>
 void Heap<P>::free_large(void* p, Slot& slot) {
-  const Bytes bytes = engine_.large_bytes(p);
+  const Bytes bytes = engine_.kinds().large_bytes(p);
   budget_.give(bytes);
   large_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
-  engine_.free_large_of(p, slot);
+  engine_.kinds().free_large(p, slot);
   larges_.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -288,7 +291,8 @@ template <class P>
 template <class Visitor>
 void Heap<P>::for_each_large(Visitor visit) {
   uint64_t left = larges_.load(std::memory_order_relaxed);
-  if (left != 0) engine_.for_each_large(owner_, [&](void* p) { return visit(p) || --left == 0; });
+  if (left != 0)
+    engine_.kinds().for_each_large(owner_, [&](void* p) { return visit(p) || --left == 0; });
 }
 
 // --- All of it.
@@ -296,14 +300,15 @@ void Heap<P>::for_each_large(Visitor visit) {
 template <class P>
 template <class Visitor>
 bool Heap<P>::walk(Slot& slot, Visitor visit) {
-  engine_.gather(owner_, slot, true);
+  engine_.kinds().gather(owner_, slot, true);
   bool complete = true;
   int stop = 0;
   for_each_class([&](Kind& kind) {
     if (stop != 0 || !complete) return;
-    complete = engine_.for_each_slab(kind, slot, [&](const Slab* slab) {
+    complete = engine_.kinds().for_each_slab(kind, slot, [&](const Slab* slab) {
       if (stop == 0)
-        stop = engine_.for_each_live(kind, slab, [&](void* p) { return visit(p, usable_size(p)); });
+        stop = engine_.kinds().for_each_live(kind, slab,
+                                             [&](void* p) { return visit(p, usable_size(p)); });
     });
   });
   if (stop == 0 && complete)
@@ -315,7 +320,7 @@ template <class P>
 HeapCount Heap<P>::count(Slot& slot) {
   HeapCount all{};
   for_each_class([&](Kind& kind) {
-    const auto count = engine_.count_kind(kind, slot);
+    const auto count = engine_.kinds().count(kind, slot);
     all.objects += count.live();
     all.bytes += count.live() * kind.size;
     all.slab_bytes += bytes_of(static_cast<BlockCount>(count.slabs) * kind.blocks);
@@ -336,7 +341,7 @@ Bytes Heap<P>::trim(Slot& slot) {
     return bytes;
   };
   const Bytes before = slab_bytes();
-  engine_.gather(owner_, slot, false);
+  engine_.kinds().gather(owner_, slot, false);
   const Bytes after = slab_bytes();
   return after < before ? before - after : 0;
 }
@@ -346,16 +351,16 @@ template <class Gone>
 uint64_t Heap<P>::end(Slot& slot, Gone gone) {
   uint64_t objects = 0;
   while (children_ != nullptr) objects += children_->end(slot, gone);
-  engine_.make_calls_of(reinterpret_cast<void*>(owner_.handle), slot);
+  engine_.safepoints().make_calls_of(reinterpret_cast<void*>(owner_.handle), slot);
   owner_.its_handle().store(0, std::memory_order_relaxed);
-  engine_.relabel(owner_, 0);  // the place may soon be another heap's
+  engine_.kinds().relabel(owner_, 0);  // the place may soon be another heap's
   leave_parent(slot);
   for_each_large([&](void* p) {
     ++objects;
     free_large(p, slot);
     return false;
   });
-  const bool all = engine_.dissolve(
+  const bool all = engine_.kinds().dissolve(
       owner_, slot, [&](const Kind&, const Slab* slab) { objects += slab->used(); });
   if (!all) return objects;  // lanes that could not be reached still know the kinds
   for (auto& place : kinds_)

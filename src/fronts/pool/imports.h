@@ -20,10 +20,10 @@ template <class P>
 Object* Pool<P>::obtain(Slot& slot) {
   Object* object = nullptr;
   if (LIKELY(!is_imported())) {
-    object = engine_.allocate_of(kind_, slot);
+    object = engine_.kinds().allocate(kind_, slot);
     return LIKELY(object != nullptr) ? object : take_from_shelf(1, slot);
   }
-  engine_.in_own_lane(slot, [&](Lane<P>& lane, Visit& visit) {
+  engine_.kinds().in_own_lane(slot, [&](Lane<P>& lane, Visit& visit) {
     Bin* bin = lane.bin_for(kind_, visit);
     if (bin == nullptr || bin->head == nullptr) return;
     object = bin->head;
@@ -46,7 +46,7 @@ void Pool<P>::keep_imported(Object* object, Slot& slot) {
   const auto batch = static_cast<int64_t>(kind_.batch.load(std::memory_order_relaxed));
   object->next = nullptr;
   Object* rest = object;
-  engine_.in_own_lane(slot, [&](Lane<P>& lane, Visit& visit) {
+  engine_.kinds().in_own_lane(slot, [&](Lane<P>& lane, Visit& visit) {
     Bin* bin = lane.bin_for(kind_, visit);
     if (bin == nullptr) return;
     object->next = bin->head;
@@ -95,7 +95,7 @@ bool Pool<P>::put_on_shelf(Object* list, Slot& slot) {
       return true;
     }
   }
-  engine_.in_own_lane(slot, [&](Lane<P>& lane, Visit& visit) {
+  engine_.kinds().in_own_lane(slot, [&](Lane<P>& lane, Visit& visit) {
     Bin* bin = lane.bin_for(kind_, visit);
     while (bin != nullptr && list != nullptr) {
       Object* object = list;
@@ -179,7 +179,7 @@ uint64_t Pool<P>::release_from_shelf(uint64_t leave, Slot& slot) {
 // Puts on the shelf what all lanes have. wait: as in gather().
 template <class P>
 bool Pool<P>::bring_to_shelf(Slot& slot, bool wait) {
-  return engine_.in_each_lane(
+  return engine_.kinds().in_each_lane(
       owner_, slot, wait,
       [&](Lane<P>& lane, Visit&) {
         Bin* bin = lane.bin_of(kind_);

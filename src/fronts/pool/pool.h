@@ -89,11 +89,11 @@ class Pool : OfOneKind {
   }
   // For a pool without functions, and for the owner of a lane or by CPU. Null or false: nothing has
   // changed.
-  void* allocate_from_bin(Slot& slot) { return allocate_from_bin(engine_, owner_.handle, slot); }
+  void* allocate_from_bin(Slot& slot) { return allocate_from_bin(owner_.handle, slot); }
   bool free_to_batch(void* p, Slot& slot) { return free_to_batch(engine_, owner_.handle, p, slot); }
   // The same. `handle` may be any value.
-  FAST static void* allocate_from_bin(Engine<P>& engine, Handle handle, Slot& slot) {
-    return engine.take_from_bin_of(PoolHit{handle}, slot);
+  FAST static void* allocate_from_bin(Handle handle, Slot& slot) {
+    return Objects::take_from_bin(PoolHit{handle}, slot);
   }
   FAST static bool free_to_batch(Engine<P>& engine, Handle handle, void* p, Slot& slot) {
     bool is_over = false;
@@ -101,21 +101,21 @@ class Pool : OfOneKind {
       of(slab->its_kind()).look_in_stay(slab, slot, gate), is_over = true;
     };
     Bin* bin;
-    if (UNLIKELY(!engine.free_to_slab_or_batch(PoolHit{handle}, static_cast<Object*>(p), slot, look,
-                                               bin)))
+    if (UNLIKELY(!Objects::free_to_slab_or_batch(engine.world(), PoolHit{handle},
+                                                 static_cast<Object*>(p), slot, look, bin)))
       return false;
     if (LIKELY(!is_over)) of(*hit_load(bin->kind)).look_after_leaving(slot);
     return true;
   }
-  // The usual misses (Engine::take_in_short_stay_of).
+  // The usual misses (KindObjects::take_in_short_stay).
   FAST void* allocate_in_short_stay(Slot& slot) {
     return !is_elaborate_ && engine_.entry() != Entry::kOwned
-               ? engine_.take_in_short_stay_of(kind_, slot)
+               ? Objects::take_in_short_stay(engine_.world(), kind_, slot)
                : nullptr;
   }
   FAST bool free_in_short_stay(void* p, Slot& slot) {
     if (is_elaborate_ || was_forked_ ||
-        !engine_.free_in_short_stay_of(kind_, static_cast<Object*>(p), slot))
+        !Objects::free_in_short_stay(engine_.world(), kind_, static_cast<Object*>(p), slot))
       return false;
     look_after_leaving(slot);
     return true;
@@ -153,6 +153,8 @@ class Pool : OfOneKind {
   uint32_t reserve() const { return reserve_; }
 
  private:
+  using Objects = KindObjects<P>;
+
   struct Waiter {
     Waiter* next = nullptr;
     Object* object = nullptr;
@@ -173,7 +175,7 @@ class Pool : OfOneKind {
     if (UNLIKELY(hit_load(attention_) != 0)) serve(slot);
   }
   NOINLINE void look_in_stay(Slab* slab, Slot& slot, Gate* gate) {
-    engine_.look_in_stay(slab, slot, gate);
+    Misses<P>::look_in_stay(slab, slot, gate);
     look_after_leaving(slot);
   }
   void* allocate_in_full(uint32_t flags, Slot& slot);

@@ -84,10 +84,10 @@ Pool<P>::Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment,
 template <class P>
 bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
   budget_.start(nullptr, limit == 0 ? Budget::kNone : limit * kind_.size, Budget::kNone);
-  if (!engine_.add_owner(owner_, slot)) return false;
+  if (!engine_.kinds().add_owner(owner_, slot)) return false;
   kind_.owner = &owner_;
   kind_.offset = owner_.offset;
-  engine_.add_kind(owner_, kind_);
+  engine_.kinds().add_kind(owner_, kind_);
   reserve_ = reserve;
   publish();
   while (reserved() < reserve) {
@@ -106,9 +106,9 @@ bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
 template <class P>
 void Pool<P>::publish() {
   const bool plain = !is_elaborate_ && budget_.limit() == Budget::kNone && reserve_ == 0;
-  engine_.relabel(owner_, is_elaborate_ ? 0
-                          : plain       ? owner_.handle
-                                        : owner_.handle | Labels::kMissed);
+  engine_.kinds().relabel(owner_, is_elaborate_ ? 0
+                                  : plain       ? owner_.handle
+                                                : owner_.handle | Labels::kMissed);
 }
 
 // --- Allocating.
@@ -148,13 +148,13 @@ bool Pool<P>::initialize(Object* object) {
 template <class P>
 void* Pool<P>::hand_out(Object* object, uint32_t flags, Slot& slot) {
   void* p = start_of(object);
-  if (!is_imported()) engine_.check_out(p);
+  if (!is_imported()) engine_.pointers().check_out(p);
   bool good = initialize(object);
   if (good && (flags & kZero) != 0) memset(p, 0, bytes_);
   if (good && functions_.ctor != nullptr)
     good = functions_.ctor(p, bytes_, functions_.argument) == 0;
   if (LIKELY(good)) return p;
-  if (!is_imported()) engine_.check_in(p);
+  if (!is_imported()) engine_.pointers().check_in(p);
   put_back(object, slot);
   return nullptr;
 }
@@ -163,7 +163,7 @@ template <class P>
 size_t Pool<P>::allocate_batch(void** objects, size_t n, uint32_t flags, Slot& slot) {
   size_t had = 0;
   if (!is_elaborate_ && (flags & (kZero | kWait)) == 0) {
-    had = engine_.allocate_batch_of(kind_, objects, n, slot);
+    had = Objects::allocate_batch(engine_.world(), kind_, objects, n, slot);
     look_after_leaving(slot);
   }
   for (size_t i = had; i < n; ++i)
@@ -176,27 +176,27 @@ size_t Pool<P>::allocate_batch(void** objects, size_t n, uint32_t flags, Slot& s
 template <class P>
 size_t Pool<P>::free_batch(void** objects, size_t n, Slot& slot) {
   if (is_elaborate_ || was_forked_) return 0;
-  const size_t freed = engine_.free_batch_of(owner_, objects, n, slot);
+  const size_t freed = Objects::free_batch(engine_.world(), owner_, objects, n, slot);
   look_after_leaving(slot);
   return freed;
 }
 
 template <class P>
 Verdict Pool<P>::find(const void* p) const {
-  const Kind* kind = LIKELY(!is_imported()) ? engine_.kind_at(p) : &kind_;
+  const Kind* kind = LIKELY(!is_imported()) ? Objects::kind_at(engine_.world(), p) : &kind_;
   if (UNLIKELY(kind != &kind_)) {
-    const Verdict verdict = engine_.find(p).verdict;
+    const Verdict verdict = engine_.pointers().find(p).verdict;
     return verdict == Verdict::kGood ? Verdict::kOfMalloc : verdict;
   }
   if (LIKELY(!engine_.is_checked()) || is_imported()) return Verdict::kGood;
-  if (!engine_.is_start_of(kind_, p)) return Verdict::kNotAStart;
-  return engine_.is_marked(p) ? Verdict::kGood : Verdict::kFreedAlready;
+  if (!engine_.kinds().is_start_of(kind_, p)) return Verdict::kNotAStart;
+  return engine_.pointers().is_out(p) ? Verdict::kGood : Verdict::kFreedAlready;
 }
 
 template <class P>
 Verdict Pool<P>::free(void* p, Slot& slot) {
   if (const Verdict verdict = find(p); UNLIKELY(verdict != Verdict::kGood)) return verdict;
-  if (!is_imported() && !engine_.check_in(p)) return Verdict::kFreedAlready;
+  if (!is_imported() && !engine_.pointers().check_in(p)) return Verdict::kFreedAlready;
   if (functions_.dtor != nullptr) functions_.dtor(p, bytes_, functions_.argument);
   put_back(object_at(p), slot);
   return Verdict::kGood;
@@ -212,11 +212,12 @@ void Pool<P>::put_back(Object* object, Slot& slot) {
 template <class P>
 FAST void Pool<P>::put_into_lane(Object* object, Slot& slot) {
   if (UNLIKELY(is_imported())) return keep_imported(object, slot);
-  const auto look = [&](Gate* gate, Slab* slab) { engine_.look_in_stay(slab, slot, gate); };
+  const auto look = [&](Gate* gate, Slab* slab) { Misses<P>::look_in_stay(slab, slot, gate); };
   Bin* bin;
-  if (LIKELY(engine_.free_to_slab_or_batch(kind_, object, slot, look, bin))) return;
+  if (LIKELY(Objects::free_to_slab_or_batch(engine_.world(), kind_, object, slot, look, bin)))
+    return;
   if (UNLIKELY(was_forked_) && keep_beside(object, slot)) return;
-  engine_.free_of(kind_, object, slot);
+  Objects::free(engine_.world(), kind_, object, slot);
 }
 
 // In a fork child: puts an object on the shelf if its slab lies in a lane that is set aside, since
@@ -401,7 +402,7 @@ bool Pool<P>::preallocate(size_t n, Slot& slot) {
     put_back(object, slot);
   }
   if (had < n) return false;
-  is_imported() ? bring_to_shelf(slot, false) : engine_.gather(owner_, slot, false);
+  is_imported() ? bring_to_shelf(slot, false) : engine_.kinds().gather(owner_, slot, false);
   return true;
 }
 
@@ -428,13 +429,13 @@ Bytes Pool<P>::reclaim(Reclaim level, Slot& slot) {
   }
   const uint32_t before = kind_.slabs.load(std::memory_order_relaxed);
   if (level != Reclaim::kTrim) {
-    engine_.gather(owner_, slot, level == Reclaim::kDrainAll);
+    engine_.kinds().gather(owner_, slot, level == Reclaim::kDrainAll);
     kind_.batch.store(Kind::kFirstBatch, std::memory_order_relaxed);
   } else {
-    engine_.tidy(owner_, slot);
+    engine_.kinds().tidy(owner_, slot);
   }
-  engine_.give_back_empties_of(kind_, least_free_.load(std::memory_order_relaxed), slot,
-                               [&](const Slab* slab) { finish(slab); });
+  engine_.kinds().give_back_empties(kind_, least_free_.load(std::memory_order_relaxed), slot,
+                                    [&](const Slab* slab) { finish(slab); });
   look_after_leaving(slot);
   const uint32_t after = kind_.slabs.load(std::memory_order_relaxed);
   return after < before ? bytes_of((before - after) * kind_.blocks) : 0;
@@ -444,7 +445,7 @@ Bytes Pool<P>::reclaim(Reclaim level, Slot& slot) {
 template <class P>
 void Pool<P>::finish(const Slab* slab) {
   if (functions_.fini == nullptr) return;
-  const Address begin = engine_.begin_of(slab);
+  const Address begin = engine_.kinds().begin_of(slab);
   for (uint32_t i = 0; i < slab->carved; ++i) {
     auto* object = reinterpret_cast<Object*>(begin + kind_.link + Bytes{i} * kind_.size);
     if (kind_.tag_of(object) != 0) functions_.fini(start_of(object), bytes_, functions_.argument);
@@ -453,7 +454,7 @@ void Pool<P>::finish(const Slab* slab) {
 
 template <class P>
 uint64_t Pool<P>::live(Slot& slot) {
-  const auto count = engine_.count_kind(kind_, slot);
+  const auto count = engine_.kinds().count(kind_, slot);
   if (!is_imported()) return not_negative(count.live() - reserved());
   const uint64_t cached = count.waiting + shelf_count_.load(std::memory_order_relaxed) + reserved();
   return not_negative(budget_.used() / kind_.size - cached);
@@ -461,9 +462,9 @@ uint64_t Pool<P>::live(Slot& slot) {
 
 template <class P>
 uint64_t Pool<P>::end(Slot& slot, bool& lost) {
-  engine_.make_calls_of(reinterpret_cast<void*>(owner_.handle), slot);
+  engine_.safepoints().make_calls_of(reinterpret_cast<void*>(owner_.handle), slot);
   owner_.its_handle().store(0, std::memory_order_relaxed);
-  engine_.relabel(owner_, 0);  // the place may soon be another pool's
+  engine_.kinds().relabel(owner_, 0);  // the place may soon be another pool's
   uint64_t used = 0;
   if (is_imported()) {
     bring_to_shelf(slot, true);
@@ -472,7 +473,7 @@ uint64_t Pool<P>::end(Slot& slot, bool& lost) {
     reserved_.store(0, std::memory_order_relaxed);
     used = budget_.used() / kind_.size;
   }
-  lost = !engine_.dissolve(owner_, slot, [&](const Kind&, const Slab* slab) {
+  lost = !engine_.kinds().dissolve(owner_, slot, [&](const Kind&, const Slab* slab) {
     used += slab->used();
     finish(slab);
   });

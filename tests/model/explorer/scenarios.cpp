@@ -570,7 +570,7 @@ struct HandlerScenario : Threads {
     explorer::check(p != kept && *static_cast<int*>(p) == 0, "an object was given away twice");
     object[0] = engine.allocate(48, slots[0]);  // a class that has no slab yet
     free(object[0], 0);
-    engine.thread_exits(slots[0]);
+    engine.exits().thread_exits(slots[0]);
     free(p, 0);
   }
   void handler(int) {
@@ -602,7 +602,7 @@ struct ExitScenario : Threads {
   void thread(int i) {
     if (i == 0) {
       free(object[0], 0);
-      engine.thread_exits(slots[0]);
+      engine.exits().thread_exits(slots[0]);
       *reinterpret_cast<uint64_t*>(&slots[0]) = 0;  // unmapped
     } else if (i == 1) {
       object[1] = allocate(1);
@@ -635,7 +635,7 @@ struct RemoteScenario : Threads {
   void thread(int i) {
     if (i == 1) {
       free(object[0], 1);
-      engine.thread_exits(slots[1]);
+      engine.exits().thread_exits(slots[1]);
       return;
     }
     Visit visit(&slots[0], true);
@@ -661,7 +661,7 @@ struct RemoteBatchScenario : Threads {
   void thread(int i) {
     if (i == 1) {
       for (void* p : objects) free(p, 1);
-      engine.thread_exits(slots[1]);
+      engine.exits().thread_exits(slots[1]);
       return;
     }
     Visit visit(&slots[0], true);
@@ -735,10 +735,10 @@ struct ForkScenario : Threads {
       return;
     }
     if (i == 2) return revoke(*target, 2);
-    engine.before_fork(slots[1]);
+    engine.fork().before(slots[1]);
     in_child = explorer::fork_here();
-    if (!in_child) return engine.after_fork_in_parent();
-    engine.after_fork_in_child(slots[1]);
+    if (!in_child) return engine.fork().after_in_parent();
+    engine.fork().after_in_child(slots[1]);
     void* p = allocate(1);
     void* q = allocate(3);  // a new thread's, which adopts what is whole
     explorer::check(p != q && p != kept && q != kept, "an object was given away twice");
@@ -859,7 +859,7 @@ struct CpuOffScenario : ByCpu {
     target->here.store(kTakenHere, std::memory_order_relaxed);
     second = engine.allocate(48, slots[0]);
     target->leave_here();
-    if (engine.find(second).word.owner() == target->id() ||
+    if (engine.pointers().find(second).word.owner() == target->id() ||
         static_cast<Gate*>(target) == slots[0].load())
       __builtin_trap();
   }
@@ -923,10 +923,10 @@ struct CpuForkScenario : ByCpu {
   void thread(int i) {
     if (i == 0) return use(0);
     if (i == 2) return revoke(*target, 2);
-    engine.before_fork(slots[1]);
+    engine.fork().before(slots[1]);
     in_child = explorer::fork_here();
-    if (!in_child) return engine.after_fork_in_parent();
-    engine.after_fork_in_child(slots[1]);
+    if (!in_child) return engine.fork().after_in_parent();
+    engine.fork().after_in_child(slots[1]);
     void* p = allocate(1);
     explorer::run_on(0);  // its lane may have been taken
     void* q = allocate(3);
@@ -1062,13 +1062,13 @@ struct DepotScenario : Threads {
   Lane<Model>* target = &lane(0);
   DepotScenario() : Threads(3) {
     revoke(*target, 3);
-    if (engine.find(object[0]).word.owner() != Owner::kDepot) __builtin_trap();
+    if (engine.pointers().find(object[0]).word.owner() != Owner::kDepot) __builtin_trap();
   }
   void thread(int i) {
     if (i == 0) return use(0);
     if (i == 1) {
       free(object[0], 1);
-      engine.thread_exits(slots[1]);  // sends it
+      engine.exits().thread_exits(slots[1]);  // sends it
       return;
     }
     revoke(*target, 2);
@@ -1181,10 +1181,10 @@ struct DeferScenario : Threads {
     return settings;
   }
   DeferScenario() : Threads(2, with_room_for_two()) {
-    engine.add_reader(reader, "", slots[0]);
+    engine.safepoints().add_reader(reader, "", slots[0]);
     // So that thread 1's ring is there, and its gate is open.
     engine.defer(object[1], slots[1]);
-    engine.free_at_stop(slots[1]);
+    engine.safepoints().free_at_stop(slots[1]);
     cell.store(make(1), std::memory_order_relaxed);
     engine.free(engine.allocate(16, slots[1]), slots[1]);
   }
@@ -1200,13 +1200,13 @@ struct DeferScenario : Threads {
       static_cast<void>(node->link);  // a free object's link is there
       explorer::check(node->mark == 1234, "an object is used again in a section");
       lane_reader_exit(&reader);
-      if (kPoll) engine.free_what_may_be_freed(slots[0]);
+      if (kPoll) engine.safepoints().free_what_may_be_freed(slots[0]);
       return;
     }
     for (int round = 0; round < 2; ++round) {
       Node* old = cell.exchange(make(i), std::memory_order_acq_rel);
       explorer::check(engine.defer(old, slots[i]) == 0, "the share is full");
-      if (!kPoll) engine.free_what_may_be_freed(slots[i]);
+      if (!kPoll) engine.safepoints().free_what_may_be_freed(slots[i]);
       Node* other = make(i);
       other->mark = 5;
       free(other, i);
@@ -1214,10 +1214,10 @@ struct DeferScenario : Threads {
   }
   void check() {
     free(cell.load(std::memory_order_relaxed), 1);
-    engine.free_at_stop(slots[0]);
+    engine.safepoints().free_at_stop(slots[0]);
     check_all();
     lane_safepoint_statistics s;
-    engine.statistics(s, slots[0]);
+    engine.safepoints().statistics(s, slots[0]);
     explorer::check(s.deferred == s.freed && s.deferred == 3,
                     "a deferred object is lost, or came twice");
   }
@@ -1235,11 +1235,11 @@ struct CallsScenario : Threads {
     const auto call = [](void* scenario, void**, size_t n) {
       while (n-- > 0) static_cast<CallsScenario*>(scenario)->guarded.work();
     };
-    for (int i = 0; i < 2; ++i) engine.defer_call({call, this, nullptr}, slots[0]);
+    for (int i = 0; i < 2; ++i) engine.safepoints().defer_call({call, this, nullptr}, slots[0]);
   }
-  void thread(int i) { engine.free_at_stop(slots[i]); }
+  void thread(int i) { engine.safepoints().free_at_stop(slots[i]); }
   void check() {
-    engine.free_at_stop(slots[0]);
+    engine.safepoints().free_at_stop(slots[0]);
     explorer::check(guarded.value == 2, "a call is lost, or made twice");
   }
 };
@@ -1392,7 +1392,7 @@ struct PoolExitScenario : Pools {
     give(std::exchange(held[0], nullptr), 1);
   }
   void thread(int i) {
-    if (i != 0) return engine.thread_exits(slots[1]);
+    if (i != 0) return engine.exits().thread_exits(slots[1]);
     if (kWait) return wait_for_one(2);
     held[2] = take(2);
     explorer::check(held[2] != nullptr, "an object is free, and the limit is said to be reached");

@@ -1,6 +1,6 @@
 // Owned: a lane that belongs to one thread, which enters by a plain store and a plain look. See src/core/lane/entry/owned.h for the
 // protocol and why it holds; here are all its parts together: the owner, a signal handler at any of its steps, a revoker, the
-// thread's exit, adoption by another thread, and fork by any of them at any step (src/core/engine/engine_fork.h).
+// thread's exit, adoption by another thread, and fork by any of them at any step (src/core/engine/fork.h).
 //
 // Two steps matter when a handler forks: a lane that is set aside in the child tells those who wait for its lock to give up
 // (kForsaken; src/ frees the lock and has every waiter look whether the lane was set aside), and who has just taken a lane's lock

@@ -57,7 +57,7 @@ WORLD_FIELDS = (
     "lane_count", "lanes_at", "map_at", "states_at", "base", "frontier", "opened", "depot_freed",
     "direct_frees", "sampled_allocations", "sampled_frees", "large_allocations", "large_frees",
     "large_bytes", "claimed_blocks", "dirty_blocks", "clean_blocks", "purged_blocks",
-    "moved_blocks", "entry", "shared_lanes", "auto", "decay_ms", "first_owner", "overflow_entries",
+    "moved_blocks", "entry", "shared_lanes", "auto", "decay_ms", "first_family", "overflow_entries",
     "nested_entries", "rescues", "revocations", "refused_revocations", "rebinds", "bad_pointers",
     "probes", "depot_moved", "checked", "scavenger",
 )  # fmt: skip
@@ -357,8 +357,8 @@ class Reader:
 
     def _owner_chain(self, world: dict[str, int]) -> tuple[list[tuple[int, np.void]], bool]:
         """The list is read at once where it was as at the last time, else from one to the next."""
-        first = world.get("first_owner", 0)
-        if not first or not self.layout.has("owner", "next"):
+        first = world.get("first_family", 0)
+        if not first or not self.layout.has("family", "next"):
             return [], True
         chain, whole = read_chain(self.memory, self._plans.owner, first, self._owners, MOST_OWNERS)
         self._owners = [at for at, _ in chain]
@@ -392,7 +392,7 @@ def make_plans(layout: Layout) -> Plans:
         root=root,
         world=layout.plan("world", WORLD_FIELDS, gap=4096),
         heads=layout.plan("lane", ("heads",)),
-        owner=layout.plan("owner", OWNER_FIELDS),
+        owner=layout.plan("family", OWNER_FIELDS),
         kind=layout.plan("kind", KIND_FIELDS),
         budget=layout.plan("budget", BUDGET_FIELDS),
         cells=[(cell, plan) for cell, plan in plans if plan is not None],

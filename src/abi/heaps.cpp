@@ -27,7 +27,7 @@ constexpr ProcessHeap::KindSource kSource{[]() -> void* { return kinds.take(); }
                                           [](void* kind) { kinds.give(kind); }};
 
 FAST ProcessHeap* live(lane_heap* heap, const char* function) {
-  return live_front<ProcessHeap, KindOwner::Type::kHeap>(heap, function);
+  return live_front<ProcessHeap, Family::Type::kHeap>(heap, function);
 }
 
 Handle handle_of(const lane_heap* heap) { return reinterpret_cast<Handle>(heap); }
@@ -45,9 +45,9 @@ bool is_sound(const lane_heap_options& o) {
 void report(const char* function, const void* object, Bytes size, const HeapFree& wrong,
             const ProcessHeap& h) {
   if (wrong.verdict == Verdict::kWrongSize) {
-    report_wrong_size(function, object, size, wrong.asked, h.owner());
+    report_wrong_size(function, object, size, wrong.asked, h.family());
   } else if (wrong.verdict != Verdict::kGood) {
-    report_bad_pointer(function, object, wrong.verdict, &h.owner());
+    report_bad_pointer(function, object, wrong.verdict, &h.family());
   }
 }
 
@@ -76,19 +76,19 @@ NOINLINE bool may_defer(lane_heap* heap, void* object, Bytes size, const char* f
 }
 
 void free_some(void* heap, void** objects, size_t n) {
-  const KindOwner* owner = find_owner(heap, KindOwner::Type::kHeap);
+  const Family* family = find_family(heap, Family::Type::kHeap);
   for (size_t i = 0; i < n; ++i) {
-    if (owner != nullptr)
-      i += static_cast<ProcessHeap*>(owner->front)->free_batch(objects + i, n - i, thread_slot);
+    if (family != nullptr)
+      i += static_cast<ProcessHeap*>(family->front)->free_batch(objects + i, n - i, thread_slot);
     if (i < n) lane_heap_free(static_cast<lane_heap*>(heap), objects[i]);
   }
 }
 
 FAST int free_later(lane_heap* heap, void* object, Bytes size, const char* function) {
-  const KindOwner* owner = find_owner(heap, KindOwner::Type::kHeap);
-  bool is_good = owner != nullptr && object != nullptr && !process_engine.is_checked();
+  const Family* family = find_family(heap, Family::Type::kHeap);
+  bool is_good = family != nullptr && object != nullptr && !process_engine.is_checked();
   if (size != ProcessHeap::kUnknown)
-    is_good = is_good && static_cast<ProcessHeap*>(owner->front)->is_surely_good(object, size);
+    is_good = is_good && static_cast<ProcessHeap*>(family->front)->is_surely_good(object, size);
   if (UNLIKELY(!is_good) && !may_defer(heap, object, size, function)) return 0;
   return process_engine.safepoints().defer_call({free_some, heap, object}, thread_slot);
 }
@@ -120,7 +120,7 @@ EXPORT lane_heap* lane_heap_create_from(const lane_heap_options* options, size_t
   auto* heap =
       new (place) ProcessHeap(process_engine, kSource, o.name != nullptr ? o.name : "heap", parent);
   if (heap->start(o.limit, o.soft_limit, o.on_soft_limit, o.argument, thread_slot))
-    return reinterpret_cast<lane_heap*>(heap->owner().handle);
+    return reinterpret_cast<lane_heap*>(heap->family().handle);
   descriptors.give(heap);
   return static_cast<lane_heap*>(or_no_memory(nullptr));
 }
@@ -163,7 +163,7 @@ EXPORT void* lane_heap_realloc(lane_heap* heap, void* object, size_t size) {
   ProcessHeap* h = live(heap, "lane_heap_realloc");
   if (h == nullptr) return or_no_memory(nullptr);
   if (const Verdict verdict = h->find(object); UNLIKELY(verdict != Verdict::kGood)) {
-    report_bad_pointer("lane_heap_realloc", object, verdict, &h->owner());
+    report_bad_pointer("lane_heap_realloc", object, verdict, &h->family());
     return or_no_memory(nullptr);
   }
   return or_no_memory(h->reallocate(object, size, thread_slot));
@@ -194,7 +194,7 @@ EXPORT size_t lane_heap_usable_size(lane_heap* heap, const void* object) {
   if (h == nullptr) return 0;
   const Verdict verdict = h->find(object);
   if (LIKELY(verdict == Verdict::kGood)) return h->usable_size(object);
-  report_bad_pointer("lane_heap_usable_size", object, verdict, &h->owner());
+  report_bad_pointer("lane_heap_usable_size", object, verdict, &h->family());
   return 0;
 }
 

@@ -28,7 +28,7 @@ static_assert(LANE_POOL_ZERO == ProcessPool::kZero && LANE_POOL_WAIT == ProcessP
 constinit Descriptors<sizeof(ProcessPool)> descriptors;
 
 FAST ProcessPool* live(lane_pool* pool, const char* function) {
-  return live_front<ProcessPool, KindOwner::Type::kPool>(pool, function);
+  return live_front<ProcessPool, Family::Type::kPool>(pool, function);
 }
 
 // Returns the alignment that the options ask for, or one that fits. 0: none does.
@@ -60,7 +60,7 @@ NOINLINE bool may_defer(lane_pool* pool, void* object) {
   if (p == nullptr) return false;
   const Verdict verdict = p->find(object);
   if (verdict != Verdict::kGood)
-    report_bad_pointer("lane_safepoint_pool_free", object, verdict, &p->owner());
+    report_bad_pointer("lane_safepoint_pool_free", object, verdict, &p->family());
   return verdict == Verdict::kGood;
 }
 
@@ -95,7 +95,7 @@ NOINLINE void free_in_full(ProcessPool* p, void* object) {
   const int saved = errno;
   const Verdict verdict = p->free(object, thread_slot);
   if (UNLIKELY(verdict != Verdict::kGood))
-    report_bad_pointer("lane_pool_free", object, verdict, &p->owner());
+    report_bad_pointer("lane_pool_free", object, verdict, &p->family());
   errno = saved;
 }
 
@@ -112,7 +112,7 @@ lane_pool_statistics statistics_of(ProcessPool& p) {
   auto read = [](const auto& counter) {
     return static_cast<uint64_t>(counter.load(std::memory_order_relaxed));
   };
-  memcpy(s.name, p.owner().name, sizeof s.name);
+  memcpy(s.name, p.family().name, sizeof s.name);
   s.object_size = kind.size;
   s.live = p.live(thread_slot);
   s.cached = not_negative(kind.budget->used() / kind.size - s.live);
@@ -149,7 +149,7 @@ EXPORT lane_pool* lane_pool_create_from(const lane_pool_options* options, size_t
                               alignment_of(o), {o.init, o.fini, o.ctor, o.dtor, o.argument},
                               {o.import_objects, o.release_objects, o.source});
   if (pool->start(o.limit, static_cast<uint32_t>(o.reserve), thread_slot))
-    return reinterpret_cast<lane_pool*>(pool->owner().handle);
+    return reinterpret_cast<lane_pool*>(pool->family().handle);
   destroy(pool);
   return failed(ENOMEM), nullptr;
 }
@@ -178,7 +178,7 @@ EXPORT void lane_pool_free_out_of_line(lane_pool* pool, void* object) {
 }
 
 EXPORT int lane_safepoint_pool_free(lane_pool* pool, void* object) {
-  const bool is_good = find_owner(pool, KindOwner::Type::kPool) != nullptr && object != nullptr &&
+  const bool is_good = find_family(pool, Family::Type::kPool) != nullptr && object != nullptr &&
                        !process_engine.is_checked();
   if (UNLIKELY(!is_good) && !may_defer(pool, object)) return 0;
   const auto free_some = [](void* its, void** objects, size_t n) {

@@ -41,26 +41,26 @@ class Descriptors {
   Place* list_ = nullptr;
 };
 
-// The owner of that type with this handle, which may be any value. Null if there is none.
-inline const KindOwner* find_owner(const void* handle, KindOwner::Type type) {
+// The family of that type with this handle, which may be any value. Null if there is none.
+inline const Family* find_family(const void* handle, Family::Type type) {
   return process_engine.world().kinds.find(reinterpret_cast<Handle>(handle), type);
 }
 
 // Returns the heap or pool that has this handle. If none of that type has it, reports that and
 // returns null.
-template <class Front, KindOwner::Type kType>
+template <class Front, Family::Type kType>
 NOINLINE Front* find_or_report(const void* handle, const char* function) {
-  const KindOwner* owner = find_owner(handle, kType);
-  if (owner != nullptr) return static_cast<Front*>(owner->front);
-  report_dead_owner(function, handle, kType);
+  const Family* family = find_family(handle, kType);
+  if (family != nullptr) return static_cast<Front*>(family->front);
+  report_dead_family(function, handle, kType);
   return nullptr;
 }
-template <class Front, KindOwner::Type kType>
+template <class Front, Family::Type kType>
 FAST Front* live_front(const void* handle, const char* function) {
-  const KindOwner* owner =
+  const Family* family =
       process_engine.world().kinds.find_by_number(reinterpret_cast<Handle>(handle), kType);
-  if (UNLIKELY(owner == nullptr)) return find_or_report<Front, kType>(handle, function);
-  auto* found = static_cast<Front*>(owner->front);
+  if (UNLIKELY(family == nullptr)) return find_or_report<Front, kType>(handle, function);
+  auto* found = static_cast<Front*>(family->front);
   if (found == nullptr) __builtin_unreachable();
   return found;
 }

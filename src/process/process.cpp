@@ -114,9 +114,9 @@ void report_late(Verdict why, const void* pointer) {
   const Kind* kind =
       is_in_list ? KindObjects<Linux>::kind_at(process_engine.world(), pointer) : nullptr;
   if (kind == nullptr) return report_bad_pointer("free", pointer, why);
-  const bool is_heap = kind->owner->type == KindOwner::Type::kHeap;
+  const bool is_heap = kind->family->type == Family::Type::kHeap;
   report_bad_pointer(is_heap ? "lane_heap_free" : "lane_pool_free",
-                     static_cast<const std::byte*>(pointer) - kind->link, why, kind->owner);
+                     static_cast<const std::byte*>(pointer) - kind->link, why, kind->family);
 }
 
 constinit std::atomic<uint32_t> forks_under_way{0};
@@ -208,12 +208,10 @@ bool start_process_once() {
 
 namespace {
 
-const char* word_for(KindOwner::Type type) {
-  return type == KindOwner::Type::kHeap ? "heap" : "pool";
-}
+const char* word_for(Family::Type type) { return type == Family::Type::kHeap ? "heap" : "pool"; }
 
-Text& operator<<(Text& line, const KindOwner& owner) {
-  return line << word_for(owner.type) << " \"" << owner.name << '"';
+Text& operator<<(Text& line, const Family& family) {
+  return line << word_for(family.type) << " \"" << family.name << '"';
 }
 
 void say_bad(Text& line) {
@@ -224,31 +222,31 @@ void say_bad(Text& line) {
 
 }  // namespace
 
-void report_dead_owner(const char* function, const void* owner, KindOwner::Type type) {
+void report_dead_family(const char* function, const void* family, Family::Type type) {
   if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
   Text line;
-  line << "lanemalloc: " << function << '(' << owner << "): not a " << word_for(type)
+  line << "lanemalloc: " << function << '(' << family << "): not a " << word_for(type)
        << ", or destroyed already";
   say_bad(line);
 }
 
 void report_wrong_size(const char* function, const void* pointer, Bytes size, Bytes real,
-                       const KindOwner& owner) {
+                       const Family& family) {
   if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
   Text line;
   line << "lanemalloc: " << function << '(' << pointer << ", " << uint64_t{size}
-       << "): the object of " << owner << " has " << uint64_t{real} << " bytes";
+       << "): the object of " << family << " has " << uint64_t{real} << " bytes";
   say_bad(line);
 }
 
 void report_bad_pointer(const char* function, const void* pointer, Verdict why,
-                        const KindOwner* expected) {
+                        const Family* expected) {
   if (options.bad_pointer == Options::OnBadPointer::kIgnore) return;
   Text line;
   line << "lanemalloc: " << function << '(' << pointer << "): ";
   switch (why) {
     case Verdict::kOfKind:
-      line << "an object of " << *process_engine.kinds().owner_of(pointer);
+      line << "an object of " << *process_engine.kinds().family_of(pointer);
       break;
     case Verdict::kWrongSize:
       line << "freed with a wrong size";
@@ -282,8 +280,8 @@ void report_bad_pointer(const char* function, const void* pointer, Verdict why,
       why == Verdict::kOfKind || why == Verdict::kOfMalloc || why == Verdict::kNotOurs;
   if (expected != nullptr) {
     // If both have one name, their handles tell them apart.
-    const KindOwner* real =
-        why == Verdict::kOfKind ? process_engine.kinds().owner_of(pointer) : nullptr;
+    const Family* real =
+        why == Verdict::kOfKind ? process_engine.kinds().family_of(pointer) : nullptr;
     const bool is_same =
         real != nullptr && real->type == expected->type && strcmp(real->name, expected->name) == 0;
     if (is_same) line << " at " << reinterpret_cast<const void*>(real->handle);

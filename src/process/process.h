@@ -24,14 +24,14 @@ bool sort_out_child_early();
 // The options in use.
 Options& process_options();
 
-// Reports a bad pointer as the options say, and returns unless they say abort. expected: the owner
+// Reports a bad pointer as the options say, and returns unless they say abort. expected: the family
 // that the object should have; null: malloc.
 SLOW void report_bad_pointer(const char* function, const void* pointer, Verdict why,
-                             const KindOwner* expected = nullptr);
+                             const Family* expected = nullptr);
 SLOW void report_wrong_size(const char* function, const void* pointer, Bytes size, Bytes real,
-                            const KindOwner& owner);
+                            const Family& family);
 // The same for a value that is not a heap or pool, or not any more.
-SLOW void report_dead_owner(const char* function, const void* owner, KindOwner::Type type);
+SLOW void report_dead_family(const char* function, const void* family, Family::Type type);
 // The same for anything else that a program passes.
 SLOW void report_misuse(const char* function, const void* pointer, const char* why);
 

@@ -159,7 +159,7 @@ def test_cells_of_all_pools_and_budgets_are_one_each() -> None:
     memory.write(OWNERS, bytes(4096))
     for i in (0, 1):
         memory.set(
-            "owner",
+            "family",
             OWNERS + i * 256,
             next=OWNERS + 256 if i == 0 else 0,
             contention=OWNERS + i * 256 + 64,
@@ -167,10 +167,10 @@ def test_cells_of_all_pools_and_budgets_are_one_each() -> None:
         memory.set(
             "cell", OWNERS + i * 256 + 64, count=5, waits=i + 1, waited_ns=10, sites=[0x60 + i, 0]
         )
-        memory.set("owner", OWNERS + i * 256, kinds=OWNERS + 1024 + i * 256)
+        memory.set("family", OWNERS + i * 256, kinds=OWNERS + 1024 + i * 256)
         memory.set("kind", OWNERS + 1024 + i * 256, budget=OWNERS + 2048 + i * 256)
         memory.set("budget", OWNERS + 2048 + i * 256, count=7, failures=i)
-    memory.world(first_owner=OWNERS)
+    memory.world(first_family=OWNERS)
     *_, pools, budgets = memory.reader().read().cells
     assert (budgets.name, budgets.is_loop, budgets.count, budgets.failures) == (
         "budgets",
@@ -289,7 +289,7 @@ def test_a_field_that_is_needed_and_missing_is_named(name: str) -> None:
         "state.kind",
         "world.base",
         "lane.heads",
-        "owner.next",
+        "family.next",
         "cell.waits",
         "cell.sites",
     ],
@@ -347,11 +347,11 @@ def test_heaps_and_pools_are_followed_and_a_circle_ends() -> None:
     memory = busy()
     kind, budget = OWNERS + 512, OWNERS + 1024
     memory.write(OWNERS, bytes(2048))
-    memory.set("owner", OWNERS, next=OWNERS + 64, type=1, name=b"sessions", kinds=kind)
-    memory.set("owner", OWNERS + 64, next=OWNERS, type=0, name=b"tenant")
+    memory.set("family", OWNERS, next=OWNERS + 64, type=1, name=b"sessions", kinds=kind)
+    memory.set("family", OWNERS + 64, next=OWNERS, type=0, name=b"tenant")
     memory.set("kind", kind, size=48, contended=4, budget=budget)
     memory.set("budget", budget, used=4800, peak=9600, limit=-1)
-    memory.world(first_owner=OWNERS)
+    memory.world(first_family=OWNERS)
     memory.add_slab(0x8003, 0, used=12, carved=20, kind=kind)
     reader = memory.reader()
     for _ in range(2):  # the second time by the addresses of the first

@@ -292,8 +292,8 @@ TEST_ALL_CONFIGS(HeapTest, StrangersAreTold) {
   EXPECT_EQ(engine().pointers().find(large).verdict, Verdict::kOfKind);
   EXPECT_EQ(engine().free(mine, t()), Verdict::kOfKind);
   EXPECT_EQ(engine().free(large, t()), Verdict::kOfKind);
-  EXPECT_STREQ(engine().kinds().owner_of(large)->name, "test");
-  EXPECT_EQ(engine().kinds().owner_of(malloced), nullptr);
+  EXPECT_STREQ(engine().kinds().family_of(large)->name, "test");
+  EXPECT_EQ(engine().kinds().family_of(malloced), nullptr);
   EXPECT_EQ(give(heap, t(), mine, 112), Verdict::kGood);
   engine().free(malloced, t());
   engine().free(malloced_large, t());
@@ -378,13 +378,13 @@ TEST_ALL_CONFIGS(HeapTest, ReallocTellsOfTheSoftLimitItself) {
 TEST_ALL_CONFIGS(HeapTest, AHeapThatIsNoMoreHasNoPlaceInLanes) {
   FakeHeap& heap = make();
   take(heap, t(), 100);
-  const Handle handle = heap.owner().handle;
-  EXPECT_EQ(heap.owner().label.load(), handle);
-  EXPECT_NE(world().kinds.find(handle, KindOwner::Type::kHeap), nullptr);
-  EXPECT_EQ(world().kinds.find(handle, KindOwner::Type::kPool), nullptr);
+  const Handle handle = heap.family().handle;
+  EXPECT_EQ(heap.family().label.load(), handle);
+  EXPECT_NE(world().kinds.find(handle, Family::Type::kHeap), nullptr);
+  EXPECT_EQ(world().kinds.find(handle, Family::Type::kPool), nullptr);
   end(heap);
-  EXPECT_EQ(heap.owner().label.load(), 0u);
-  EXPECT_EQ(world().kinds.find(handle, KindOwner::Type::kHeap), nullptr);
+  EXPECT_EQ(heap.family().label.load(), 0u);
+  EXPECT_EQ(world().kinds.find(handle, Family::Type::kHeap), nullptr);
   EXPECT_EQ((FakeHeap::allocate_from_bin(handle, 100, t())), nullptr);
 }
 

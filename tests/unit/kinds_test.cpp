@@ -112,7 +112,7 @@ TEST(HandleTest, BeyondThoseWithLabelsNumbersAreTheirOwn) {
 TEST_OWNED(KindsTest, ALabelSaysWhoMayHit) {
   Slot &t = thread(), &other = thread();
   FakePool& pool = make(t, 48);
-  const Handle handle = pool.owner().handle;
+  const Handle handle = pool.family().handle;
   for (Slot* each : {&t, &other}) give(pool, *each, take(pool, *each));
   const std::map<Slot*, Address> areas = {{&t, Owned::area(t.load())},
                                           {&other, Owned::area(other.load())}};
@@ -131,10 +131,10 @@ TEST_OWNED(KindsTest, ALabelSaysWhoMayHit) {
   EXPECT_EQ(end(pool, t), 0u);
   EXPECT_TRUE(both_are(0));
   FakePool& next = make(t, 48);
-  EXPECT_EQ(number_of(next.owner().handle), number_of(handle));
-  EXPECT_NE(next.owner().handle, handle);
+  EXPECT_EQ(number_of(next.family().handle), number_of(handle));
+  EXPECT_NE(next.family().handle, handle);
   give(next, t, take(next, t));
-  EXPECT_EQ(label(t), next.owner().handle);
+  EXPECT_EQ(label(t), next.family().handle);
   EXPECT_EQ(label(other), 0u) << "it has no bin there";
 }
 

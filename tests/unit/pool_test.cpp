@@ -326,7 +326,7 @@ TEST_ALL_CONFIGS(PoolTest, WhatIsNotThePoolsIsRefused) {
     FakePool &pool = make(t, 64, 0, 0, functions), &other = make(t, 64, 0, 0, functions);
     void *p = take(pool, t), *q = take(other, t), *m = take(t, 64), *large = take(t, 1 << 20);
     EXPECT_EQ(pool.free(q, t), Verdict::kOfKind);
-    EXPECT_EQ(engine().kinds().owner_of(q), &other.owner());
+    EXPECT_EQ(engine().kinds().family_of(q), &other.family());
     EXPECT_EQ(pool.free(m, t), Verdict::kOfMalloc);
     EXPECT_EQ(pool.free(large, t), Verdict::kOfMalloc);
     EXPECT_EQ(pool.free(&pool, t), Verdict::kNotOurs);
@@ -380,7 +380,7 @@ TEST_ALL_CONFIGS(PoolTest, TheEndGivesBackEverythingWhereverItLies) {
   EXPECT_EQ(statistics().slab_bytes, before);
   // Another pool has its place in the lanes now.
   FakePool& next = make(b, 200);
-  EXPECT_EQ(next.owner().offset, pool.owner().offset);
+  EXPECT_EQ(next.family().offset, pool.family().offset);
   std::set<void*> unlike;
   for (Slot* t : {&a, &b})
     for (int i = 0; i < 500; ++i) EXPECT_TRUE(unlike.insert(take(next, *t)).second);

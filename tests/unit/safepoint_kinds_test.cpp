@@ -34,13 +34,13 @@ class DeferKindsTest : public PoolTest {
   // As in the library: the function that is called knows its thread by itself, and is given a
   // handle.
   static inline const KindTable* kinds_here_ = nullptr;
-  static void* handle_of(const KindOwner& owner) { return reinterpret_cast<void*>(owner.handle); }
-  static void* front_of(const void* handle, KindOwner::Type type) {
-    const KindOwner* owner = kinds_here_->find(reinterpret_cast<Handle>(handle), type);
-    return owner != nullptr ? owner->front : nullptr;
+  static void* handle_of(const Family& family) { return reinterpret_cast<void*>(family.handle); }
+  static void* front_of(const void* handle, Family::Type type) {
+    const Family* family = kinds_here_->find(reinterpret_cast<Handle>(handle), type);
+    return family != nullptr ? family->front : nullptr;
   }
   static void free_of_pool(void* handle, void** objects, size_t n) {
-    void* const pool = front_of(handle, KindOwner::Type::kPool);
+    void* const pool = front_of(handle, Family::Type::kPool);
     ASSERT_NE(pool, nullptr);
     EXPECT_LE(n, Call::kMostAtOnce);
     frees_ += static_cast<int>(n);
@@ -59,7 +59,7 @@ class DeferKindsTest : public PoolTest {
   int defer(FakePool& pool, Slot& slot, void* p) {
     kinds_here_ = &world().kinds;
     return as(slot, [&] {
-      return engine().safepoints().defer_call({free_of_pool, handle_of(pool.owner()), p}, slot);
+      return engine().safepoints().defer_call({free_of_pool, handle_of(pool.family()), p}, slot);
     });
   }
   void defer_some(FakePool& pool, Slot& slot, int n) {
@@ -289,7 +289,7 @@ class DeferHeapTest : public DeferKindsTest {
       []() -> void* { return ::operator new(sizeof(Kind), std::align_val_t{alignof(Kind)}); },
       [](void* kind) { ::operator delete(kind, std::align_val_t{alignof(Kind)}); }};
   static void free_of_heap(void* handle, void** objects, size_t n) {
-    void* const heap = front_of(handle, KindOwner::Type::kHeap);
+    void* const heap = front_of(handle, Family::Type::kHeap);
     ASSERT_NE(heap, nullptr);
     FakeHeap& its = *static_cast<FakeHeap*>(heap);
     for (size_t i = 0; i < n; ++i, ++frees_) {
@@ -304,7 +304,7 @@ class DeferHeapTest : public DeferKindsTest {
       void* p = heap.allocate(size, kGranule, slot);
       ASSERT_NE(p, nullptr);
       kinds_here_ = &world().kinds;
-      const Call call{free_of_heap, handle_of(heap.owner()), p};
+      const Call call{free_of_heap, handle_of(heap.family()), p};
       ASSERT_EQ(as(slot, [&] { return engine().safepoints().defer_call(call, slot); }), 0);
     }
   }

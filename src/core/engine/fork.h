@@ -63,14 +63,14 @@ class Fork {
       world_.runs.salvage(is_busy(gate));
     if (!world_.depot.lock().open_in_child(&slot)) {
       world_.depot.abandon();
-      world_.kinds.for_each([](KindOwner& owner) { Depot<P>::forget_slabs_of(owner); });
+      world_.kinds.for_each([](Family& family) { Depot<P>::forget_slabs_of(family); });
     }
     world_.lanes.for_each([](AnyLane<P>& lane) { lane.inbox().forget_givers(); });
     world_.lanes.for_each([&](AnyLane<P>& lane) { sort_out_lane(lane, slot, gate); });
     world_.lanes.forget_makers();
     searches_.forget_all_but(slot);
-    world_.kinds.for_each([&](KindOwner& owner) {
-      if (owner.forget_threads != nullptr) owner.forget_threads(owner, &slot);
+    world_.kinds.for_each([&](Family& family) {
+      if (family.forget_threads != nullptr) family.forget_threads(family, &slot);
     });
     Owned::leave(slot, gate == &forking_gate ? &no_lane_gate : gate);
   }

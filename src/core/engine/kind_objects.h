@@ -126,7 +126,7 @@ class KindObjects {
     }
     return n;
   }
-  static size_t free_batch(World<P>& world, const KindOwner& owner, void** objects, size_t n,
+  static size_t free_batch(World<P>& world, const Family& family, void** objects, size_t n,
                            Slot& slot) {
     for (size_t freed = 0; freed < n;) {
       Stay<P> stay(world, slot, Owned::enter(slot), true);
@@ -139,7 +139,7 @@ class KindObjects {
         Slab* slab = static_cast<Slab*>(word.state());
         const bool is_here = word.owner() == private_of(lane.id());
         const bool is_of_kind = LIKELY(is_here) || kind_at(world, object) != nullptr;
-        if (UNLIKELY(!is_of_kind || slab->its_kind().owner != &owner)) return freed;
+        if (UNLIKELY(!is_of_kind || slab->its_kind().family != &family)) return freed;
         is_here ? lane.free_own(object, slab, stay.visit())
                 : lane.free_of_kind(object, word, stay.visit());
       }

@@ -1,7 +1,7 @@
-// Kinds: what pools and heaps are made of: their owners and kinds, and what takes all lanes: to
+// Kinds: what pools and heaps are made of: their families and kinds, and what takes all lanes: to
 // allocate at a limit, to gather, to count, to visit, to give back. What a thread does in its own
 // lane is in kind_objects.h.
-// Called by: engine, heap, pool, abi. Locking: the depot's lock guards the lists of owners. Lanes
+// Called by: engine, heap, pool, abi. Locking: the depot's lock guards the lists of families. Lanes
 // are entered one after the other (searches.h).
 #pragma once
 
@@ -25,12 +25,12 @@ class Kinds {
 
   // --- Owners.
 
-  // Enters the owner among all others, with a place in the lanes' areas. False if there are too
-  // many owners, or if the thread cannot get the depot's lock.
-  NOINLINE bool add_owner(KindOwner& owner, Slot& slot) {
+  // Enters the family among all others, with a place in the lanes' areas. False if there are too
+  // many families, or if the thread cannot get the depot's lock.
+  NOINLINE bool add_family(Family& family, Slot& slot) {
     if (!P::barrier()) world_.can_revoke.store(false, std::memory_order_relaxed);
     bool added = false;
-    locked(world_, slot, [&] { added = world_.kinds.add(owner); });
+    locked(world_, slot, [&] { added = world_.kinds.add(family); });
     return added;
   }
 
@@ -45,33 +45,33 @@ class Kinds {
     return true;
   }
 
-  // From now on lanes have this label for the owner: its handle, its handle with kMissed, or 0.
-  NOINLINE void relabel(KindOwner& owner, Handle label) {
-    owner.label.store(label, std::memory_order_relaxed);
+  // From now on lanes have this label for the family: its handle, its handle with kMissed, or 0.
+  NOINLINE void relabel(Family& family, Handle label) {
+    family.label.store(label, std::memory_order_relaxed);
     P::barrier();  // as Area::give_label() says
-    world_.lanes.for_each([&](AnyLane<P>& lane) { lane.relabel(owner); });
+    world_.lanes.for_each([&](AnyLane<P>& lane) { lane.relabel(family); });
   }
 
   // Adds a kind that is whole: from now on all threads see it.
-  void add_kind(KindOwner& owner, Kind& kind) {
-    Kind* first = owner.kinds.load(std::memory_order_relaxed);
+  void add_kind(Family& family, Kind& kind) {
+    Kind* first = family.kinds.load(std::memory_order_relaxed);
     // release: a thread that follows the list sees the kind whole [kinds.add]. All kinds go at
-    // once, with the owner.
+    // once, with the family.
     do kind.next = first;
-    while (!owner.kinds.compare_exchange_weak(first, &kind, std::memory_order_release,
-                                              std::memory_order_relaxed) &&
+    while (!family.kinds.compare_exchange_weak(first, &kind, std::memory_order_release,
+                                               std::memory_order_relaxed) &&
            world_.kinds.kind_tries.failed());
     world_.kinds.kind_tries.done();
   }
 
-  // The owner of an object that belongs to some kind.
-  const KindOwner* owner_of(const void* p) const {
+  // The family of an object that belongs to some kind.
+  const Family* family_of(const void* p) const {
     const MapWord word = world_.region.word_for(p);
     if (!is_private(word.owner())) return nullptr;
     if (public_of(word.owner()) == Owner::kLarge)
-      return __atomic_load_n(&static_cast<const LargeState*>(word.state())->owner,
+      return __atomic_load_n(&static_cast<const LargeState*>(word.state())->family,
                              __ATOMIC_RELAXED);
-    return static_cast<const Slab*>(word.state())->its_kind().owner;
+    return static_cast<const Slab*>(word.state())->its_kind().family;
   }
 
   // Whether p is the start of one of the kind's objects.
@@ -109,7 +109,7 @@ class Kinds {
       // At the limit, what other lanes have cut and do not use will do. Otherwise there is no
       // memory, or another thread has just given some back.
       if (!kind.budget->may_take(kind.size)) {
-        gather(*kind.owner, slot, true);
+        gather(*kind.family, slot, true);
       } else {
         searches_.collect(slot);
       }
@@ -125,11 +125,11 @@ class Kinds {
   }
 
   // Gives back what lies empty in the thread's lane.
-  NOINLINE void tidy(KindOwner& owner, Slot& slot) {
+  NOINLINE void tidy(Family& family, Slot& slot) {
     in_own_lane(slot, [&](Lane<P>& lane, Visit& visit) {
-      if (!may_have_any(lane, owner)) return;
+      if (!may_have_any(lane, family)) return;
       lane.drain_inbox(visit);
-      for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
+      for (Kind* kind = family.first_kind(); kind != nullptr; kind = kind->next)
         if (Bin* bin = lane.bin_of(*kind)) lane.clean_kind(*bin, visit);
       lane.give_back_empties(lane.empty_blocks(), visit);
     });
@@ -138,10 +138,10 @@ class Kinds {
   // --- Large objects of heaps. Such an object is malloc's until the heap has it, and again before
   // it is freed.
 
-  NOINLINE void* allocate_large(KindOwner& owner, Bytes size, Bytes alignment, Slot& slot,
+  NOINLINE void* allocate_large(Family& family, Bytes size, Bytes alignment, Slot& slot,
                                 bool& zeroed) {
     void* p = large().allocate(searches_, size, alignment, slot, Owned::enter(slot), zeroed);
-    if (p != nullptr) large().give_to(&owner, p);
+    if (p != nullptr) large().give_to(&family, p);
     return p;
   }
 
@@ -154,7 +154,7 @@ class Kinds {
     Inside inside(slot, Owned::enter(slot));
     if (!inside.visit().may_block) return nullptr;  // what is charged in vain must go back at once
     const Bytes before = large().bytes(p);
-    KindOwner* const owner = large_state(world_.region, world_.region.block_of(p)).owner;
+    Family* const family = large_state(world_.region, world_.region.block_of(p)).family;
     large().give_to(nullptr, p);
     void* moved = nullptr;
     if (!large().resize(p, blocks_for(size), inside.visit())) {
@@ -167,7 +167,7 @@ class Kinds {
     } else {
       large().resize(p, blocks_for(before), inside.visit());
     }
-    large().give_to(owner, moved != nullptr ? moved : p);
+    large().give_to(family, moved != nullptr ? moved : p);
     return moved;
   }
 
@@ -180,11 +180,11 @@ class Kinds {
   // Visits every object that is there all the time, and some of the others. Calls visit(p) until it
   // returns true.
   template <class Visitor>
-  void for_each_large(const KindOwner& owner, Visitor visit) {
+  void for_each_large(const Family& family, Visitor visit) {
     const Region<P>& region = world_.region;
     for (BlockIndex at = 0; at < world_.runs.used_end(); ++at)
       if (region.word(at).owner() == private_of(Owner::kLarge) &&
-          owner_of(region.pointer_to(at)) == &owner)
+          family_of(region.pointer_to(at)) == &family)
         if (visit(region.pointer_to(at))) return;
   }
 
@@ -202,11 +202,11 @@ class Kinds {
   // Calls take(lane, visit) inside each lane that may have any, and then, outside, put(object) with
   // what take() has returned. Otherwise as gather().
   template <class Take, class Put>
-  bool in_each_lane(KindOwner& owner, Slot& slot, bool wait, Take take, Put put) {
+  bool in_each_lane(Family& family, Slot& slot, bool wait, Take take, Put put) {
     typename Searches<P>::Turn turn(searches_, slot);
     bool all = true;
     world_.lanes.for_each([&](AnyLane<P>& lane) {
-      if (!may_have_any(lane, owner)) return;
+      if (!may_have_any(lane, family)) return;
       Object* found = nullptr;
       all &= searches_.in_lane(lane, slot, wait,
                                [&](Lane<P>& held, Visit& visit) { found = take(held, visit); });
@@ -215,25 +215,25 @@ class Kinds {
     return all;
   }
 
-  // Makes lanes give away what they have of the owner's kinds and do not use, to the depot or back.
-  // wait: also lanes whose threads are inside just now, as far as the caller may wait. True if all
-  // lanes could be reached.
+  // Makes lanes give away what they have of the family's kinds and do not use, to the depot or
+  // back. wait: also lanes whose threads are inside just now, as far as the caller may wait. True
+  // if all lanes could be reached.
   //
   // At least two rounds: the second takes in what the first has sent, or what other threads have
   // sent meanwhile. Further rounds while anything has been sent: an object whose slab has moved on
   // is sent after it.
-  NOINLINE bool gather(KindOwner& owner, Slot& slot, bool wait) {
+  NOINLINE bool gather(Family& family, Slot& slot, bool wait) {
     constexpr int kMostRounds = 8;
     typename Searches<P>::Turn turn(searches_, slot);
     bool all = true, moved = true;
     for (int round = 0; round < 2 || (moved && round < kMostRounds); ++round) {
       moved = false;
       world_.lanes.for_each([&](AnyLane<P>& lane) {
-        if (!may_have_any(lane, owner)) return;
+        if (!may_have_any(lane, family)) return;
         all &= searches_.in_lane(lane, slot, wait, [&](Lane<P>& held, Visit& visit) {
           moved |= held.drain_inbox(visit);
           moved |= held.flush_all(visit);
-          for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
+          for (Kind* kind = family.first_kind(); kind != nullptr; kind = kind->next)
             if (Bin* bin = held.bin_of(*kind)) {
               held.offer_full(*bin);
               held.clean_kind(*bin, visit);
@@ -306,29 +306,29 @@ class Kinds {
 
   // --- The end.
 
-  // Takes the owner and all its slabs out; `each(kind, slab)` sees each slab before its memory
-  // goes. False: some lanes could not be reached. What they hold is lost, and so is the owner's
+  // Takes the family and all its slabs out; `each(kind, slab)` sees each slab before its memory
+  // goes. False: some lanes could not be reached. What they hold is lost, and so is the family's
   // place.
   template <class Each>
-  bool dissolve(KindOwner& owner, Slot& slot, Each each) {
-    bool all = gather(owner, slot, true);
+  bool dissolve(Family& family, Slot& slot, Each each) {
+    bool all = gather(family, slot, true);
     SlabList slabs;
     {
       typename Searches<P>::Turn turn(searches_, slot);
       world_.lanes.for_each([&](AnyLane<P>& lane) {
-        if (!may_have_any(lane, owner)) return;
+        if (!may_have_any(lane, family)) return;
         if (lane.is_set_aside()) all = false;
         all &= searches_.in_lane(lane, slot, true, [&](Lane<P>& held, Visit& visit) {
-          for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
+          for (Kind* kind = family.first_kind(); kind != nullptr; kind = kind->next)
             if (Bin* bin = held.bin_of(*kind)) held.forget_kind(*bin, slabs, visit);
-          held.forget_table(owner, visit);
+          held.forget_table(family, visit);
         });
       });
     }
     {
       Inside inside(slot, Owned::enter(slot));
       inside.visit().insists = Visit::kPatience;
-      for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
+      for (Kind* kind = family.first_kind(); kind != nullptr; kind = kind->next)
         world_.depot.take_out(*kind, true, 0, slabs, inside.visit());
     }
     destroy(slabs, slot, [&](const Slab* slab) {
@@ -336,7 +336,7 @@ class Kinds {
       unmark(slab);
     });
     // A bin that could not be reached keeps its place in the lane.
-    if (all) locked(world_, slot, [&] { world_.kinds.remove(owner); });
+    if (all) locked(world_, slot, [&] { world_.kinds.remove(family); });
     return all;
   }
 
@@ -356,17 +356,17 @@ class Kinds {
   // set aside are not looked into. So then there may be more than is found; the same holds after a
   // thread was torn off.
   void check_invariants() {
-    world_.kinds.for_each([&](KindOwner& owner) {
-      for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
-        check_invariants(owner, *kind);
+    world_.kinds.for_each([&](Family& family) {
+      for (Kind* kind = family.first_kind(); kind != nullptr; kind = kind->next)
+        check_invariants(family, *kind);
     });
   }
 
  private:
   Large<P> large() { return Large<P>(world_); }
 
-  bool may_have_any(const AnyLane<P>& lane, const KindOwner& owner) const {
-    for (const Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next)
+  bool may_have_any(const AnyLane<P>& lane, const Family& family) const {
+    for (const Kind* kind = family.first_kind(); kind != nullptr; kind = kind->next)
       if (lane.bin_of(*kind) != nullptr || kind->strays.load(std::memory_order_relaxed))
         return true;
     return false;
@@ -398,7 +398,7 @@ class Kinds {
       Pointers<P>(world_).mark_free(reinterpret_cast<void*>(at));
   }
 
-  void check_invariants(const KindOwner& owner, Kind& kind) {
+  void check_invariants(const Family& family, Kind& kind) {
     uint64_t slabs = 0, carved = 0, in_depot = 0;
     const auto add = [&](const Slab* slab) {
       CHECK(slab->is_of_kind() && &slab->its_kind() == &kind);
@@ -422,7 +422,7 @@ class Kinds {
     const uint64_t known = kind.slabs.load(std::memory_order_relaxed);
     CHECK(all ? slabs == known : slabs <= known);
     const Bytes cut = carved * kind.size, used = kind.budget->used();
-    const bool is_all = all && owner.type == KindOwner::Type::kPool && kind.capacity != 0;
+    const bool is_all = all && family.type == Family::Type::kPool && kind.capacity != 0;
     CHECK(is_all ? cut == used : cut <= used);
     CHECK(kind.budget->peak() >= used);
   }

@@ -115,15 +115,15 @@ class Large {
     return bytes_of(world_.region.state(world_.region.block_of(p)).length);
   }
 
-  // Gives the object from malloc to the owner or, if `owner` is null, back to malloc. Malloc's
+  // Gives the object from malloc to the family or, if `family` is null, back to malloc. Malloc's
   // figures count the one as a free, the other as an allocation.
-  void give_to(KindOwner* owner, const void* p) {
+  void give_to(Family* family, const void* p) {
     const BlockIndex at = world_.region.block_of(p);
-    __atomic_store_n(&large_state(world_.region, at).owner, owner, __ATOMIC_RELAXED);
-    const Owner word = owner != nullptr ? private_of(Owner::kLarge) : Owner::kLarge;
+    __atomic_store_n(&large_state(world_.region, at).family, family, __ATOMIC_RELAXED);
+    const Owner word = family != nullptr ? private_of(Owner::kLarge) : Owner::kLarge;
     world_.region.set_words(at, 1, world_.region.make_word(word, at));
-    count<P>(owner != nullptr ? world_.counters.large_frees : world_.counters.large_allocations);
-    count<P>(world_.counters.large_bytes, owner != nullptr ? uint64_t{0} - bytes(p) : bytes(p));
+    count<P>(family != nullptr ? world_.counters.large_frees : world_.counters.large_allocations);
+    count<P>(world_.counters.large_bytes, family != nullptr ? uint64_t{0} - bytes(p) : bytes(p));
   }
 
  private:

@@ -94,7 +94,7 @@ struct Layout {
       FIELD("world.auto", kSettings, Settings, choose_entry),
       FIELD("world.decay_ms", kSettings, Settings, decay_ms),
       FIELD("world.checked", kSettings, Settings, checked),
-      FIELD("world.first_owner", kKinds, KindTable, first_),
+      FIELD("world.first_family", kKinds, KindTable, first_),
       FIELD("world.overflow_entries", kCounters, SharedCounters, overflow_entries),
       FIELD("world.nested_entries", kCounters, SharedCounters, nested_entries),
       FIELD("world.revocations", kCounters, SharedCounters, revocations),
@@ -136,7 +136,7 @@ struct Layout {
       FIELD("state.kind", kOwnerPart, Slab, kind),
       FIELD("state.sample", kOwnerPart + offsetof(LargeState, sample), Sample, stack),
       FIELD("state.sample_class", kOwnerPart, LargeState, sample_class),
-      FIELD("state.large_owner", kOwnerPart, LargeState, owner),
+      FIELD("state.large_family", kOwnerPart, LargeState, family),
       FIELD("state.block_kind", 0, BlockState, kind),
       FIELD("state.length", 0, BlockState, length),
 
@@ -147,11 +147,11 @@ struct Layout {
       FIELD("cell.waits_by_time", 0, Contention, histogram),
       FIELD("cell.sites", 0, Contention, sites),
 
-      FIELD("owner.type", 0, KindOwner, type),
-      FIELD("owner.name", 0, KindOwner, name),
-      FIELD("owner.kinds", 0, KindOwner, kinds),
-      FIELD("owner.next", 0, KindOwner, next),
-      FIELD("owner.contention", 0, KindOwner, contention),
+      FIELD("family.type", 0, Family, type),
+      FIELD("family.name", 0, Family, name),
+      FIELD("family.kinds", 0, Family, kinds),
+      FIELD("family.next", 0, Family, next),
+      FIELD("family.contention", 0, Family, contention),
       FIELD("kind.size", 0, Kind, size),
       FIELD("kind.capacity", 0, Kind, capacity),
       FIELD("kind.blocks", 0, Kind, blocks),
@@ -233,7 +233,7 @@ struct Layout {
       }
       ++cell;
     }
-    read_owners(engine.world_, cell[0], cell[1]);
+    read_families(engine.world_, cell[0], cell[1]);
   }
   static_assert(kCellCount + 2 < LANE_STATS_CELLS);
 
@@ -270,17 +270,17 @@ struct Layout {
       sum.waits_by_time[i] += contention.histogram[i].load(std::memory_order_relaxed);
   }
   // If the thread cannot get the depot's lock, heaps and pools are left out.
-  static void read_owners(W& world, lane_contention_statistics& pools,
-                          lane_contention_statistics& budgets) {
+  static void read_families(W& world, lane_contention_statistics& pools,
+                            lane_contention_statistics& budgets) {
     memcpy(pools.name, "pools", sizeof "pools");
     memcpy(budgets.name, "budgets", sizeof "budgets");
     Visit visit(&world, true);
     int attempts = Collection<P>::kAttempts;
     while (!world.depot.lock().try_acquire(visit))
       if (--attempts == 0) return;
-    world.kinds.for_each([&](KindOwner& owner) {
-      if (owner.contention != nullptr) add(pools, *owner.contention);
-      if (const Kind* kind = owner.first_kind(); kind != nullptr && kind->budget != nullptr)
+    world.kinds.for_each([&](Family& family) {
+      if (family.contention != nullptr) add(pools, *family.contention);
+      if (const Kind* kind = family.first_kind(); kind != nullptr && kind->budget != nullptr)
         add(budgets, kind->budget->tries_);
     });
     world.depot.lock().release(visit);

@@ -11,7 +11,7 @@ namespace lanemalloc {
 
 // What is known of a large allocation. It lies in the state of the allocation's first block.
 struct LargeState {
-  KindOwner* owner;        // if the object is a heap's
+  Family* family;          // if the object is a heap's
   Sample sample;           // if the object is sampled; else it has no stack
   SizeClass sample_class;  // the class that it counts as; 0: large
   bool moved;              // the kernel has moved its pages here

@@ -87,11 +87,11 @@ class AnyLane : public Gate {
     Bin* bin = Area::bin(bins_at_.load(std::memory_order_acquire), kind);
     return bin != nullptr && bin->kind.load(std::memory_order_relaxed) == &kind ? bin : nullptr;
   }
-  // Makes the owner's label here what it is now, if it has one here. Any thread may call it, also
+  // Makes the family's label here what it is now, if it has one here. Any thread may call it, also
   // while the lane's own thread is inside.
-  void relabel(const KindOwner& owner) {
+  void relabel(const Family& family) {
     if (const Address at = bins_at_.load(std::memory_order_acquire); at != 0)
-      Area::relabel(owner, at);
+      Area::relabel(family, at);
   }
   // What waits for a safepoint; null if nothing ever did.
   std::atomic<Deferred*> deferred{nullptr};

@@ -46,24 +46,24 @@ struct Area {
     return *reinterpret_cast<std::atomic<Bin*>*>(area + offset);
   }
 
-  // Makes the owner's label what it is now. The label may change meanwhile: Kinds::relabel stores
+  // Makes the family's label what it is now. The label may change meanwhile: Kinds::relabel stores
   // the new label, makes every thread pass a barrier, and then looks into each lane. If the barrier
   // falls before the second look here, that look sees the change. If it falls after the look, the
   // store here came before the barrier, and relabel() finds a label here.
-  static void give_label(const KindOwner& owner, Address area) {
-    std::atomic<Handle>* const place = label_of(owner, area);
+  static void give_label(const Family& family, Address area) {
+    std::atomic<Handle>* const place = label_of(family, area);
     if (place == nullptr) return;
     Handle label;
     do {
-      label = owner.label.load(std::memory_order_relaxed);
+      label = family.label.load(std::memory_order_relaxed);
       place->store(label, std::memory_order_relaxed);
       std::atomic_thread_fence(std::memory_order_seq_cst);
-    } while (owner.label.load(std::memory_order_relaxed) != label);
+    } while (family.label.load(std::memory_order_relaxed) != label);
   }
-  // The same, if the owner has a label there.
-  static void relabel(const KindOwner& owner, Address area) {
-    const std::atomic<Handle>* place = label_of(owner, area);
-    if (place != nullptr && place->load(std::memory_order_relaxed) != 0) give_label(owner, area);
+  // The same, if the family has a label there.
+  static void relabel(const Family& family, Address area) {
+    const std::atomic<Handle>* place = label_of(family, area);
+    if (place != nullptr && place->load(std::memory_order_relaxed) != 0) give_label(family, area);
   }
 
  private:
@@ -81,11 +81,11 @@ struct Area {
     constexpr Bytes kScale = Labels::kBinBytes / sizeof(Handle);
     return reinterpret_cast<std::byte*>(area) + Labels::kBins + Labels::place(handle) * kScale;
   }
-  // Null if the owner's number is beyond those that have labels.
-  static std::atomic<Handle>* label_of(const KindOwner& owner, Address area) {
-    const Bytes labels = owner.type == KindOwner::Type::kHeap ? Labels::kHeaps : Labels::kPools;
-    if (number_of(owner.handle) >= Labels::kHits) return nullptr;
-    return reinterpret_cast<std::atomic<Handle>*>(area + labels + Labels::place(owner.handle));
+  // Null if the family's number is beyond those that have labels.
+  static std::atomic<Handle>* label_of(const Family& family, Address area) {
+    const Bytes labels = family.type == Family::Type::kHeap ? Labels::kHeaps : Labels::kPools;
+    if (number_of(family.handle) >= Labels::kHits) return nullptr;
+    return reinterpret_cast<std::atomic<Handle>*>(area + labels + Labels::place(family.handle));
   }
 };
 

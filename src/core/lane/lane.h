@@ -123,7 +123,7 @@ class Lane : public AnyLane<P> {
   bool clean_kind(Bin& bin, Visit& visit);
   // Takes all slabs of the kind out of the lane, to be given back, and its bin too.
   void forget_kind(Bin& bin, SlabList& slabs, Visit& visit);
-  void forget_table(const KindOwner& owner, Visit& visit);
+  void forget_table(const Family& family, Visit& visit);
 
   // Drains the inbox, or takes in `most` batches of it. True if there was any batch that could be
   // reached.

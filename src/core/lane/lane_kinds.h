@@ -81,14 +81,14 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
     // release: a thread that looks at this lane from elsewhere finds a table of empty bins. Pairs
     // with [table.acquire].
     Area::table_at(at, kind.offset).store(static_cast<Bin*>(table), std::memory_order_release);
-    Area::give_label(*kind.owner, at);
+    Area::give_label(*kind.family, at);
   }
   Bin* bin = Area::bin(at, kind);
   bin->next = bins_;
   bins_ = bin;
   compiler_fence();  // a bin that has a kind is always found here
   bin->kind.store(&kind, std::memory_order_relaxed);
-  if (kind.index == Kind::kNoIndex) Area::give_label(*kind.owner, at);
+  if (kind.index == Kind::kNoIndex) Area::give_label(*kind.family, at);
   return bin;
 }
 
@@ -223,10 +223,10 @@ void Lane<P>::forget_kind(Bin& bin, SlabList& slabs, Visit&) {
 
 // Called after forget_kind() for all kinds of a heap.
 template <class P>
-void Lane<P>::forget_table(const KindOwner& owner, Visit& visit) {
+void Lane<P>::forget_table(const Family& family, Visit& visit) {
   const Address at = bins_at_.load(std::memory_order_relaxed);
-  if (owner.type != KindOwner::Type::kHeap || at == 0) return;
-  Bin* table = Area::table_at(at, owner.offset).exchange(nullptr, std::memory_order_relaxed);
+  if (family.type != Family::Type::kHeap || at == 0) return;
+  Bin* table = Area::table_at(at, family.offset).exchange(nullptr, std::memory_order_relaxed);
   if (table != nullptr) free(reinterpret_cast<Object*>(table), world_.region.word_of(table), visit);
 }
 

@@ -121,7 +121,7 @@ class Depot {
   NOINLINE void salvage(KindTable& kinds) {
     for (SlabList& list : lists_) list = SlabList();
     for (auto& count : counts_) count.store(0, std::memory_order_relaxed);
-    kinds.for_each([](KindOwner& owner) { forget_slabs_of(owner); });
+    kinds.for_each([](Family& family) { forget_slabs_of(family); });
     const Region<P>& region = slabs_.region;
     for (BlockIndex b = 0, end = region.opened(); b < end; ++b) {
       const MapWord word = region.word(b);
@@ -140,9 +140,9 @@ class Depot {
       bump(shelf.count);
     }
   }
-  // The owner's slabs here are found anew, or are gone.
-  static void forget_slabs_of(KindOwner& owner) {
-    for (Kind* kind = owner.first_kind(); kind != nullptr; kind = kind->next) {
+  // The family's slabs here are found anew, or are gone.
+  static void forget_slabs_of(Family& family) {
+    for (Kind* kind = family.first_kind(); kind != nullptr; kind = kind->next) {
       kind->depot = SlabList();
       kind->depot_count.store(0, std::memory_order_relaxed);
     }

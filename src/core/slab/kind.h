@@ -7,7 +7,7 @@
 //
 //   pool --> kind --> place in every lane's area:  [bin]
 //   heap --> kinds -> place in every lane's area:  [table] --> [bin of class 1 | of class 2 | ..]
-//   beside it the owner's label, if it has a bin or table there (core/slab/handle.h)
+//   beside it the family's label, if it has a bin or table there (core/slab/handle.h)
 //
 // If a free object's contents must stay as they are (init and fini), its links lie behind them.
 // Then an Object is the place `link` bytes into the memory that the program knows.
@@ -159,7 +159,7 @@ struct Bin {
 static_assert(sizeof(Bin) == Labels::kBinBytes);
 
 // What kinds belong to: a heap or a pool.
-struct KindOwner {
+struct Family {
   enum class Type : uint8_t { kHeap, kPool };
 
   Type type;
@@ -167,14 +167,14 @@ struct KindOwner {
   void* front = nullptr;                   // the heap or pool
   uint32_t offset = 0;                     // of its bins in lanes' areas
   Handle handle = 0;                       // what the program holds
-  std::atomic<Handle> handles[2]{};        // by type: the same while the owner is live; else 0
+  std::atomic<Handle> handles[2]{};        // by type: the same while the family is live; else 0
   std::atomic<Handle> label{0};            // what lanes have among their labels; 0: no hits
   std::atomic<Kind*> kinds{nullptr};       // linked by Kind::next; they are only added
-  KindOwner* next = nullptr;               // in the list of all owners
+  Family* next = nullptr;                  // in the list of all families
   const Contention* contention = nullptr;  // of a pool's lock
-  // In a fork child: what other threads were doing with the owner is over. who: the slot of the
+  // In a fork child: what other threads were doing with the family is over. who: the slot of the
   // thread that has forked.
-  void (*forget_threads)(KindOwner& owner, const void* who) = nullptr;
+  void (*forget_threads)(Family& family, const void* who) = nullptr;
 
   bool is_heap(Handle its) const {
     return handles[static_cast<size_t>(Type::kHeap)].load(std::memory_order_relaxed) == its;
@@ -218,7 +218,7 @@ struct HeapHit {
 struct BinPlace {
   static constexpr uint32_t kNoIndex = ~0u;
 
-  uint32_t offset = 0;        // bytes into the area: the owner's place
+  uint32_t offset = 0;        // bytes into the area: the family's place
   uint32_t index = kNoIndex;  // in the table there; kNoIndex: the bin lies in the place itself
 };
 
@@ -236,8 +236,8 @@ struct Kind : BinPlace {
   bool is_tagged = false;
   std::atomic<bool> keeps{false};  // only reclaim gives empty slabs back
   Budget* budget = nullptr;
-  KindOwner* owner = nullptr;
-  Kind* next = nullptr;  // in the owner's list
+  Family* family = nullptr;
+  Kind* next = nullptr;  // in the family's list
 
   // How many objects of another lane a lane collects before it sends them. The number grows as
   // senders meet.
@@ -286,44 +286,45 @@ class KindTable {
       : places_(static_cast<uint32_t>((area - Labels::kBins) / kPlaceBytes)) {}
 
   // False: there are too many.
-  bool add(KindOwner& owner) {
+  bool add(Family& family) {
     for (uint32_t i = 1; i < places_; ++i) {
       uint64_t& word = taken_[i / 64];
       if ((word >> (i % 64) & 1) != 0) continue;
       word |= uint64_t{1} << (i % 64);
-      owner.offset = static_cast<uint32_t>(Labels::kBins + i * kPlaceBytes);
-      owner.handle = make_handle(i, ++generation_);
-      owner.its_handle().store(owner.handle, std::memory_order_relaxed);
-      owner.next = first_;
-      first_ = &owner;
-      // release: a thread that finds the owner finds its handle. Pairs with [find].
-      by_number_[i].store(&owner, std::memory_order_release);
+      family.offset = static_cast<uint32_t>(Labels::kBins + i * kPlaceBytes);
+      family.handle = make_handle(i, ++generation_);
+      family.its_handle().store(family.handle, std::memory_order_relaxed);
+      family.next = first_;
+      first_ = &family;
+      // release: a thread that finds the family finds its handle. Pairs with [find].
+      by_number_[i].store(&family, std::memory_order_release);
       return true;
     }
     return false;
   }
-  void remove(KindOwner& owner) {
-    KindOwner** link = &first_;
-    while (*link != nullptr && *link != &owner) link = &(*link)->next;
+  void remove(Family& family) {
+    Family** link = &first_;
+    while (*link != nullptr && *link != &family) link = &(*link)->next;
     if (*link == nullptr) return;  // add() has refused it
-    *link = owner.next;
-    const uint32_t i = number_of(owner.handle);
+    *link = family.next;
+    const uint32_t i = number_of(family.handle);
     by_number_[i].store(nullptr, std::memory_order_relaxed);
     taken_[i / 64] &= ~(uint64_t{1} << (i % 64));
   }
   template <class Visitor>
   void for_each(Visitor visit) {
-    for (KindOwner* owner = first_; owner != nullptr; owner = owner->next) visit(*owner);
+    for (Family* family = first_; family != nullptr; family = family->next) visit(*family);
   }
 
-  // Whose handle this is. The handle may be any value. Null: no owner of that type has it. Takes no
-  // lock.
-  KindOwner* find(Handle handle, KindOwner::Type type) const {
-    KindOwner* owner = find_by_number(handle, type);
-    return LIKELY(owner != nullptr) ? owner : at(number_of(handle) * sizeof(Handle), handle, type);
+  // Whose handle this is. The handle may be any value. Null: no family of that type has it. Takes
+  // no lock.
+  Family* find(Handle handle, Family::Type type) const {
+    Family* family = find_by_number(handle, type);
+    return LIKELY(family != nullptr) ? family
+                                     : at(number_of(handle) * sizeof(Handle), handle, type);
   }
   // The same for numbers with labels.
-  FAST KindOwner* find_by_number(Handle handle, KindOwner::Type type) const {
+  FAST Family* find_by_number(Handle handle, Family::Type type) const {
     return at(Labels::place(handle) & ~(sizeof(Handle) - 1), handle, type);
   }
 
@@ -336,23 +337,23 @@ class KindTable {
 
   // distance: from the start of by_number_ to the number's word, in bytes. This saves a
   // multiplication.
-  FAST KindOwner* at(Bytes distance, Handle handle, KindOwner::Type type) const {
-    using Word = std::atomic<KindOwner*>;
+  FAST Family* at(Bytes distance, Handle handle, Family::Type type) const {
+    using Word = std::atomic<Family*>;
     const auto* word =
         reinterpret_cast<const Word*>(reinterpret_cast<const std::byte*>(by_number_) + distance);
-    KindOwner* owner = word->load(std::memory_order_acquire);  // [find]
+    Family* family = word->load(std::memory_order_acquire);  // [find]
     const auto index = static_cast<size_t>(type);
-    return LIKELY(owner != nullptr &&
-                  owner->handles[index].load(std::memory_order_relaxed) == handle)
-               ? owner
+    return LIKELY(family != nullptr &&
+                  family->handles[index].load(std::memory_order_relaxed) == handle)
+               ? family
                : nullptr;
   }
 
-  KindOwner* first_ = nullptr;
+  Family* first_ = nullptr;
   const uint32_t places_;
   uint64_t generation_ = 0;
   uint64_t taken_[kMost / 64]{};
-  std::atomic<KindOwner*> by_number_[kMost]{};
+  std::atomic<Family*> by_number_[kMost]{};
 };
 
 }  // namespace lanemalloc

@@ -75,19 +75,19 @@ class Heap {
   // The usual case of a free without a size.
   FAST static bool free_to_batch(Engine<P>& engine, Handle handle, void* p, Slot& slot) {
     const Kind* kind = Objects::kind_at(engine.world(), p);
-    return LIKELY(kind != nullptr && kind->owner->is_heap(handle)) &&
+    return LIKELY(kind != nullptr && kind->family->is_heap(handle)) &&
            free_to_batch(engine, p, *kind, slot);
   }
 
   // Frees the first objects, up to one that is not good or not small. Returns how many it freed.
   // The caller frees the next one, if there is one, by itself.
   size_t free_batch(void** objects, size_t n, Slot& slot) {
-    return is_checked_ ? 0 : Objects::free_batch(engine_.world(), owner_, objects, n, slot);
+    return is_checked_ ? 0 : Objects::free_batch(engine_.world(), family_, objects, n, slot);
   }
   // As in malloc's free, what lies in a slab of this heap is taken for an object.
   FAST bool is_surely_good(const void* p, Bytes size) const {
     const Kind* kind = kind_at(p);
-    return !is_checked_ && kind != nullptr && kind->owner == &owner_ &&
+    return !is_checked_ && kind != nullptr && kind->family == &family_ &&
            (size == kUnknown || size <= kind->size);
   }
   // What free() would find wrong.
@@ -105,8 +105,8 @@ class Heap {
   HeapCount count(Slot& slot);
   Bytes trim(Slot& slot);
 
-  bool is_live() const { return owner_.is_live(); }
-  const KindOwner& owner() const { return owner_; }
+  bool is_live() const { return family_.is_live(); }
+  const Family& family() const { return family_; }
   const Budget& budget() const { return budget_; }
   uint64_t limit_failures() const { return limit_failures_.load(std::memory_order_relaxed); }
   uint64_t soft_calls() const { return soft_calls_.load(std::memory_order_relaxed); }
@@ -155,7 +155,7 @@ class Heap {
   Engine<P>& engine_;
   const KindSource source_;
   std::atomic<Kind*> kinds_[kTableBins]{};
-  KindOwner owner_;
+  Family family_;
   Budget budget_;
   Heap* const parent_;
   SoftLimit on_soft_ = nullptr;

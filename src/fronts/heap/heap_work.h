@@ -10,10 +10,10 @@ namespace lanemalloc {
 template <class P>
 Heap<P>::Heap(Engine<P>& engine, KindSource source, const char* name, Heap* parent)
     : engine_(engine), source_(source), parent_(parent), is_checked_(engine.is_checked()) {
-  owner_.type = KindOwner::Type::kHeap;
-  owner_.front = this;
-  strncpy(owner_.name, name, sizeof owner_.name - 1);
-  owner_.name[sizeof owner_.name - 1] = '\0';
+  family_.type = Family::Type::kHeap;
+  family_.front = this;
+  strncpy(family_.name, name, sizeof family_.name - 1);
+  family_.name[sizeof family_.name - 1] = '\0';
 }
 
 template <class P>
@@ -23,8 +23,8 @@ bool Heap<P>::start(Bytes limit, Bytes soft, SoftLimit on_soft, void* argument, 
   budget_.start(parent_ != nullptr ? &parent_->budget_ : nullptr,
                 limit == 0 ? Budget::kNone : limit, soft == 0 ? Budget::kNone : soft);
   if (!join_parent(slot)) return false;
-  if (!engine_.kinds().add_owner(owner_, slot)) return leave_parent(slot), false;
-  owner_.label.store(owner_.handle, std::memory_order_relaxed);
+  if (!engine_.kinds().add_family(family_, slot)) return leave_parent(slot), false;
+  family_.label.store(family_.handle, std::memory_order_relaxed);
   return true;
 }
 
@@ -68,15 +68,15 @@ Kind* Heap<P>::kind_for(unsigned index) {
   made->set_size(table_size(index), kGranule);
   made->index = index;
   made->budget = &budget_;
-  made->owner = &owner_;
-  made->offset = owner_.offset;
+  made->family = &family_;
+  made->offset = family_.offset;
   // release: a thread that finds the kind sees it whole. Pairs with [kinds.acquire].
   if (!place.compare_exchange_strong(kind, made, std::memory_order_release,
                                      std::memory_order_acquire)) {
     source_.give(memory);
     return kind;
   }
-  engine_.kinds().add_kind(owner_, *made);
+  engine_.kinds().add_kind(family_, *made);
   return made;
 }
 
@@ -132,9 +132,9 @@ Heap<P>* Heap<P>::refuser(Bytes size) {
 template <class P>
 void Heap<P>::gather_tree(Slot& slot) {
   const bool done = engine_.kinds().one_at_a_time(slot, [&] {
-    for_each_in_tree([&](Heap& heap) { engine_.kinds().gather(heap.owner_, slot, true); });
+    for_each_in_tree([&](Heap& heap) { engine_.kinds().gather(heap.family_, slot, true); });
   });
-  if (!done) engine_.kinds().gather(owner_, slot, true);
+  if (!done) engine_.kinds().gather(family_, slot, true);
 }
 
 template <class P>
@@ -142,7 +142,7 @@ void Heap<P>::tell_soft_limits() {
   for (Heap* heap = this; heap != nullptr; heap = heap->parent_) {
     if (!heap->budget_.take_passed() || heap->on_soft_ == nullptr) continue;
     heap->soft_calls_.fetch_add(1, std::memory_order_relaxed);
-    heap->on_soft_(reinterpret_cast<lane_heap*>(heap->owner_.handle), heap->budget_.used(),
+    heap->on_soft_(reinterpret_cast<lane_heap*>(heap->family_.handle), heap->budget_.used(),
                    heap->argument_);
   }
 }
@@ -193,12 +193,12 @@ HeapFree Heap<P>::free(void* p, Bytes size, Slot& slot) {
 
 template <class P>
 Verdict Heap<P>::find(const void* p) const {
-  const KindOwner* owner = engine_.kinds().owner_of(p);
-  if (owner == nullptr) {
+  const Family* family = engine_.kinds().family_of(p);
+  if (family == nullptr) {
     const Verdict verdict = engine_.pointers().find(p).verdict;
     return verdict == Verdict::kGood ? Verdict::kOfMalloc : verdict;
   }
-  if (owner != &owner_) return Verdict::kOfKind;
+  if (family != &family_) return Verdict::kOfKind;
   const Kind* kind = kind_at(p);
   if (kind == nullptr)
     return engine_.world().region.distance(p) % kBlockSize == 0 ? Verdict::kGood
@@ -252,7 +252,7 @@ void* Heap<P>::allocate_large(Bytes size, Bytes alignment, Slot& slot) {
   if (bytes < size || !budget_.may_take(bytes)) return nullptr;
   larges_.fetch_add(1, std::memory_order_relaxed);
   bool zeroed;
-  void* p = engine_.kinds().allocate_large(owner_, size, alignment, slot, zeroed);
+  void* p = engine_.kinds().allocate_large(family_, size, alignment, slot, zeroed);
   if (p != nullptr && budget_.take(bytes, 1) == 0) {
     engine_.kinds().free_large(p, slot);
     p = nullptr;
@@ -292,7 +292,7 @@ template <class Visitor>
 void Heap<P>::for_each_large(Visitor visit) {
   uint64_t left = larges_.load(std::memory_order_relaxed);
   if (left != 0)
-    engine_.kinds().for_each_large(owner_, [&](void* p) { return visit(p) || --left == 0; });
+    engine_.kinds().for_each_large(family_, [&](void* p) { return visit(p) || --left == 0; });
 }
 
 // --- All of it.
@@ -300,7 +300,7 @@ void Heap<P>::for_each_large(Visitor visit) {
 template <class P>
 template <class Visitor>
 bool Heap<P>::walk(Slot& slot, Visitor visit) {
-  engine_.kinds().gather(owner_, slot, true);
+  engine_.kinds().gather(family_, slot, true);
   bool complete = true;
   int stop = 0;
   for_each_class([&](Kind& kind) {
@@ -341,7 +341,7 @@ Bytes Heap<P>::trim(Slot& slot) {
     return bytes;
   };
   const Bytes before = slab_bytes();
-  engine_.kinds().gather(owner_, slot, false);
+  engine_.kinds().gather(family_, slot, false);
   const Bytes after = slab_bytes();
   return after < before ? before - after : 0;
 }
@@ -351,9 +351,9 @@ template <class Gone>
 uint64_t Heap<P>::end(Slot& slot, Gone gone) {
   uint64_t objects = 0;
   while (children_ != nullptr) objects += children_->end(slot, gone);
-  engine_.safepoints().make_calls_of(reinterpret_cast<void*>(owner_.handle), slot);
-  owner_.its_handle().store(0, std::memory_order_relaxed);
-  engine_.kinds().relabel(owner_, 0);  // the place may soon be another heap's
+  engine_.safepoints().make_calls_of(reinterpret_cast<void*>(family_.handle), slot);
+  family_.its_handle().store(0, std::memory_order_relaxed);
+  engine_.kinds().relabel(family_, 0);  // the place may soon be another heap's
   leave_parent(slot);
   for_each_large([&](void* p) {
     ++objects;
@@ -361,7 +361,7 @@ uint64_t Heap<P>::end(Slot& slot, Gone gone) {
     return false;
   });
   const bool all = engine_.kinds().dissolve(
-      owner_, slot, [&](const Kind&, const Slab* slab) { objects += slab->used(); });
+      family_, slot, [&](const Kind&, const Slab* slab) { objects += slab->used(); });
   if (!all) return objects;  // lanes that could not be reached still know the kinds
   for (auto& place : kinds_)
     if (Kind* kind = place.exchange(nullptr, std::memory_order_relaxed)) source_.give(kind);

@@ -180,7 +180,7 @@ uint64_t Pool<P>::release_from_shelf(uint64_t leave, Slot& slot) {
 template <class P>
 bool Pool<P>::bring_to_shelf(Slot& slot, bool wait) {
   return engine_.kinds().in_each_lane(
-      owner_, slot, wait,
+      family_, slot, wait,
       [&](Lane<P>& lane, Visit&) {
         Bin* bin = lane.bin_of(kind_);
         if (bin == nullptr || bin->head == nullptr) return static_cast<Object*>(nullptr);

@@ -89,8 +89,10 @@ class Pool : OfOneKind {
   }
   // For a pool without functions, and for the owner of a lane or by CPU. Null or false: nothing has
   // changed.
-  void* allocate_from_bin(Slot& slot) { return allocate_from_bin(owner_.handle, slot); }
-  bool free_to_batch(void* p, Slot& slot) { return free_to_batch(engine_, owner_.handle, p, slot); }
+  void* allocate_from_bin(Slot& slot) { return allocate_from_bin(family_.handle, slot); }
+  bool free_to_batch(void* p, Slot& slot) {
+    return free_to_batch(engine_, family_.handle, p, slot);
+  }
   // The same. `handle` may be any value.
   FAST static void* allocate_from_bin(Handle handle, Slot& slot) {
     return Objects::take_from_bin(PoolHit{handle}, slot);
@@ -133,15 +135,15 @@ class Pool : OfOneKind {
   bool set_limit(uint64_t limit, Slot& slot);
   Bytes reclaim(Reclaim level, Slot& slot);
 
-  bool is_live() const { return owner_.is_live(); }
+  bool is_live() const { return family_.is_live(); }
   // True if a use does more than take an object or put it back.
   bool is_elaborate() const { return is_elaborate_; }
   // True if hits in programs may serve this pool.
   bool is_hit() const {
-    const Handle label = owner_.label.load(std::memory_order_relaxed);
-    return label != 0 && label == owner_.handle;
+    const Handle label = family_.label.load(std::memory_order_relaxed);
+    return label != 0 && label == family_.handle;
   }
-  const KindOwner& owner() const { return owner_; }
+  const Family& family() const { return family_; }
   const Kind& kind() const { return kind_; }
   const PoolCounters& counters() const { return counters_; }
   // How many objects are in use.
@@ -210,10 +212,10 @@ class Pool : OfOneKind {
   Object* take_reserved(Slot& slot);
   void finish(const Slab* slab);
   void publish();
-  static void forget_threads(KindOwner& owner, const void* who);
+  static void forget_threads(Family& family, const void* who);
 
   Engine<P>& engine_;
-  KindOwner owner_;
+  Family family_;
   alignas(kNoSharing) Budget budget_;
   alignas(kNoSharing) const PoolFunctions functions_;
   const PoolSource source_;

@@ -62,12 +62,12 @@ Pool<P>::Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment,
       bytes_(bytes),
       is_elaborate_(is_imported() || functions.init != nullptr || functions.fini != nullptr ||
                     functions.ctor != nullptr || functions.dtor != nullptr || engine.is_checked()) {
-  owner_.type = KindOwner::Type::kPool;
-  owner_.front = this;
-  owner_.forget_threads = &Pool::forget_threads;
-  owner_.contention = &lock_.contention();
-  strncpy(owner_.name, name, sizeof owner_.name - 1);
-  owner_.name[sizeof owner_.name - 1] = '\0';
+  family_.type = Family::Type::kPool;
+  family_.front = this;
+  family_.forget_threads = &Pool::forget_threads;
+  family_.contention = &lock_.contention();
+  strncpy(family_.name, name, sizeof family_.name - 1);
+  family_.name[sizeof family_.name - 1] = '\0';
   Bytes whole = round_up(bytes, alignof(Object));
   if (functions.init != nullptr || functions.fini != nullptr) {
     kind_.link = static_cast<uint32_t>(whole);
@@ -84,10 +84,10 @@ Pool<P>::Pool(Engine<P>& engine, const char* name, Bytes bytes, Bytes alignment,
 template <class P>
 bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
   budget_.start(nullptr, limit == 0 ? Budget::kNone : limit * kind_.size, Budget::kNone);
-  if (!engine_.kinds().add_owner(owner_, slot)) return false;
-  kind_.owner = &owner_;
-  kind_.offset = owner_.offset;
-  engine_.kinds().add_kind(owner_, kind_);
+  if (!engine_.kinds().add_family(family_, slot)) return false;
+  kind_.family = &family_;
+  kind_.offset = family_.offset;
+  engine_.kinds().add_kind(family_, kind_);
   reserve_ = reserve;
   publish();
   while (reserved() < reserve) {
@@ -106,9 +106,9 @@ bool Pool<P>::start(uint64_t limit, uint32_t reserve, Slot& slot) {
 template <class P>
 void Pool<P>::publish() {
   const bool plain = !is_elaborate_ && budget_.limit() == Budget::kNone && reserve_ == 0;
-  engine_.kinds().relabel(owner_, is_elaborate_ ? 0
-                                  : plain       ? owner_.handle
-                                                : owner_.handle | Labels::kMissed);
+  engine_.kinds().relabel(family_, is_elaborate_ ? 0
+                                   : plain       ? family_.handle
+                                                 : family_.handle | Labels::kMissed);
 }
 
 // --- Allocating.
@@ -176,7 +176,7 @@ size_t Pool<P>::allocate_batch(void** objects, size_t n, uint32_t flags, Slot& s
 template <class P>
 size_t Pool<P>::free_batch(void** objects, size_t n, Slot& slot) {
   if (is_elaborate_ || was_forked_) return 0;
-  const size_t freed = Objects::free_batch(engine_.world(), owner_, objects, n, slot);
+  const size_t freed = Objects::free_batch(engine_.world(), family_, objects, n, slot);
   look_after_leaving(slot);
   return freed;
 }
@@ -366,8 +366,8 @@ void Pool<P>::forget_line() {
 }
 
 template <class P>
-void Pool<P>::forget_threads(KindOwner& owner, const void* who) {
-  Pool& pool = *static_cast<Pool*>(owner.front);
+void Pool<P>::forget_threads(Family& family, const void* who) {
+  Pool& pool = *static_cast<Pool*>(family.front);
   pool.was_forked_ = true;
   if (pool.lock_.is_held() && pool.lock_.holder() == who) {
     pool.is_in_child_ = true;  // this thread goes on as the holder, further down its stack
@@ -402,7 +402,7 @@ bool Pool<P>::preallocate(size_t n, Slot& slot) {
     put_back(object, slot);
   }
   if (had < n) return false;
-  is_imported() ? bring_to_shelf(slot, false) : engine_.kinds().gather(owner_, slot, false);
+  is_imported() ? bring_to_shelf(slot, false) : engine_.kinds().gather(family_, slot, false);
   return true;
 }
 
@@ -429,10 +429,10 @@ Bytes Pool<P>::reclaim(Reclaim level, Slot& slot) {
   }
   const uint32_t before = kind_.slabs.load(std::memory_order_relaxed);
   if (level != Reclaim::kTrim) {
-    engine_.kinds().gather(owner_, slot, level == Reclaim::kDrainAll);
+    engine_.kinds().gather(family_, slot, level == Reclaim::kDrainAll);
     kind_.batch.store(Kind::kFirstBatch, std::memory_order_relaxed);
   } else {
-    engine_.kinds().tidy(owner_, slot);
+    engine_.kinds().tidy(family_, slot);
   }
   engine_.kinds().give_back_empties(kind_, least_free_.load(std::memory_order_relaxed), slot,
                                     [&](const Slab* slab) { finish(slab); });
@@ -462,9 +462,9 @@ uint64_t Pool<P>::live(Slot& slot) {
 
 template <class P>
 uint64_t Pool<P>::end(Slot& slot, bool& lost) {
-  engine_.safepoints().make_calls_of(reinterpret_cast<void*>(owner_.handle), slot);
-  owner_.its_handle().store(0, std::memory_order_relaxed);
-  engine_.kinds().relabel(owner_, 0);  // the place may soon be another pool's
+  engine_.safepoints().make_calls_of(reinterpret_cast<void*>(family_.handle), slot);
+  family_.its_handle().store(0, std::memory_order_relaxed);
+  engine_.kinds().relabel(family_, 0);  // the place may soon be another pool's
   uint64_t used = 0;
   if (is_imported()) {
     bring_to_shelf(slot, true);
@@ -473,7 +473,7 @@ uint64_t Pool<P>::end(Slot& slot, bool& lost) {
     reserved_.store(0, std::memory_order_relaxed);
     used = budget_.used() / kind_.size;
   }
-  lost = !engine_.kinds().dissolve(owner_, slot, [&](const Kind&, const Slab* slab) {
+  lost = !engine_.kinds().dissolve(family_, slot, [&](const Kind&, const Slab* slab) {
     used += slab->used();
     finish(slab);
   });

@@ -23,8 +23,6 @@
 // (core/engine/statistics.h).
 #pragma once
 
-#include <bitset>
-
 #include "core/lane/any_lane.h"
 
 namespace lanemalloc {
@@ -304,7 +302,7 @@ class Lane : public AnyLane<P> {
   // The next point lies in that byte of what goes into bins, counted from 1; 0: none was drawn yet
   // (lane_work.h)
   uint64_t sample_in_ = 0;
-  std::bitset<kClassCount> sample_waits_;  // classes whose bins were filled up to a point
+  bool sample_waits_[kClassCount]{};  // the class's bin was filled up to a point
   SizeClass sample_due_{0};
   uint64_t sample_random_ = reinterpret_cast<uintptr_t>(this);
   uint64_t holder_seen_ = 0;  // the lock's stays when the owner last gave way

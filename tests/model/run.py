@@ -348,7 +348,7 @@ MUTANTS = [
         swap(
             "[revoking.release]",
             f"revoking_.store(..{RELEASE}",
-            f"open_gate();\nrevoking_.store(..{RELEASE}",
+            f"entered().open_gate();\nrevoking_.store(..{RELEASE}",
         ),
     ),
     in_entry(

@@ -64,7 +64,8 @@ static void act_never_allocated(void) {
   for (int i = 0; i < 1000; i++) hide(malloc(1000));
   apply(object + ((size_t)64 << 20));
 }
-static void act_never_allocated_near(void) { apply((char*)malloc(100) + ((size_t)7 << 20) + 512); }
+// With sample=4k a hundred objects have 64 KiB each by now.
+static void act_never_allocated_near(void) { apply((char*)malloc(100) + ((size_t)31 << 20) + 512); }
 
 static void act_twice_large(void) {
   char* object = (char*)malloc(5 << 20);

@@ -120,6 +120,10 @@ class Trace:
                 "record it again, or use the lanemalloc that recorded it"
                 + (f" ({self.about['tool']})" if "tool" in self.about else ""),
             )
+        columns = self.parquet.schema_arrow
+        for field in SCHEMA:
+            if field.name not in columns.names or columns.field(field.name).type != field.type:
+                raise damaged(path, f"it has no column '{field.name}' of type {field.type}")
 
     def batches(self, columns: list[str], size: int) -> Iterator[pa.RecordBatch]:
         """All rows that can be read, by row groups, each whole; what cannot comes to `lost`."""

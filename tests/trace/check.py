@@ -571,6 +571,10 @@ def test_a_damaged_trace_is_told_from_one_that_is_cut_off() -> None:
             silent += not table.equals(tables["whole"])
     assert silent == 0, f"{silent} changes were not seen"
     assert harmless < 150, harmless
+    footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    at = whole.index(b"old_object", footer)
+    bad.write_bytes(whole[:at] + b"x" + whole[at + 1 :])
+    assert "no column 'old_object'" in tool("replay", bad).stderr
     bad.write_bytes(whole[:-9])
     assert "cut off" in tool("replay", bad).stderr
 

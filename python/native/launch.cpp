@@ -16,32 +16,14 @@
 #include <stdint.h>
 #include <sys/syscall.h>
 
+#include "core/base/arch.h"
+
 namespace {
+
+using lanemalloc::arch::system_call;
 
 constexpr int32_t kStarted = 1, kFailed = 2;
 constexpr int kCannotStart = 127;
-
-long system_call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0) {
-#if defined(__x86_64__)
-  long result;
-  register long r10 __asm__("r10") = d;
-  register long r8 __asm__("r8") = e;
-  __asm__ volatile("syscall"
-                   : "=a"(result)
-                   : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
-                   : "rcx", "r11", "memory");
-  return result;
-#elif defined(__aarch64__)
-  register long x8 __asm__("x8") = number;
-  register long x0 __asm__("x0") = a;
-  register long x1 __asm__("x1") = b;
-  register long x2 __asm__("x2") = c;
-  register long x3 __asm__("x3") = d;
-  register long x4 __asm__("x4") = e;
-  __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
-  return x0;
-#endif
-}
 
 void tell(int report, int32_t what, int32_t value) {
   const int32_t words[2] = {what, value};

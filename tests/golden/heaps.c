@@ -69,11 +69,11 @@ int main(int argc, char** argv) {
   const char* file = malloc_file(&base);
   if (strcmp(argv[2], "peak") == 0) {
     memset(objects, 1, n * sizeof(void*));
-    const unsigned long before = proc_kib("/proc/self/smaps_rollup", "Rss:");
+    const unsigned long before = proc_kib("/proc/self/smaps_rollup", "Anonymous:");
     lane_heap* heap = with_heap ? lane_heap_create(NULL) : NULL;
     take(heap, n);
     touch(n);
-    printf("kib=%lu ", proc_kib("/proc/self/smaps_rollup", "Rss:") - before);
+    printf("kib=%lu ", proc_kib("/proc/self/smaps_rollup", "Anonymous:") - before);
   } else {
     const uint64_t before = thread_cpu_ns();
     for (size_t i = 0; i < rounds; i++) round_of(with_heap, n);

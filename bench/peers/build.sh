@@ -6,7 +6,8 @@
 #   mimalloc3-secure snmalloc-checks hardened_malloc
 # Called by: bench/run.sh, or by hand. A peer that cannot be had is reported and left out; this is
 # never fatal. build/peers/versions.txt, or hardened.txt, says what each one is. Each library is
-# proved to be in use with whose.c (dladdr of malloc). What is built already stays, unless REBUILD=1.
+# proved to be in use with whose.c (dladdr of malloc). What is built already stays, unless
+# REBUILD=1.
 set -euo pipefail
 # shellcheck source=bench/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"

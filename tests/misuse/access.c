@@ -220,6 +220,8 @@ static const struct Case kCases[] = {
     SMALL_AND_MEDIUM("past/by-8-then-realloc", past_then_realloc, 8, 0),
     {"past/by-8-then-realloc-large", past_then_realloc, kLarge, 8, 0},
     {"past/by-2000-small", past_far, kSmall, 2000, 0},
+    {"past/by-70000-small", past_far, kSmall, 70000, 0},
+    {"past/by-70000-zeros-small", past_far, kSmall, 70000, kZeros},
     {"past/by-2000-zeros-small", past_far, kSmall, 2000, kZeros},
     {"past/by-2000-address-small", past_far, kSmall, 2000, kAddress},
     {"past/by-40000-medium", past_far, kMedium, 40000, 0},

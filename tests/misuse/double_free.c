@@ -310,9 +310,18 @@ static void reused_by_another_thread(const struct Case* c) {
 
 static const struct Case kCases[] = {
     EACH_SIZE("double/at-once", after_others, 0, 0),
+    {"double/at-once-16", after_others, 16, 0, 0},
+    {"double/at-once-1024", after_others, 1024, 0, 0},
+    {"double/at-once-60000", after_others, 60000, 0, 0},
     EACH_SIZE("double/after-1", after_others, 1, 0),
     EACH_SIZE("double/after-7", after_others, 7, 0),
+    {"double/after-7-16", after_others, 16, 7, 0},
+    {"double/after-7-1024", after_others, 1024, 7, 0},
+    {"double/after-7-60000", after_others, 60000, 7, 0},
     SMALL_AND_MEDIUM("double/after-100", after_others, 100, 0),
+    {"double/after-100-16", after_others, 16, 100, 0},
+    {"double/after-100-1024", after_others, 1024, 100, 0},
+    {"double/after-100-60000", after_others, 60000, 100, 0},
     {"double/after-30-big", after_others, kBig, 30, 0},
     {"double/after-30-large", after_others, kLarge, 30, 0},
     EACH_SIZE("double/thread-second", after_others, 0, 2),

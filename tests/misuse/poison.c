@@ -234,6 +234,24 @@ static void add_difference(const struct Case* c) {
   made();
   probe_all(&scene);
 }
+// Two words are read whose objects lead to known addresses. If words grow as addresses do, by
+// whatever factor, the word that leads to the target follows from them.
+static void extrapolate(const struct Case* c) {
+  static struct Scene scene;
+  uintptr_t stack[64] __attribute__((aligned(16))) = {0};
+  set_up(&scene, c->size, hide(stack));
+  volatile uintptr_t* word = (volatile uintptr_t*)hide(scene.freed[kFree - 1]);
+  const uintptr_t last = *word, before = *(uintptr_t*)hide(scene.freed[kFree - 2]);
+  const intptr_t step = (char*)scene.freed[kFree - 2] - (char*)scene.freed[kFree - 3];
+  if (access_mistake("the first word of a free object is worked out from two others")) {
+    const uintptr_t to = address_of(&scene, (enum Aim)c->a, (void*)word);
+    const intptr_t way = (intptr_t)(to - (uintptr_t)scene.freed[kFree - 2]);
+    if (step == 0 || way % step != 0) absent("the target lies between two steps");
+    *word = last + (uintptr_t)(way / step) * (last - before);
+  }
+  made();
+  probe_all(&scene);
+}
 // Onto object a the first word of object b, of six.
 static void copy_word(const struct Case* c) {
   static struct Scene scene;
@@ -479,6 +497,8 @@ static const struct Case kCases[] = {
     SMALL_AND_MEDIUM("forge/xor-to-global", add_difference, kGlobal, kXor),
     SMALL_AND_MEDIUM("forge/xor-to-live", add_difference, kLive, kXor),
     SMALL_AND_MEDIUM("forge/xor-to-interior", add_difference, kInterior, kXor),
+    {"forge/extrapolate-to-global-small", extrapolate, kSmall, kGlobal, 0},
+    SMALL_AND_MEDIUM("forge/extrapolate-to-live", extrapolate, kLive, 0),
     SMALL_AND_MEDIUM("forge/copy-top-to-bottom", copy_word, 0, 5),
     SMALL_AND_MEDIUM("forge/copy-top-to-second", copy_word, 4, 5),
     SMALL_AND_MEDIUM("forge/copy-bottom-to-top", copy_word, 5, 0),

@@ -413,6 +413,7 @@ def read_versions(folder: Path) -> dict[str, str]:
 class Counts:
     def __init__(self) -> None:
         self.passed = self.failed = self.skipped = 0
+        self.better = 0  # than expected.tsv says
 
     def check(self, good: bool, what: str, shown: str = "") -> None:
         if good:
@@ -491,6 +492,7 @@ def judge(
         counts.check(run.outcome != "harm-chosen", what, run.text)
     else:
         wanted = bare(row[column])
+        counts.better += rank(run.outcome) < rank(wanted)
         counts.check(rank(run.outcome) <= rank(wanted), f"{what}, and was {wanted}", run.text)
 
 
@@ -539,6 +541,8 @@ def run_all(
         by_outcome = Counter(by[a.name] for by in results.values() if a.name in by)
         told = ", ".join(f"{by_outcome[o]} {o}" for o in (*OUTCOMES, FAULT) if by_outcome[o])
         print(f"{a.name}: {told}")
+    if counts.better:
+        print(f"{counts.better} outcomes are better than expected.tsv says: --update writes it")
     plain, checked, others = (
         sum(row[column].startswith(KNOWN) for row in expected.values()) for column in range(3)
     )

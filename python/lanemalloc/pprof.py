@@ -20,7 +20,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from lanemalloc import outputs
-from lanemalloc.profiles import UNKNOWN_STACK, Frame, Mapping, Profile, ValueType
+from lanemalloc.profiles import UNKNOWN_STACK, Frame, Mapping, Profile, ValueType, merge
 from lanemalloc.ui import Problem, shown
 
 # Message: fields as name, number, type; `*` before the type: repeated.
@@ -51,6 +51,7 @@ FIELDS = {
     ),
 }  # fmt: skip
 PACKAGE = "perftools.profiles"
+SIZE = "bytes"  # the label with the size of the objects, as other allocators call it
 TYPES = {"int64": 3, "uint64": 4, "bool": 8, "message": 11, "bytes": 12}
 
 
@@ -93,19 +94,36 @@ def read(file: Path) -> Profile:
 
 
 def from_message(raw: Any) -> Profile:
-    """Names that are in it already are left out: they are looked up again."""
+    """With the names that it has. What the library writes has none."""
     text = [os.fsdecode(one) for one in raw.string_table]
+    functions = {
+        one.id: (text[one.name], text[one.system_name], text[one.filename]) for one in raw.function
+    }
     mappings = [
         Mapping(m.memory_start, m.memory_limit, m.file_offset, text[m.filename], text[m.build_id])
         for m in raw.mapping
     ]  # the library writes them before the places, with ids from 1
     places = {one.id: one.address for one in raw.location}
-    stacks = []
+    frames = {
+        one.address: tuple(
+            Frame(name, "" if linked == name else linked, file, line.line)
+            for line in one.line
+            for name, linked, file in [functions[line.function_id]]
+        )
+        for one in raw.location
+        if one.address and one.line
+    }
+    sized = []
+    types = [ValueType(text[one.type], text[one.unit]) for one in raw.sample_type]
     for sample in raw.sample:
+        if len(sample.value) != len(types):
+            raise IndexError
         addresses = tuple(places[number] for number in sample.location_id)
-        stacks.append((tuple(a for a in addresses if a), list(sample.value)))
+        size = next((one.num for one in sample.label if text[one.key] == SIZE), 0)
+        sized.append(((tuple(a for a in addresses if a), size), list(sample.value)))
+    stacks = merge((addresses, values) for (addresses, _), values in sized)
     return Profile(
-        types=[ValueType(text[one.type], text[one.unit]) for one in raw.sample_type],
+        types=types,
         default=text[raw.default_sample_type],
         period_type=ValueType(text[raw.period_type.type], text[raw.period_type.unit]),
         period=raw.period,
@@ -114,6 +132,8 @@ def from_message(raw: Any) -> Profile:
         drop=text[raw.drop_frames],
         mappings=mappings,
         stacks=stacks,
+        sized=sized if any(size for (_, size), _ in sized) else [],
+        frames=frames,
     )
 
 
@@ -199,8 +219,11 @@ def to_message(profile: Profile) -> Any:
             has_inline_frames=any(len(some) > 1 for some in known),
         )
     unknown = (Frame(UNKNOWN_STACK),)
-    for addresses, values in profile.stacks:
+    bare = [((addresses, 0), values) for addresses, values in profile.stacks]
+    for (addresses, size), values in profile.sized or bare:
         sample = out.sample.add(value=values)
+        if size:
+            sample.label.add(key=writer.string(SIZE), num=size, num_unit=writer.string("bytes"))
         for address in addresses:
             within = profile.mapping_of(address)
             sample.location_id.append(

@@ -9,10 +9,12 @@ commands profile and run.
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 UNKNOWN_STACK = "[stack not known]"
 
@@ -48,6 +50,9 @@ class Frame:
 
 
 Stack = tuple[tuple[int, ...], list[int]]
+# The objects of one size that a stack allocated: the stack and the size, and the values of these.
+Sized = tuple[tuple[tuple[int, ...], int], list[int]]
+Key = TypeVar("Key", bound=Hashable)
 
 HEAP = (
     ValueType("alloc_objects", "count"),
@@ -61,6 +66,15 @@ KINDS = {
     "heap": ("heap", "inuse_space"),
     "allocation": ("heap", "alloc_space"),
     "contention": ("contention", "delay"),
+}
+# The values, as people call them.
+LABELS = {
+    "inuse_space": "Memory in use",
+    "inuse_objects": "Objects in use",
+    "alloc_space": "Memory allocated",
+    "alloc_objects": "Objects allocated",
+    "delay": "Time waited for locks",
+    "contentions": "Waits for locks",
 }
 # The allocator's own functions, where they are linked into the program, and so cannot be told from
 # it by their place.
@@ -78,6 +92,12 @@ class Row:
     name: str
     flat: int = 0
     cumulative: int = 0
+    variance: float = 0  # of the estimate `cumulative`
+
+    @property
+    def error(self) -> int:
+        """One standard error."""
+        return round(math.sqrt(self.variance))
 
 
 @dataclass
@@ -106,6 +126,8 @@ class Profile:
     drop: str = OURS
     frames: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
     places: list[Place] = field(default_factory=list)  # of waits; not in the file
+    sized: list[Sized] = field(default_factory=list)  # `stacks` by size; empty: not known
+    is_growth: bool = False  # what has come between two moments
 
     def __post_init__(self) -> None:
         self._sorted = sorted(self.mappings, key=lambda one: one.begin)
@@ -118,6 +140,32 @@ class Profile:
     def total(self, kind: str) -> int:
         index = self.index(kind)
         return sum(values[index] for _, values in self.stacks)
+
+    def parts(self) -> list[Sized]:
+        """The stacks by the size of their objects; where that is not known, by the mean size."""
+        if self.sized:
+            return self.sized
+        return [
+            ((addresses, round(abs(values[1]) / abs(values[0])) if values[0] else 0), values)
+            for addresses, values in self.stacks
+        ]
+
+    def variance(self, values: list[int], kind: str) -> float:
+        """Of an estimate for one stack, whose objects are of about the same size."""
+        pair = self.index(kind) & ~1  # values come in pairs: objects, bytes
+        if pair + 1 >= len(values):
+            return 0
+        objects, amount = values[pair], values[pair + 1]
+        if self.is_growth and self.types[pair].type.startswith("inuse"):
+            # What was freed meanwhile is as uncertain as what was allocated.
+            objects, amount = (2 * values[i] - values[pair + i] for i in (0, 1))
+        in_bytes = variance_of(abs(objects), abs(amount), self.period)
+        is_count = self.index(kind) == pair
+        return in_bytes * (objects / amount) ** 2 if is_count and amount else in_bytes
+
+    def error(self, kind: str) -> int:
+        """One standard error of the total."""
+        return round(math.sqrt(sum(self.variance(values, kind) for _, values in self.parts())))
 
     def addresses(self) -> set[int]:
         latest = [addresses for place in self.places for addresses in place.stacks]
@@ -154,6 +202,9 @@ class Profile:
             if pattern and any(pattern.match(frame.name) for frame in self.frames.get(a, ()))
         }
         self.stacks = merge((pruned(addresses, own), values) for addresses, values in self.stacks)
+        self.sized = merge(
+            ((pruned(addresses, own), size), values) for (addresses, size), values in self.sized
+        )
         self.places = [
             replace(one, stacks=[pruned(addresses, own) for addresses in one.stacks])
             for one in self.places
@@ -163,11 +214,13 @@ class Profile:
         """The largest first, as `go tool pprof -top` has them."""
         index = self.index(kind)
         rows: dict[str, Row] = {}
-        for addresses, values in self.stacks:
-            value = values[index]
-            names = self.stack_names(addresses) if value else []
+        for (addresses, _), values in self.parts():
+            value, variance = values[index], self.variance(values, kind)
+            names = self.stack_names(addresses) if value or variance else []
             for name in set(names):
-                rows.setdefault(name, Row(name)).cumulative += value
+                row = rows.setdefault(name, Row(name))
+                row.cumulative += value
+                row.variance += variance
             if names:
                 rows[names[0]].flat += value
         return sorted(
@@ -176,18 +229,13 @@ class Profile:
 
     def since(self, before: Profile) -> Profile:
         """What has come to it. Of what is in use, by how much it has grown; that may be below 0."""
-        was = dict(merged(before.stacks))
-        stacks = []
-        for addresses, values in merge(self.stacks):
-            old = was.get(addresses, [0] * len(values))
-            left = [a - b for a, b in zip(values, old)]
-            if any(left):
-                stacks.append((addresses, left))
         return replace(
             self,
-            stacks=stacks,
+            stacks=grown(self.stacks, before.stacks),
+            sized=grown(self.sized, before.sized),
             places=self.places_since(before),
             duration_ns=self.time_ns - before.time_ns,
+            is_growth=True,
         )
 
     def places_since(self, before: Profile) -> list[Place]:
@@ -219,14 +267,38 @@ def pruned(addresses: tuple[int, ...], own: set[int]) -> tuple[int, ...]:
     return addresses
 
 
-def merged(stacks: Iterable[Stack]) -> dict[tuple[int, ...], list[int]]:
-    found: dict[tuple[int, ...], list[int]] = {}
-    for addresses, values in stacks:
-        one = found.get(addresses)
-        found[addresses] = [a + b for a, b in zip(one, values)] if one else values
+def variance_of(objects: int, amount: int, period: int) -> float:
+    """Of the estimated `amount` in `objects` of about the same size: an object of size s is sampled
+    with chance p = 1 - exp(-s / period) and then stands for 1 / p of them, so n of them vary by
+    n s² (1 - p) / p."""
+    if not objects or not amount or period <= 0:
+        return 0
+    size = amount / objects
+    chance = -math.expm1(-size / period)
+    return objects * size * size * (1 - chance) / chance
+
+
+def merged(parts: Iterable[tuple[Key, list[int]]]) -> dict[Key, list[int]]:
+    found: dict[Key, list[int]] = {}
+    for key, values in parts:
+        one = found.get(key)
+        found[key] = [a + b for a, b in zip(one, values)] if one else values
     return found
 
 
-def merge(stacks: Iterable[Stack]) -> list[Stack]:
-    """Those that are the same as one."""
-    return list(merged(stacks).items())
+def merge(parts: Iterable[tuple[Key, list[int]]]) -> list[tuple[Key, list[int]]]:
+    """Those of the same key as one."""
+    return list(merged(parts).items())
+
+
+def grown(
+    after: Iterable[tuple[Key, list[int]]], before: Iterable[tuple[Key, list[int]]]
+) -> list[tuple[Key, list[int]]]:
+    """Those whose values have changed, by how much."""
+    was = merged(before)
+    found = []
+    for key, values in merge(after):
+        left = [a - b for a, b in zip(values, was.get(key, [0] * len(values)))]
+        if any(left):
+            found.append((key, left))
+    return found

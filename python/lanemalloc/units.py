@@ -66,6 +66,14 @@ def duration(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def amount(value: int, unit: str) -> str:
+    """A value of a profile, in the unit that pprof's format names."""
+    sign, value = ("-", -value) if value < 0 else ("", value)
+    if unit == "bytes":
+        return sign + size(value)
+    return sign + (duration(value / 1e9) if unit == "nanoseconds" else f"{value:,}")
+
+
 def threads(count: int, own: int) -> str:
     """Of a process, and how many of them are the library's own."""
     return f"{count} thread{'s'[: count != 1]}" + (f" ({own} the library's)" if own else "")

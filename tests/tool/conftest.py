@@ -14,8 +14,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from browsing import Browser
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = Path(sys.executable).parent / "lanemalloc"
@@ -196,3 +200,10 @@ def recordings(situations: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
     return record(situations, folder / "shared.jsonl", "shared:1"), record(
         situations, folder / "percpu.jsonl", "percpu"
     )
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    from browsing import opened
+
+    yield from opened(tmp_path_factory.mktemp("browser"))

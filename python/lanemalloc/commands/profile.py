@@ -29,6 +29,7 @@ from lanemalloc.supervise import Child, End, attend
 from lanemalloc.ui import CANNOT, Problem, WithProgram, shown, temporary_folder
 
 if TYPE_CHECKING:
+    from lanemalloc.flame.data import Moment
     from lanemalloc.profiles import Profile
     from lanemalloc.sampled import Look
 
@@ -36,15 +37,31 @@ MOST_OTHERS = 10
 ONLY_PROGRAM = ("sample", "lanes", "options", "leaks", "fail_on_leaks")
 
 
-def check_pid(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+def check_target(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> int | Path | None:
+    """A process' number, or a profile's file."""
     if value is None:
         return None
-    if not value.isdigit() or not 0 < int(value) < 1 << 31:
-        raise click.BadParameter(
-            f"{value!r} is no process' number; "
-            f"a program stands behind --: lanemalloc profile -- {value}"
-        )
-    return int(value)
+    if value.isascii() and value.isdigit() and 0 < int(value) < 1 << 31:
+        return int(value)
+    if is_profile(Path(value)):
+        return Path(value)
+    raise click.BadParameter(
+        f"{value!r} is no process' number, and no file of a profile (FILE.pb.gz); "
+        f"a program stands behind --: lanemalloc profile -- {value}"
+    )
+
+
+def is_profile(path: Path) -> bool:
+    """By its name, or since gzip has packed it, as pprof's files are."""
+    if path.name.endswith((".pb", ".pb.gz")):
+        return True
+    try:
+        with path.open("rb") as stream:
+            return path.is_file() and stream.read(2) == b"\x1f\x8b"
+    except OSError:
+        return False
 
 
 @click.command(
@@ -55,10 +72,22 @@ Examples:
   lanemalloc profile -o heap.pb.gz -- ./server --port 80
   lanemalloc profile 4711 --kind allocation --seconds 10
   lanemalloc profile --leaks --fail-on-leaks -- ./unit_tests
+  lanemalloc profile --flame heap.html -- ./server --port 80
+  lanemalloc profile heap.pb.gz --flame heap.html
+  lanemalloc profile --diff before.pb.gz after.pb.gz --flame what-grew.html
   go tool pprof -http=: heap.pb.gz
 """,
 )
-@click.argument("pid", callback=check_pid, required=False, metavar="PID|-- PROGRAM [ARGS]")
+@click.argument(
+    "target", callback=check_target, required=False, metavar="PID|FILE.pb.gz|-- PROGRAM [ARGS]"
+)
+@click.option(
+    "--diff",
+    nargs=2,
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="BEFORE AFTER",
+    help="What differs between two profiles that -o has written.",
+)
 @click.option("--kind", type=click.Choice(["heap", "allocation", "contention"]),
               default="heap", show_default=True,
               help="What lives; all that was allocated; waits for locks.")  # fmt: skip
@@ -86,6 +115,12 @@ Examples:
     help="Write the profile for pprof.",
 )
 @click.option(
+    "--flame",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.html",
+    help="Write a page: flame graph, tree, threads, sizes. It needs no network.",
+)
+@click.option(
     "--top",
     type=click.IntRange(min=0),
     default=20,
@@ -107,8 +142,9 @@ Examples:
 )
 @click.option("--fail-on-leaks", is_flag=True, help="The same, and exit with 1 if there is any.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one line of JSON.")
-def profile(pid: int | None, **given: Any) -> None:
-    """Show which functions allocate, or wait for locks, in the process PID or in PROGRAM.
+def profile(target: int | Path | None, **given: Any) -> None:
+    """Show which functions allocate, or wait for locks, in the process PID or in PROGRAM, or in a
+    profile that was written before.
 
     PROGRAM is run with sampling on, as if it had been started without: same terminal, signals and
     exit status; what was found is printed at its end, on standard error. PID must be sampling
@@ -119,11 +155,15 @@ def profile(pid: int | None, **given: Any) -> None:
     names and lines, for pprof and what else reads its format.
     """
     program: list[str] = click.get_current_context().meta.get("program", [])
-    if (pid is None) == (not program):
-        raise click.UsageError("give either a process' number, or -- and a program")
-    if program and given["seconds"] is not None:
+    given["kind_is_given"] = is_given("kind")
+    if (target is not None) + bool(program) + (given["diff"] is not None) != 1:
+        raise click.UsageError(
+            "give either a process' number, or a profile, or --diff and two of them, "
+            "or -- and a program"
+        )
+    if not isinstance(target, int) and given["seconds"] is not None:
         raise click.UsageError("--seconds is for a process that runs already")
-    wrong = [name for name in ONLY_PROGRAM if given[name]] if pid is not None else []
+    wrong = [name for name in ONLY_PROGRAM if given[name]] if not program else []
     if wrong:
         raise click.UsageError(
             f"--{wrong[0].replace('_', '-')} is for a program that is started: "
@@ -132,19 +172,86 @@ def profile(pid: int | None, **given: Any) -> None:
     given["leaks"] = given["leaks"] or given["fail_on_leaks"]
     if given["leaks"] and given["kind"] != "heap":
         raise click.UsageError(f"--leaks is of the heap; leave --kind {given['kind']} out")
+    if given["diff"] is not None and given["output"] is not None:
+        raise click.UsageError("-o is for one profile; --flame draws what differs")
     check_lanes(given["lanes"])
     outputs.check(given["output"], "-o")
-    if pid is not None:
-        profile_process(pid, given)
+    outputs.check(given["flame"], "--flame")
+    if given["diff"] is not None:
+        profile_difference(given)
+    elif isinstance(target, Path):
+        profile_file(target, given)
+    elif target is not None:
+        profile_process(target, given)
     else:
         profile_program(program, given)
+
+
+def is_given(name: str) -> bool:
+    """Whether that option stands on the command line."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+# --- What was written before.
+
+
+def read_profile(file: Path, given: dict[str, Any], notes: list[str]) -> Profile:
+    """With the values that --kind names, or else those that the file names; with names."""
+    from lanemalloc import pprof
+    from lanemalloc.profiles import KINDS
+
+    result = pprof.read(file)
+    types = [one.type for one in result.types]
+    if given["kind_is_given"]:
+        result.default = KINDS[given["kind"]][1]
+    if result.default not in types:
+        if given["kind_is_given"] or not types:
+            raise Problem(
+                f"{file} has no {result.default}, but {', '.join(types) or 'nothing'}",
+                "name another --kind",
+            )
+        result.default = types[-1]
+    if result.frames:
+        result.prune()
+    else:
+        notes += name_functions(result, given["symbols"], None)
+    return result
+
+
+def profile_file(file: Path, given: dict[str, Any]) -> None:
+    notes: list[str] = []
+    result = read_profile(file, given, notes)
+    show(result, shown(str(file)), {"from": shown(str(file))}, notes, given)
+
+
+def profile_difference(given: dict[str, Any]) -> None:
+    from lanemalloc import comparing
+
+    notes: list[str] = []
+    before, after = (read_profile(file, given, notes) for file in given["diff"])
+    if before.default != after.default:
+        raise Problem(
+            f"the one has {before.default}, the other {after.default}",
+            "name what to compare with --kind",
+        )
+    first, second = (shown(str(file)) for file in given["diff"])
+    failures: list[str] = []
+    page = write_flame(f"{first} → {second}", after, before, [], notes, given, failures)
+    if given["as_json"]:
+        facts = {"before": first, "after": second, **comparing.as_json(before, after)}
+        facts |= {"flame": str(page[0]) if page else None, "notes": notes, "failures": failures}
+        click.echo(json.dumps(facts))
+    else:
+        lines = comparing.lines(before, after, (first, second), given["top"], given["cum"])
+        click.echo("\n".join([*lines, *said(notes, None, page)]))
+    fail(failures)
 
 
 # --- A process that runs.
 
 
 def profile_process(pid: int, given: dict[str, Any]) -> None:
-    from lanemalloc import waits
     from lanemalloc.reader import Reader
     from lanemalloc.sampled import Samples
 
@@ -165,21 +272,30 @@ def profile_process(pid: int, given: dict[str, Any]) -> None:
         after = wait_for(samples.look, given["seconds"], notes)
         result = after.profile(kind).since(before.profile(kind))
     notes += name_functions(result, given["symbols"], pid)
+    show(result, f"process {pid}", {"pid": pid}, notes, given)
+
+
+def show(
+    result: Profile, subject: str, about: dict[str, Any], notes: list[str], given: dict[str, Any]
+) -> None:
+    """On standard output, and in the files that are asked for."""
+    from lanemalloc import waits
+
     failures: list[str] = []
     written = write_or_say(result, given["output"], failures)
-    facts = {"pid": pid, **facts_of(result, given, written), "notes": notes, "failures": failures}
+    page = write_flame(subject, result, None, [], notes, given, failures)
     if given["as_json"]:
+        facts = {**about, **facts_of(result, written, page), "notes": notes, "failures": failures}
         click.echo(json.dumps(facts))
-        fail(failures)
-        return
-    lines = [*table(result, given["top"], given["cum"], f"process {pid}"), *waits.lines(result, "")]
-    click.echo("\n".join([*lines, *said(notes, written)]))
+    else:
+        lines = [*table(result, given["top"], given["cum"], subject), *waits.lines(result, "")]
+        click.echo("\n".join([*lines, *said(notes, written, page)]))
     fail(failures)
 
 
 def fail(failures: list[str]) -> None:
     if failures:
-        raise Problem(failures[0], outputs.NEXT_STEP.format("-o"))
+        raise Problem(failures[0], "name another file")
 
 
 def wait_for(look: Any, seconds: float, notes: list[str]) -> Look:
@@ -245,8 +361,9 @@ def report(
     own, others = shown_first(program[0], own, others, notes)
     if own is None:
         why = [leaks.gate([], end)[1]] if given["fail_on_leaks"] else []
-        if given["output"] is not None:
-            why.append(f"{given['output']} is not written: there is no profile")
+        for output in (given["output"], given["flame"]):
+            if output is not None:
+                why.append(f"{output} is not written: there is no profile")
         facts: dict[str, Any] = {
             "command": program,
             "status": end.status,
@@ -271,6 +388,8 @@ def report(
     status, reason = leaks.gate(processes, end) if given["fail_on_leaks"] else (0, "")
     failures: list[str] = [reason] if reason else []
     written = write_or_say(own.profile, given["output"], failures)
+    command = " ".join(program)
+    page = write_flame(command, own.profile, None, [], notes, given, failures)
     files = [write_other(one, given, failures) for one in others]
     for process in processes[1:]:
         if process.leaks and given["output"] is None:
@@ -279,7 +398,7 @@ def report(
         status = CANNOT
     if given["as_json"]:
         facts = {"command": program, "pid": own.pid, "status": end.status, "signal": end.signal}
-        facts |= {**facts_of(own.profile, given, written), "at_exit": own.at_exit, "notes": notes}
+        facts |= {**facts_of(own.profile, written, page), "at_exit": own.at_exit, "notes": notes}
         facts["processes"] = [other_facts(one, file) for one, file in zip(others, files)]
         facts["oom"] = end.oom.as_json() if end.oom else None
         facts["failures"] = failures
@@ -294,7 +413,7 @@ def report(
         lines += waits.lines(own.profile, " (when last seen)")
     if end.oom is not None:
         lines += end.oom.lines()
-    lines += [*said(notes, written), *other_lines(others, files)]
+    lines += [*said(notes, written, page), *other_lines(others, files)]
     lines += [f"lanemalloc: {failure}" for failure in failures]
     sys.stderr.write("\n".join(lines) + "\n")
     return status
@@ -306,6 +425,27 @@ def write_or_say(
     """What cannot be written is said, behind what was found."""
     try:
         return write(result, file)
+    except OSError as error:
+        failures.append(f"{file} cannot be written: {error.strerror or error}")
+        return None
+
+
+def write_flame(
+    title: str,
+    result: Profile,
+    before: Profile | None,
+    moments: list[Moment],
+    notes: list[str],
+    given: dict[str, Any],
+    failures: list[str],
+) -> tuple[Path, int] | None:
+    file: Path | None = given["flame"]
+    if file is None:
+        return None
+    from lanemalloc import flame
+
+    try:
+        return file, flame.write(file, title, result, before, moments, notes)
     except OSError as error:
         failures.append(f"{file} cannot be written: {error.strerror or error}")
         return None
@@ -336,7 +476,7 @@ def other_lines(others: list[Found], files: list[Path | None]) -> list[str]:
         return []
     lines = [f"other processes that it started, each with a profile of its own ({len(others)}):"]
     for one, file in list(zip(others, files))[:MOST_OTHERS]:
-        total = amount(one.profile.total(one.profile.default), unit_of(one.profile))
+        total = units.amount(one.profile.total(one.profile.default), unit_of(one.profile))
         lines.append(f"{total:>12}  {one.pid:>7}  {one.program}{f'  {file}' if file else ''}")
     if len(others) > MOST_OTHERS:
         lines.append(f"  and {len(others) - MOST_OTHERS} more, with less")
@@ -370,22 +510,29 @@ def write(result: Profile, file: Path | None) -> tuple[Path, int] | None:
 
 
 def facts_of(
-    result: Profile, given: dict[str, Any], written: tuple[Path, int] | None
+    result: Profile, written: tuple[Path, int] | None, page: tuple[Path, int] | None
 ) -> dict[str, Any]:
     from lanemalloc import waits
+    from lanemalloc.profiles import KINDS
 
     rows = result.rows(result.default)
+    kinds = {kind: name for name, (_, kind) in KINDS.items()}
     return {
-        "kind": given["kind"],
+        "kind": kinds.get(result.default, result.default),
         "type": result.default,
         "unit": unit_of(result),
         "total": result.total(result.default),
+        "error": result.error(result.default),
         "sample": result.period,
         "seconds": round(result.duration_ns / 1e9, 3),
         "stacks": len(result.stacks),
         "file": str(written[0]) if written else None,
-        "functions": [{"name": row.name, "flat": row.flat, "cum": row.cumulative} for row in rows],
-        **({"contention": waits.as_json(result)} if given["kind"] == "contention" else {}),
+        "flame": str(page[0]) if page else None,
+        "functions": [
+            {"name": row.name, "flat": row.flat, "cum": row.cumulative, "error": row.error}
+            for row in rows
+        ],
+        **({"contention": waits.as_json(result)} if result.default == "delay" else {}),
     }
 
 
@@ -393,26 +540,20 @@ def unit_of(result: Profile) -> str:
     return result.types[result.index(result.default)].unit
 
 
-def amount(value: int, unit: str) -> str:
-    sign, value = ("-", -value) if value < 0 else ("", value)
-    if unit == "bytes":
-        return sign + units.size(value)
-    return sign + (units.duration(value / 1e9) if unit == "nanoseconds" else f"{value:,}")
+def title_of(kind: str) -> str:
+    from lanemalloc.profiles import LABELS
 
-
-TITLES = {
-    "inuse_space": "memory in use",
-    "alloc_space": "memory allocated",
-    "delay": "time waited for locks",
-}
+    return LABELS.get(kind, kind).lower()
 
 
 def table(result: Profile, top: int, by_cumulative: bool, subject: str) -> list[str]:
     """As `go tool pprof -top` prints it."""
     kind, unit = result.default, unit_of(result)
     total = result.total(kind)
-    every = amount(result.period, result.period_type.unit)
-    head = f"{subject}: {TITLES[kind]}, by function ({kind}; estimated by samples, one in {every})"
+    every = units.amount(result.period, result.period_type.unit)
+    head = (
+        f"{subject}: {title_of(kind)}, by function ({kind}; estimated by samples, one in {every})"
+    )
     if not any(values[result.index(kind)] for _, values in result.stacks):
         return [head, "  nothing: nothing was sampled, or all of it was freed again"]
     rows = result.rows(kind)
@@ -420,14 +561,15 @@ def table(result: Profile, top: int, by_cumulative: bool, subject: str) -> list[
         rows.sort(key=lambda row: (-abs(row.cumulative), -abs(row.flat), row.name))
     shown = rows[:top]
     if not shown:
-        return [f"{head}: {amount(total, unit)}"]
+        return [f"{head}: {units.amount(total, unit)}"]
     part = sum(row.flat for row in shown)
     whole = abs(total) or 1
+    error = f" ± {100 * result.error(kind) / whole:.1f} %" if result.error(kind) else ""
     lines = [
         head,
         (
             f"{len(shown)} of {len(rows)} functions, "
-            f"which have {amount(part, unit)} of {amount(total, unit)}"
+            f"which have {units.amount(part, unit)} of {units.amount(total, unit)}{error}"
         ),
         f"{'flat':>11} {'flat%':>6} {'sum%':>6} {'cum':>11} {'cum%':>6}",
     ]
@@ -436,16 +578,20 @@ def table(result: Profile, top: int, by_cumulative: bool, subject: str) -> list[
         so_far += row.flat
         shares = [f"{100 * n / whole:5.1f}%" for n in (row.flat, so_far, row.cumulative)]
         lines.append(
-            f"{amount(row.flat, unit):>11} {shares[0]:>6} {shares[1]:>6} "
-            f"{amount(row.cumulative, unit):>11} {shares[2]:>6}  {row.name}"
+            f"{units.amount(row.flat, unit):>11} {shares[0]:>6} {shares[1]:>6} "
+            f"{units.amount(row.cumulative, unit):>11} {shares[2]:>6}  {row.name}"
         )
     return lines
 
 
-def said(notes: list[str], written: tuple[Path, int] | None) -> list[str]:
+def said(
+    notes: list[str], written: tuple[Path, int] | None, page: tuple[Path, int] | None
+) -> list[str]:
     lines = [f"note: {note}" for note in notes]
     if written:
         lines.append(
             f"written: {written[0]} ({units.size(written[1])}); go tool pprof {written[0]}"
         )
+    if page:
+        lines.append(f"written: {page[0]} ({units.size(page[1])}); a browser shows it")
     return lines

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
+# A page asks no server for anything.
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'"
+)
 MOST_ROWS = 48
 UNIT = re.compile(r"(?<=\d) (?=(?:%|B|[KMGTP]iB|[kMGT]|s|ms|µs|ns|min|h|d|×)(?:\W|$))")
 
@@ -115,3 +121,12 @@ def thinned(count: int, most: int = MOST_ROWS) -> list[int]:
     if count <= most:
         return list(range(count))
     return [round(i * (count - 1) / (most - 1)) for i in range(most)]
+
+
+def in_script(value: Any) -> str:
+    """JSON that cannot end the element it stands in."""
+    return (
+        json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        .replace("<", "\\u003c")
+        .replace("\u2028", "\\u2028")
+    )

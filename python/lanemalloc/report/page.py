@@ -12,25 +12,19 @@ import base64
 import functools
 import gzip
 import importlib.util
-import json
 from datetime import datetime, timezone
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from lanemalloc import units
 from lanemalloc.meetings import place_of, worst_first
-from lanemalloc.report.markup import Section, Table, prose
+from lanemalloc.report.markup import POLICY, Section, Table, in_script, prose
 from lanemalloc.report.run import Run
 from lanemalloc.report.sections import sections
 from lanemalloc.ui import Problem
 
 FOLDER = Path(__file__).resolve().parent
 WIDE = ' class="wide"'
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
-    "base-uri 'none'; form-action 'none'"
-)
 
 
 @functools.lru_cache(maxsize=1)
@@ -298,12 +292,3 @@ This page has everything inside, and asks no server for anything.</p></footer>
 </body>
 </html>
 """
-
-
-def in_script(value: Any) -> str:
-    """JSON that cannot end the element it stands in."""
-    return (
-        json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-        .replace("<", "\\u003c")
-        .replace("\u2028", "\\u2028")
-    )

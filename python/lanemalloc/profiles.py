@@ -59,12 +59,18 @@ HEAP = (
     ValueType("alloc_space", "bytes"),
     ValueType("inuse_objects", "count"),
     ValueType("inuse_space", "bytes"),
+    ValueType("peak_objects", "count"),
+    ValueType("peak_space", "bytes"),
+    ValueType("temporary_objects", "count"),
+    ValueType("temporary_space", "bytes"),
 )
 CONTENTION = (ValueType("contentions", "count"), ValueType("delay", "nanoseconds"))
 # What --kind shows: of which of the library's profiles, and which of its values.
 KINDS = {
     "heap": ("heap", "inuse_space"),
     "allocation": ("heap", "alloc_space"),
+    "peak": ("heap", "peak_space"),
+    "temporary": ("heap", "temporary_objects"),
     "contention": ("contention", "delay"),
 }
 # The values, as people call them.
@@ -73,6 +79,10 @@ LABELS = {
     "inuse_objects": "Objects in use",
     "alloc_space": "Memory allocated",
     "alloc_objects": "Objects allocated",
+    "peak_space": "Memory at the peak",
+    "peak_objects": "Objects at the peak",
+    "temporary_space": "Temporary memory",
+    "temporary_objects": "Temporary allocations",
     "delay": "Time waited for locks",
     "contentions": "Waits for locks",
 }

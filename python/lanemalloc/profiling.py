@@ -16,7 +16,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,14 +27,16 @@ from lanemalloc.supervise import EVERY, SHARE, End
 from lanemalloc.ui import Problem
 
 if TYPE_CHECKING:
+    from lanemalloc.flame.data import Moment
     from lanemalloc.following import Followed
     from lanemalloc.profiles import Mapping as Mapped
-    from lanemalloc.profiles import Profile
+    from lanemalloc.profiles import Profile, Stack
     from lanemalloc.reader import Reader
     from lanemalloc.sampled import Look
 
 DEFAULT, DEFAULT_FOR_LEAKS = "512k", "64k"
 MOST_LOOKS = 64  # at processes that may have ended since
+MOST_MOMENTS, MOMENTS_EVERY = 100, 0.1
 
 
 def check_interval(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -60,10 +62,12 @@ class Watch:
     """Keeps the last looks at the samples of a program, and of what it starts as far as it does not
     allocate itself. Each may not have the library, run another program, or end at any moment."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, keeps_moments: bool = False) -> None:
         self.pid = pid
         self.looks: dict[int, Look] = {}
-        self.interval = EVERY
+        self.moments: dict[int, Moments] | None = {} if keeps_moments else None
+        self.every = MOMENTS_EVERY if keeps_moments else EVERY
+        self.interval = self.every
         self.trouble: Exception | None = None
 
     @functools.cached_property
@@ -76,12 +80,12 @@ class Watch:
         begin = time.thread_time()
         try:
             for pid, reader in self.followed.readers().items():
-                self.look_at(pid, reader)
+                self.look_at(pid, reader, at)
         except Exception as error:  # the program is not to suffer from a fault in here
             self.trouble = error
-        self.interval = max(EVERY, (time.thread_time() - begin) / SHARE)
+        self.interval = max(self.every, (time.thread_time() - begin) / SHARE)
 
-    def look_at(self, pid: int, reader: Reader) -> None:
+    def look_at(self, pid: int, reader: Reader, at: float) -> None:
         from lanemalloc.sampled import Samples
 
         try:
@@ -91,8 +95,39 @@ class Watch:
             return
         self.looks.pop(pid, None)
         self.looks[pid] = look
+        if self.moments is not None and len(self.moments) < MOST_LOOKS:
+            self.moments.setdefault(pid, Moments()).add(at, look)
         while len(self.looks) > MOST_LOOKS:
             del self.looks[next(iter(self.looks))]  # the oldest: it has ended, or is one of many
+
+
+class Moments:
+    """What was in use at some moments of a process, evenly over its time."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[float, list[Stack]]] = []
+        self._apart = 0.0  # the least time between two
+
+    def add(self, at: float, look: Look) -> None:
+        if self.all and at - self.all[-1][0] < self._apart:
+            return
+        profile = look.profile("heap")
+        size = profile.index("inuse_space")
+        self.all.append((at, [one for one in profile.stacks if one[1][size]]))
+        if len(self.all) > MOST_MOMENTS:
+            del self.all[1::2]
+            self._apart = 1.5 * at / len(self.all)
+
+    def as_of(self, profile: Profile) -> list[Moment]:
+        """With the names of that profile, which is of the same process."""
+        from lanemalloc.flame.data import Moment
+
+        found = []
+        for at, stacks in self.all:
+            one = replace(profile, stacks=stacks, sized=[])
+            one.prune()
+            found.append(Moment(at, one))
+        return found
 
 
 @dataclass

@@ -16,13 +16,30 @@ from lanemalloc import elf
 from lanemalloc.binaries import PT_NOTE, build_id_of, program_headers
 from lanemalloc.layout import Field
 from lanemalloc.memory import Buffer, Gone, Memory, Unreadable, not_allowed, read
-from lanemalloc.profiles import CONTENTION, HEAP, KINDS, Mapping, Place, Profile, Stack, ValueType
+from lanemalloc.profiles import (
+    CONTENTION,
+    HEAP,
+    KINDS,
+    Mapping,
+    Place,
+    Profile,
+    Sized,
+    ValueType,
+    merge,
+)
 from lanemalloc.reader import Reader
 from lanemalloc.snapshot import CellFigures
 from lanemalloc.ui import Problem
 
-SAMPLER_FIELDS = ("interval", "contention_interval", "stacks_at", "stacks_bytes")
-STACK_FIELDS = ("bytes", "kind", "depth", "counters", "frames")
+SAMPLER_FIELDS = (
+    "interval",
+    "contention_interval",
+    "live",
+    "peak",
+    "stacks_at",
+    "stacks_bytes",
+)
+STACK_FIELDS = ("bytes", "kind", "size", "depth", "counters", "frames")
 MOST_BYTES = 1 << 28  # the library takes 64 MiB
 ALLOCATION, WAIT = 0, 1
 
@@ -45,11 +62,13 @@ class Look:
     time_ns: int
     duration_ns: int  # since the process started
     mappings: list[Mapping]
+    peak_is_now: bool = True  # else stacks know what was in use at the peak
 
     def profile(self, kind: str) -> Profile:
         """Of --kind `kind`, up to that moment."""
         name, default = KINDS[kind]
         is_heap = name == "heap"
+        sized = sized_of(self.table, self.stack, ALLOCATION if is_heap else WAIT, self.peak_is_now)
         return Profile(
             types=list(HEAP if is_heap else CONTENTION),
             default=default,
@@ -60,7 +79,8 @@ class Look:
             time_ns=self.time_ns,
             duration_ns=self.duration_ns,
             mappings=self.mappings,
-            stacks=stacks_of(self.table, self.stack, ALLOCATION if is_heap else WAIT),
+            stacks=merge((addresses, values) for (addresses, _), values in sized),
+            sized=sized if is_heap else [],
             places=[] if is_heap else self.places(),
         )
 
@@ -128,6 +148,7 @@ class Samples:
             time.time_ns(),
             time.monotonic_ns() - self.reader.started_at_ns,
             self._read_mappings(),
+            int(sampler["live"]) > int(sampler["peak"]),
         )
 
     def _read_table(self, at: int, size: int) -> Buffer:
@@ -157,25 +178,37 @@ class Samples:
         return self._mappings
 
 
-def stacks_of(table: Buffer, fields: dict[str, Field], kind: int) -> list[Stack]:
+def sized_of(
+    table: Buffer, fields: dict[str, Field], kind: int, peak_is_now: bool = True
+) -> list[Sized]:
     """Of one kind, of those with something counted."""
     data = table.tobytes()
-    found: list[Stack] = []
+    found: list[Sized] = []
     at = 0
     while size := size_at(data, fields, at):
-        objects, amount, freed, freed_bytes = struct.unpack_from(
-            "<4Q", data, at + fields["counters"].offset
-        )
+        counters = struct.unpack_from("<8Q", data, at + fields["counters"].offset)
+        objects, amount, freed, freed_bytes = counters[:4]
         if data[at + fields["kind"].offset] == kind and objects:
-            # They were not read at one moment.
-            values = (
-                [objects, amount]
-                if kind == WAIT
-                else [objects, amount, max(0, objects - freed), max(0, amount - freed_bytes)]
-            )
-            found.append((calls_at(data, fields, at, size), values))
+            values = [objects, amount]
+            if kind == ALLOCATION:
+                # They were not read at one moment.
+                values += [max(0, objects - freed), max(0, amount - freed_bytes)]
+                values += values[2:] if peak_is_now else map(at_least_zero, counters[4:6])
+                values += counters[6:]
+            code = struct.unpack_from("<H", data, at + fields["size"].offset)[0]
+            found.append(((calls_at(data, fields, at, size), size_of_code(code)), values))
         at += size
     return found
+
+
+def at_least_zero(counter: int) -> int:
+    """Of a difference of counters that were read one after the other."""
+    return counter if counter < 1 << 63 else 0
+
+
+def size_of_code(code: int) -> int:
+    """As size_of_code() in src/seeing/stacks.h."""
+    return (8 + (code - 1 & 7)) << (code - 1 >> 3) if code else 0
 
 
 def size_at(data: bytes | memoryview, fields: dict[str, Field], at: int) -> int:

@@ -30,6 +30,7 @@ int write_profile_of(StackKind kind, const char* name, const char* path) {
   facts.time_ns =
       static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
   facts.duration_ns = Linux::now_ns() - sampling_since;
+  facts.peak_is_now = sampler().peak_is_now();
   File file(path, name);
   if (file.error() != 0) return file.error();
   if (!write_profile<Linux>(sampler().stacks(), facts,

@@ -26,6 +26,7 @@ struct ProfileFacts {
   uint64_t period = 0;       // mean distance of samples, bytes or nanoseconds
   uint64_t time_ns = 0;      // time of day when it is written
   uint64_t duration_ns = 0;  // since sampling began
+  bool peak_is_now = true;   // Sampler::peak_is_now()
 };
 
 // A message within the profile.
@@ -53,7 +54,7 @@ class Message {
   size_t size() const { return size_; }
 
  private:
-  unsigned char bytes_[1024];  // a sample of 64 frames has at most 750
+  unsigned char bytes_[1024];  // a sample of 64 frames has at most 900
   size_t size_ = 0;
 };
 
@@ -170,6 +171,11 @@ class ProfileWriter {
       put(kSampleType, value_type("alloc_space", "bytes"));
       put(kSampleType, value_type("inuse_objects", "count"));
       put(kSampleType, value_type("inuse_space", "bytes"));
+      put(kSampleType, value_type("peak_objects", "count"));
+      put(kSampleType, value_type("peak_space", "bytes"));
+      put(kSampleType, value_type("temporary_objects", "count"));
+      put(kSampleType, value_type("temporary_space", "bytes"));
+      size_label_ = string("bytes");
       put(kDefaultType, string("inuse_space"));
       put(kPeriodType, value_type("space", "bytes"));
     } else {
@@ -219,8 +225,15 @@ class ProfileWriter {
     value(sample, first);
     value(sample, second);
     if (facts_.kind == StackKind::kAllocation) {
-      value(sample, first - freed_objects);
-      value(sample, second - freed_bytes);
+      const uint64_t objects = first - freed_objects, bytes = second - freed_bytes;
+      value(sample, objects);
+      value(sample, bytes);
+      value(sample, facts_.peak_is_now ? objects : stack.count_of(kPeakObjects));
+      value(sample, facts_.peak_is_now ? bytes : stack.count_of(kPeakBytes));
+      value(sample, stack.count_of(kTemporaryObjects));
+      value(sample, stack.count_of(kTemporaryBytes));
+      if (const Bytes size = size_of_code(stack.size()); size != 0)
+        sample.message(3, Message().number(1, size_label_).number(3, size).number(4, size_label_));
     }
     put(kSample, sample);
   }
@@ -257,6 +270,7 @@ class ProfileWriter {
   Address memory_;
   uint32_t ranges_ = 0;
   uint64_t strings_ = 0;
+  uint64_t size_label_ = 0;  // the string "bytes"
   uint64_t extras_ = 0;
 };
 
@@ -268,8 +282,9 @@ bool write_profile(const Stacks<P>& stacks, const ProfileFacts& facts, Write wri
 }
 
 // Writes lines of text: how much is alive, and the `most` stacks (at most 32) with the most live
-// bytes, the largest first. Each frame has its address, file and place in the file. Returns the
-// live bytes. All numbers are estimated from samples.
+// bytes, the largest first. A stack whose objects have several sizes is one for each. Each frame
+// has its address, file and place in the file. Returns the live bytes. All numbers are estimated from
+// samples.
 template <class P, class Write>
 uint64_t write_leaks(const Stacks<P>& stacks, unsigned most, Write write) {
   constexpr unsigned kMost = 32;

@@ -22,6 +22,19 @@
 // and its free adds the same to the other side. So allocated - freed is exactly what is alive, and
 // 0 if nothing is.
 //
+// The peak. What was alive when the process had most is kept with each stack, by a copy of what is
+// alive there. A copy is due when a sampled object is freed while more is alive than at the last
+// copy, by a 32nd or more. So growth alone copies nothing, and each copy stands for a new
+// high: 23 of them for a doubling, at most, each as long as the table. While more is alive than at
+// the last copy, the peak is now (peak_is_now). So what is told as the peak lacks at most a 32nd.
+// Threads go on meanwhile, and several may copy at once: what a stack has is then of a moment a
+// little earlier or later. A copy counts once it is whole, so a thread that is stopped for good in
+// the middle, as in a fork child, leaves the next copy to the next free.
+//
+// Temporary objects are freed before their thread allocates anything else. An object keeps a mark
+// of what its lane had handed out just then; if the lane's mark is still the same at the free,
+// nothing was allocated between (core/engine/sampling.h).
+//
 // Lock waits are sampled in the same way, with nanoseconds for bytes. They are rare, so each wait
 // draws its own distance and counts if the distance is no longer than the wait. For a distribution
 // without memory that is the same as drawing on from the last point.
@@ -83,8 +96,9 @@ struct Sample {
   Stack* stack = nullptr;  // null: nothing was added
   uint64_t objects = 0;
   uint64_t bytes = 0;
+  uint64_t mark = 0;  // what its lane had handed out; 0: not known
 };
-static_assert(sizeof(Sample) <= 24);
+static_assert(sizeof(Sample) <= 32);
 
 template <class P>
 class Sampler {
@@ -130,17 +144,30 @@ class Sampler {
     if (interval_now == 0) return {};
     const Bytes counted = size != 0 ? size : 1;
     const uint64_t objects = rounded(weight(counted, interval_now), random);
-    Sample sample{find_stack(StackKind::kAllocation), objects, objects * counted};
+    Sample sample{find_stack(StackKind::kAllocation, size_code(counted)), objects,
+                  objects * counted, 0};
     if (sample.stack == nullptr) return {};
     add(*sample.stack, kAllocatedObjects, sample.objects);
     add(*sample.stack, kAllocatedBytes, sample.bytes);
+    count<P>(live_, sample.bytes);
     return sample;
   }
 
-  static void freed(const Sample& sample) {
+  // `mark`: what the lane of the caller has handed out by now; 0: not known.
+  void freed(const Sample& sample, uint64_t mark = 0) {
     if (sample.stack == nullptr) return;
+    keep_peak();
     add(*sample.stack, kFreedObjects, sample.objects);
     add(*sample.stack, kFreedBytes, sample.bytes);
+    count<P>(live_, uint64_t{0} - sample.bytes);
+    if (mark == 0 || mark != sample.mark) return;
+    add(*sample.stack, kTemporaryObjects, sample.objects);
+    add(*sample.stack, kTemporaryBytes, sample.bytes);
+  }
+
+  // Whether more is alive than at the last copy. Else stacks know what was alive at the peak.
+  bool peak_is_now() const {
+    return live_.load(std::memory_order_relaxed) > peak_.load(std::memory_order_relaxed);
   }
 
   // The caller has waited that long for a lock. Returns the stack for which the wait was counted,
@@ -149,7 +176,7 @@ class Sampler {
     const uint64_t interval_now = contention_interval();
     if (ns == 0 || interval_now == 0) return nullptr;
     if (static_cast<uint64_t>(distance(interval_now, random)) > ns) return nullptr;
-    Stack* stack = find_stack(StackKind::kContention);
+    Stack* stack = find_stack(StackKind::kContention, 0);
     if (stack == nullptr) return nullptr;
     const uint64_t waits = rounded(weight(ns, interval_now), random);
     add(*stack, kContentions, waits);
@@ -185,17 +212,39 @@ class Sampler {
     count<P>(stack.counters[which], n);
   }
 
+  void keep_peak() {
+    const uint64_t live = live_.load(std::memory_order_relaxed);
+    const uint64_t peak = peak_.load(std::memory_order_relaxed);
+    if (UNLIKELY(live > peak + peak / 32)) copy_live(live);
+  }
+  NOINLINE void copy_live(uint64_t live) {
+    stacks_.for_each([](Stack& stack) {
+      if (stack.kind() != StackKind::kAllocation) return;
+      copy_difference(stack, kAllocatedObjects, kFreedObjects, kPeakObjects);
+      copy_difference(stack, kAllocatedBytes, kFreedBytes, kPeakBytes);
+    });
+    peak_.store(live, std::memory_order_relaxed);
+  }
+  // What was freed is read first, since it was allocated before.
+  static void copy_difference(Stack& stack, StackCounter allocated, StackCounter freed,
+                              StackCounter to) {
+    const uint64_t gone = stack.count_of(freed);
+    stack.counters[to].store(stack.count_of(allocated) - gone, std::memory_order_relaxed);
+  }
+
   // Has no frame of its own, since each frame costs time in the walk.
-  FAST Stack* find_stack(StackKind kind) {
+  FAST Stack* find_stack(StackKind kind, uint16_t size) {
     Address frames[Stacks<P>::kMostFrames];
     const Unwind unwind = unwind_.load(std::memory_order_relaxed);
     const unsigned depth = unwind != nullptr ? unwind(frames, Stacks<P>::kMostFrames) : 0;
-    return stacks_.find_or_make(kind, frames, depth);
+    return stacks_.find_or_make(kind, frames, depth, size);
   }
 
   std::atomic<Bytes> interval_{0};
   std::atomic<uint64_t> contention_interval_{0};
   std::atomic<Unwind> unwind_{nullptr};
+  std::atomic<uint64_t> live_{0};  // estimated bytes
+  std::atomic<uint64_t> peak_{0};  // the same at the last copy
   Stacks<P> stacks_;
 };
 

@@ -6,7 +6,7 @@
 //   area  | table: word per slot, tag and offset | lost | lost | stack | stack | .. | reserved, |
 //                                                                               opened in pieces
 //                                                records_                   records_ + used_
-//   stack | bytes, kind | depth, hash | four counters | frames, innermost first |
+//   stack | bytes, kind, size | depth, hash | eight counters | frames, innermost first |
 //
 // A stack is made in three steps. A thread may be stopped between any two of them, in a fork child
 // for good:
@@ -45,17 +45,34 @@ enum StackCounter : unsigned {
   kAllocatedBytes,
   kFreedObjects,
   kFreedBytes,
+  kPeakObjects,  // alive when the process had most (seeing/sampler.h)
+  kPeakBytes,
+  kTemporaryObjects,  // freed before the thread allocated anything else
+  kTemporaryBytes,
   kStackCounters,
   kContentions = kAllocatedObjects,  // in stacks of the other kind
   kDelay = kAllocatedBytes,          // nanoseconds
 };
+
+// Sizes of objects, as stacks have them: eight steps for each doubling, so that the size of a class
+// is exact, and others are rounded up. 0: not known.
+inline uint16_t size_code(Bytes size) {
+  if (size < 8) size = 8;
+  unsigned shift = 60 - static_cast<unsigned>(__builtin_clzll(size));
+  Bytes steps = (size + (Bytes{1} << shift) - 1) >> shift;  // 8 to 16
+  if (steps == 16) steps = 8, ++shift;
+  return static_cast<uint16_t>((shift << 3 | (steps - 8)) + 1);
+}
+inline Bytes size_of_code(uint16_t code) {
+  return code == 0 ? 0 : (Bytes{8} + ((code - 1u) & 7)) << ((code - 1u) >> 3);
+}
 
 // All its words are atomics, since it is read while it is being made.
 template <class Atomics = Hardware>
 struct BasicStack {
   using Word = typename Atomics::template atomic<uint64_t>;
 
-  Word bytes_and_kind;  // u32: of the stack with its frames; u8 kind
+  Word bytes_and_kind;  // u32: of the stack with its frames; u8 kind; u8 unused; u16 size code
   Word depth_and_hash;  // u32 frames, 0: not known, or not yet; u32 hash
   Word counters[kStackCounters];
 
@@ -63,7 +80,12 @@ struct BasicStack {
     return static_cast<uint32_t>(bytes_and_kind.load(std::memory_order_relaxed));
   }
   StackKind kind() const {
-    return static_cast<StackKind>(bytes_and_kind.load(std::memory_order_relaxed) >> 32);
+    return static_cast<StackKind>(
+        static_cast<uint8_t>(bytes_and_kind.load(std::memory_order_relaxed) >> 32));
+  }
+  // Of the objects that it allocated; the same frames with another size are another stack.
+  uint16_t size() const {
+    return static_cast<uint16_t>(bytes_and_kind.load(std::memory_order_relaxed) >> 48);
   }
   // acquire: a thread that sees the depth sees the frames. Pairs with [publish.release].
   unsigned depth() const {
@@ -80,15 +102,15 @@ struct BasicStack {
   Word* frames() { return reinterpret_cast<Word*>(this + 1); }
   const Word* frames() const { return reinterpret_cast<const Word*>(this + 1); }
 
-  bool is(StackKind a_kind, const Address* some, unsigned n) const {
-    if (kind() != a_kind || depth() != n) return false;
+  bool is(StackKind a_kind, uint16_t a_size, const Address* some, unsigned n) const {
+    if (kind() != a_kind || size() != a_size || depth() != n) return false;
     for (unsigned i = 0; i < n; ++i)
       if (frame(i) != some[i]) return false;
     return true;
   }
 };
 using Stack = BasicStack<>;
-static_assert(sizeof(Stack) == 48);
+static_assert(sizeof(Stack) == 80);
 
 template <class P, class Atomics = Hardware>
 class Stacks {
@@ -113,21 +135,21 @@ class Stacks {
     return false;
   }
 
-  // The stack of these frames. If there is none, it is made. At most kMostFrames frames count. Null
-  // before start().
-  Record* find_or_make(StackKind kind, const Address* frames, unsigned depth) {
+  // The stack of these frames and this size (size_code()). If there is none, it is made. At most
+  // kMostFrames frames count. Null before start().
+  Record* find_or_make(StackKind kind, const Address* frames, unsigned depth, uint16_t size = 0) {
     // acquire: sees what start() wrote. Pairs with [start.release].
     if (records_.load(std::memory_order_acquire) == 0) return nullptr;
     if (depth == 0) return &lost(kind);
     if (depth > kMostFrames) depth = kMostFrames;
-    const uint32_t hash = hash_of(kind, frames, depth);
+    const uint32_t hash = hash_of(kind, size, frames, depth);
     Record* made = nullptr;
     for (uint32_t probe = 0; probe < kMostProbes; ++probe) {
       Word& slot = slot_at(hash + probe);
       // acquire: sees the stack whole. Pairs with [insert.release].
       uint64_t value = slot.load(std::memory_order_acquire);
       if (value == 0) {
-        if (made == nullptr) made = make(kind, hash, frames, depth);
+        if (made == nullptr) made = make(kind, size, hash, frames, depth);
         if (made == nullptr) break;
         // release: publishes the stack to threads that look for it [insert.release]. acquire: sees
         // the stack of the thread that came first.
@@ -135,7 +157,8 @@ class Stacks {
                                          std::memory_order_acquire))
           return made;
       }
-      if (value >> 32 == hash && stack_in(value).is(kind, frames, depth)) return &stack_in(value);
+      if (value >> 32 == hash && stack_in(value).is(kind, size, frames, depth))
+        return &stack_in(value);
     }
     losses_.fetch_add(1, std::memory_order_relaxed);
     return &lost(kind);
@@ -149,6 +172,11 @@ class Stacks {
     const Bytes used = used_.load(std::memory_order_acquire);
     for (Bytes at = 0; at < used; at += record(at).bytes())
       visit(const_cast<const Record&>(record(at)));
+  }
+  template <class Visit>
+  void for_each(Visit visit) {
+    const_cast<const Stacks*>(this)->for_each(
+        [&](const Record& stack) { visit(const_cast<Record&>(stack)); });
   }
 
   // How often a stack was not kept because there was no room.
@@ -190,8 +218,8 @@ class Stacks {
 
   static Bytes bytes_of_depth(unsigned depth) { return sizeof(Record) + depth * sizeof(Word); }
 
-  static uint32_t hash_of(StackKind kind, const Address* frames, unsigned depth) {
-    uint64_t hash = static_cast<uint64_t>(kind) + 1;
+  static uint32_t hash_of(StackKind kind, uint16_t size, const Address* frames, unsigned depth) {
+    uint64_t hash = (static_cast<uint64_t>(kind) | uint64_t{size} << 8) + 1;
     for (unsigned i = 0; i < depth; ++i) {
       hash = (hash ^ frames[i]) * 0x9E3779B97F4A7C15;
       hash ^= hash >> 32;
@@ -247,8 +275,9 @@ class Stacks {
     return true;
   }
 
-  Record* make(StackKind kind, uint32_t hash, const Address* frames, unsigned depth) {
-    Record* stack = claim(bytes_of_depth(depth), kind);
+  Record* make(StackKind kind, uint16_t size, uint32_t hash, const Address* frames,
+               unsigned depth) {
+    Record* stack = claim(bytes_of_depth(depth), kind, size);
     if (stack == nullptr) return nullptr;
     for (unsigned i = 0; i < depth; ++i)
       stack->frames()[i].store(frames[i], std::memory_order_relaxed);
@@ -257,15 +286,15 @@ class Stacks {
     return stack;
   }
 
-  Record* claim(Bytes bytes, StackKind kind) {
+  Record* claim(Bytes bytes, StackKind kind, uint16_t size) {
     Bytes at = used_.load(std::memory_order_relaxed);
     for (;;) {
       if (!open_up_to(at + bytes)) return nullptr;
       Record& stack = record(at);
       uint64_t first = 0;
       const bool is_mine = stack.bytes_and_kind.compare_exchange_strong(
-          first, bytes | static_cast<uint64_t>(kind) << 32, std::memory_order_relaxed,
-          std::memory_order_relaxed);
+          first, bytes | static_cast<uint64_t>(kind) << 32 | uint64_t{size} << 48,
+          std::memory_order_relaxed, std::memory_order_relaxed);
       const Bytes next = at + (is_mine ? bytes : static_cast<uint32_t>(first));
       // release: the first word, mine or the one just read, comes before it. [claim.release]
       if (used_.compare_exchange_strong(at, next, std::memory_order_release,

@@ -20,7 +20,7 @@ uint64_t random_state = 1;
 
 bool write_to(const char* path, StackKind kind) {
   const int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  const ProfileFacts facts{kind, 1, 1700000000000000000, 5000000000};
+  const ProfileFacts facts{kind, 1, 1700000000000000000, 5000000000, sampler.peak_is_now()};
   bool good = true;
   const bool written = write_profile(sampler.stacks(), facts, [&](const void* bytes, size_t n) {
     good = good && write(file, bytes, n) == static_cast<ssize_t>(n);
@@ -52,7 +52,7 @@ EXPORT void start_recording(bool by_tables) {
 EXPORT void record_allocations(unsigned count, size_t size, unsigned freed) {
   for (unsigned i = 0; i < count; ++i) {
     const Sample sample = record(size);
-    if (i < freed) Sampler<Linux>::freed(sample);
+    if (i < freed) sampler.freed(sample);
   }
 }
 

@@ -66,6 +66,13 @@ has_line() {
 
 has_total() { top "$1" "$2" "$3" | tee /dev/stderr | grep -qE "100% of $4 total"; }
 
+# sizes_are SIZE...: of all objects, as pprof shows the labels.
+sizes_are() {
+  "$go" tool pprof -tags -unit=B -sample_index=inuse_space "$work/heap.pb" 2>&1 |
+    tee /dev/stderr | awk '{ print $NF }' | grep -E '^[0-9]+B$' | sort |
+    diff - <(printf '%s\n' "$@" | sort)
+}
+
 # Flat numbers where the allocator's own frames are left out.
 check_pprof() {  # TITLE IS_LIBRARY
   local title=$1 own=$2 flat function row
@@ -84,8 +91,13 @@ inuse_objects count allocate_for 9 9
 alloc_space B keep_some 1000000B 1000000B
 alloc_space B free_all 210000B 210000B
 alloc_objects count free_all 3 3
+peak_space B keep_some 600000B 600000B
+peak_space B free_all 70000B 70000B
+peak_objects count free_all 1 1
 ROWS
   check "$title: in use are 631000 bytes" has_total heap.pb inuse_space B 631000B
+  check "$title: at most in use were 701000 bytes" has_total heap.pb peak_space B 701000B
+  check "$title: sizes of objects are labels" sizes_are 10240B 3072B 5120B 73728B
   check "$title: what is shown without asking is inuse_space" grep -q 'Type: inuse_space' \
     <("$go" tool pprof -top "$work/heap.pb" 2>&1)
   [[ $own == yes ]] && flat=10ms || flat=any
@@ -114,6 +126,7 @@ is_whole() {
     /^ *(type|unit|filename|build_id|name|drop_frames|default_sample_type):/ && $2 > last {
       last = $2
     }
+    /^ *(key|num_unit):/ && $2 > last { last = $2 }
     END {
       for (id in used) if (!(id in seen)) bad = "no place " id
       for (id in used_mapping) if (!(id in mapping)) bad = "no mapping " id

@@ -8,6 +8,10 @@
 //   forks  the same as heap; a child allocates in keep_in_child(), and another program runs in a
 //          second one
 //   clean  frees all
+//   waves  40,000,000 bytes in matrix(), which are freed again, then a tenth of that in keep_few();
+//          N times; with a second between
+//   temporary  60,000 objects of 2,000 bytes: 20,000 in churn(), which are temporary; 40,000 in
+//          pairs(), of which every second one is
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -40,6 +44,24 @@ extern "C" APART void keep_in_child() {
 extern "C" APART void keep_grown() {
   kept[keeps++ % 100000] = touched(5000);
   NO_TAIL_CALL;
+}
+
+// 40,000,000 bytes in 20 objects, as a job over large arrays has them for a while.
+extern "C" APART void matrix() {
+  void* parts[20];
+  for (void*& part : parts) part = touched(2000000);
+  for (void* part : parts) free(part);
+}
+extern "C" APART void keep_few() {
+  for (int i = 0; i < 4000; ++i) kept[keeps++] = touched(1000);
+}
+// Two at a time; the second one is freed at once.
+extern "C" APART void pairs() {
+  for (int i = 0; i < 20000; ++i) {
+    void* first = touched(2000);
+    free(touched(2000));
+    free(first);
+  }
 }
 
 namespace shop {
@@ -78,6 +100,16 @@ int main(int argc, char** argv) {
   number = argc > 2 ? atoi(argv[2]) : 1;
   if (strcmp(mode, "clean") == 0) {
     churn();
+  } else if (strcmp(mode, "waves") == 0) {
+    for (int i = 0; i < number; ++i) {
+      matrix();
+      keep_few();
+      if (i == 0) puts("ready"), fflush(stdout);
+      if (i + 1 < number) sleep(1);
+    }
+  } else if (strcmp(mode, "temporary") == 0) {
+    churn();
+    pairs();
   } else if (strcmp(mode, "meet") == 0) {
     pthread_t threads[4];
     for (pthread_t& t : threads) pthread_create(&t, nullptr, meet, nullptr);

@@ -13,8 +13,9 @@ from conftest import tool
 from test_profile import built, made
 
 from lanemalloc import flame, pprof
-from lanemalloc.flame.data import data_of, thread_of
+from lanemalloc.flame.data import Moment, data_of, thread_of
 from lanemalloc.profiles import Frame, Mapping, Profile
+from lanemalloc.profiling import MOST_MOMENTS, Moments
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
@@ -172,6 +173,37 @@ def test_bad_arguments(tmp_path: Path) -> None:
     fails(3, "cannot be written", "--flame", tmp_path / "no" / "x.html", "--", "touch", odd)
 
 
+def test_a_program_has_its_moments(tmp_path: Path) -> None:
+    page = tmp_path / "waves.html"
+    done = tool("profile", "--sample", "64k", "--flame", page, "--", built(), "waves", 3)
+    assert done.returncode == 0, done.stderr
+    data = page_data(page)
+    times = [at for at, _ in data["moments"]]
+    assert times == sorted(times) and len(times) > 3 and 2 < times[-1] < 20
+    # keep_few() has run once, and a second later twice: it never has less than before.
+    kept = []
+    for _, live in data["moments"]:
+        names = [[data["names"][f][0] for f in data["stacks"][n]] for n in live[::2]]
+        kept.append(sum(n for name, n in zip(names, live[1::2]) if "keep_few" in name))
+    assert kept == sorted(kept) and kept[0] < kept[-1]
+    in_use = [one["type"] for one in data["types"]].index("inuse_space")
+    assert sum(data["moments"][-1][1][1::2]) == sum(row[2][in_use] for row in data["rows"])
+
+
+def test_moments_are_thinned_evenly() -> None:
+    class Still:
+        def profile(self, kind: str) -> Profile:
+            return known()
+
+    moments = Moments()
+    for i in range(10_000):
+        moments.add(i / 10, Still())  # type: ignore[arg-type]
+    times = [at for at, _ in moments.all]
+    assert MOST_MOMENTS / 4 < len(times) <= MOST_MOMENTS
+    apart = [b - a for a, b in zip(times, times[1:])]
+    assert max(apart) <= 4 * min(apart) and times[0] == 0 and times[-1] > 900
+
+
 # --- In a browser.
 
 
@@ -183,6 +215,29 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     flame.write(found["two"], "two", known(4096), known(), notes=["a note"])
     flame.write(found["none"], "none", made([]))
     return found
+
+
+def test_a_moment_is_shown(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "time.html"
+    flame.write(file, "time", known(), None, [Moment(1, known(8)), Moment(3.5, known(2))])
+    browser.open(file, 400, "dark")
+    browser.js("document.querySelector('[data-view=time]').click()")
+    text = "return document.querySelector('.root p').textContent"
+    assert browser.js(text).replace("\u00a0", " ") == (
+        "1.00 s after its start: 9.00 KiB in use; at most 9.00 KiB when looked at"
+    )
+    browser.js("document.querySelector('input[type=range]').focus()")
+    browser.keys(Keys.ARROW_RIGHT)
+    assert browser.js(text).startswith("3.50 s")
+    boxes = {one[0]: one[1:] for one in browser.js(BOXES)}
+    assert boxes[HOSTILE][1] == pytest.approx(2 / 3, abs=0.01)
+    told, _ = axe_finds(browser)
+    assert told == [] and browser.messages() == []
+    assert browser.js("return document.documentElement.scrollWidth") <= 400
+    browser.shot("flame-time-400-dark")
+    browser.js("document.querySelector('[data-view=flame]').click()")
+    boxes = {one[0]: one[1:] for one in browser.js(BOXES)}
+    assert boxes[HOSTILE][1] == pytest.approx(1 / 2, abs=0.01)
 
 
 BOXES = """return [...document.querySelectorAll('.flame button')].map(one => {

@@ -189,6 +189,54 @@ def test_all_that_was_allocated(tmp_path: Path) -> None:
         )
 
 
+def test_the_peak_is_kept_although_it_is_long_gone(running: Running, tmp_path: Path) -> None:
+    file = tmp_path / "peak.pb.gz"
+    found = profile("--kind", "peak", "-o", file, "--", built(), "waves", 1)
+    assert found["type"] == "peak_space"
+    assert of(found, "matrix")[1] == pytest.approx(40_000_000, rel=0.05)
+    assert of(found, "keep_few") == (0, 0)
+    agree(found, file)
+    assert facts(tool("profile", file, "--json"))["total"] == found["total"]
+    at_end = facts(tool("profile", file, "--kind", "heap", "--json"))
+    assert at_end["type"] == "inuse_space" and of(at_end, "matrix") == (0, 0)
+    assert near(of(at_end, "keep_few")[1], 4_000_000, 1000)
+    # From outside too, and the second wave stands on what the first one has left.
+    process = running("waves", 600)
+    again = facts(tool("profile", process.pid, "--kind", "peak", "--json"))
+    assert of(again, "matrix")[1] == pytest.approx(40_000_000, rel=0.05)
+    assert again["error"] < 0.1 * again["total"]
+    found = profile("--kind", "peak", "--", built(), "waves", 2)
+    assert of(found, "matrix")[1] == pytest.approx(40_000_000, rel=0.05)
+    assert near(of(found, "keep_few")[1], 4_000_000, 1000)
+
+
+def test_a_program_that_only_grows_has_its_peak_at_the_end() -> None:
+    found = profile("--kind", "peak", "--", built(), "heap")
+    check_known(found)
+
+
+def test_temporary_allocations_and_their_sites(tmp_path: Path) -> None:
+    file = tmp_path / "temporary.pb.gz"
+    found = profile("--kind", "temporary", "-o", file, "--", built(), "temporary")
+    assert (found["type"], found["unit"]) == ("temporary_objects", "count")
+    for name in ("churn", "pairs"):
+        assert near(of(found, name)[1] * 2000, 40_000_000, 2000), (name, of(found, name))
+    assert abs(found["total"] - 40_000) <= 5 * found["error"]
+    agree(found, file, "count")
+    all_of_it = facts(tool("profile", file, "--kind", "allocation", "--json"))
+    assert near(of(all_of_it, "pairs")[1], 80_000_000, 2000)
+    text = tool("profile", file, "--kind", "temporary").stdout
+    assert re.search(r"of [0-9,]+ allocations 6\d % are temporary", text), text
+    # What is freed after another allocation is not, nor what is kept: only the last of the twenty.
+    found = profile("--kind", "temporary", "--", built(), "waves", 1)
+    assert (found["total"], of(found, "matrix")[1]) == (1, 1)
+    none = made([((0x1001,), [4, 400, 0, 0, 4, 400, 0, 0])])
+    none.types = list(HEAP)
+    pprof.write(none, file)
+    text = tool("profile", file, "--kind", "temporary").stdout
+    assert "no sampled object was freed before its thread allocated again" in text
+
+
 @pytest.mark.parametrize(("how", "names"), [("stripped", False), ("exported", True)])
 def test_a_stripped_program_has_the_names_that_it_exports(
     how: str, names: bool, tmp_path: Path
@@ -339,8 +387,12 @@ def test_from_outside_it_is_what_the_library_writes(running: Running, tmp_path: 
         m for m in inside.mappings if m.path.startswith("/")
     }
     assert all(m.build_id for m in mine.mappings if m.path == str(built()))
-    for kind in ("inuse_space", "alloc_space", "alloc_objects"):
-        assert mine.total(kind) == inside.total(kind)
+    for kind in HEAP:
+        assert mine.total(kind.type) == inside.total(kind.type)
+    # Of the stacks that the end itself adds nothing to.
+    sizes = {size for (_, size), values in inside.sized if values[3] > 1_000_000}
+    assert sizes == {1024, 5120}
+    assert sorted(mine.sized) == sorted(inside.sized)
     assert (mine.types, mine.period_type, mine.period, mine.drop) == (
         inside.types,
         inside.period_type,
@@ -533,6 +585,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
     fails(2, "--seconds is for", "--seconds", "1", "--", "ls")
     fails(2, "--sample is for", "1", "--sample", "1k")
     fails(2, "--leaks is for", "1", "--leaks")
+    fails(2, "the peak is of all the time", "1", "--kind", "peak", "--seconds", "1")
     fails(2, "--leaks is of the heap", "--leaks", "--kind", "contention", "--", "ls")
     fails(2, "above 0", "--sample", "0", "--", "ls")
     fails(2, "above 0", "--sample", "much", "--", "ls")
@@ -639,12 +692,13 @@ def test_names_are_as_pprof_likes_them(mangled: str, name: str) -> None:
 
 
 def made(stacks: list[tuple[tuple[int, ...], list[int]]]) -> Profile:
+    """Of these stacks, with values of all that was allocated and what is in use."""
     mappings = [
         Mapping(0x1000, 0x2000, 0, "/bin/one", "ab"),
         Mapping(0x9000, 0xA000, 0x1000, "/lib/two"),
     ]
     return Profile(
-        list(HEAP),
+        list(HEAP[:4]),
         "inuse_space",
         ValueType("space", "bytes"),
         1024,
@@ -689,14 +743,24 @@ STACK = {
     "bytes": Field(0, 1, 4, 0),
     "kind": Field(4, 1, 1, 0),
     "depth": Field(8, 1, 4, 0),
-    "counters": Field(16, 4, 8, 0),
-    "frames": Field(48, 1, 8, 0),
+    "size": Field(6, 1, 2, 0),
+    "counters": Field(16, 8, 8, 0),
+    "frames": Field(80, 1, 8, 0),
 }
 
 
-def stack_in_table(kind: int, *frames: int, counters: tuple[int, ...] = (1, 100, 0, 0)) -> bytes:
+def stack_in_table(
+    kind: int, *frames: int, counters: tuple[int, ...] = (1, 100, 0, 0, 0, 0, 0, 0), size: int = 0
+) -> bytes:
     return struct.pack(
-        f"<IIII4Q{len(frames)}Q", 48 + 8 * len(frames), kind, len(frames), 0, *counters, *frames
+        f"<IHHII8Q{len(frames)}Q",
+        80 + 8 * len(frames),
+        kind,
+        size,
+        len(frames),
+        0,
+        *counters,
+        *frames,
     )
 
 
@@ -708,15 +772,15 @@ def test_a_stack_is_found_by_its_address() -> None:
         + stack_in_table(0, 0x1007)
     )
     waits = CellFigures(
-        "lane", True, False, 9, 5, 3, 2000, np.zeros(16, np.int64), (0x7060, 0x7030)
+        "lane", True, False, 9, 5, 3, 2000, np.zeros(16, np.int64), (0x70A0, 0x7050)
     )
     calm = CellFigures("depot", False, False, 9, 0, 0, 0, np.zeros(16, np.int64))
     look = Look(np.frombuffer(table, np.uint8), 0x7000, STACK, [calm, waits], 1024, 1, 5, 5, [])
-    assert (look.stack_at(0x7060), look.stack_at(0x7030)) == ((0x1001, 0x9002), ())
+    assert (look.stack_at(0x70A0), look.stack_at(0x7050)) == ((0x1001, 0x9002), ())
     # Of the other kind; inside of one; outside of the table; behind its last one.
     assert [
         look.stack_at(at)
-        for at in (0x7000, 0x7061, 0x6FF8, 0x7000 + len(table), 0x7000 + len(table) - 8, 0)
+        for at in (0x7000, 0x70A1, 0x6FF8, 0x7000 + len(table), 0x7000 + len(table) - 8, 0)
     ] == [None] * 6
     assert look.profile("contention").places == [
         Place("lane", 9, 5, 3, 2000, [(0x1001, 0x9002), ()])

@@ -67,7 +67,7 @@ class PprofTest : public FakeTest {
   Decoded profile(StackKind kind = StackKind::kAllocation) {
     std::string bytes;
     EXPECT_TRUE(write_profile(
-        sampler_.stacks(), {kind, 77, 88, 99},
+        sampler_.stacks(), {kind, 77, 88, 99, sampler_.peak_is_now()},
         [&](const void* some, size_t n) { bytes.append(static_cast<const char*>(some), n); }));
     Decoded decoded(bytes);
     EXPECT_TRUE(decoded.whole);
@@ -99,8 +99,10 @@ TEST_OWNED(PprofTest, EachStackIsASampleAndEachPlaceStandsThereOnce) {
   const auto here = reinterpret_cast<Address>(&write_build_id) + 1;
   allocate({here, 2000}, 100);
   allocate({3000, 2000}, 200);
-  Sampler<Fake>::freed(allocate({here, 2000}, 300));
-  allocate({}, 400);
+  Sample sample = allocate({here, 2000}, 300);
+  sample.mark = 5;
+  sampler_.freed(sample, 5);
+  allocate({}, 200);
   sampler_.contended(500, random_);  // belongs to the other profile
   const Decoded all = profile();
   EXPECT_EQ(all.number(12), 77u);
@@ -109,18 +111,29 @@ TEST_OWNED(PprofTest, EachStackIsASampleAndEachPlaceStandsThereOnce) {
   const std::vector<std::string>& strings = all.pieces.at(6);
   EXPECT_EQ(strings[0], "");
   EXPECT_EQ(strings[all.number(14)], "inuse_space");
-  ASSERT_EQ(all.pieces.at(1).size(), 4u);
+  ASSERT_EQ(all.pieces.at(1).size(), 8u);
   EXPECT_EQ(strings[Decoded(all.pieces.at(1)[2]).number(1)], "inuse_objects");
   EXPECT_EQ(strings[Decoded(all.pieces.at(1)[2]).number(2)], "count");
-  std::map<std::vector<uint64_t>, std::vector<uint64_t>> samples;
+  EXPECT_EQ(strings[Decoded(all.pieces.at(1)[5]).number(1)], "peak_space");
+  EXPECT_EQ(strings[Decoded(all.pieces.at(1)[7]).number(1)], "temporary_space");
+  // By place and size. 300 is rounded up to a step of eight in each doubling.
+  std::map<std::pair<std::vector<uint64_t>, uint64_t>, std::vector<uint64_t>> samples;
   for (const std::string& piece : all.pieces.at(2)) {
     const Decoded sample(piece);
-    samples[sample.numbers.at(1)] = sample.numbers.at(2);
+    uint64_t size = 0;
+    if (sample.pieces.contains(3)) {
+      const Decoded label(sample.pieces.at(3)[0]);
+      EXPECT_EQ(strings[label.number(1)], "bytes");
+      EXPECT_EQ(strings[label.number(4)], "bytes");
+      size = label.number(3);
+    }
+    samples[{sample.numbers.at(1), size}] = sample.numbers.at(2);
   }
-  const std::map<std::vector<uint64_t>, std::vector<uint64_t>> right = {
-      {{here - 1, 1999}, {2, 400, 1, 100}},
-      {{2999, 1999}, {1, 200, 1, 200}},
-      {{1}, {1, 400, 1, 400}}};
+  const std::map<std::pair<std::vector<uint64_t>, uint64_t>, std::vector<uint64_t>> right = {
+      {{{here - 1, 1999}, 104}, {1, 100, 1, 100, 1, 100, 0, 0}},
+      {{{here - 1, 1999}, 320}, {1, 300, 0, 0, 1, 300, 1, 300}},
+      {{{2999, 1999}, 208}, {1, 200, 1, 200, 1, 200, 0, 0}},
+      {{{1}, 0}, {1, 200, 1, 200, 0, 0, 0, 0}}};
   EXPECT_EQ(samples, right);
   std::map<uint64_t, uint64_t> places;  // each with its mapping
   for (const std::string& piece : all.pieces.at(4)) {
@@ -170,7 +183,7 @@ TEST_OWNED(PprofTest, WithoutMemoryNothingIsWritten) {
 
 TEST_OWNED(PprofTest, TheReportNamesTheLargestLeaksInOrder) {
   for (Address i = 1; i <= 40; ++i) allocate({i * 1000}, (i * 7 % 41) * 10);
-  Sampler<Fake>::freed(allocate({50000}, 100000));
+  sampler_.freed(allocate({50000}, 100000));
   const std::string text = leaks(3);
   EXPECT_EQ(
       lines_of(text, "alive"),

@@ -3,6 +3,7 @@
 #include "seeing/sampler.h"
 
 #include <cmath>
+#include <map>
 
 #include "fixture.h"
 
@@ -120,7 +121,7 @@ TEST_OWNED(SamplerTest, LiveIsNothingWhenAllIsFreed) {
   for (int i = 0; i < 20000; ++i) {
     if (!live.empty() && random.one_in(2)) {
       std::swap(live[random.below(live.size())], live.back());
-      Sampler<Fake>::freed(live.back());
+      sampler_.freed(live.back());
       live.pop_back();
     } else {
       frame_ = random.between(1, 50);
@@ -138,11 +139,74 @@ TEST_OWNED(SamplerTest, LiveIsNothingWhenAllIsFreed) {
   }
   EXPECT_EQ(allocated().objects - freed().objects, objects);
   EXPECT_EQ(allocated().bytes - freed().bytes, bytes);
-  for (const Sample& sample : live) Sampler<Fake>::freed(sample);
+  for (const Sample& sample : live) sampler_.freed(sample);
   sampler_.stacks().for_each([](const Stack& stack) {
     EXPECT_EQ(stack.count_of(kAllocatedObjects), stack.count_of(kFreedObjects));
     EXPECT_EQ(stack.count_of(kAllocatedBytes), stack.count_of(kFreedBytes));
   });
+}
+
+// Live objects go up and down; what is told as the peak is what was alive when most was.
+TEST_OWNED(SamplerTest, ThePeakIsKeptByStack) {
+  start(1);  // each object counts, and stands for itself
+  Random random(11);
+  std::vector<std::pair<Address, Sample>> live;
+  std::map<Address, uint64_t> now, right;
+  uint64_t most = 0, all = 0;
+  const auto told = [&](Address frame) {
+    uint64_t n = 0;
+    sampler_.stacks().for_each([&](const Stack& stack) {
+      if (stack.depth() != 1 || stack.frame(0) != frame) return;
+      n += sampler_.peak_is_now() ? stack.count_of(kAllocatedBytes) - stack.count_of(kFreedBytes)
+                                  : stack.count_of(kPeakBytes);
+    });
+    return n;
+  };
+  for (int i = 0; i < 40000; ++i) {
+    // Three waves, the second one the highest.
+    const bool grows = random.below(100) < (i % 10000 < 5000 ? (i / 10000 == 1 ? 80u : 60u) : 30u);
+    if (grows || live.empty()) {
+      frame_ = random.between(1, 20);
+      const Sample sample = sampler_.sample_allocation(random.between(1, 3000), random_);
+      live.emplace_back(frame_, sample);
+      now[frame_] += sample.bytes;
+      all += sample.bytes;
+      if (all > most) most = all, right = now;
+    } else {
+      std::swap(live[random.below(live.size())], live.back());
+      now[live.back().first] -= live.back().second.bytes;
+      all -= live.back().second.bytes;
+      sampler_.freed(live.back().second);
+      live.pop_back();
+    }
+  }
+  EXPECT_FALSE(sampler_.peak_is_now());
+  EXPECT_LT(all, most / 2);
+  uint64_t sum = 0;
+  for (const auto& [frame, bytes] : right) {
+    sum += told(frame);
+    EXPECT_NEAR(static_cast<double>(told(frame)), static_cast<double>(bytes), 0.1 * bytes) << frame;
+  }
+  EXPECT_LE(sum, most);
+  EXPECT_GE(sum, most - most / 32);
+  // Higher than ever: the peak is now.
+  frame_ = 1;
+  sampler_.sample_allocation(most, random_);
+  EXPECT_TRUE(sampler_.peak_is_now());
+  EXPECT_EQ(told(1), now[1] + most);
+}
+
+TEST_OWNED(SamplerTest, ObjectsAreTemporaryIfNothingWasHandedOutMeanwhile) {
+  start(1);
+  Sample sample = sampler_.sample_allocation(100, random_);
+  sample.mark = 7;
+  sampler_.freed(sample, 7);
+  EXPECT_EQ(sums(kTemporaryObjects, kTemporaryBytes).bytes, 100);
+  sampler_.freed(sample, 8);
+  sampler_.freed(sample, 0);
+  sample.mark = 0;
+  sampler_.freed(sample, 0);
+  EXPECT_EQ(sums(kTemporaryObjects, kTemporaryBytes).objects, 1);
 }
 
 TEST_OWNED(SamplerTest, DelaysAreUnbiased) {
@@ -174,7 +238,7 @@ TEST_OWNED(SamplerTest, WhileItIsOffNothingIsSampled) {
   EXPECT_FALSE(sampler_.on());
   EXPECT_EQ(sampler_.next_interval(random_), Sampler<Fake>::kNever);
   EXPECT_EQ(sampler_.sample_allocation(100, random_).stack, nullptr);
-  Sampler<Fake>::freed(Sample{});
+  sampler_.freed(Sample{});
   sampler_.set_interval(1);  // without start(): no memory for stacks
   EXPECT_EQ(sampler_.sample_allocation(100, random_).stack, nullptr);
   ASSERT_TRUE(sampler_.start(nullptr));

@@ -36,11 +36,13 @@ class SamplesTest : public EngineTest {
     for (void* p : others_) give(t, p);
     others_.clear();
   }
-  uint64_t alive(StackCounter allocated, StackCounter freed) {
+  uint64_t sum_of(StackCounter counter) {
     uint64_t n = 0;
-    world().sampler.stacks().for_each(
-        [&](const Stack& stack) { n += stack.count_of(allocated) - stack.count_of(freed); });
+    world().sampler.stacks().for_each([&](const Stack& stack) { n += stack.count_of(counter); });
     return n;
+  }
+  uint64_t alive(StackCounter allocated, StackCounter freed) {
+    return sum_of(allocated) - sum_of(freed);
   }
   uint64_t bytes_alive() { return alive(kAllocatedBytes, kFreedBytes); }
   uint64_t objects_alive() { return alive(kAllocatedObjects, kFreedObjects); }
@@ -96,6 +98,47 @@ TEST_ALL_CONFIGS(SamplesTest, ASampledObjectIsOneOfItsClass) {
     EXPECT_EQ(bytes_alive(), 0u) << size;
     EXPECT_EQ(objects_alive(), 0u) << size;
   }
+}
+
+// An object is temporary if its thread allocates nothing between its allocation and its free,
+// whether or not that other object is sampled. Frees between do not matter.
+TEST_OWNED(SamplesTest, TemporaryObjectsAreTold) {
+  Slot& t = thread();
+  const auto temporary = [&] { return sum_of(kTemporaryObjects); };
+  const auto is_told = [&](void* p) {
+    const uint64_t before = temporary();
+    give(t, p);
+    return temporary() != before;
+  };
+  const Bytes large = kSlabMax + 1;
+  for (const Bytes interval : {Bytes{1}, Bytes{4096}}) {
+    sample(interval);
+    for (const Bytes size : {Bytes{64}, Bytes{5000}, kSlabMax, large}) {
+      EXPECT_TRUE(is_told(take_sampled(t, size))) << size;
+      for (const Bytes other : {Bytes{64}, Bytes{100}, kSlabMax, large}) {
+        void* p = take_sampled(t, size);
+        void* between = take(t, other);
+        EXPECT_FALSE(is_told(p)) << size << " and then " << other << " at " << interval;
+        give(t, between);
+        p = take_sampled(t, size);
+        give(t, take(t, other));
+        EXPECT_FALSE(is_told(p)) << size << " and then " << other << " at " << interval;
+      }
+      void* before = take(t, size);
+      void* p = take_sampled(t, size);
+      give(t, before);
+      EXPECT_TRUE(is_told(p)) << size;
+    }
+    free_others(t);
+  }
+  // Another thread's free.
+  Slot& u = thread();
+  give(u, take(u, 64));
+  void* p = take_sampled(t, 64);
+  const uint64_t before = temporary();
+  give(u, p);
+  EXPECT_EQ(temporary(), before);
+  free_others(t);
 }
 
 TEST_ALL_CONFIGS(SamplesTest, SamplesStandForAllBytesWhateverTheirSize) {

@@ -54,6 +54,35 @@ class StacksTest : public FakeTest {
   Stacks<Fake> stacks_;
 };
 
+TEST(StackSizesTest, SizesOfClassesAreExactAndOthersAreRoundedUp) {
+  for (unsigned c = 1; c < kClassCount; ++c) {
+    const Bytes size = size_of(static_cast<SizeClass>(c));
+    EXPECT_EQ(size_of_code(size_code(size)), size);
+  }
+  EXPECT_EQ(size_of_code(0), 0u);
+  for (Bytes size = 8; size < Bytes{1} << 47; size += 1 + size / 37) {
+    const Bytes told = size_of_code(size_code(size));
+    EXPECT_GE(told, size);
+    EXPECT_LT(told - size, size / 8 + 1) << size;
+    EXPECT_LE(size_code(size - 1), size_code(size));
+  }
+}
+
+TEST_OWNED(StacksTest, TheSameFramesWithAnotherSizeAreAnotherStack) {
+  ASSERT_TRUE(stacks_.start());
+  const Address frames[] = {1, 2};
+  const auto of = [&](uint16_t size) {
+    return stacks_.find_or_make(StackKind::kAllocation, frames, 2, size);
+  };
+  Stack* stack = of(5);
+  EXPECT_EQ(stack->size(), 5);
+  EXPECT_EQ(stack->kind(), StackKind::kAllocation);
+  EXPECT_EQ(of(5), stack);
+  EXPECT_NE(of(6), stack);
+  EXPECT_NE(of(0), stack);
+  EXPECT_EQ(of(0xFFFF)->size(), 0xFFFF);
+}
+
 TEST_OWNED(StacksTest, TheSameFramesAreOneStack) {
   EXPECT_EQ(find({1, 2, 3}), nullptr);  // not started
   ASSERT_TRUE(stacks_.start());

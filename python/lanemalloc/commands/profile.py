@@ -18,6 +18,7 @@ from lanemalloc.profiling import (
     DEFAULT,
     DEFAULT_FOR_LEAKS,
     Found,
+    Moments,
     Watch,
     check_interval,
     collect,
@@ -71,6 +72,8 @@ def is_profile(path: Path) -> bool:
 Examples:
   lanemalloc profile -o heap.pb.gz -- ./server --port 80
   lanemalloc profile 4711 --kind allocation --seconds 10
+  lanemalloc profile --kind peak -- python3 job.py
+  lanemalloc profile --kind temporary -- ./server --port 80
   lanemalloc profile --leaks --fail-on-leaks -- ./unit_tests
   lanemalloc profile --flame heap.html -- ./server --port 80
   lanemalloc profile heap.pb.gz --flame heap.html
@@ -88,9 +91,11 @@ Examples:
     metavar="BEFORE AFTER",
     help="What differs between two profiles that -o has written.",
 )
-@click.option("--kind", type=click.Choice(["heap", "allocation", "contention"]),
+@click.option("--kind",
+              type=click.Choice(["heap", "peak", "allocation", "temporary", "contention"]),
               default="heap", show_default=True,
-              help="What lives; all that was allocated; waits for locks.")  # fmt: skip
+              help="What lives; what lived when most did; all that was allocated; what of it "
+              "was freed before anything else was allocated; waits for locks.")  # fmt: skip
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.01),
@@ -174,6 +179,8 @@ def profile(target: int | Path | None, **given: Any) -> None:
         raise click.UsageError(f"--leaks is of the heap; leave --kind {given['kind']} out")
     if given["diff"] is not None and given["output"] is not None:
         raise click.UsageError("-o is for one profile; --flame draws what differs")
+    if given["seconds"] is not None and given["kind"] == "peak":
+        raise click.UsageError("the peak is of all the time; leave --seconds out")
     check_lanes(given["lanes"])
     outputs.check(given["output"], "-o")
     outputs.check(given["flame"], "--flame")
@@ -329,11 +336,14 @@ def profile_program(program: list[str], given: dict[str, Any]) -> None:
         default = DEFAULT_FOR_LEAKS if given["leaks"] else DEFAULT
         options = with_sampling(folder, given["sample"], given["options"], default)
         child = Child(program, environment(given["lanes"], options, {}))
-        watch = Watch(child.pid)
+        watch = Watch(child.pid, keeps_moments=given["flame"] is not None)
         end = attend(child, watch)
         try:
             own, others, notes = collect(folder, given["kind"], child.pid, watch.looks)
-            status = report([shown(word) for word in program], own, others, notes, end, given)
+            moments = watch.moments or {}
+            status = report(
+                [shown(word) for word in program], own, others, notes, end, moments, given
+            )
         except Exception as error:  # the program's end is passed on whatever happens here
             sys.stderr.write(
                 f"lanemalloc: {error.message if isinstance(error, Problem) else repr(error)}\n"
@@ -352,6 +362,7 @@ def report(
     others: list[Found],
     notes: list[str],
     end: End,
+    moments: dict[int, Moments],
     given: dict[str, Any],
 ) -> int:
     """Writes everything that is to be written. The status to exit with, where the program's is
@@ -389,7 +400,12 @@ def report(
     failures: list[str] = [reason] if reason else []
     written = write_or_say(own.profile, given["output"], failures)
     command = " ".join(program)
-    page = write_flame(command, own.profile, None, [], notes, given, failures)
+    seen = moments[own.pid].as_of(own.profile) if own.pid in moments else []
+    if seen and own.at_exit:
+        from lanemalloc.flame.data import Moment
+
+        seen.append(Moment(end.seconds, own.profile))
+    page = write_flame(command, own.profile, None, seen, notes, given, failures)
     files = [write_other(one, given, failures) for one in others]
     for process in processes[1:]:
         if process.leaks and given["output"] is None:
@@ -546,6 +562,13 @@ def title_of(kind: str) -> str:
     return LABELS.get(kind, kind).lower()
 
 
+FREED_AGAIN = "nothing was sampled, or all of it was freed again"
+WHY_NOTHING = {
+    "temporary_objects": "no sampled object was freed before its thread allocated again; "
+    "that is known only where threads have lanes of their own (lanes=owned)",
+}
+
+
 def table(result: Profile, top: int, by_cumulative: bool, subject: str) -> list[str]:
     """As `go tool pprof -top` prints it."""
     kind, unit = result.default, unit_of(result)
@@ -555,7 +578,7 @@ def table(result: Profile, top: int, by_cumulative: bool, subject: str) -> list[
         f"{subject}: {title_of(kind)}, by function ({kind}; estimated by samples, one in {every})"
     )
     if not any(values[result.index(kind)] for _, values in result.stacks):
-        return [head, "  nothing: nothing was sampled, or all of it was freed again"]
+        return [head, f"  nothing: {WHY_NOTHING.get(kind, FREED_AGAIN)}"]
     rows = result.rows(kind)
     if by_cumulative:
         rows.sort(key=lambda row: (-abs(row.cumulative), -abs(row.flat), row.name))
@@ -565,6 +588,9 @@ def table(result: Profile, top: int, by_cumulative: bool, subject: str) -> list[
     part = sum(row.flat for row in shown)
     whole = abs(total) or 1
     error = f" ± {100 * result.error(kind) / whole:.1f} %" if result.error(kind) else ""
+    if kind == "temporary_objects":
+        made = result.total("alloc_objects")
+        error += f"; of {made:,} allocations {units.percent(total, made)} are temporary"
     lines = [
         head,
         (

@@ -48,7 +48,7 @@ class Watch(Samples):
                 self.record(leader, readers[leader], started)
             for pid, reader in readers.items():
                 if self.samples:
-                    self.look_at(pid, reader)
+                    self.look_at(pid, reader, at)
         except Exception as error:  # the program is not to suffer from a fault in here
             self.trouble = error
         self.recording.peak_resident = max(

@@ -327,10 +327,10 @@
   // --- Memory over time.
   const draw_time = (into) => {
     const kind = data.types.findIndex((one) => one.type === "inuse_space");
-    if (state.moment === null) state.moment = data.moments.length - 1;
     state.kind = kind;
     kinds.value = kind;
     const totals = data.moments.map(([, live]) => live.reduce((sum, one, i) => sum + (i % 2 ? one : 0), 0));
+    if (state.moment === null) state.moment = totals.indexOf(Math.max(...totals));
     const last = data.moments[data.moments.length - 1][0] || 1;
     const most = Math.max(1, ...totals);
     const points = data.moments.map(([at], i) => `${((1000 * at) / last).toFixed(1)},${(98 - (96 * totals[i]) / most).toFixed(1)}`);
@@ -355,7 +355,7 @@
       const at = data.moments[state.moment][0];
       now.setAttribute("x1", (1000 * at) / last);
       now.setAttribute("x2", (1000 * at) / last);
-      const text = `${three(at)} s after its start: ${size(totals[state.moment])} in use`;
+      const text = `${three(at)} s after its start: ${size(totals[state.moment])} in use; at most ${size(most)} when looked at`;
       told.textContent = text;
       slider.setAttribute("aria-valuetext", text);
       graph.replaceChildren();

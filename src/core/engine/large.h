@@ -33,18 +33,20 @@ class Large {
     state.sample_class = c;
     uint64_t random = Sampling<P>(world_).seed();
     state.sample = world_.sampler.sample_allocation(size_of(c), random);
+    Sampling<P>::count_apart(gate);
+    state.sample.mark = Sampling<P>::mark_of(gate);
     count<P>(world_.counters.sampled_allocations[index_of(c)]);
     return world_.region.pointer_to(run.at);
   }
 
-  // --- Inside.
-  void free(void* p, Visit& visit) {
+  // --- Inside. `gate`: by which, if that may tell whether the object was temporary.
+  void free(void* p, Visit& visit, Gate* gate = nullptr) {
     const BlockIndex at = world_.region.block_of(p);
     const BlockCount blocks = world_.region.state(at).length;
     LargeState& state = large_state(world_.region, at);
     const bool moved = state.moved;
     world_.region.set_words(at, 1, MapWord());
-    if (UNLIKELY(state.sample.stack != nullptr)) Sampling<P>(world_).forget(state);
+    if (UNLIKELY(state.sample.stack != nullptr)) Sampling<P>(world_).forget(state, gate);
     if (UNLIKELY(state.sample_class != SizeClass{0})) {
       count<P>(world_.counters.sampled_frees[index_of(state.sample_class)]);
     } else {
@@ -139,7 +141,7 @@ class Large {
         publish(run.at, false);
         count<P>(world_.counters.large_allocations);
         count<P>(world_.counters.large_bytes, bytes_of(blocks));
-        if (UNLIKELY(world_.sampler.on())) Sampling<P>(world_).sample_large(run.at, size);
+        if (UNLIKELY(world_.sampler.on())) Sampling<P>(world_).sample_large(run.at, size, gate);
         zeroed = run.zeroed;
         p = world_.region.pointer_to(run.at);
       }

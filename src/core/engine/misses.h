@@ -131,7 +131,7 @@ class Misses {
       count<P>(world.counters.bad_pointers);
     } else if (word.owner() == Owner::kLarge) {
       Inside inside(slot, gate);
-      Large<P>(world).free(p, inside.visit());
+      Large<P>(world).free(p, inside.visit(), gate);
     } else {
       Object* object = static_cast<Object*>(p);
       Stay<P> stay(world, slot, gate);

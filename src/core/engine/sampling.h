@@ -42,11 +42,24 @@ class Sampling {
     return world_.sampler.contended(ns, random);
   }
 
-  // A large object of this size has come.
-  void sample_large(BlockIndex at, Bytes size) {
+  // What the lane has handed out that the thread is inside by `gate`; 0: it is inside of none. Only
+  // a thread's own lane tells which objects are temporary: others serve several threads.
+  static uint64_t mark_of(Gate* gate) {
+    return gate != nullptr && Owned::may_allocate(gate, 0) ? lane_behind<P>(gate)->mark() : 0;
+  }
+  static void count_apart(Gate* gate) {
+    if (gate != nullptr && Owned::may_allocate(gate, 0)) lane_behind<P>(gate)->count_apart();
+  }
+
+  // A large object of this size has come. The thread is inside by `gate`; null: in a way that does
+  // not tell what is temporary.
+  void sample_large(BlockIndex at, Bytes size, Gate* gate = nullptr) {
+    count_apart(gate);
     uint64_t random = seed();
     if (world_.sampler.next_interval(random) > static_cast<int64_t>(size)) return;
-    large_state(world_.region, at).sample = world_.sampler.sample_allocation(size, random);
+    Sample sample = world_.sampler.sample_allocation(size, random);
+    sample.mark = mark_of(gate);
+    large_state(world_.region, at).sample = sample;
     count<P>(world_.counters.sampled_large);
   }
   // The object has another size now.
@@ -55,8 +68,8 @@ class Sampling {
     large_state(world_.region, at).sample = {};
     if (UNLIKELY(world_.sampler.on())) sample_large(at, size);
   }
-  void forget(LargeState& state) {
-    world_.sampler.freed(state.sample);
+  void forget(LargeState& state, Gate* gate) {
+    world_.sampler.freed(state.sample, mark_of(gate));
     state.sample = {};
   }
 

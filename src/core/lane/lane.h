@@ -175,6 +175,16 @@ class Lane : public AnyLane<P> {
   // again, from what the page map says. What was just between two places is lost.
   void salvage(Visit& visit);
 
+  // Changes with each object that the lane hands out: a hit takes the head of a bin, and heads come
+  // back only by a miss. What takes nothing of a bin says so.
+  uint64_t mark() const {
+    uint64_t mark = (counters_.misses.load(std::memory_order_relaxed) << 32 | apart_) + 1;
+    for (const Object* head : heads)
+      mark = (mark ^ reinterpret_cast<uintptr_t>(head)) * 0x9E3779B97F4A7C15, mark ^= mark >> 32;
+    return mark | 1;
+  }
+  void count_apart() { ++apart_; }
+
   uint64_t bin_length(unsigned c) const {
     uint64_t n = 0;
     for (const Object* object = heads[c]; object != nullptr; object = object->next) ++n;
@@ -304,6 +314,7 @@ class Lane : public AnyLane<P> {
   uint64_t sample_in_ = 0;
   bool sample_waits_[kClassCount]{};  // the class's bin was filled up to a point
   SizeClass sample_due_{0};
+  uint32_t apart_ = 0;  // while sampling is on: large and sampled objects that it was asked for
   uint64_t sample_random_ = reinterpret_cast<uintptr_t>(this);
   uint64_t holder_seen_ = 0;  // the lock's stays when the owner last gave way
 };

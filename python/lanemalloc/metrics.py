@@ -337,16 +337,29 @@ def heap_metrics(seen: list[Seen]) -> Iterator[Metric]:
         labels=labels,
         unit="bytes",
     )
+    peak = GaugeMetricFamily(
+        PREFIX + "heap_peak_bytes",
+        "The most of these at a time",
+        labels=labels,
+        unit="bytes",
+    )
+    slabs = GaugeMetricFamily(
+        PREFIX + "heap_slab_bytes", "Bytes of its slabs", labels=labels, unit="bytes"
+    )
     for one in seen:
         sums: dict[tuple[str, str], list[int]] = {}
         for owner in sorted(one.snapshot.owners, key=lambda owner: -owner.used):
             key = (printable(owner.name), owner.kind)
             if key in sums or len(sums) < MOST_HEAPS:
-                row = sums.setdefault(key, [0, 0])
-                row[0] += owner.used
-                row[1] += owner.limit or 0
-        for (name, kind), (in_use, most) in sums.items():
+                row = sums.setdefault(key, [0, 0, 0, 0])
+                for i, value in enumerate(
+                    (owner.used, owner.limit or 0, owner.peak, owner.slab_bytes)
+                ):
+                    row[i] += value
+        for (name, kind), (in_use, most, highest, in_slabs) in sums.items():
             used.add_metric([*one.labels, name, kind], in_use)
+            peak.add_metric([*one.labels, name, kind], highest)
+            slabs.add_metric([*one.labels, name, kind], in_slabs)
             if most:
                 limit.add_metric([*one.labels, name, kind], most)
-    yield from (used, limit)
+    yield from (used, peak, slabs, limit)

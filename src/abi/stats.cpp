@@ -81,10 +81,11 @@ class Copy {
   size_t length_ = 0;
 };
 
-size_t write(void (*writer)(const lane_statistics&, const Sink&), char* text, size_t size) {
+size_t write(void (*writer)(const lane_statistics&, const FamilyList&, const Sink&), char* text,
+             size_t size) {
   const Figures figures;
   Copy copy(text, size);
-  writer(*figures, copy.sink());
+  writer(*figures, (*figures).families, copy.sink());
   return copy.end();
 }
 

@@ -30,9 +30,9 @@ void write_figures(const Statistics& figures, SeeingOptions::Format format, File
     case SeeingOptions::Format::kText:
       return write_lines(figures, file.sink());
     case SeeingOptions::Format::kJson:
-      return write_json(figures, file.sink());
+      return write_json(figures, figures.families, file.sink());
     case SeeingOptions::Format::kOpenMetrics:
-      return write_openmetrics(figures, file.sink());
+      return write_openmetrics(figures, figures.families, file.sink());
   }
 }
 

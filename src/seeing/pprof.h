@@ -283,8 +283,8 @@ bool write_profile(const Stacks<P>& stacks, const ProfileFacts& facts, Write wri
 
 // Writes lines of text: how much is alive, and the `most` stacks (at most 32) with the most live
 // bytes, the largest first. A stack whose objects have several sizes is one for each. Each frame
-// has its address, file and place in the file. Returns the live bytes. All numbers are estimated from
-// samples.
+// has its address, file and place in the file. Returns the live bytes. All numbers are estimated
+// from samples.
 template <class P, class Write>
 uint64_t write_leaks(const Stacks<P>& stacks, unsigned most, Write write) {
   constexpr unsigned kMost = 32;

@@ -66,6 +66,15 @@ constexpr Figure kOfCells[kCellFigureCount] = {
     FIGURE(waited_ns, "nanoseconds waited")};
 #undef FIGURE
 
+#define FIGURE(member, text) {#member, text, offsetof(FamilyFigures, member), kGauge}
+constexpr Figure kOfFamilies[] = {
+    FIGURE(used_bytes, "bytes that a heap or pool has cut from its slabs"),
+    FIGURE(peak_bytes, "the most of these at a time"),
+    FIGURE(limit_bytes, "the limit of a heap or pool that has one"),
+    FIGURE(slab_bytes, "bytes of its slabs"),
+};
+#undef FIGURE
+
 template <class Visit>
 void for_each_cell(const lane_statistics& s, Visit visit) {
   for (const lane_contention_statistics& cell : s.contention)
@@ -79,6 +88,47 @@ bool ends_with(const char* text, const char* end) {
   while (*e != '\0') ++e;
   while (e != end && t != text && t[-1] == e[-1]) --e, --t;
   return e == end;
+}
+
+// The bytes of the UTF-8 character at the beginning of s, at most n; 0: there is none.
+size_t character_at(const char* s, size_t n) {
+  const auto first = static_cast<unsigned char>(s[0]);
+  const size_t length = first < 0x80   ? 1
+                        : first < 0xC2 ? 0
+                        : first < 0xE0 ? 2
+                        : first < 0xF0 ? 3
+                        : first < 0xF5 ? 4
+                                       : 0;
+  if (length == 0 || length > n) return 0;
+  for (size_t i = 1; i < length; ++i)
+    if ((static_cast<unsigned char>(s[i]) & 0xC0) != 0x80) return 0;
+  if (length == 1) return 1;
+  const auto second = static_cast<unsigned char>(s[1]);
+  const bool is_bad = (first == 0xE0 && second < 0xA0) || (first == 0xED && second >= 0xA0) ||
+                      (first == 0xF0 && second < 0x90) || (first == 0xF4 && second >= 0x90);
+  return is_bad ? 0 : length;
+}
+
+// A name that the program has chosen, between quotes, in JSON and in OpenMetrics: they agree on
+// what is written before quotes, backslashes and ends of lines. What can stand in neither is a '?'.
+Text& quoted(Text& text, const char* name, size_t room) {
+  text << '"';
+  size_t n = 0;
+  while (n < room && name[n] != '\0') ++n;
+  for (size_t i = 0; i < n;) {
+    const size_t length = character_at(name + i, n - i);
+    const char c = name[i];
+    if (c == '\n') {
+      text << "\\n";
+    } else if (length == 0 || (static_cast<unsigned char>(c) < 0x20) || c == 0x7F) {
+      text << '?';
+    } else {
+      if (c == '"' || c == '\\') text << '\\';
+      text.add(name + i, length);
+    }
+    i += length == 0 ? 1 : length;
+  }
+  return text << '"';
 }
 
 // Writes a metric's head. unit: null: none.
@@ -138,6 +188,36 @@ void write_cells(const lane_statistics& s, const Sink& out, const Figure& figure
   });
 }
 
+bool is_same(const FamilyFigures& a, const FamilyFigures& b) {
+  for (size_t i = 0; i < sizeof a.name; ++i) {
+    if (a.name[i] != b.name[i]) return false;
+    if (a.name[i] == '\0') break;
+  }
+  return a.type == b.type;
+}
+
+void write_families(const FamilyList& families, const Sink& out, const Figure& figure) {
+  Text name;
+  name << "heap_" << figure.name << '\0';
+  head(out, name.data(), "gauge", figure.text, "bytes");
+  for (unsigned i = 0; i < families.count; ++i) {
+    const FamilyFigures& one = families.at[i];
+    bool was_before = false;
+    for (unsigned j = 0; j < i; ++j) was_before = was_before || is_same(one, families.at[j]);
+    if (was_before) continue;
+    uint64_t sum = 0;
+    for (unsigned j = i; j < families.count; ++j) {
+      const uint64_t value = figure.of(&families.at[j]);
+      if (is_same(one, families.at[j]) && value != FamilyFigures::kNoLimit) sum += value;
+    }
+    if (sum == 0 && figure.offset == offsetof(FamilyFigures, limit_bytes)) continue;
+    Text line;
+    line << "lanemalloc_" << name.data() << "{heap=";
+    quoted(line, one.name, sizeof one.name) << ",kind=\"" << one.type << "\"} " << sum << '\n';
+    out(line);
+  }
+}
+
 void write_wait_times(const lane_statistics& s, const Sink& out) {
   head(out, "contention_wait_seconds", "histogram", "how long waits lasted", "seconds");
   for_each_cell(s, [&](const lane_contention_statistics& cell) {
@@ -194,7 +274,7 @@ void write_lines(const lane_statistics& s, const Sink& out) {
   });
 }
 
-void write_json(const lane_statistics& s, const Sink& out) {
+void write_json(const lane_statistics& s, const FamilyList& families, const Sink& out) {
   Text begin;
   begin << "{\"version\":" << uint64_t{s.version} << ",\"entry\":\"" << s.entry
         << "\",\"figures\":{";
@@ -231,10 +311,27 @@ void write_json(const lane_statistics& s, const Sink& out) {
     out(text);
     comma = ",";
   }
-  out(Text() << "]}\n");
+  out(Text() << "],\"heaps\":[");
+  for (unsigned i = 0; i < families.count; ++i) {
+    const FamilyFigures& one = families.at[i];
+    Text text;
+    text << (i == 0 ? "" : ",") << "{\"name\":";
+    quoted(text, one.name, sizeof one.name)
+        << ",\"kind\":\"" << one.type << "\",\"used_bytes\":" << one.used_bytes
+        << ",\"peak_bytes\":" << one.peak_bytes << ",\"limit_bytes\":";
+    if (one.limit_bytes == FamilyFigures::kNoLimit) {
+      text << "null";
+    } else {
+      text << one.limit_bytes;
+    }
+    text << ",\"slab_bytes\":" << one.slab_bytes << ",\"sizes\":" << one.sizes
+         << ",\"refills\":" << one.refills << ",\"contended\":" << one.contended << '}';
+    out(text);
+  }
+  out(Text() << "],\"heaps_left_out\":" << families.left_out << "}\n");
 }
 
-void write_openmetrics(const lane_statistics& s, const Sink& out) {
+void write_openmetrics(const lane_statistics& s, const FamilyList& families, const Sink& out) {
   for (const Figure& figure : kAllFigures) {
     const Metric metric = metric_of(figure);
     const bool is_counter = figure.type == kCounter;
@@ -259,6 +356,7 @@ void write_openmetrics(const lane_statistics& s, const Sink& out) {
   for (unsigned i = 0; i < sizeof kNames / sizeof *kNames; ++i)
     write_cells(s, out, kOfCells[i], kNames[i]);
   write_wait_times(s, out);
+  for (const Figure& figure : kOfFamilies) write_families(families, out, figure);
   out(Text() << "# EOF\n");
 }
 

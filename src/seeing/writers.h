@@ -40,9 +40,32 @@ extern const unsigned kFigureCount;
 const Figure& cell_figure_at(unsigned i);
 inline constexpr unsigned kCellFigureCount = 4;
 
+// What a program's heaps and pools have; of more than kMost the first ones.
+struct FamilyFigures {
+  static constexpr uint64_t kNoLimit = ~uint64_t{0};
+
+  char name[32];
+  const char* type;     // "heap" or "pool"
+  uint64_t used_bytes;  // cut from slabs, and large objects
+  uint64_t peak_bytes;  // the most of these at a time
+  uint64_t limit_bytes;
+  uint64_t slab_bytes;
+  uint64_t sizes;      // of objects
+  uint64_t refills;    // allocations that found their lane's bin empty
+  uint64_t contended;  // how often lanes met over its objects
+};
+struct FamilyList {
+  static constexpr unsigned kMost = 64;
+
+  FamilyFigures at[kMost];
+  unsigned count = 0;
+  uint64_t left_out = 0;
+};
+
 void write_lines(const lane_statistics& s, const Sink& out);  // "lanemalloc: name: value"
-void write_json(const lane_statistics& s, const Sink& out);
-void write_openmetrics(const lane_statistics& s, const Sink& out);
+void write_json(const lane_statistics& s, const FamilyList& families, const Sink& out);
+// Heaps and pools of the same name are one there.
+void write_openmetrics(const lane_statistics& s, const FamilyList& families, const Sink& out);
 
 // The most lanes that a search of this row tried.
 constexpr uint64_t most_probes_of(unsigned row) {

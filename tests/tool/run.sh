@@ -13,7 +13,7 @@ library=$PWD/build/release/liblanemalloc.so
 # shellcheck source=tests/part.sh
 source tests/part.sh
 # Neither a browser nor a terminal, and no program that is watched for long.
-readonly kLeast=(tests/tool/test_{explain,process,reader,report,style}.py)
+readonly kLeast=(tests/tool/test_{explain,figures,process,reader,report,style}.py)
 case $kDepth in
   least) arguments=("${kLeast[@]}") ;;
   rest) arguments=(tests/tool "${kLeast[@]/#/--ignore=}") ;;

@@ -222,7 +222,7 @@ struct Layout {
 
   // Reads all cells as they are now. The cells of all lanes are added up, and so are those of heaps
   // and pools.
-  static void read_cells(E& engine, lane_statistics& s) {
+  static void read_cells(E& engine, Statistics& s) {
     lane_contention_statistics* cell = s.contention;
     for (const CellPlace& place : kCells) {
       memcpy(cell->name, place.name, sizeof place.name);
@@ -236,7 +236,7 @@ struct Layout {
       }
       ++cell;
     }
-    read_families(engine.world_, cell[0], cell[1]);
+    read_families(engine.world_, cell[0], cell[1], s.families);
   }
   static_assert(kCellCount + 2 < LANE_STATS_CELLS);
 
@@ -274,7 +274,7 @@ struct Layout {
   }
   // If the thread cannot get the depot's lock, heaps and pools are left out.
   static void read_families(W& world, lane_contention_statistics& pools,
-                            lane_contention_statistics& budgets) {
+                            lane_contention_statistics& budgets, FamilyList& families) {
     memcpy(pools.name, "pools", sizeof "pools");
     memcpy(budgets.name, "budgets", sizeof "budgets");
     Visit visit(&world, true);
@@ -285,8 +285,30 @@ struct Layout {
       if (family.contention != nullptr) add(pools, *family.contention);
       if (const Kind* kind = family.first_kind(); kind != nullptr && kind->budget != nullptr)
         add(budgets, kind->budget->tries_);
+      if (families.count == FamilyList::kMost) {
+        ++families.left_out;
+      } else {
+        read_family(family, families.at[families.count++]);
+      }
     });
     world.depot.lock().release(visit);
+  }
+  static void read_family(const Family& family, FamilyFigures& f) {
+    f = {};
+    memcpy(f.name, family.name, sizeof f.name);
+    f.type = family.type == Family::Type::kHeap ? "heap" : "pool";
+    f.limit_bytes = FamilyFigures::kNoLimit;
+    for (const Kind* kind = family.first_kind(); kind != nullptr; kind = kind->next) {
+      if (const Budget* budget = kind->budget; budget != nullptr) {
+        f.used_bytes = budget->used();
+        f.peak_bytes = budget->peak();
+        f.limit_bytes = budget->limit();
+      }
+      f.slab_bytes += bytes_of(kind->blocks) * kind->slabs.load(std::memory_order_relaxed);
+      f.refills += kind->refills.load(std::memory_order_relaxed);
+      f.contended += kind->contended.load(std::memory_order_relaxed);
+      ++f.sizes;
+    }
   }
 
   static constexpr std::array<uint32_t, kClassCount> kClassSizes = [] {

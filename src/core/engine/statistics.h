@@ -22,6 +22,7 @@ struct Statistics : lane_statistics {
   Entry entry;
   uint32_t shared_lanes;
   RunStatistics runs;
+  FamilyList families;
 };
 
 // A difference of figures that were read one after the other, while threads went on; at least 0.

@@ -138,6 +138,7 @@ class Profile:
     places: list[Place] = field(default_factory=list)  # of waits; not in the file
     sized: list[Sized] = field(default_factory=list)  # `stacks` by size; empty: not known
     is_growth: bool = False  # what has come between two moments
+    pid: int = 0  # 0: not known
 
     def __post_init__(self) -> None:
         self._sorted = sorted(self.mappings, key=lambda one: one.begin)

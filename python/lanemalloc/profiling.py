@@ -169,7 +169,7 @@ def collect(
         except Problem:
             notes.append(f"process {pid} was killed while it wrote its profile")
             continue
-        profile.default = default
+        profile.default, profile.pid = default, pid
         found[pid] = Found(pid, profile, True)
     for pid, look in looks.items():
         if pid not in found:

@@ -63,6 +63,7 @@ class Look:
     duration_ns: int  # since the process started
     mappings: list[Mapping]
     peak_is_now: bool = True  # else stacks know what was in use at the peak
+    pid: int = 0
 
     def profile(self, kind: str) -> Profile:
         """Of --kind `kind`, up to that moment."""
@@ -82,6 +83,7 @@ class Look:
             stacks=merge((addresses, values) for (addresses, _), values in sized),
             sized=sized if is_heap else [],
             places=[] if is_heap else self.places(),
+            pid=self.pid,
         )
 
     def places(self) -> list[Place]:
@@ -149,6 +151,7 @@ class Samples:
             time.monotonic_ns() - self.reader.started_at_ns,
             self._read_mappings(),
             int(sampler["live"]) > int(sampler["peak"]),
+            self.pid,
         )
 
     def _read_table(self, at: int, size: int) -> Buffer:

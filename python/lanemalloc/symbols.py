@@ -4,6 +4,8 @@ Lines and inlined functions are in a program's debug information, and llvm-symbo
 read it, if there is both. Names alone are in the ELF symbol tables, which are read here; of what is
 stripped at least those functions that it exports.
 
+Code that is in no file may have a name by perfmaps.py.
+
 Used by: the commands profile and run.
 """
 
@@ -24,6 +26,7 @@ import numpy.typing as npt
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
+from lanemalloc import perfmaps
 from lanemalloc.binaries import build_id
 from lanemalloc.profiles import Frame, Mapping, Profile
 
@@ -89,9 +92,12 @@ def look_up(
     """Fills in profile.frames. `pid`: a process that runs, whose files are looked for where it sees
     them. Returns what is to be said: files whose names could not be had."""
     by_path: dict[str, list[tuple[int, Mapping]]] = {}
+    nowhere = []
     for address in profile.addresses():
         mapping = profile.mapping_of(address)
-        if mapping is not None and mapping.path.startswith("/"):
+        if mapping is None or mapping.path.startswith(("/memfd:", "[anon")):
+            nowhere.append(address)
+        elif mapping.path.startswith("/"):
             by_path.setdefault(mapping.path, []).append((address, mapping))
     notes = []
     for done, (path, places) in enumerate(by_path.items()):
@@ -111,6 +117,9 @@ def look_up(
             frames_of(binary, {a: at for a, at in addresses.items() if at is not None}, lines)
         )
     told(len(by_path), len(by_path))
+    if nowhere and profile.pid:
+        began = profile.time_ns - profile.duration_ns
+        profile.frames.update(perfmaps.look_up(nowhere, profile.pid, began))
     return notes
 
 

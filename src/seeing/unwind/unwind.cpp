@@ -29,8 +29,8 @@
 
 #include <atomic>
 
-#include "core/base/arch.h"
 #include "core/platform/linux.h"
+#include "seeing/unwind/readable.h"
 #include "seeing/unwind/unwind_rules.h"
 
 // From the linker: where this library or program begins in memory, and where its code ends. All of
@@ -81,16 +81,6 @@ Address address_of(const void* p) { return reinterpret_cast<Address>(p); }
 bool is_own(Address code) {
   return lanemalloc_is_library != nullptr &&
          code - address_of(__ehdr_start) < address_of(etext) - address_of(__ehdr_start);
-}
-
-// True if the 8-byte word at an aligned address may be read. The kernel reads the signals to be
-// blocked before it finds that this is no way to block them. Of all calls that look at memory, this
-// is the one that no sandbox forbids; if one does, nothing is readable. (Source: Abseil.)
-bool is_readable(Address word) {
-  constexpr long kNoWay = ~0L;
-  constexpr long kSignalSetSize = 8;
-  return arch::system_call(SYS_rt_sigprocmask, kNoWay, static_cast<long>(word), 0,
-                           kSignalSetSize) == -EINVAL;
 }
 
 // Return addresses may carry a signature in the bits that are no address.

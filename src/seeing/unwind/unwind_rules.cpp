@@ -13,6 +13,13 @@
 // word that some thread has stored, and the word has this hash or not. 54 bits of the hash must
 // agree, 14 of them by the place.
 //
+// Code that a program has made while it runs has no tables; nor has some that was written in
+// assembly. The C library's walk ends there. This one goes on if it can: functions whose next
+// instructions give the frame back and return say how large it is (CPython's trampolines); of
+// others the frame pointer is taken, as far as what it leads to looks like frames (V8; the JVM with
+// -XX:+PreserveFramePointer). It then reads only what it has found to be readable, and takes an
+// address for a return address only if it stands behind a call.
+//
 //   rule word:   63 .. 24 hash | 23 .. 10 frame's size / 8
 //                | 9 .. 2 saved frame pointer, see there, / 8 | 1 .. 0 kind
 #include "seeing/unwind/unwind_rules.h"
@@ -24,6 +31,7 @@
 #include <atomic>
 
 #include "core/base/compiler.h"
+#include "seeing/unwind/readable.h"
 
 // Null before glibc 2.35.
 extern "C" int _dl_find_object(void*, dl_find_object*) noexcept __attribute__((weak));
@@ -46,7 +54,10 @@ struct Rule {
   // How far below that end the caller's frame pointer lies; 0: it is still in the register. On
   // aarch64: how far above that register it lies, always, with the return address behind it.
   Address saved;
+
+  bool has_no_tables() const { return kind == Kind::kUnknown && size != 0; }
 };
+constexpr Rule kNoTables{Kind::kUnknown, kWord, 0};
 
 // --- A program or library.
 
@@ -55,19 +66,21 @@ struct Object {
   Address index = 0;   // of its tables
   uint64_t build = 0;  // differs from that of any other at this place; 0: not known
 
-  // Finds the object that has this code. False if there is none, or if it has no tables.
-  bool find(Address code) {
-    if (code - begins < ends - begins) return true;
+  enum class Found : uint8_t { kHere, kNot, kElsewhere };  // kElsewhere: the C library knows
+
+  // Finds the object that has this code, with its tables.
+  Found find(Address code) {
+    if (code - begins < ends - begins) return Found::kHere;
     dl_find_object at;
-    if (_dl_find_object == nullptr || _dl_find_object(reinterpret_cast<void*>(code), &at) != 0)
-      return false;
-    if (at.dlfo_eh_frame == nullptr) return false;
+    if (_dl_find_object == nullptr) return Found::kElsewhere;
+    if (_dl_find_object(reinterpret_cast<void*>(code), &at) != 0) return Found::kNot;
+    if (at.dlfo_eh_frame == nullptr) return Found::kElsewhere;
     begins = reinterpret_cast<Address>(at.dlfo_map_start);
     ends = reinterpret_cast<Address>(at.dlfo_map_end);
     index = reinterpret_cast<Address>(at.dlfo_eh_frame);
     // The program itself is there for good.
     build = at.dlfo_link_map == _r_debug.r_map ? 1 : build_id(at.dlfo_link_map->l_addr);
-    return true;
+    return Found::kHere;
   }
 
  private:
@@ -322,7 +335,7 @@ Address word_for(Address index, Address code) {
 NOINLINE Rule look_up(Address index, Address code) {
   constexpr Rule kNone{Kind::kUnknown, 0, 0};
   const Address at = word_for(index, code);
-  if (at == 0) return kNone;
+  if (at == 0) return kNoTables;
   Reader entry(reinterpret_cast<const void*>(at));
   // An entry has its length, the way back to the part that it shares with others, the function, and
   // the program.
@@ -360,7 +373,7 @@ NOINLINE Rule look_up(Address index, Address code) {
   if (!is_usual) return kNone;
   const Address from = reinterpret_cast<Address>(entry.at());
   const Address begins = from + static_cast<Address>(int64_t{entry.take<int32_t>()});
-  if (code - begins >= entry.take<uint32_t>()) return kNone;
+  if (code - begins >= entry.take<uint32_t>()) return kNoTables;
   entry.skip(entry.number());
   if (!found.run(Reader(program), shared_end, 0, 0, found.initial)) return kNone;
   Row row = found.initial;
@@ -373,7 +386,9 @@ constexpr unsigned kSlotBits = 14;
 constinit std::atomic<uint64_t> rules[1u << kSlotBits]{};
 
 Rule rule_at(Address returns_to, Object& object) {
-  if (!object.find(returns_to - 1)) return {Kind::kUnknown, 0, 0};
+  const Object::Found found = object.find(returns_to - 1);
+  if (found != Object::Found::kHere)
+    return found == Object::Found::kNot ? kNoTables : Rule{Kind::kUnknown, 0, 0};
   if (object.build == 0) return look_up(object.index, returns_to - 1);
   const uint64_t hash = returns_to * 0x9E3779B97F4A7C15 + object.build * 0xD6E8FEB86659FD93;
   std::atomic<uint64_t>& slot = rules[hash >> (64 - kSlotBits)];
@@ -393,20 +408,93 @@ __attribute__((no_sanitize("address", "thread"))) Address word_at(Address addres
   return *reinterpret_cast<const Address*>(address);
 }
 
+// --- Code without tables.
+
+// Copies code of which nothing is known. False if it cannot be read.
+template <size_t kBytes>
+bool read_code(Address at, uint8_t (&bytes)[kBytes]) {
+  for (Address word = at & ~(kWord - 1); word < at + kBytes; word += kWord)
+    if (!is_readable(word)) return false;
+  memcpy(bytes, reinterpret_cast<const void*>(at), kBytes);
+  return true;
+}
+
+bool is_behind_call(Address code) {
+#if defined(__aarch64__)
+  uint8_t bytes[4];
+  if (code % 4 != 0 || !read_code(code - 4, bytes)) return false;
+  uint32_t word;
+  memcpy(&word, bytes, sizeof word);
+  return word >> 26 == 0x25 || (word & 0xFFFFFC1F) == 0xD63F0000;  // bl; blr
+#else
+  constexpr unsigned kLongest = 7;
+  uint8_t bytes[kLongest];
+  if (!read_code(code - kLongest, bytes)) return false;
+  if (bytes[kLongest - 5] == 0xE8) return true;
+  for (unsigned length = 2; length <= kLongest; ++length)  // call *register, or *memory
+    if (bytes[kLongest - length] == 0xFF && (bytes[kLongest - length + 1] >> 3 & 7) == 2)
+      return true;
+  return false;
+#endif
+}
+
+// Goes to the caller's frame. False if that frame cannot be found.
+bool leave_without_tables(Caller& at) {
+  constexpr Address kLargestFrame = Address{1} << 20;
+  Address end = 0;
+#if !defined(__aarch64__)
+  uint8_t next[5];
+  if (!read_code(at.code, next)) return false;
+  Address frame_pointer = at.frame_pointer;
+  if (next[0] == 0x48 && next[1] == 0x83 && next[2] == 0xC4 && next[3] < 0x80 &&
+      next[4] == 0xC3) {  // add $n, %rsp; ret
+    end = at.stack_pointer + next[3] + kWord;
+  } else if (next[0] == 0x5D && next[1] == 0xC3) {  // pop %rbp; ret
+    frame_pointer = word_at(at.stack_pointer);
+    end = at.stack_pointer + 2 * kWord;
+  }
+  if (end != 0) {
+    at.frame_pointer = frame_pointer;
+    at.code = word_at(end - kWord);
+  }
+#endif
+  if (end == 0) {
+    const Address frame = at.frame_pointer;
+    if (frame < at.stack_pointer || frame - at.stack_pointer > kLargestFrame ||
+        frame % kWord != 0 || !is_readable(frame) || !is_readable(frame + kWord))
+      return false;
+    at.frame_pointer = word_at(frame);
+    at.code = word_at(frame + kWord);
+    end = frame + 2 * kWord;
+  }
+#if defined(__aarch64__)
+  at.code &= (Address{1} << 48) - 1;  // without a signature
+#endif
+  at.stack_pointer = end;
+  return is_behind_call(at.code);
+}
+
 }  // namespace
 
 unsigned walk_by_rules(Caller at, Address* found, unsigned most) {
   Object object;
   unsigned n = 0;
+  bool goes_beyond = false;  // of what the C library's walk can find
   while (n < most) {
     found[n++] = at.code;
     const Rule rule = rule_at(at.code, object);
     if (rule.kind == Kind::kOutermost) break;
-    if (rule.kind == Kind::kUnknown) return 0;
+    if (rule.has_no_tables()) {
+      // A program may have registered tables for it, which the C library finds.
+      if (!leave_without_tables(at)) return goes_beyond ? n : 0;
+      goes_beyond = true;
+      continue;
+    }
+    if (rule.kind == Kind::kUnknown) return goes_beyond ? n : 0;
     const Address from = rule.kind == Kind::kFromStackPointer ? at.stack_pointer : at.frame_pointer;
     const Address end = from + rule.size;
     // In a sound stack every frame lies above the one before it.
-    if (end <= at.stack_pointer || end % kWord != 0) return 0;
+    if (end <= at.stack_pointer || end % kWord != 0) return goes_beyond ? n : 0;
 #if defined(__aarch64__)
     at.frame_pointer = word_at(from + rule.saved);
     at.code = word_at(from + rule.saved + kWord) & ((Address{1} << 48) - 1);  // without a signature

@@ -15,8 +15,8 @@ struct Caller {
 };
 
 // Writes at most `most` return addresses, `caller`'s first, and returns how many. 0 if one of these
-// frames needs a full interpreter of the tables: a signal handler's frame, one of code without
-// tables, or one of unusual code.
+// frames needs a full interpreter of the tables: a signal handler's frame, or one of unusual code.
+// Goes beyond code without tables as far as it can.
 unsigned walk_by_rules(Caller caller, Address* found, unsigned most);
 
 }  // namespace lanemalloc

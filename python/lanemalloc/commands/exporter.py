@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
 from lanemalloc.ui import need
+
+FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def parse_listen(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, int]:
@@ -22,16 +25,17 @@ def parse_listen(ctx: click.Context, param: click.Parameter, value: str) -> tupl
 Examples:
   lanemalloc exporter
   lanemalloc exporter --listen 127.0.0.1:9464 --processes 20
+  lanemalloc exporter --listen :9464 --tls-cert host.pem --tls-key host.key --passwords scrapers
   lanemalloc exporter --once | grep resident
 """
 )
 @click.option(
     "--listen",
     callback=parse_listen,
-    default=":9464",
+    default="127.0.0.1:9464",
     show_default=True,
     metavar="[HOST]:PORT",
-    help="Where to serve; without a host, everywhere.",
+    help="Where to serve; without a host, everywhere: other hosts can ask then.",
 )
 @click.option(
     "--processes",
@@ -47,14 +51,41 @@ Examples:
     type=click.FloatRange(0.1, 60),
     help="How long a scrape may take.",
 )
+@click.option(
+    "--tls-cert", type=FILE, metavar="FILE", help="Serve over HTTPS, with this certificate (PEM)."
+)
+@click.option("--tls-key", type=FILE, metavar="FILE", help="The certificate's key, if apart.")
+@click.option(
+    "--tls-client-ca",
+    type=FILE,
+    metavar="FILE",
+    help="Serve those alone who have a certificate of this authority.",
+)
+@click.option(
+    "--passwords",
+    type=FILE,
+    metavar="FILE",
+    help="Serve those alone who know one of its lines, NAME:PASSWORD (basic authentication).",
+)
 @click.option("--once", is_flag=True, help="Print the metrics once and leave.")
-def exporter(listen: tuple[str, int], processes: int, seconds: float, once: bool) -> None:
+def exporter(
+    listen: tuple[str, int],
+    processes: int,
+    seconds: float,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    passwords: Path | None,
+    once: bool,
+) -> None:
     """Serve the figures of all processes of this host that run with lanemalloc as OpenMetrics, at
     /metrics.
 
     One exporter serves the whole host. As root it reads the processes of all users,
     else those of its own.
     """
+    if tls_cert is None and (tls_key or tls_client_ca):
+        raise click.UsageError("--tls-key and --tls-client-ca need --tls-cert")
     need("exporter", "exporter")
     from prometheus_client import CollectorRegistry, generate_latest
 
@@ -65,6 +96,6 @@ def exporter(listen: tuple[str, int], processes: int, seconds: float, once: bool
     if once:
         sys.stdout.buffer.write(generate_latest(registry))
         return
-    from lanemalloc.serving import serve
+    from lanemalloc.serving import Doors, serve
 
-    serve(*listen, registry)
+    serve(*listen, registry, Doors(tls_cert, tls_key, tls_client_ca, passwords), seconds)

@@ -2,6 +2,8 @@
 // times. All of this is done SAMPLES times.
 //   global   one free list for all threads, popped and pushed by a 128-bit CAS of head and version,
 //            in a loop
+//   lists    a list of each thread before the global one, which has no bound: the original's own
+//            answer
 //   malloc   malloc and free, so that the blocks come from the lane of the thread
 //   arena    pieces of an arena of the thread's own, given back by a reset
 // A sample lasts from the first thread's first call to the last thread's last call; the threads
@@ -102,7 +104,7 @@ class GlobalList {
 };
 
 GlobalList global_list;
-enum class From { kGlobal, kMalloc, kArena } from;
+enum class From { kGlobal, kLists, kMalloc, kArena } from;
 size_t items, times;
 pthread_barrier_t barrier;
 
@@ -118,6 +120,35 @@ void write_header(Block* block) {
 void use_global_list(std::vector<Block*>& held, uint64_t& failed) {
   for (Block*& block : held) write_header(block = global_list.take(failed));
   for (Block* block : held) global_list.give(block, failed);
+}
+
+// Blocks that come from the global list stay with the thread until it ends.
+struct ThreadList {
+  Block* first = nullptr;
+
+  Block* take(uint64_t& failed) {
+    Block* block = first;
+    if (block == nullptr) return global_list.take(failed);
+    first = block->next.load(std::memory_order_relaxed);
+    return block;
+  }
+  void give(Block* block) {
+    block->next.store(first, std::memory_order_relaxed);
+    first = block;
+  }
+  void give_all_back(uint64_t& failed) {
+    while (first != nullptr) {
+      Block* block = first;
+      first = block->next.load(std::memory_order_relaxed);
+      global_list.give(block, failed);
+    }
+  }
+};
+thread_local ThreadList thread_list;
+
+void use_lists(std::vector<Block*>& held, uint64_t& failed) {
+  for (Block*& block : held) write_header(block = thread_list.take(failed));
+  for (Block* block : held) thread_list.give(block);
 }
 
 void use_malloc(std::vector<Block*>& held) {
@@ -143,6 +174,9 @@ void run(Result& result) {
       case From::kGlobal:
         use_global_list(held, failed);
         break;
+      case From::kLists:
+        use_lists(held, failed);
+        break;
       case From::kMalloc:
         use_malloc(held);
         break;
@@ -152,6 +186,7 @@ void run(Result& result) {
   }
   result.end = wall_ns();
   result.failed = failed;
+  thread_list.give_all_back(failed);  // for the next sample; what fails there is not counted
   if (from == From::kArena) of_library<decltype(lane_arena_destroy)>("lane_arena_destroy")(&arena);
 }
 
@@ -159,10 +194,11 @@ void run(Result& result) {
 
 int main(int argc, char** argv) {
   if (argc != 6) {
-    std::fprintf(stderr, "usage: arena global|malloc|arena THREADS ITEMS TIMES SAMPLES\n");
+    std::fprintf(stderr, "usage: arena global|lists|malloc|arena THREADS ITEMS TIMES SAMPLES\n");
     return 2;
   }
   from = std::strcmp(argv[1], "malloc") == 0  ? From::kMalloc
+         : std::strcmp(argv[1], "lists") == 0 ? From::kLists
          : std::strcmp(argv[1], "arena") == 0 ? From::kArena
                                               : From::kGlobal;
   unsigned threads = static_cast<unsigned>(std::strtoul(argv[2], nullptr, 10));

@@ -39,8 +39,14 @@ CPUS = len(os.sched_getaffinity(0))
 
 OLD = "old: scan all from 0"
 DEFAULT = "precedence, 4 probed, current"
-OLD_OPTIONS = "scan=first,probes=all,precedence=0,wait_on=current"
-FAILED_CAS = re.compile(r"counted failed .*swaps")
+# From lane 0 to the first that is free; else the one that has been contended longest is waited for.
+OLD_OPTIONS = "scan=first,probes=all,precedence=1,wait_on=current"
+# Loops around a compare-exchange: the cells that never wait (src/core/engine/layout.h), and heaps'
+# and pools' budgets.
+FAILED_CAS = re.compile(
+    r"counted contention at (idle lanes|overflow lanes|lane numbers|fresh blocks|"
+    r"opened metadata|used end|runs put aside|kinds|budgets)"
+)
 CONTENTION = re.compile(r"fail|wait|search|rebind|overflow|rescue|migrat|abort|moved lanes")
 
 
@@ -77,6 +83,22 @@ def without_zeros(figure: Figure) -> Figure:
         case: by for case, by in figure.samples.items() if any(any(s) for s in by.values())
     }
     return figure
+
+
+def least(figure: Figure, case: str) -> str:
+    """The variant with the least, if it was so in every round against each of the others."""
+    by = figure.samples[case]
+    names = [name for name in variants() if name in by]
+    best = min(names, key=lambda name: statistics.median(by[name]))
+    others = [name for name in names if name != best]
+    same = [
+        name
+        for name in others
+        if not all(mine < theirs for mine, theirs in zip(by[best], by[name]))
+    ]
+    if not same and len(by[best]) > 1:
+        return f"least {short(figure, case, best)} ({best})"
+    return f"no difference between {len(same) + 1} of {len(names)} variants ({best} among them)"
 
 
 def churn(h: Harness) -> Experiment:
@@ -151,14 +173,7 @@ def churn(h: Harness) -> Experiment:
     for case, by in spent.samples.items():
         if not {OLD, DEFAULT} <= by.keys():
             continue
-        ratios = {
-            name: r.median for name in variants() if name in by and (r := spent.ratio(case, name))
-        }
-        best = min(ratios, key=lambda name: ratios[name])
-        said.append(
-            f"{case}: {short(spent, case, DEFAULT)} with the default, least {ratios[best]:.2f} "
-            f"({best})"
-        )
+        said.append(f"{case}: {short(spent, case, DEFAULT)} with the default, {least(spent, case)}")
     experiment.found = (
         f"Time in allocation functions as a part of the old way's. {'; '.join(said)}."
         if said
@@ -261,7 +276,7 @@ def interpreter(h: Harness) -> Experiment:
         ),
         (
             "the share is sampled by a profiling timer, as the original's was; the lists are "
-            "compiled into the loop, malloc and free are called"
+            "compiled into the loop, as heaps' hits are; malloc and free are called"
         ),
     ]
     share = Figure("Share of CPU time in the allocator", "%", original_unit="%")
@@ -275,13 +290,17 @@ def interpreter(h: Harness) -> Experiment:
     program = h.program("interpreter")
     sums: dict[int, set[str]] = {threads: set() for threads in cases}
 
+    with_heaps = h.program("interpreter", True)
+
     def job(threads: int, name: str, mode: str, configuration: Configuration) -> None:
-        seen = h.run(configuration, program, mode, threads, steps // threads)
+        made = with_heaps if mode == "heap" else program
+        seen = h.run(configuration, made, mode, threads, steps // threads)
         share.add(cases[threads], name, 100 * float(seen["share"]))
         run.add(cases[threads], name, float(seen["run_s"]))
         sums[threads].add(seen["checksum"])
 
-    all_ = [*forms, *lanes, (C_LIBRARY, "malloc", LIBC)]
+    heaps = [(f"heap, sized frees, {c.name}", "heap", c) for c in h.usable(ENTRIES, experiment)]
+    all_ = [*forms, *lanes, *heaps, (C_LIBRARY, "malloc", LIBC)]
     jobs = [partial(job, t, *f) for t in cases for f in all_]
     alternate(1 if h.quick else 5, "interpreter", jobs)
     if any(len(s) != 1 for s in sums.values()):
@@ -293,7 +312,7 @@ def interpreter(h: Harness) -> Experiment:
         f"allocator with global lists, {middle(share, case, 'lists of threads'):.0f} % with lists "
         f"of threads, {middle(share, case, 'lanes, owned'):.0f} % with lanes (owned); the program "
         f"takes {short(run, case, 'lists of threads')} and {short(run, case, 'lanes, owned')} of "
-        "the time."
+        f"the time; with a heap and sized frees {short(run, case, 'heap, sized frees, owned')}."
     )
     return experiment
 
@@ -320,6 +339,7 @@ def neighbours(h: Harness) -> Experiment:
             "were the kernel's words"
         ),
         "0 bytes: side by side in one line; malloc: each thread allocates its word",
+        "zone: one thread takes all words from a pool (`padding` of its options)",
     ]
     case = f"{CPUS} threads"
     rate = Figure(
@@ -332,13 +352,17 @@ def neighbours(h: Harness) -> Experiment:
     rate.originals[case] = {line: 104.8, padded: 134.6}
     program = h.program("neighbours")
 
-    def job(name: str, distance: str, configuration: Configuration) -> None:
+    def job(program: Path, name: str, distance: str, configuration: Configuration) -> None:
         seen = h.run(configuration, program, distance, CPUS, milliseconds)
         rate.add(case, name, float(seen["per_s"]) / 1e6)
 
     places = [(near, "0", OWNED), (line, "64", OWNED), (padded, "128", OWNED)]
     places += [(f"malloc, {c.name}", "malloc", c) for c in (*h.usable(ENTRIES, experiment), LIBC)]
-    alternate(rounds, "neighbours", [partial(job, *p) for p in places])
+    zones = [("zone, packed", "packed"), ("zone, LANE_OWN_LINE", "line")]
+    zones.append(("zone, LANE_OWN_PAIR", "pair"))
+    jobs = [partial(job, program, *p) for p in places]
+    jobs += [partial(job, h.program("neighbours", True), *zone, OWNED) for zone in zones]
+    alternate(rounds, "neighbours", jobs)
     by = rate.samples[case]
     spread = Figure("Coefficient of variation of these", "%", original_unit="%")
     spread.originals[case] = {line: 14.5, padded: 0.25}
@@ -392,8 +416,8 @@ def arena(h: Harness) -> Experiment:
     global_list = "global list"
     spent = Figure("Time of a sample", "ms", base=global_list, original_unit="ms")
     failed = Figure("Failed CAS for 40,000 operations", "CAS", original_unit="CAS (worst)")
-    spent.originals[case] = {global_list: 18.6, "lanes, owned": 5.10}
-    failed.originals[case] = {global_list: 226_979, "lanes, owned": 0}
+    spent.originals[case] = {global_list: 18.6, "lists of threads": 5.10}
+    failed.originals[case] = {global_list: 226_979, "lists of threads": 0}
     program = h.program("arena")
 
     def job(name: str, mode: str, configuration: Configuration) -> None:
@@ -401,13 +425,13 @@ def arena(h: Harness) -> Experiment:
         for pair in seen["samples"].split(","):
             nanoseconds, missed = pair.split(":")
             spent.add(case, name, float(nanoseconds) / times / 1e6)
-            if mode == "global":
+            if mode in ("global", "lists"):
                 failed.add(case, name, float(missed) / times)
-        if mode != "global" and configuration is not LIBC:
+        if mode not in ("global", "lists") and configuration is not LIBC:
             failures = sum(float(value) for key, value in seen.items() if FAILED_CAS.match(key))
             failed.add(case, name, failures / (samples + 1) / times)
 
-    forms = [(global_list, "global", OWNED)]
+    forms = [(global_list, "global", OWNED), ("lists of threads", "lists", OWNED)]
     entries = h.usable(ENTRIES, experiment)
     forms += [(f"lanes, {c.name}", "malloc", c) for c in entries]
     forms += [(f"arenas on lanes, {c.name}", "arena", c) for c in entries]
@@ -415,7 +439,8 @@ def arena(h: Harness) -> Experiment:
     alternate(rounds, "arena", [partial(job, *f) for f in forms])
     experiment.figures = [spent, failed]
     experiment.found = (
-        f"Lanes (owned) take {short(spent, case, 'lanes, owned')} of the global list's time, "
+        f"Lists of threads take {short(spent, case, 'lists of threads')} of the global list's "
+        f"time, lanes (owned) {short(spent, case, 'lanes, owned')}, "
         f"arenas on them {short(spent, case, 'arenas on lanes, owned')}; failed CAS for 40,000 "
         f"operations: {max(failed.samples[case][global_list]):,.0f} in the worst sample of the "
         f"global list, {max(failed.samples[case].get('lanes, owned', [math.nan])):.2g} with lanes, "

@@ -119,11 +119,18 @@ class Harness:
         self._tolerate = tolerate
         self._understood: dict[str, str] = {}
 
-    def program(self, name: str) -> Path:
+    def program(self, name: str, fronts: bool = False) -> Path:
+        """`fronts`: with what needs heaps and pools. It is linked with the library, whose hits it
+        has inside, and runs with no other one."""
         source = next(p for p in (HERE / f"{name}.cpp", HERE / f"{name}.c") if p.exists())
         # 128-bit operations are in libatomic, which stands before the source that needs it.
         flags = ["-Wl,--no-as-needed", "-latomic"] if name == "arena" else []
-        return common.compile_program(source, f"seeds-{name}", *flags)
+        if not fronts:
+            return common.compile_program(source, f"seeds-{name}", *flags)
+        folder = common.LANEMALLOC.parent
+        flags += ["-DFRONTS", f"-I{common.ROOT / 'include'}", "-Wl,--no-as-needed"]
+        flags += [f"-L{folder}", "-llanemalloc", f"-Wl,-rpath,{folder}"]
+        return common.compile_program(source, f"seeds-{name}-fronts", *flags)
 
     def complaint(self, configuration: Configuration) -> str:
         """What the library says about options that it does not understand;
@@ -184,7 +191,7 @@ class Harness:
                 f"{configuration.name}: not in use, malloc comes from {seen['library']}"
             )
         for name, value in re.findall(
-            r"^lanemalloc: ([a-z -]+): (\d+)$", done.stderr, re.MULTILINE
+            r"^lanemalloc: ([a-z -]+): (\d+)(?:$| failed tries of )", done.stderr, re.MULTILINE
         ):
             seen[f"counted {name}"] = value
         return seen

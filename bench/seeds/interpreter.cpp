@@ -4,6 +4,7 @@
 //            lock; pages are cut under a mutex
 //   lists    first a free list for each thread and bin, with a limit; behind it the same as global
 //   malloc   malloc and free
+//   heap     a heap, and frees that know the size; compiled with FRONTS only
 // A profiler (SIGPROF) samples whether the thread is in the allocator, which gives the allocator's
 // share of the CPU time.
 // Usage: interpreter MODE THREADS STEPS. Called by: bench/seeds/experiments.py.
@@ -23,6 +24,10 @@
 #include <vector>
 
 #include "../measure.h"
+
+#ifdef FRONTS
+#include "../../include/lanemalloc/heap.h"
+#endif
 
 namespace {
 
@@ -136,6 +141,15 @@ struct Lists {
   }
 };
 thread_local Lists::List Lists::lists[kBins];
+
+#ifdef FRONTS
+lane_heap* heap = lane_heap_create(nullptr);
+
+struct Heap {
+  static void* allocate(size_t bytes) { return lane_heap_alloc(heap, bytes); }
+  static void release(void* object, size_t bytes) { lane_heap_free_sized(heap, object, bytes); }
+};
+#endif
 
 struct Malloc {
   static void* allocate(size_t bytes) { return std::malloc(bytes); }
@@ -282,12 +296,15 @@ uint64_t interpret(const std::vector<Instruction>& program, uint64_t steps) {
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::fprintf(stderr, "usage: interpreter global|lists|malloc THREADS STEPS\n");
+    std::fprintf(stderr, "usage: interpreter global|lists|malloc|heap THREADS STEPS\n");
     return 2;
   }
   auto* entry = std::strcmp(argv[1], "global") == 0  ? interpret<Global>
                 : std::strcmp(argv[1], "lists") == 0 ? interpret<Lists>
                                                      : interpret<Malloc>;
+#ifdef FRONTS
+  if (std::strcmp(argv[1], "heap") == 0) entry = interpret<Heap>;
+#endif
   unsigned threads = static_cast<unsigned>(std::strtoul(argv[2], nullptr, 10));
   uint64_t steps = std::strtoull(argv[3], nullptr, 10);
   const std::vector<Instruction> program = make_program();

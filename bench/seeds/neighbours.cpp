@@ -2,6 +2,8 @@
 // and the cost depends on how far apart the words lie.
 //   0, 64, 128 ...   bytes from one thread's word to the next thread's; 0: side by side
 //   malloc           each thread allocates its word
+//   packed, line, pair   of a pool: as close as they may be, LANE_OWN_LINE, LANE_OWN_PAIR; compiled
+//                    with FRONTS only
 // Usage: neighbours DISTANCE THREADS MILLISECONDS. Each thread is pinned to a CPU. Prints the locks
 // taken per second, and per thread.
 // Called by: bench/seeds/experiments.py.
@@ -19,6 +21,10 @@
 #include <vector>
 
 #include "../measure.h"
+
+#ifdef FRONTS
+#include "../../include/lanemalloc/pool.h"
+#endif
 
 namespace {
 
@@ -57,11 +63,26 @@ uint64_t lock_and_unlock(Word& word) {
   return taken;
 }
 
+#ifdef FRONTS
+lane_pool* pool_of(const char* name) {
+  constexpr const char* kNames[] = {"packed", "line", "pair"};
+  for (const lane_padding padding : {LANE_PACKED, LANE_OWN_LINE, LANE_OWN_PAIR}) {
+    if (std::strcmp(name, kNames[padding]) != 0) continue;
+    lane_pool_options options = {};
+    options.object_size = sizeof(Word);
+    options.padding = padding;
+    return lane_pool_create(&options);
+  }
+  return nullptr;
+}
+#endif
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::fprintf(stderr, "usage: neighbours DISTANCE|malloc THREADS MILLISECONDS\n");
+    std::fprintf(stderr,
+                 "usage: neighbours DISTANCE|malloc|packed|line|pair THREADS MILLISECONDS\n");
     return 2;
   }
   bool from_malloc = std::strcmp(argv[1], "malloc") == 0;
@@ -69,13 +90,20 @@ int main(int argc, char** argv) {
   unsigned threads = static_cast<unsigned>(std::strtoul(argv[2], nullptr, 10));
   uint64_t milliseconds = std::strtoull(argv[3], nullptr, 10);
   if (distance > kLargestDistance || threads == 0 || threads > kWords) return 2;
+  std::vector<void*> places(threads);
+  for (unsigned i = 0; i < threads; i++) places[i] = words + i * distance;
+#ifdef FRONTS
+  // By one thread: words that lie beside each other are the matter here.
+  if (lane_pool* pool = pool_of(argv[1]); pool != nullptr)
+    for (void*& place : places) place = lane_pool_alloc(pool);
+#endif
   pthread_barrier_init(&barrier, nullptr, threads + 1);
   std::vector<uint64_t> taken(threads);
   std::vector<std::thread> all;
   for (unsigned i = 0; i < threads; i++) {
     all.emplace_back([&, i] {
       pin(i);
-      void* place = from_malloc ? std::malloc(sizeof(Word)) : words + i * distance;
+      void* place = from_malloc ? std::malloc(sizeof(Word)) : places[i];
       Word& word = *new (place) Word(0);
       pthread_barrier_wait(&barrier);
       uint64_t count = lock_and_unlock(word);

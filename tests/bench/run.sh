@@ -13,6 +13,7 @@ mapfile -t classes \
   < <(sed -nE 's/^class (\w+)\(unittest.TestCase\).*/\1/p' tests/bench/suite_test.py |
   grep -vx Runner)
 ! runs least || add_up /usr/bin/python3 tests/bench/suite_test.py "${classes[@]}"
+! runs least || add_up /usr/bin/python3 tests/bench/seeds_test.py
 ! runs rest || add_up /usr/bin/python3 tests/bench/suite_test.py Runner
 ! runs rest || add_up bash tests/bench/workloads.sh
 finish

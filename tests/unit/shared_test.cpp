@@ -189,14 +189,19 @@ TEST_SHARED(SharedTest, ScanFirstTriesFromTheFirstLaneOn) {
   EXPECT_EQ(lane_of(t)->number(), 1u);
   EXPECT_EQ(statistics().probes[probes_row(2)], 1u);
   EXPECT_EQ(statistics().rebinds, 1u);
-  // It tries at most four. Then it waits at its own lane, or at the one that it tried last.
-  for (bool random : {false, true}) {
-    shared.wait_on_random = random;
-    begin(8, shared);
-    hold_all();
-    lane(2).precedence() = 1;  // no thread looks at it
-    EXPECT_EQ(waits_at(thread_at(6)), random ? 3u : 6u);
-    EXPECT_EQ(statistics().probes[probes_row(4)], 1u);
+  // It tries at most four. Then it waits at the one of these that has been contended longest.
+  // Without precedence it waits at its own lane, or at the one that it tried last.
+  for (const bool precedence : {true, false}) {
+    for (const bool random : {false, true}) {
+      shared.use_precedence = precedence;
+      shared.wait_on_random = random;
+      begin(8, shared);
+      hold_all();
+      lane(2).precedence() = 1;
+      lane(5).precedence() = 0;  // it is not tried
+      EXPECT_EQ(waits_at(thread_at(6)), precedence ? 2u : random ? 3u : 6u);
+      EXPECT_EQ(statistics().probes[probes_row(4)], 1u);
+    }
   }
 }
 

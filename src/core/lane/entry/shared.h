@@ -65,6 +65,7 @@ class Shared {
       if (lane == nullptr) continue;
       last_ = lane;
       if (Lane<P>* entered = try_enter(*lane)) return found(entered, i + 1);
+      note(*lane);
     }
     return found(nullptr, n);
   }
@@ -76,7 +77,6 @@ class Shared {
     const auto r = static_cast<uint32_t>(precedence != 0 ? precedence : P::now_ns());
     const uint32_t step = orders.step(r);
     const uint32_t n = most_probes();
-    uint64_t lowest = ~uint64_t{0};
     uint32_t index = orders.start(r);
     for (uint32_t i = 0; i < n; ++i, index = orders.next(index, step)) {
       AnyLane<P>* lane = world_.lanes.shared(index);
@@ -84,12 +84,17 @@ class Shared {
       last_ = lane;
       Lane<P>* entered = lane != &current ? try_enter(*lane) : nullptr;
       if (entered != nullptr) return found(entered, i + 1);
-      const uint64_t since = lane->precedence().load(std::memory_order_relaxed);
-      if (!settings().use_precedence || since == 0 || since >= lowest) continue;
-      lowest = since;
-      longest_ = lane;
+      note(*lane);
     }
     return found(nullptr, n);
+  }
+
+  // The lane was tried and is taken.
+  void note(AnyLane<P>& lane) {
+    const uint64_t since = lane.precedence().load(std::memory_order_relaxed);
+    if (!settings().use_precedence || since == 0 || since >= lowest_) return;
+    lowest_ = since;
+    longest_ = &lane;
   }
 
   Lane<P>* found(Lane<P>* lane, uint32_t probes) {
@@ -107,8 +112,9 @@ class Shared {
   World<P>& world_;
   Visit& visit_;
   AnyLane<P>* last_ = nullptr;  // the lane that was tried last
-  AnyLane<P>* longest_ =
-      nullptr;  // of the lanes tried, contended longest; the thread's own if none was
+  // Of the lanes tried, contended longest; the thread's own if none was
+  AnyLane<P>* longest_ = nullptr;
+  uint64_t lowest_ = ~uint64_t{0};  // its precedence
 };
 
 }  // namespace lanemalloc

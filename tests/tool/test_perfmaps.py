@@ -119,6 +119,7 @@ def test_python_frames(tmp_path: Path) -> None:
 def test_node_frames(tmp_path: Path) -> None:
     (tmp_path / "job.js").write_text(NODE_JOB)
     flags = ["--perf-basic-prof", "--interpreted-frames-native-stack"]
+    flags += ["--no-logfile-per-isolate", f"--logfile={tmp_path}/v8.log"]
     found = stacks(tmp_path, NODE, *flags, tmp_path / "job.js")
     kept = [(size, names) for size, names in found if "keep" in names and "job" in names]
     assert sum(size for size, _ in kept) > 30_000_000

@@ -4,11 +4,11 @@
 //
 // malloc and free contain only the hit path. What follows it is a jump to a function out of line.
 #include <errno.h>
-#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/platform/malloc_names.h"
 #include "process/names.h"
 #include "process/process.h"
 
@@ -191,6 +191,7 @@ EXPORT int LANE_NAME(malloc_trim)(size_t) {
   return start_process() && process_engine.upkeep().trim(thread_slot) ? 1 : 0;
 }
 
+#if defined(LANEMALLOC_HAS_GLIBC_NAMES)
 // The parameters of the C library's allocator mean nothing here; setting a known one is not an
 // error.
 EXPORT int LANE_NAME(mallopt)(int parameter, int) {
@@ -223,6 +224,7 @@ SAME_AS(valloc) void* __libc_valloc(size_t);
 SAME_AS(pvalloc) void* __libc_pvalloc(size_t);
 SAME_AS(posix_memalign) int __posix_memalign(void**, size_t, size_t);
 SAME_AS(mallopt) int __libc_mallopt(int, int);
+#endif
 #endif
 
 }  // extern "C"

@@ -5,10 +5,10 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/platform/malloc_names.h"
 #include "process/figures.h"
 #include "process/names.h"
 
@@ -174,7 +174,9 @@ class Names {
 };
 constinit Names names;
 
+#if defined(LANEMALLOC_HAS_GLIBC_NAMES)
 int narrow(size_t n) { return static_cast<int>(n > INT32_MAX ? INT32_MAX : n); }
+#endif
 
 }  // namespace
 }  // namespace lanemalloc
@@ -214,10 +216,11 @@ EXPORT int lane_set(const char* name, const char* value) {
   return set_process_option(option != nullptr ? option : name, value);
 }
 
-EXPORT struct mallinfo2 LANE_NAME(mallinfo2)() {
+#if defined(LANEMALLOC_HAS_GLIBC_NAMES)
+EXPORT WideInfo LANE_NAME(mallinfo2)() {
   const Figures figures;
   const Statistics& s = *figures;
-  struct mallinfo2 info = {};
+  WideInfo info = {};
   info.arena = s.claimed_bytes - s.large_live_bytes;
   info.ordblks = s.live_objects - s.large_live_objects;
   info.hblks = s.large_live_objects;
@@ -229,7 +232,7 @@ EXPORT struct mallinfo2 LANE_NAME(mallinfo2)() {
 }
 
 EXPORT struct mallinfo LANE_NAME(mallinfo)() {
-  const struct mallinfo2 wide = LANE_NAME(mallinfo2)();
+  const WideInfo wide = LANE_NAME(mallinfo2)();
   struct mallinfo info = {};
   info.arena = narrow(wide.arena);
   info.ordblks = narrow(wide.ordblks);
@@ -240,6 +243,7 @@ EXPORT struct mallinfo LANE_NAME(mallinfo)() {
   info.keepcost = narrow(wide.keepcost);
   return info;
 }
+#endif
 
 EXPORT void LANE_NAME(malloc_stats)() {
   const Figures figures;
@@ -268,7 +272,7 @@ EXPORT int LANE_NAME(malloc_info)(int options, FILE* out) {
   return 0;
 }
 
-#if !defined(LANEMALLOC_PREFIXED)
+#if defined(LANEMALLOC_HAS_GLIBC_NAMES) && !defined(LANEMALLOC_PREFIXED)
 EXPORT __attribute__((alias("mallinfo"), copy(mallinfo))) struct mallinfo __libc_mallinfo();
 #endif
 

@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/platform/c_library.h"
+
 namespace lanemalloc {
 namespace {
 
@@ -99,7 +101,7 @@ void File::remember_standard_error() { standard_error = identity_of(STDERR_FILEN
 const char* File::why(int error) {
   if (error == ELOOP) return "a symbolic link, which is not followed";
   if (error == ENXIO) return "not a regular file";
-  return strerrordesc_np(error);
+  return meaning_of(error);
 }
 
 File::File(const char* path, const char* kind) {

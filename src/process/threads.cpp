@@ -31,12 +31,12 @@
 #include <new>
 #include <utility>
 
+#include "core/platform/c_library.h"
 #include "process/names.h"
 
 // In a static program this is the C library's own; otherwise it is not there.
 extern "C" int __pthread_create(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)
     __attribute__((weak));
-extern "C" size_t __pthread_get_minstack(const pthread_attr_t*) noexcept __attribute__((weak));
 extern "C" void* dlsym(void*, const char*) noexcept __attribute__((weak));
 #if defined(LANEMALLOC_PREFIXED)
 extern "C" void* LANE_NAME(malloc)(size_t);
@@ -213,6 +213,7 @@ void* scavenge(void*) {
   // What the C library frees for this thread at its end is no reason for a lane of its own.
   thread_slot.store(&exited_gate, std::memory_order_relaxed);
   scavenger_id.store(Linux::thread_id(), std::memory_order_relaxed);
+  set_own_cpus();
   do process_engine.upkeep().scavenge();
   while (!leaves());
   return nullptr;
@@ -220,10 +221,9 @@ void* scavenge(void*) {
 
 // The C library puts thread-local storage into a thread's stack.
 size_t least_stack(const pthread_attr_t& attributes) {
-  using Least = size_t (*)(const pthread_attr_t*);
-  Least least = &__pthread_get_minstack;
+  MinStack least = linked_minstack();
   if (least == nullptr && &dlsym != nullptr)
-    least = reinterpret_cast<Least>(dlsym(RTLD_DEFAULT, "__pthread_get_minstack"));
+    least = reinterpret_cast<MinStack>(dlsym(RTLD_DEFAULT, "__pthread_get_minstack"));
   if (least != nullptr) return least(&attributes);
   const long told = sysconf(_SC_THREAD_STACK_MIN);
   return told > 0 ? static_cast<size_t>(told) : 0;
@@ -233,8 +233,7 @@ size_t least_stack(const pthread_attr_t& attributes) {
 // chosen for itself.
 bool set_attributes(pthread_attr_t& attributes) {
   cpu_set_t cpus;
-  if (sched_getaffinity(getpid(), sizeof cpus, &cpus) == 0 &&
-      pthread_attr_setaffinity_np(&attributes, sizeof cpus, &cpus) != 0)
+  if (sched_getaffinity(getpid(), sizeof cpus, &cpus) == 0 && !set_cpus(attributes, cpus))
     return false;
   return pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED) == 0;
 }

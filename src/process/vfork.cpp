@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include "core/base/arch.h"
+#include "core/platform/c_library.h"
 #include "process/process.h"
 
 namespace lanemalloc {
@@ -28,9 +29,6 @@ extern "C" {
 
 LANEMALLOC_VFORK(vfork, lanemalloc_vfork_begins, lanemalloc_vfork_ends);
 
-// The C library's clone, under a name that no program replaces.
-int __clone(int (*run)(void*), void* stack, int flags, void* argument, ...);
-
 // If the parent goes on at once, the slot stays closed for good, since nothing tells when the child
 // is over. The thread works in overflow lanes from then on.
 EXPORT int clone(int (*run)(void*), void* stack, int flags, void* argument, ...) {
@@ -41,9 +39,9 @@ EXPORT int clone(int (*run)(void*), void* stack, int flags, void* argument, ...)
   auto* const child_tid = va_arg(more, void*);
   va_end(more);
   if ((flags & (CLONE_VM | CLONE_SETTLS)) != CLONE_VM)
-    return __clone(run, stack, flags, argument, parent_tid, tls, child_tid);
+    return next_clone()(run, stack, flags, argument, parent_tid, tls, child_tid);
   Gate* const gate = process_engine.fork().close_slot(thread_slot);
-  const int result = __clone(run, stack, flags, argument, parent_tid, tls, child_tid);
+  const int result = next_clone()(run, stack, flags, argument, parent_tid, tls, child_tid);
   if (result < 0 || (flags & CLONE_VFORK) != 0) process_engine.fork().open_slot(thread_slot, gate);
   return result;
 }

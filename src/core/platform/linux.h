@@ -2,9 +2,8 @@
 // storage, no libc locks.
 #pragma once
 
-#include <sys/single_threaded.h>
-
 #include "core/base/arch.h"
+#include "core/platform/c_library.h"
 #include "core/platform/platform.h"
 
 namespace lanemalloc {
@@ -57,7 +56,7 @@ struct Linux {
   static bool restart_here() noexcept;
   FAST static bool single_threaded() noexcept {
     return !had_threads.load(std::memory_order_relaxed) &&
-           (__libc_single_threaded || still_single_threaded());
+           (is_told_single_threaded() || still_single_threaded());
   }
   static bool barrier() noexcept;
   static void wait(std::atomic<uint32_t>& word, uint32_t value,

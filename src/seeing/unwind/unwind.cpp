@@ -25,9 +25,12 @@
 #include "seeing/unwind/unwind.h"
 
 #include <errno.h>
+#if __has_include(<execinfo.h>)
 #include <execinfo.h>
+#endif
 
 #include <atomic>
+#include <initializer_list>
 
 #include "core/platform/linux.h"
 #include "seeing/unwind/readable.h"
@@ -50,6 +53,13 @@ extern "C" const void* _Unwind_Find_FDE(const void* code, void* bases) __attribu
 namespace lanemalloc {
 
 namespace {
+
+#if __has_include(<execinfo.h>)
+constexpr bool kHasBacktrace = true;
+#else  // musl
+constexpr bool kHasBacktrace = false;
+int backtrace(void**, int) { return 0; }
+#endif
 
 enum class Way : uint8_t { kNone, kTables, kFrames };
 constinit std::atomic<Way> way{Way::kNone};
@@ -147,7 +157,7 @@ Unwinding prepare_unwinding(Unwinding how) {
   Way next = Way::kFrames;
   if (how == Unwinding::kTables) {
     void* frames[4];
-    next = has_tables() ? Way::kTables : Way::kNone;
+    next = kHasBacktrace && has_tables() ? Way::kTables : Way::kNone;
     if (next == Way::kTables) backtrace(frames, 4);
   }
   // release: a thread that sees it finds the library loaded. Pairs with the acquire in

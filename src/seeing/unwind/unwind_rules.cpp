@@ -24,17 +24,14 @@
 //                | 9 .. 2 saved frame pointer, see there, / 8 | 1 .. 0 kind
 #include "seeing/unwind/unwind_rules.h"
 
-#include <dlfcn.h>
 #include <link.h>
 #include <string.h>
 
 #include <atomic>
 
 #include "core/base/compiler.h"
+#include "core/platform/c_library.h"
 #include "seeing/unwind/readable.h"
-
-// Null before glibc 2.35.
-extern "C" int _dl_find_object(void*, dl_find_object*) noexcept __attribute__((weak));
 
 namespace lanemalloc {
 namespace {
@@ -71,6 +68,7 @@ struct Object {
   // Finds the object that has this code, with its tables.
   Found find(Address code) {
     if (code - begins < ends - begins) return Found::kHere;
+#if defined(__GLIBC__)
     dl_find_object at;
     if (_dl_find_object == nullptr) return Found::kElsewhere;
     if (_dl_find_object(reinterpret_cast<void*>(code), &at) != 0) return Found::kNot;
@@ -81,6 +79,9 @@ struct Object {
     // The program itself is there for good.
     build = at.dlfo_link_map == _r_debug.r_map ? 1 : build_id(at.dlfo_link_map->l_addr);
     return Found::kHere;
+#else
+    return Found::kElsewhere;
+#endif
   }
 
  private:

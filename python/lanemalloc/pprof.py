@@ -73,7 +73,10 @@ def make_message() -> Any:
                 one.type_name = f".{PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.Profile"))
+    profile = pool.FindMessageTypeByName(f"{PACKAGE}.Profile")
+    if hasattr(message_factory, "GetMessageClass"):
+        return message_factory.GetMessageClass(profile)
+    return message_factory.MessageFactory(pool).GetPrototype(profile)  # before 4.22: Debian 12
 
 
 Message = make_message()

@@ -12,6 +12,8 @@ Used by: the commands profile and run.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import os
 import re
 import shutil
@@ -20,7 +22,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import cxxfilt
 import numpy as np
 import numpy.typing as npt
 from elftools.common.exceptions import ELFError
@@ -291,11 +292,36 @@ def simplify(name: str) -> str:
     without parameters, template arguments and what it returns."""
     if not name.startswith("_Z"):
         return name
+    return plain_name(RUST_HASH.sub("", demangle(name))) or name
+
+
+@functools.cache
+def cxx_library() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
+    """The C library, and the C++ library if there is one."""
     try:
-        full = str(cxxfilt.demangle(name))
-    except (cxxfilt.Error, OSError):
+        cxx = ctypes.CDLL("libstdc++.so.6")
+    except OSError:
+        return None
+    cxx.__getattr__("__cxa_demangle").restype = ctypes.c_void_p
+    return ctypes.CDLL(None), cxx
+
+
+def demangle(name: str) -> str:
+    """The name itself if it stands for nothing, or if there is no C++ library to ask."""
+    libraries = cxx_library()
+    if libraries is None:
         return name
-    return plain_name(RUST_HASH.sub("", full)) or name
+    c, cxx = libraries
+    status = ctypes.c_int()
+    made = cxx.__getattr__("__cxa_demangle")(
+        name.encode(errors="surrogateescape"), None, None, ctypes.byref(status)
+    )
+    if not made:
+        return name
+    try:
+        return ctypes.string_at(made).decode(errors="replace")
+    finally:
+        c.free(ctypes.c_void_p(made))
 
 
 # What looks like brackets and is none, and what stands for it meanwhile.

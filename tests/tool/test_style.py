@@ -41,7 +41,6 @@ HEAVY = {
     "prometheus_client",
     "google.protobuf",
     "elftools",
-    "cxxfilt",
 }
 MOST_MODULES = 80  # beside those of click
 

@@ -1,0 +1,4 @@
+#!/usr/bin/python3
+from lanemalloc.cli import main
+
+main(prog_name="lanemalloc")

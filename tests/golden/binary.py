@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what the shared library asks of the process that loads it.
 
-Called by: tests/golden/run.sh.
+Called by: tests/golden/run.sh, tests/packages/wheels.sh.
 
 It needs libc.so.6 (and the loader) only; programs ask for it as liblanemalloc.so.0; it exports
 exactly what exports.txt lists (--update writes that); its text needs no relocation; its
@@ -21,6 +21,8 @@ from fast_path import ROOT, Verdicts
 EXPORTS = Path(__file__).resolve().parent / "exports.txt"
 SONAME = "liblanemalloc.so.0"  # another one: docs/abi.md
 ALLOWED = re.compile(r"^(?:libc\.so\.6|ld-linux.*\.so\.\d+)$")
+# The same before glibc 2.34.
+ALLOWED_OLD = re.compile(r"^(?:libc\.so\.6|libpthread\.so\.0|libdl\.so\.2|ld-linux.*\.so\.\d+)$")
 
 
 def readelf(library: Path, *flags: str) -> str:
@@ -50,12 +52,14 @@ def main() -> int:
     parser.add_argument(
         "--exports", type=Path, default=EXPORTS, help="compare with this list instead"
     )
+    parser.add_argument("--old-glibc", action="store_true", help="it was linked with an old one")
     arguments = parser.parse_args()
+    allowed = ALLOWED_OLD if arguments.old_glibc else ALLOWED
     verdicts = Verdicts()
     dynamic = readelf(arguments.library, "-d")
 
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
-    foreign = [name for name in needed if not ALLOWED.match(name)]
+    foreign = [name for name in needed if not allowed.match(name)]
     verdicts.check(
         "libc.so.6" in needed and not foreign, "needs the C library only", ", ".join(needed)
     )

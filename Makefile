@@ -6,7 +6,7 @@ library := $(CURDIR)/build/release/liblanemalloc.so
 export LANEMALLOC_RUN_CMD := $(value CMD)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build tool check test test-long run bench seeds verify docs install lint clean
+.PHONY: help demo build tool check test test-long run bench seeds verify docs dist install lint clean
 
 help: ## list the targets
 	@echo 'usage: make TARGET'
@@ -46,8 +46,11 @@ seeds: build ## run the source systems' experiments: their figures beside ours
 verify: ## all tests with ten times the work, emulated machines, the linters: hours
 	@tests/verify.sh
 
-docs: ## make the reference of the headers, as HTML, in build/docs/html
-	@tools/make-docs
+docs: ## make the site in build/docs/site: all pages with search, the reference of the headers
+	@tools/make-site
+
+dist: ## make a release in dist/: sources, wheels, an SBOM, checksums
+	@tools/make-dist
 
 install: build ## install under PREFIX (default /usr/local); DESTDIR is put before it
 	@DESTDIR='$(DESTDIR)' cmake --install build/release --prefix '$(abspath $(PREFIX))'

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compiles and runs the complete programs of the chapters in docs/, and compares what they print
-with what the chapter says; then README's commands.
+with what the chapter says; then the commands of README and of docs/use.md.
 
 Called by: tests/examples/run.sh. A program is a block ```c or ```cpp with a main; the next block
 ```text is what it prints, unless another program comes before it. It is built as a user's would be:
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMPILERS = {"c": "cc -std=c11", "cpp": "c++ -std=c++17"}
 FLAGS = "-O1 -g -Wall -Wextra -Wpedantic -Werror -pthread"
-# What README's commands are about.
+# What their commands are about.
 SERVER = "#include <stdlib.h>\nint main(void) { free(malloc(100)); return 0; }\n"
 ENGINE = (
     "#include <lanemalloc/lanemalloc.h>\n"
@@ -141,7 +141,7 @@ def run(program: Program, folder: Path, environment: dict[str, str]) -> str:
 
 
 def run_commands(commands: str, folder: Path, environment: dict[str, str]) -> str:
-    """A block of README's, beside the programs that it speaks of,
+    """A block of commands, beside the programs that it speaks of,
     and with this tree's build/, include/ and python/."""
     (folder / "server.c").write_text(SERVER)
     (folder / "engine.c").write_text(ENGINE)
@@ -201,9 +201,10 @@ def main() -> int:
                 count(program.name, run(program, folder, environment))
             if not found and chapter in chapters_that_need_one():
                 count(chapter, "has no complete program" if path.exists() else "is missing")
-        for i, (language, body) in enumerate(BLOCK.findall((ROOT / "README.md").read_text())):
-            if language == "sh":
-                count(f"README, block {i + 1}", run_commands(body, folder, environment))
+        for page in ("README.md", "docs/use.md"):
+            for i, (language, body) in enumerate(BLOCK.findall((ROOT / page).read_text())):
+                if language == "sh":
+                    count(f"{page}, block {i + 1}", run_commands(body, folder, environment))
     print(f"{counts['ok']} passed, {counts['FAILED']} failed, 0 skipped")
     return 1 if counts["FAILED"] else 0
 

@@ -49,7 +49,8 @@ extern "C" size_t __pthread_get_minstack(const pthread_attr_t*) noexcept __attri
 #define LANEMALLOC_LINKED_MINSTACK nullptr
 #endif
 
-// The C library's clone, under a name that no program replaces. musl has it in static programs only.
+// The C library's clone, under a name that no program replaces. musl has it in static programs
+// only.
 extern "C" int __clone(int (*run)(void*), void* stack, int flags, void* argument, ...)
 #if !defined(__GLIBC__)
     __attribute__((weak))

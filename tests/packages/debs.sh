@@ -37,6 +37,7 @@ cp -r "$work/debs" "$root/packaging/debian/tests" "$work/root/opt"
 rm -f "$work"/root/opt/debs/*-dbgsym_*
 check 'apt installs them' in_root "$work/root" sh -c \
   'apt-get install -y --no-install-recommends /opt/debs/*.deb'
+# shellcheck disable=SC2013  # words
 for name in $(sed -n 's/,//g; s/^Tests: //p' "$root/packaging/debian/tests/control"); do
   check "the test $name of the packages" in_root "$work/root" sh -c \
     "export AUTOPKGTEST_TMP=\$(mktemp -d) && cd /opt/tests && ./$name"
@@ -46,6 +47,7 @@ check 'the version of the packages is that of the library' in_root "$work/root" 
     grep -qx '$version' && test -e /usr/lib/*/liblanemalloc.so.$version"
 check 'apt removes them' in_root "$work/root" apt-get purge -y lanemalloc liblanemalloc-dev \
   liblanemalloc0
+# shellcheck disable=SC2016  # for the inner shell
 check 'nothing is left of them' in_root "$work/root" sh -c \
   'test -z "$(find /usr /etc /var/lib -name "*lanemalloc*" ! -path "*/dpkg/*" -print)"'
 finish

@@ -4,6 +4,7 @@
 # What is downloaded for a root is kept in build/roots, as one archive.
 
 readonly kMirror=${LANEMALLOC_MIRROR:-http://deb.debian.org/debian}
+# shellcheck disable=SC2154  # the sourcing script has it
 readonly kRoots=$root/build/roots
 
 can_have_roots() { [[ $EUID -eq 0 ]]; }

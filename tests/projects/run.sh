@@ -18,6 +18,7 @@ unset LD_PRELOAD LANEMALLOC_OPTIONS
 # shellcheck source=tests/part.sh
 source "$root/tests/part.sh"
 
+version=$("$root/tools/version")
 prints_ok() { [[ $("$@" 2>&1 | tee /dev/stderr) == ok ]]; }
 # fails_with TEXT COMMAND...: it fails, and says why.
 fails_with() {
@@ -118,10 +119,10 @@ asks_for() {
 }
 check 'programs ask for liblanemalloc.so.0' asks_for liblanemalloc.so.0 "$work/plain"
 check 'it is installed under its version, with two links' test \
-  -f "$library_folder/liblanemalloc.so.0.1.0" -a -L "$library_folder/liblanemalloc.so.0" \
+  -f "$library_folder/liblanemalloc.so.$version" -a -L "$library_folder/liblanemalloc.so.0" \
   -a -L "$library_folder/liblanemalloc.so"
 check 'the library for dlopen has names like it' test \
-  -f "$library_folder/liblanemalloc-dynamic-tls.so.0.1.0" \
+  -f "$library_folder/liblanemalloc-dynamic-tls.so.$version" \
   -a -L "$library_folder/liblanemalloc-dynamic-tls.so.0" \
   -a -L "$library_folder/liblanemalloc-dynamic-tls.so"
 gcc -O1 -D_GNU_SOURCE "$here/once.c" -I"$root/include" -o "$work/once" \

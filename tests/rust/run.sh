@@ -98,7 +98,7 @@ build_from_packages() {
   local name
   for name in lanemalloc-sys lanemalloc; do
     (cd "$name" && cargo package --offline --no-verify --allow-dirty --quiet) || return 1
-    tar -xzf "$CARGO_TARGET_DIR/package/$name-0.1.0.crate" -C "$place"
+    tar -xzf "$CARGO_TARGET_DIR/package/$name-$("$root/tools/version").crate" -C "$place"
   done
   [[ $(find "$place" -type l | wc -l) -eq 0 ]] || return 1
   cp -r "$root/tests/rust/program" "$place"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import CLEAN, ROOT
 
+VERSION = subprocess.check_output([ROOT / "tools" / "version"], text=True).strip()
 MOST_BASE = 100 << 20  # bytes; 70 of these MiB are numpy's
 ENVIRONMENT = {
     key: value for key, value in CLEAN.items() if not key.startswith(("LANEMALLOC_", "PYTHON"))
@@ -62,7 +63,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_carries_the_libraries_and_no_more(wheel: Path) -> None:
-    assert wheel.name.startswith("lanemalloc-0.1.0-py3-none-linux_")
+    assert wheel.name.startswith(f"lanemalloc-{VERSION}-py3-none-linux_")
     names = zipfile.ZipFile(wheel).namelist()
     native = {
         name.removeprefix("lanemalloc/native/")
@@ -77,7 +78,7 @@ def test_the_wheel_carries_the_libraries_and_no_more(wheel: Path) -> None:
     }
     programs = {"lanemalloc-launch", "lanemalloc-sim", "lanemalloc-collect", "lanemalloc-replay"}
     assert programs <= native
-    assert "lanemalloc-0.1.0.data/data/share/man/man1/lanemalloc.1" in names
+    assert f"lanemalloc-{VERSION}.data/data/share/man/man1/lanemalloc.1" in names
     assert not [name for name in names if name.endswith((".h", ".a", ".pc", ".7"))]
     assert {
         "lanemalloc/commands/top.py",
@@ -90,7 +91,7 @@ def use_base(command: Path) -> None:
     """As a person would, away from the checkout."""
     assert "exit status 0" in run("sh", "-c", f"cd / && {command} run -- ls / 2>&1")
     assert "site-packages" in run(command, "doctor", cwd=Path("/"))
-    assert "0.1.0" in run(command, "--version", cwd=Path("/"))
+    assert VERSION in run(command, "--version", cwd=Path("/"))
     assert "owned" in run(command, "sim", "--cores", "2", "--against", "none", cwd=Path("/"))
     assert "by function" in run("sh", "-c", f"cd / && {command} profile -- ls / 2>&1")
     running = subprocess.Popen([str(command), "run", "-q", "--", "sleep", "600"], env=ENVIRONMENT)

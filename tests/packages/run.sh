@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The ways by which the library and the command reach people: each is made as docs/install.md says,
 # and used in a place that has nothing else.
-# The least: all files name one version. The scripts take a quarter of an hour and fetch a Debian, so
-# without an argument they need LANEMALLOC_TEST_SCALE above 1 (make verify). So do the wheels in
-# Debian 11 and 13, the aarch64 wheel, and that what is made twice is equal.
+# The least: all files name one version. The scripts take a quarter of an hour and fetch a Debian.
+# So without an argument they need LANEMALLOC_TEST_SCALE above 1 (make verify). The wheels in Debian
+# 11 and 13, the aarch64 wheel, and that what is made twice is equal, need it in any case.
 # Called by: tests/run.sh, and by hand. Arguments are scripts of this folder, without .sh.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -414,6 +414,7 @@ __attribute__((no_sanitize("address", "thread"))) Address word_at(Address addres
 // Copies code of which nothing is known. False if it cannot be read.
 template <size_t kBytes>
 bool read_code(Address at, uint8_t (&bytes)[kBytes]) {
+  if (at > ~Address{0} - kBytes) return false;  // it would go round
   for (Address word = at & ~(kWord - 1); word < at + kBytes; word += kWord)
     if (!is_readable(word)) return false;
   memcpy(bytes, reinterpret_cast<const void*>(at), kBytes);

@@ -13,7 +13,7 @@ from typing import Any
 from lanemalloc import outputs, units
 from lanemalloc.flame.data import Moment, data_of, label_of
 from lanemalloc.profiles import Profile, Row
-from lanemalloc.report.markup import POLICY, Table, in_script, prose
+from lanemalloc.report.markup import Table, footer, in_script, opening, prose
 
 FOLDER = Path(__file__).resolve().parent
 MOST_ROWS = 200  # of the table
@@ -36,29 +36,12 @@ def write(
 def page(
     title: str, profile: Profile, before: Profile | None, moments: list[Moment], notes: list[str]
 ) -> str:
-    short = title if len(title) <= 90 else title[:89] + "…"
     product = "lanemalloc profile"
     remarks = "".join(f"<li>{prose(note)}</li>" for note in notes)
     remarks = f'<ul class="notes" aria-label="Notes">{remarks}</ul>' if remarks else ""
     style = (FOLDER.parent / "report" / "page.css").read_text(encoding="utf-8")
     style += (FOLDER / "page.css").read_text(encoding="utf-8")
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="{product}">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<link rel="icon" href="data:,">
-<title>{product}: {escape(short)}</title>
-<style>{style}</style>
-</head>
-<body class="wide">
-<a class="skip" href="#main">Skip to the content</a>
-<header>
-<div class="bar"><p class="product">{product}</p>
-<button type="button" id="theme" aria-pressed="false" hidden>Dark colours</button></div>
-<h1>{escape(short)}</h1>
+    return f"""{opening(product, title, style, "wide")}
 <p>{prose(lead(profile, before))}</p>
 {remarks}
 </header>
@@ -69,8 +52,7 @@ the table has the figures of each function.</p></noscript>
 <details id="functions"><summary>Functions as a table</summary>{table(profile, before).html()}\
 </details>
 </main>
-<footer><p>Written by <code>{product}</code>. \
-This page has everything inside, and asks no server for anything.</p></footer>
+{footer(product)}
 <script type="application/json" id="data">{in_script(data_of(profile, before, moments))}</script>
 <script>{(FOLDER / "page.js").read_text(encoding="utf-8")}</script>
 </body>

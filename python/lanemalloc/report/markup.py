@@ -130,3 +130,31 @@ def in_script(value: Any) -> str:
         .replace("<", "\\u003c")
         .replace("\u2028", "\\u2028")
     )
+
+
+def opening(product: str, title: str, style: str, layout: str = "") -> str:
+    """A page up to its heading; the header is still open. layout: the class of the body."""
+    short = title if len(title) <= 90 else title[:89] + "…"
+    body = f'<body class="{layout}">' if layout else "<body>"
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="{product}">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<link rel="icon" href="data:,">
+<title>{product}: {escape(short)}</title>
+<style>{style}</style>
+</head>
+{body}
+<a class="skip" href="#main">Skip to the content</a>
+<header>
+<div class="bar"><p class="product">{product}</p>
+<button type="button" id="theme" aria-pressed="false" hidden>Dark colours</button></div>
+<h1>{escape(short)}</h1>"""
+
+
+def footer(product: str) -> str:
+    return f"""<footer><p>Written by <code>{product}</code>. \
+This page has everything inside, and asks no server for anything.</p></footer>"""

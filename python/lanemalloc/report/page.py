@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lanemalloc import units
 from lanemalloc.meetings import place_of, worst_first
-from lanemalloc.report.markup import POLICY, Section, Table, in_script, prose
+from lanemalloc.report.markup import Section, Table, footer, in_script, opening, prose
 from lanemalloc.report.run import Run
 from lanemalloc.report.sections import sections
 from lanemalloc.ui import Problem
@@ -254,25 +254,9 @@ def document(
     links = "".join(f'<li><a href="#{key}">{escape(name)}</a></li>' for key, name in titles)
     contents = f'<nav aria-label="Contents"><ul>{links}</ul></nav>' if links else ""
     specs = [plot.spec() for section in found for plot in section.plots()]
-    short = title if len(title) <= 90 else title[:89] + "…"
+    style = (FOLDER / "page.css").read_text(encoding="utf-8")
     library = packed_library() if specs else ""
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="{product}">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<link rel="icon" href="data:,">
-<title>{product}: {escape(short)}</title>
-<style>{(FOLDER / "page.css").read_text(encoding="utf-8")}</style>
-</head>
-<body>
-<a class="skip" href="#main">Skip to the content</a>
-<header>
-<div class="bar"><p class="product">{product}</p>
-<button type="button" id="theme" aria-pressed="false" hidden>Dark colours</button></div>
-<h1>{escape(short)}</h1>
+    return f"""{opening(product, title, style)}
 </header>
 {contents}
 <main id="main" tabindex="-1">
@@ -284,8 +268,7 @@ the tables below each of them have all figures.</p></noscript>
 {"".join(section.html() for section in found)}
 {behind}
 </main>
-<footer><p>Written by <code>{product}</code>. \
-This page has everything inside, and asks no server for anything.</p></footer>
+{footer(product)}
 <script type="application/json" id="specs">{in_script(specs)}</script>
 <script type="text/plain" id="library">{library}</script>
 <script>{(FOLDER / "page.js").read_text(encoding="utf-8")}</script>

@@ -6,7 +6,6 @@ Used by: the command profile.
 
 from __future__ import annotations
 
-from html import escape
 from pathlib import Path
 from typing import Any
 

@@ -7,6 +7,7 @@
 #include <execinfo.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 
 #include <atomic>
@@ -248,6 +249,33 @@ TEST_F(UnwindRulesTest, WhatItDoesNotKnowIsLeft) {
   EXPECT_EQ(walk_by_rules({stack, stack, stack}, found, kMost), 0u);  // no code
   EXPECT_EQ(walk_by_rules({16, stack, stack}, found, kMost), 0u);
 }
+
+#if defined(__x86_64__)
+// What a signal handler returns to in a C library that has no tables for it.
+extern "C" void return_by_rax();
+extern "C" void return_by_eax();
+__asm__(
+    ".text\n nop\nreturn_by_rax: mov $15, %rax\n syscall\n"
+    "nop\nreturn_by_eax: mov $15, %eax\n syscall\n");
+
+TEST_F(UnwindRulesTest, ASignalsFrameWithoutTablesIsLeft) {
+  struct {
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)();
+    uint64_t mask;
+  } action{};
+  static unsigned in_handler;
+  for (void (*restorer)() : {return_by_rax, return_by_eax}) {
+    in_handler = 1;
+    action = {[](int) { in_handler = walk_here(); }, 0x04000000 /* SA_RESTORER */, restorer, 0};
+    ASSERT_EQ(syscall(SYS_rt_sigaction, SIGUSR1, &action, nullptr, sizeof action.mask), 0);
+    raise(SIGUSR1);
+    EXPECT_EQ(in_handler, 0u);
+  }
+  signal(SIGUSR1, SIG_DFL);
+}
+#endif
 
 TEST(UnwindEarlyTest, NothingIsCapturedBeforeItIsPrepared) { EXPECT_EQ(captured_early.depth, 0u); }
 

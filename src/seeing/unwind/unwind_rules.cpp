@@ -440,10 +440,27 @@ bool is_behind_call(Address code) {
 #endif
 }
 
+// Whether the code gives a signal's frame back. The kernel has put that frame there, and what was
+// interrupted need not have made a frame of its own. The C library's walk knows such frames.
+bool is_signal_return(Address code) {
+#if defined(__aarch64__)
+  constexpr uint8_t kReturn[] = {0x68, 0x11, 0x80, 0xD2, 0x01, 0, 0, 0xD4};  // mov x8, 139; svc 0
+  uint8_t next[sizeof kReturn];
+  return read_code(code, next) && memcmp(next, kReturn, sizeof kReturn) == 0;
+#else
+  constexpr uint8_t kReturn[] = {0xC7, 0xC0, 15, 0, 0, 0, 0x0F, 0x05};  // mov $15, %rax; syscall
+  constexpr uint8_t kShort[] = {0xB8, 15, 0, 0, 0, 0x0F, 0x05};         // mov $15, %eax; syscall
+  uint8_t next[1 + sizeof kReturn];
+  return read_code(code, next) && (memcmp(next + 1, kReturn, sizeof kReturn) == 0 ||
+                                   memcmp(next, kShort, sizeof kShort) == 0);
+#endif
+}
+
 // Goes to the caller's frame. False if that frame cannot be found.
-bool leave_without_tables(Caller& at) {
+bool leave_without_tables(Caller& at, bool& knows_stack) {
   constexpr Address kLargestFrame = Address{1} << 20;
   Address end = 0;
+  if (is_signal_return(at.code)) return false;
 #if !defined(__aarch64__)
   uint8_t next[5];
   if (!read_code(at.code, next)) return false;
@@ -471,6 +488,9 @@ bool leave_without_tables(Caller& at) {
   }
 #if defined(__aarch64__)
   at.code &= (Address{1} << 48) - 1;  // without a signature
+  knows_stack = false;                // the two words may lie anywhere in the frame
+#else
+  knows_stack = true;
 #endif
   at.stack_pointer = end;
   return is_behind_call(at.code);
@@ -482,13 +502,14 @@ unsigned walk_by_rules(Caller at, Address* found, unsigned most) {
   Object object;
   unsigned n = 0;
   bool goes_beyond = false;  // of what the C library's walk can find
+  bool knows_stack = true;   // at.stack_pointer is more than a lower bound
   while (n < most) {
     found[n++] = at.code;
     const Rule rule = rule_at(at.code, object);
     if (rule.kind == Kind::kOutermost) break;
-    if (rule.has_no_tables()) {
+    if (rule.has_no_tables() || (!knows_stack && rule.kind == Kind::kFromStackPointer)) {
       // A program may have registered tables for it, which the C library finds.
-      if (!leave_without_tables(at)) return goes_beyond ? n : 0;
+      if (!leave_without_tables(at, knows_stack)) return goes_beyond ? n : 0;
       goes_beyond = true;
       continue;
     }
@@ -505,6 +526,7 @@ unsigned walk_by_rules(Caller at, Address* found, unsigned most) {
     at.code = word_at(end - kWord);
 #endif
     at.stack_pointer = end;
+    knows_stack = true;
     if (at.code == 0) break;
   }
   return n;

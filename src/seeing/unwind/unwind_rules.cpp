@@ -444,15 +444,15 @@ bool is_behind_call(Address code) {
 // interrupted need not have made a frame of its own. The C library's walk knows such frames.
 bool is_signal_return(Address code) {
 #if defined(__aarch64__)
-  constexpr uint8_t kReturn[] = {0x68, 0x11, 0x80, 0xD2, 0x01, 0, 0, 0xD4};  // mov x8, 139; svc 0
-  uint8_t next[sizeof kReturn];
-  return read_code(code, next) && memcmp(next, kReturn, sizeof kReturn) == 0;
+  constexpr uint8_t kCode[] = {0x68, 0x11, 0x80, 0xD2, 0x01, 0, 0, 0xD4};  // mov x8, 139; svc 0
+  uint8_t next[sizeof kCode];
+  return read_code(code, next) && memcmp(next, kCode, sizeof kCode) == 0;
 #else
-  constexpr uint8_t kReturn[] = {0xC7, 0xC0, 15, 0, 0, 0, 0x0F, 0x05};  // mov $15, %rax; syscall
-  constexpr uint8_t kShort[] = {0xB8, 15, 0, 0, 0, 0x0F, 0x05};         // mov $15, %eax; syscall
-  uint8_t next[1 + sizeof kReturn];
-  return read_code(code, next) && (memcmp(next + 1, kReturn, sizeof kReturn) == 0 ||
-                                   memcmp(next, kShort, sizeof kShort) == 0);
+  constexpr uint8_t kLong[] = {0xC7, 0xC0, 15, 0, 0, 0, 0x0F, 0x05};  // mov $15, %rax; syscall
+  constexpr uint8_t kShort[] = {0xB8, 15, 0, 0, 0, 0x0F, 0x05};       // mov $15, %eax; syscall
+  uint8_t next[1 + sizeof kLong];
+  return read_code(code, next) &&
+         (memcmp(next + 1, kLong, sizeof kLong) == 0 || memcmp(next, kShort, sizeof kShort) == 0);
 #endif
 }
 

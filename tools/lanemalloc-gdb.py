@@ -117,16 +117,27 @@ class Root:
         return (self.one("state.countdown", state) + self.one("state.beyond", state)) & 0xFFFFFFFF
 
 
-def objects_of(head):
-    """Of a list of free objects: their addresses. Ends early where memory cannot be read."""
+def objects_of(root, link):
+    """Of a list of free objects, by the link to the first: their addresses. Ends early where memory
+    cannot be read. A link is an address less a secret number."""
     found = []
+    secret = root.one("world.link_secret")
     try:
-        while head != 0 and len(found) < MOST_OBJECTS:
-            found.append(head)
-            head = words(head, 1)[0]
+        while link != 0 and len(found) < MOST_OBJECTS:
+            address = (link + secret) & 0xFFFF_FFFF_FFFF_FFFF
+            if address == 0:
+                break
+            found.append(address)
+            link = words(address, 1)[0]
     except gdb.MemoryError:
         pass
     return found
+
+
+def bin_of(root, lane, size_class):
+    """The objects that wait in a lane's bin. A bin has four words; the last is its first link."""
+    links = root.get("lane.bins", lane)[3::4]
+    return objects_of(root, links[size_class]) if size_class < len(links) else []
 
 
 def find_root():
@@ -207,11 +218,11 @@ def pointer(root, argument):
     if number >= root.one("state.carved", state):
         return print("  no object was ever handed out there")
     condition = "in use"
-    if start in objects_of(root.one("state.free_list", state)):
+    if start in objects_of(root, root.one("state.free_list", state)):
         condition = "free, on the slab's list"
     elif owner >= root.first_lane:
         lane = dict(root.lanes())[owner - root.first_lane]
-        if start in objects_of(root.get("lane.heads", lane)[size_class]):
+        if start in bin_of(root, lane, size_class):
             condition = "free, in its lane's bin"
     return print(f"  object {number} at {start:#x}, {into} bytes into it: {condition}")
 
@@ -233,7 +244,7 @@ def lanes(root, _):
         slabs[owner] = slabs.get(owner, 0) + 1
     print(f"{'lane':>6} {'thread':>8} {'slabs':>6} {'in bins':>8} {'misses':>10}")
     for number, at in root.lanes():
-        waiting = sum(len(objects_of(head)) for head in root.get("lane.heads", at)[1:])
+        waiting = sum(len(bin_of(root, at, c)) for c in range(1, len(root.sizes)))
         thread = root.one("lane.thread", at) or "-"
         print(
             f"{number:>6} {thread:>8} {slabs.get(number + root.first_lane, 0):>6} {waiting:>8} "
@@ -257,8 +268,8 @@ def lane(root, argument):
             slabs[size_class] = slabs.get(size_class, 0) + 1
             in_use[size_class] = in_use.get(size_class, 0) + root.in_use(state)
     print(f"{'bytes':>8} {'slabs':>6} {'in use':>8} {'in bin':>7}")
-    for size_class, head in enumerate(root.get("lane.heads", at)):
-        waiting = len(objects_of(head)) if size_class else 0
+    for size_class in range(1, len(root.sizes)):
+        waiting = len(bin_of(root, at, size_class))
         if size_class in slabs or waiting:
             print(
                 f"{root.sizes[size_class]:>8} {slabs.get(size_class, 0):>6} "

@@ -37,7 +37,7 @@ import common
 from common import Library, Spread
 
 WORKLOADS = ("pair32", "bulk-order", "bulk-reverse", "bulk-shuffle", "ring")
-LIMITS = {"pair32": 42, "bulk-order": 42, "bulk-reverse": 42, "bulk-shuffle": 42, "ring": 100}
+LIMITS = {"pair32": 47, "bulk-order": 47, "bulk-reverse": 47, "bulk-shuffle": 47, "ring": 105}
 RING_LOOP = 19
 FEW, MANY = 60_000, 260_000
 STEPPED_FEW, STEPPED_MANY = 2_000, 5_000

@@ -174,9 +174,8 @@ static inline void* lane_heap_alloc(lane_heap* heap, size_t size) {
   if (__builtin_expect(size <= LANE_HEAP_SMALL, 1)) {
     char* gate = lane_hit_enter();
     struct lane_bin* bin = lane_heap_bin(heap, lane_hit_area(gate), size);
-    void* object = bin != NULL ? bin->head : NULL;
+    void* object = bin != NULL ? lane_hit_pop(bin) : NULL;
     if (__builtin_expect(object != NULL, 1)) {
-      bin->head = *(lane_hit_link*)object;
       lane_hit_leave(gate);
       return object;
     }
@@ -189,9 +188,7 @@ static inline void lane_heap_free_sized(lane_heap* heap, void* object, size_t si
   if (__builtin_expect(size <= LANE_HEAP_SMALL, 1)) {
     char* gate = lane_hit_enter();
     struct lane_bin* bin = lane_heap_bin(heap, lane_hit_area(gate), size);
-    if (__builtin_expect(bin != NULL && lane_hit_may_free(bin, object), 1)) {
-      *(lane_hit_link*)object = bin->head;
-      bin->head = object;
+    if (__builtin_expect(bin != NULL && lane_hit_push(bin, object), 1)) {
       lane_hit_leave(gate);
       return;
     }

@@ -208,9 +208,8 @@ static inline void* lane_pool_alloc(lane_pool* pool) {
   char* area = lane_hit_area(gate);
   if (__builtin_expect(lane_hit_is_labelled(area, LANE_LABELS_OF_POOLS, pool), 1)) {
     struct lane_bin* bin = (struct lane_bin*)lane_hit_bins(area, pool);
-    void* object = bin->head;
+    void* object = lane_hit_pop(bin);
     if (__builtin_expect(object != NULL, 1)) {
-      bin->head = *(lane_hit_link*)object;
       lane_hit_leave(gate);
       return object;
     }
@@ -224,9 +223,7 @@ static inline void lane_pool_free(lane_pool* pool, void* object) {
   char* area = lane_hit_area(gate);
   if (__builtin_expect(lane_hit_is_labelled(area, LANE_LABELS_OF_POOLS, pool), 1)) {
     struct lane_bin* bin = (struct lane_bin*)lane_hit_bins(area, pool);
-    if (__builtin_expect(lane_hit_may_free(bin, object), 1)) {
-      *(lane_hit_link*)object = bin->head;
-      bin->head = object;
+    if (__builtin_expect(lane_hit_push(bin, object), 1)) {
       lane_hit_leave(gate);
       return;
     }

@@ -38,7 +38,7 @@ from lanemalloc.layout import (
     read_root,
 )
 from lanemalloc.memory import Addresses, Gone, Memory, ProcessMemory, Unreadable
-from lanemalloc.slabs import DEPOT, Bins, Slabs, read_bins, read_slabs
+from lanemalloc.slabs import DEPOT, Bins, Slabs, leads_to, read_bins, read_slabs
 from lanemalloc.snapshot import (
     ENTRIES,
     FILLS,
@@ -59,7 +59,7 @@ WORLD_FIELDS = (
     "large_bytes", "claimed_blocks", "dirty_blocks", "clean_blocks", "purged_blocks",
     "moved_blocks", "entry", "shared_lanes", "auto", "decay_ms", "first_family", "overflow_entries",
     "nested_entries", "rescues", "revocations", "refused_revocations", "rebinds", "bad_pointers",
-    "probes", "depot_moved", "checked", "scavenger",
+    "probes", "depot_moved", "checked", "scavenger", "link_secret",
 )  # fmt: skip
 OWNER_FIELDS = ("next", "type", "name", "kinds", "contention")
 KIND_FIELDS = ("next", "size", "slabs", "contended", "budget")
@@ -103,7 +103,7 @@ class Plans:
 
     root: Plan
     world: Plan
-    heads: Plan
+    bins: Plan
     owner: Plan
     kind: Plan
     budget: Plan
@@ -240,13 +240,13 @@ class Reader:
         left_out: list[str] = []
         world, cells = self._read_world()
         numbers = numbers_of(world)
-        wants_heads = wanted.bins and self.layout.has("lane", "heads") and "base" in numbers
+        wants_bins = wanted.bins and self.layout.has("lane", "bins") and "base" in numbers
         lanes_at = self._lane_addresses(numbers, left_out)
         self._lanes.refresh(self.memory, lanes_at, everything=wanted.bins)
         made = self._lanes.made
         if wanted.slabs or self._slabs is None:
             self._read_slabs(numbers, wanted.seconds, at_ns)
-        if wants_heads:
+        if wants_bins:
             self._read_bins(lanes_at, made, numbers, wanted.seconds, at_ns)
         lane_cells = iter(self._lanes.cells)
         all_cells = [
@@ -325,8 +325,11 @@ class Reader:
     ) -> None:
         assert self._slabs is not None
         begin = time.thread_time()
-        records, _ = self._plans.heads.gather(self.memory, at)
-        heads = records["heads"].reshape(len(at), len(self.layout.class_sizes)).astype(np.uint64)
+        records, _ = self._plans.bins.gather(self.memory, at)
+        # A bin has four words. The last is the link to its first object.
+        links = records["bins"].reshape(len(at), -1, 4)[:, :, 3].astype(np.uint64)
+        heads = np.zeros((len(at), len(self.layout.class_sizes)), np.uint64)
+        heads[:, : links.shape[1]] = leads_to(links, world)
         heads[~made] = 0
         self._bins = read_bins(self.memory, self.layout, world, heads, self._slabs, seconds)
         self._costs["bins"] = Cost(time.thread_time() - begin, time.monotonic())
@@ -391,7 +394,7 @@ def make_plans(layout: Layout) -> Plans:
     return Plans(
         root=root,
         world=layout.plan("world", WORLD_FIELDS, gap=4096),
-        heads=layout.plan("lane", ("heads",)),
+        bins=layout.plan("lane", ("bins",)),
         owner=layout.plan("family", OWNER_FIELDS),
         kind=layout.plan("kind", KIND_FIELDS),
         budget=layout.plan("budget", BUDGET_FIELDS),

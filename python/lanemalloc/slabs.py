@@ -172,7 +172,7 @@ def read_bins(
         part = slice(at, until)
         buffer, complete = memory.gather(begins[part], sizes[part].astype(np.uint64))
         limit = np.where(complete, slabs.carved[index[part]], 0)
-        counts, torn = follow(buffer, begins[part], sizes[part], starts[part], limit)
+        counts, torn = follow(buffer, begins[part], sizes[part], starts[part], limit, world)
         bins.waiting.ravel()[where[part]] = counts
         bins.torn += torn
         at = until
@@ -194,8 +194,19 @@ def slabs_of(
     return index, known
 
 
+def leads_to(links: Words, world: dict[str, int]) -> Words:
+    """The addresses that links lead to. 0: nowhere; so does a word of zeros."""
+    addresses: Words = links + np.uint64(world.get("link_secret", 0))
+    return np.where(links == 0, np.uint64(0), addresses)
+
+
 def follow(
-    buffer: npt.NDArray[np.uint8], begins: Words, sizes: Numbers, starts: Words, limits: Numbers
+    buffer: npt.NDArray[np.uint8],
+    begins: Words,
+    sizes: Numbers,
+    starts: Words,
+    limits: Numbers,
+    world: dict[str, int],
 ) -> tuple[Numbers, int]:
     """Goes along all lists at once, a step of each at a time. The slabs lie one behind the other in
     the buffer. Returns the lengths, and how many lists led out of their slab or were longer than
@@ -216,7 +227,7 @@ def follow(
         torn += int((~good).sum())
         active, offset = active[good], offset[good].astype(np.int64)
         counts[active] += 1
-        following = words[(places[active] + offset) >> 3]
+        following = leads_to(words[(places[active] + offset) >> 3], world)
         goes_on = following != 0
         active, now = active[goes_on], following[goes_on]
     return counts, torn

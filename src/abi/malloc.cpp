@@ -70,7 +70,8 @@ NOINLINE void free_after_miss(void* p, Gate* gate, MapWord word) {
   free_in_stay(p, gate);
 }
 
-AS_DECLARED void free_look(void*, Gate* gate, Slab* slab) {
+// The first argument is what free() has in that register when it is done.
+AS_DECLARED void free_look(Link, Gate* gate, Slab* slab) {
   ProcessMisses::look_in_stay(slab, thread_slot, gate);
 }
 
@@ -82,7 +83,7 @@ FAST void* allocate(Bytes size) {
 FAST void deallocate(void* p) {
   process_engine.free(
       p, thread_slot, [=](Gate* gate, MapWord word) { free_after_miss(p, gate, word); },
-      [=](Gate* gate, Slab* slab) { free_look(p, gate, slab); });
+      [=](Gate* gate, Slab* slab) { free_look(slab->free_list, gate, slab); });
 }
 
 void* allocate_zeroed(Bytes count, Bytes size) {

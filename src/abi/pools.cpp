@@ -19,9 +19,10 @@ namespace {
 using ProcessPool = Pool<Linux>;
 static_assert(LANE_GATE_AREA == offsetof(Gate, area_of_hits) &&
               LANE_LABELS_OF_POOLS == Labels::kPools && LANE_BUSY_BYTE == kBusyByte &&
-              LANE_HIT_BYTES == Bin::kHitBytes);
-static_assert(offsetof(lane_bin, head) == offsetof(Bin, head) &&
-              offsetof(lane_bin, end) == offsetof(Bin, end));
+              LANE_HIT_BYTES == BinHead::kReach && LANE_HIT_TAG == kLinkTag);
+static_assert(offsetof(lane_bin, end) == offsetof(BinHead, end) &&
+              offsetof(lane_bin, end_link) == offsetof(BinHead, end_link) &&
+              offsetof(lane_bin, first) == offsetof(BinHead, first) && offsetof(Bin, hit) == 0);
 static_assert(LANE_POOL_ZERO == ProcessPool::kZero && LANE_POOL_WAIT == ProcessPool::kWait &&
               LANE_POOL_USE_RESERVE == ProcessPool::kUseReserve);
 

@@ -47,7 +47,7 @@ LANEMALLOC_NOTE(lanemalloc_stats_root);
 // The same word as thread_slot, for hits that are compiled into programs. Its name has the number
 // of the layout (LANE_HIT_LAYOUT, include/lanemalloc/hit.h).
 extern "C" {
-EXPORT extern thread_local Slot lane_thread_slot_of_layout_1
+EXPORT extern thread_local Slot lane_thread_slot_of_layout_2
     __attribute__((alias("_ZN10lanemalloc11thread_slotE")));
 }
 

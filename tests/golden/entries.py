@@ -41,7 +41,7 @@ CASES = (
     Case("lanes=shared:2", False, 0.5, 0),
     Case("lanes=shared:2", True, None, 2),
     Case("lanes=percpu", False, 0.5, 0),
-    Case("lanes=percpu", True, 19.5, 0),
+    Case("lanes=percpu", True, 25, 0),
 )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MACROS = (
     "LANE_GATE_AREA", "LANE_BUSY_BYTE", "LANE_HIT_BYTES", "LANE_LABELS_OF_POOLS",
-    "LANE_LABELS_OF_HEAPS", "LANE_BINS", "LANE_HEAP_SMALL",
+    "LANE_LABELS_OF_HEAPS", "LANE_BINS", "LANE_HEAP_SMALL", "LANE_HIT_TAG",
 )  # fmt: skip
 PROGRAM = """
 #include <stdio.h>
@@ -28,8 +28,9 @@ int main(void) {
   TELL(LANE_HIT_LAYOUT);
   MACROS
   TELL(sizeof(struct lane_bin));
-  TELL(offsetof(struct lane_bin, head));
   TELL(offsetof(struct lane_bin, end));
+  TELL(offsetof(struct lane_bin, end_link));
+  TELL(offsetof(struct lane_bin, first));
   TELL((size_t)lane_hit_bins(NULL, (const void*)0x1230));
   TELL((size_t)lane_hit_bins(NULL, (const void*)0xFFF8));
   return 0;

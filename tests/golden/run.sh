@@ -203,11 +203,11 @@ self_test() {
       'limited, one: .* at most 0.8' "$python" "$here/pools.py" --pool limited "$library"
   fi
   cp -r "$root/include" "$work/include"
-  sed -i 's/  984 /  992 /' "$work/include/lanemalloc/hit.h"
+  sed -i 's/  136 /  144 /' "$work/include/lanemalloc/hit.h"
   catches "another layout of hits under the same number" \
-    'LANE_GATE_AREA 992 under the same number' "$python" "$here/hit_layout.py" \
+    'LANE_GATE_AREA 144 under the same number' "$python" "$here/hit_layout.py" \
     --include "$work/include"
-  sed -i 's/define LANE_HIT_LAYOUT 1/define LANE_HIT_LAYOUT 2/' "$work/include/lanemalloc/hit.h"
+  sed -i 's/define LANE_HIT_LAYOUT 2/define LANE_HIT_LAYOUT 3/' "$work/include/lanemalloc/hit.h"
   catches "another number of the layout, and the old symbol" \
     'the symbol of the slot has another number' "$python" "$here/hit_layout.py" \
     --include "$work/include"

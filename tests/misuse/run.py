@@ -254,8 +254,8 @@ def bare(outcome: str) -> str:
 
 HEADER = """\
 # What comes of each mistake with lanemalloc: the case; as it is; with checked=1; with other entries
-# of lanes. A worse outcome fails. KNOWN: a fault to be mended. Written by tests/misuse/run.py
-# --update, which adds none of these by itself.
+# of lanes. A worse outcome fails, unless it comes by chance. KNOWN: a fault to be mended.
+# tests/misuse/run.py --update writes this, and adds no such fault by itself.
 """
 
 
@@ -471,8 +471,17 @@ def main() -> int:
         return run_all(asked, cases, allocators)
 
 
+def comes_by_chance(program: Program, case: str, allocator: Allocator, worst: str) -> bool:
+    """Links have random bits, so a program may have luck. Whether few of some more runs end at \
+    least as badly."""
+    more, most = 16, 3
+    outcomes = [run_once(program, case, allocator).outcome for _ in range(more)]
+    return sum(rank(outcome) >= rank(worst) for outcome in outcomes) <= most
+
+
 def judge(
     counts: Counts,
+    program: Program,
     case: str,
     allocator: Allocator,
     run: Run,
@@ -489,11 +498,15 @@ def judge(
     elif row is None:
         counts.check(False, f"{what}; expected.tsv has no row (--update)")
     elif row[column] == LESS:
-        counts.check(run.outcome != "harm-chosen", what, run.text)
+        good = run.outcome != "harm-chosen"
+        good = good or comes_by_chance(program, case, allocator, run.outcome)
+        counts.check(good, what, run.text)
     else:
         wanted = bare(row[column])
         counts.better += rank(run.outcome) < rank(wanted)
-        counts.check(rank(run.outcome) <= rank(wanted), f"{what}, and was {wanted}", run.text)
+        good = rank(run.outcome) <= rank(wanted)
+        good = good or comes_by_chance(program, case, allocator, run.outcome)
+        counts.check(good, f"{what}, and was {wanted}", run.text)
 
 
 def run_all(
@@ -521,8 +534,8 @@ def run_all(
                 results.setdefault(case, {})[allocator.name] = run.outcome
         if asked.update:
             expected = write_expected(results, expected, asked.allow_chosen)
-        for (_, case, allocator), run in zip(jobs, runs):
-            judge(counts, case, allocator, run, expected.get(case))
+        for (program, case, allocator), run in zip(jobs, runs):
+            judge(counts, program, case, allocator, run, expected.get(case))
 
         # Without its mistake a case sees nothing.
         some = allocators[:1] if asked.depth == "least" else [a for a in allocators if a.is_ours]

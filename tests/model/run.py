@@ -219,7 +219,11 @@ PROGRAMS = {
 }
 
 # What more than one mutant changes.
-UNLINKED_IS_LAST = swap("Inbox::take", "if (..) break;", "if (..) earlier = nullptr;")
+UNLINKED_IS_LAST = swap(
+    "Inbox::take",
+    "if (link == kUnlinked) break;\nauto* earlier = ..;",
+    "auto* earlier = link == kUnlinked ? nullptr : ..;",
+)
 NO_TAG = swap("next_tag", "((..) + 1)", "(..)")
 IDLE_AFTER_THE_PASS = (
     swap(
@@ -395,18 +399,22 @@ MUTANTS += [
     explored(
         "a holder is visited before those that it names",
         "batch batch-3",
-        gone("for_each_row", "visit(holder, holder, ..);"),
-        swap("for_each_row", "for (", "visit(holder, holder, uint32_t{1});\nfor ("),
+        gone("for_each_row", "visit(Link::to(holder), ..);"),
+        swap(
+            "for_each_row",
+            "for (uintptr_t* place",
+            "visit(Link::to(holder), holder, uint32_t{1});\nfor (uintptr_t* place",
+        ),
     ),
     explored(
         "an object that joins a row links to the last one",
         "batch batch-3",
-        swap("lengthen", "before == 0 ? last : last->next", "last"),
+        swap("lengthen", "before == 0 ? Link::to(last) : last->next", "Link::to(last)"),
     ),
     explored(
         "a row does not count who joins it",
         "batch batch-3 remote-row",
-        swap("lengthen", "+ 1;", ";"),
+        swap("lengthen", "before + 1U", "before"),
     ),
     explored("a row goes on in a fresh batch", "batch batch-3", gone("Batch::take", "slab_ = ..;")),
     explored(
@@ -418,7 +426,11 @@ MUTANTS += [
         "the batches behind a taken one are read after its visit",
         "batch batch-3",
         gone("Inbox::take", "keep(earlier);"),
-        swap("Inbox::take", "batch = earlier", "batch = reinterpret_cast<Batch*>(batch->next)"),
+        swap(
+            "Inbox::take",
+            "batch = earlier",
+            "batch = reinterpret_cast<Batch*>(batch->next.address())",
+        ),
     ),
     explored("release wakes nobody", "lock", gone("release_awaited", "P::wake(..);")),
     explored(
@@ -699,10 +711,9 @@ MUTANTS += [
         "cpu-hit",
         swap(
             "PerCpu::pop_bin",
-            "return P::hit_pop_here(..;",
-            f"if (here(gate).load({ACQUIRE}) >> 16 != P::lane_number() || *head == nullptr) "
-            "return false;\n"
-            "object = *head;\n*head = static_cast<Object*>(object)->next;\nreturn true;",
+            "if (P::hit_pop_here(..) return false;",
+            f"if (here(gate).load({ACQUIRE}) >> 16 != P::lane_number()) return false;\n"
+            "object = pop_hit(bin, BinHead::kReach);\nif (object == nullptr) return false;",
         ),
     ),
     explored(
@@ -728,6 +739,38 @@ MUTANTS += [
             f"const std::atomic<uint64_t> early{{word.load({RELAXED})}};\n"
             "return P::template hit_push_here<..>(here(gate), early,",
         ),
+    ),
+    explored(
+        "Lane: what looks free is told without a search",
+        "cpu-hit",
+        swap("Lane::is_listed", "if (slab->leads_to(..) return true;", "return true;"),
+    ),
+    explored(
+        "PerCpu: a pop leaves the object's link",
+        "cpu-hit",
+        gone("PerCpu::pop_bin", "static_cast<Object*>(object)->out();"),
+    ),
+    explored(
+        "links: a bin that leads out of its slab is followed",
+        "links",
+        swap(
+            "pop_hit",
+            "if (UNLIKELY(before_end < Bytes{0} - reach))",
+            "if (bin.end + before_end == 0)",
+        ),
+    ),
+    explored(
+        "links: a hit of free does not look whether the object is free",
+        "links",
+        gone(
+            "Engine::free",
+            "if (UNLIKELY(static_cast<Object*>(p)->looks_free())) return miss(gate, word);",
+        ),
+    ),
+    explored(
+        "links: an object keeps its link when it is handed out",
+        "links",
+        swap("BasicObject", "next = {0};", ""),
     ),
     explored(
         "PerCpu: a free into another lane asks only whether that is of the CPU",
@@ -916,11 +959,10 @@ MUTANTS += [
         "Pool: taking by CPU is no step",
         "pool-cpu-2",
         swap(
-            "PerCpu::pop_off",
-            "return P::hit_pop_here(..;",
-            f"if (here(gate).load({ACQUIRE}) >> 16 != P::lane_number() || head == nullptr) "
-            "return false;\n"
-            "object = head;\nhead = head->next;\nreturn true;",
+            "PerCpu::pop_bin",
+            "if (P::hit_pop_here(..) return false;",
+            f"if (here(gate).load({ACQUIRE}) >> 16 != P::lane_number()) return false;\n"
+            "object = pop_hit(bin, BinHead::kReach);\nif (object == nullptr) return false;",
         ),
     ),
     explored(
@@ -1021,7 +1063,8 @@ def texts_of(program: Program, edits: tuple[Edit, ...]) -> dict[str, str]:
             r"inline Gate& \1 = *reinterpret_cast<Gate*>(0x1000);",
             text,
         )
-        text = re.sub(r"static_assert\(offsetof.*\n", "", text)  # Relacy's atomics are larger
+        # Relacy's atomics are larger.
+        text = re.sub(r"static_assert\((offsetof|sizeof).*\n", "", text)
         texts[name] = with_model_builtins(text) if name == PUBLIC else text
     for edit in program.substitutes:
         change(edit, texts)

@@ -156,7 +156,7 @@ check 'a library serves a program of a later version' prints_ok "$work/newer"
 
 # Hits of another layout: the slot has another name.
 cp -r "$root/include" "$work/other"
-sed -i 's/lane_thread_slot_of_layout_1"/lane_thread_slot_of_layout_0"/' \
+sed -i 's/lane_thread_slot_of_layout_2"/lane_thread_slot_of_layout_0"/' \
   "$work/other/lanemalloc/hit.h"
 check 'a program of another layout of the hits is not linked' fails_with \
   lane_thread_slot_of_layout_0 g++ -std=c++17 -I"$work/other" "$here/uses_fronts.cpp" \

@@ -138,10 +138,12 @@ class Root:
                 found.append(state)
         return found
 
-    def length(self, head: int) -> int:
+    def length(self, link: int) -> int:
+        """Of a bin's list, by the link to its first object. 0: there is no slab."""
         n = 0
-        while head != 0:
-            head, n = self.memory.word(head), n + 1
+        secret = self.one("world.link_secret")
+        while link != 0 and (at := (link + secret) % (1 << 64)) != 0:
+            link, n = self.memory.word(at), n + 1
         return n
 
     def sums(self) -> Sums:
@@ -157,16 +159,14 @@ class Root:
                 self.one("state.countdown", slab) + self.one("state.beyond", slab)
             ) & 0xFFFFFFFF
         for lane in self.lanes():
-            for c, (head, put_in, sent, received) in enumerate(
+            for c, link in enumerate(self.get("lane.bins", lane)[3::4]):
+                waiting[c] += self.length(link)
+            for c, (put_in, sent, received) in enumerate(
                 zip(
-                    *(
-                        self.get(f"lane.{name}", lane)[:n]
-                        for name in ("heads", "taken", "sent", "received")
-                    ),
+                    *(self.get(f"lane.{name}", lane)[:n] for name in ("taken", "sent", "received")),
                     strict=True,
                 )
             ):
-                waiting[c] += self.length(head) if c > 0 else 0
                 taken[c] += put_in
                 in_flight[c] += sent - received
         allocations = self.one("world.large_allocations")

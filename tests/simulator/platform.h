@@ -43,6 +43,7 @@ struct Simulated {
   static uint64_t now_ms() noexcept { return 0; }
   static uint32_t thread_id() noexcept { return 1; }
   static uint32_t process_id() noexcept { return 1; }
+  static uint64_t secret() noexcept { return 0x1234567890ABCDEF; }
   static uint64_t now_ns() noexcept { return now() + 1; }
   static uint32_t cpus() noexcept { return static_cast<uint32_t>(core_count()); }
   static uint64_t waits() noexcept { return 0; }
@@ -67,28 +68,26 @@ struct Simulated {
     seen = who.load(std::memory_order_relaxed);
     return take_here(word, static_cast<uint16_t>(seen), mark, before);
   }
-  static lanemalloc::Restartable hit_pop_here(const std::atomic<uint32_t>& word, void** head,
-                                              void*& object) noexcept {
+  static lanemalloc::Restartable hit_pop_here(const std::atomic<uint32_t>& word,
+                                              lanemalloc::BinHead& bin, void*& object) noexcept {
     const Step step;
     if (word.load(std::memory_order_relaxed) >> 16 != lane_number())
       return lanemalloc::Restartable::kElsewhere;
-    if (*head == nullptr) return lanemalloc::Restartable::kEmpty;
-    object = *head;
-    *head = *static_cast<void**>(object);
-    return lanemalloc::Restartable::kDone;
+    object = lanemalloc::pop_hit(bin);
+    return object != nullptr ? lanemalloc::Restartable::kDone : lanemalloc::Restartable::kEmpty;
   }
   template <int kAt>
   static lanemalloc::Restartable hit_push_here(const std::atomic<uint32_t>& word,
-                                               const std::atomic<uint64_t>& who,
-                                               void* object) noexcept {
+                                               const std::atomic<uint64_t>& who, void* object,
+                                               uintptr_t link) noexcept {
     const Step step;
     const uint64_t seen = who.load(std::memory_order_relaxed);
     if (word.load(std::memory_order_relaxed) != (lane_number() << 16 | static_cast<uint16_t>(seen)))
       return lanemalloc::Restartable::kElsewhere;
     auto* list = reinterpret_cast<lanemalloc::CountedList*>((seen >> 16) + kAt);
     if (list->countdown <= 1) return lanemalloc::Restartable::kLast;
-    *static_cast<void**>(object) = list->head;
-    list->head = object;
+    *static_cast<uintptr_t*>(object) = list->first;
+    list->first = link;
     --list->countdown;
     return lanemalloc::Restartable::kDone;
   }

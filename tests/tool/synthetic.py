@@ -31,6 +31,7 @@ LANES, MAP, STATES, BASE, OWNERS = (
 )
 LANE_BYTES, STATE_BYTES, FIRST_LANE = 1024, 128, 3
 BLOCK = 1 << 16
+SECRET = 0x0A3E_9234_5678_9ABC  # of links: a link is an address less this
 
 # name: offset, count, bytes, type
 PARTS: dict[str, tuple[int, int, int, int]] = {
@@ -52,7 +53,8 @@ PARTS: dict[str, tuple[int, int, int, int]] = {
     "world.direct_frees": (144, len(SIZES), 8, 0),
     "world.sampled_allocations": (192, len(SIZES), 8, 0),
     "world.sampled_frees": (240, len(SIZES), 8, 0),
-    "lane.heads": (0, len(SIZES), 8, 2),
+    "world.link_secret": (288, 1, 8, 0),
+    "lane.bins": (640, 4 * len(SIZES), 8, 0),
     "lane.thread": (64, 1, 4, 0),
     "lane.how": (68, 1, 1, 0),
     "lane.number": (72, 1, 4, 0),
@@ -96,6 +98,15 @@ PARTS: dict[str, tuple[int, int, int, int]] = {
 CELL_PLACES = (("lane", 1, 512), ("depot", 0, 1024), ("fresh blocks", 0x100, 1280))
 
 
+def link_to(address: int) -> int:
+    return (address - SECRET) % (1 << 64)
+
+
+def bins(*links: int) -> list[int]:
+    """The words of a lane's bins, by the links to their first objects."""
+    return [word for link in links for word in (0, 0, 0, link)]
+
+
 @dataclass
 class Synthetic:
     """Sparse memory by pages, and helpers that know the layout above."""
@@ -127,6 +138,7 @@ class Synthetic:
         self.write(OPTIONS, b"lanes=auto\0")
         self.write(WORLD, bytes(4096))
         self.set("world", WORLD, map_at=MAP, states_at=STATES, lanes_at=LANES, base=BASE)
+        self.set("world", WORLD, link_secret=SECRET)
 
     # --- Memory.
     def gather(self, addresses: Addresses, lengths: Addresses) -> tuple[Buffer, Complete]:
@@ -226,10 +238,10 @@ class Synthetic:
             self.set("state", STATES + block * STATE_BYTES, block_kind=kind, length=length)
 
     def link(self, *objects: int) -> int:
-        """A list through the objects' first words; returns its head."""
+        """A list through the objects' first words; returns the link to the first."""
         for one, following in zip(objects, objects[1:] + (0,)):
-            self.write(one, struct.pack("<Q", following))
-        return objects[0]
+            self.write(one, struct.pack("<Q", link_to(following)))
+        return link_to(objects[0])
 
     def reader(self) -> Reader:
         root = read_root(self, ROOT)

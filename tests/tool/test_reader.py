@@ -15,6 +15,8 @@ from synthetic import (
     STATES,
     WORLD,
     Synthetic,
+    bins,
+    link_to,
 )
 
 from lanemalloc.figures import snapshot_json
@@ -32,7 +34,7 @@ def busy() -> Synthetic:
     one = memory.add_lane(taken=[0, 100, 0, 0, 0], received=[0, 20, 0, 0, 0], thread=77, misses=3)
     memory.add_lane(sent=[0, 25, 0, 0, 0], batches_to=[0, 0, 0, 9, 0, 0, 0, 0], thread=78)
     at = memory.add_slab(one, 1, used=60, carved=80)
-    memory.lane(one, heads=[0, memory.link(*(at + 16 * i for i in range(10))), 0, 0, 0])
+    memory.lane(one, bins=bins(0, memory.link(*(at + 16 * i for i in range(10)))))
     return memory
 
 
@@ -91,7 +93,7 @@ def test_a_list_in_a_circle_ends() -> None:
 
 def test_a_head_that_lies_in_no_slab_is_left_out() -> None:
     memory = busy()
-    memory.lane(4, heads=[0, 0xDEAD_BEEF_0000, 0, 0, 0])
+    memory.lane(4, bins=bins(0, link_to(0xDEAD_BEEF_0000)))
     assert memory.reader().read(EXACT).classes.waiting[1] == 10
 
 
@@ -288,7 +290,7 @@ def test_a_field_that_is_needed_and_missing_is_named(name: str) -> None:
         "lane.misses",
         "state.kind",
         "world.base",
-        "lane.heads",
+        "lane.bins",
         "family.next",
         "cell.waits",
         "cell.sites",

@@ -321,7 +321,7 @@ TEST_ALL_CONFIGS(ArenaTest, ABlockThatIsNoneIsTold) {
   reports.clear();
   fill_blocks(t, 4);
   int local = 0;
-  arena_.blocks->next = reinterpret_cast<Object*>(&local);
+  arena_.blocks->next = reinterpret_cast<Chained*>(&local);
   by(t).destroy();
   ASSERT_EQ(reports.size(), 1u);
   EXPECT_EQ(reports[0].why, Verdict::kNotOurs);
@@ -330,7 +330,7 @@ TEST_ALL_CONFIGS(ArenaTest, ABlockThatIsNoneIsTold) {
   begin({});
   Slot& u = thread();
   fill_blocks(u, 4);
-  arena_.blocks->next = reinterpret_cast<Object*>(take(u, 1 << 20));
+  arena_.blocks->next = reinterpret_cast<Chained*>(take(u, 1 << 20));
   by(u).destroy();
   ASSERT_EQ(reports.size(), 1u);
   EXPECT_EQ(reports[0].why, Verdict::kNotAStart);

@@ -281,6 +281,7 @@ struct Fake {
   static uint64_t interruptions() noexcept { return interrupted; }
   static inline uint32_t process = 1;
   static uint32_t process_id() noexcept { return process; }
+  static uint64_t secret() noexcept { return Linux::secret(); }
   static uint32_t thread_id() noexcept { return id != 0 ? id : Linux::thread_id(); }
   static uint64_t now_ns() noexcept {
     const uint64_t set = ns.load(std::memory_order_relaxed);
@@ -319,7 +320,7 @@ struct Fake {
     word.store(before, std::memory_order_release);
     return Restartable::kInterrupted;
   }
-  static Restartable hit_pop_here(std::atomic<uint32_t>& word, void** head,
+  static Restartable hit_pop_here(std::atomic<uint32_t>& word, BinHead& bin,
                                   void*& object) noexcept {
     constexpr uint32_t kBusy = 0xFFFFFFFF;
     const OneStep step;
@@ -327,24 +328,25 @@ struct Fake {
     if (before >> 16 != number) return Restartable::kElsewhere;
     const Restartable taken = take_here(word, static_cast<uint16_t>(before), kBusy, before);
     if (taken != Restartable::kDone) return taken;
-    object = *head;
-    if (object != nullptr) *head = *static_cast<void**>(object);
+    object = pop_hit(bin);
     word.store(before, std::memory_order_release);
     return object != nullptr ? Restartable::kDone : Restartable::kEmpty;
   }
   template <int kAt>
   static Restartable hit_push_here(std::atomic<uint32_t>& word, const std::atomic<uint64_t>& who,
-                                   void* object) noexcept {
+                                   void* object, uintptr_t link) noexcept {
     const OneStep step;
     uint32_t before;
     uint64_t seen;
     const Restartable taken = hit_take_here(word, who, 0xFFFFFFFF, before, seen);
+    if (taken == Restartable::kInterrupted)  // as late as may be
+      *static_cast<uintptr_t*>(object) = link;
     if (taken != Restartable::kDone) return taken;
     auto* list = reinterpret_cast<CountedList*>((seen >> 16) + kAt);
     const bool is_last = list->countdown <= 1;
     if (!is_last) {
-      *static_cast<void**>(object) = list->head;
-      list->head = object;
+      *static_cast<uintptr_t*>(object) = list->first;
+      list->first = link;
       --list->countdown;
     }
     word.store(before, std::memory_order_release);

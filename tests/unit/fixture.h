@@ -196,6 +196,17 @@ class EngineTest : public FakeTest {
   Statistics statistics();
   void* take(Slot& slot, Bytes size);
   void give(Slot& slot, void* p);
+  // Calls free(), which frees p. Returns what is told of p, by the call or by the lane that has it.
+  template <class Free>
+  static Verdict told(const void* p, Free free) {
+    const Verdict verdict = free();
+    if (reports.empty() || reports.back().why != Verdict::kFreedAlready ||
+        reports.back().pointer != p)
+      return verdict;
+    EXPECT_EQ(verdict, Verdict::kGood) << "told twice";
+    reports.pop_back();
+    return Verdict::kFreedAlready;
+  }
 
   // True if a scavenger runs and has something to do.
   bool is_scavenger_wanted();

@@ -342,7 +342,7 @@ TEST_ALL_CONFIGS(ForkTest, ABatchWhoseGiverIsGoneIsTakenInTheChild) {
   give(b, p);
   engine().exits().thread_exits(b);  // sends it
   // The giver stops before it has written its link.
-  static_cast<Object*>(p)->earlier.store(reinterpret_cast<Object*>(1));
+  static_cast<Object*>(p)->earlier.store(1);
   fork_in_child(a);
   engine().upkeep().trim(a);
   EXPECT_EQ(statistics().in_flight_objects, 0u);

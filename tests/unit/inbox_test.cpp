@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/lane/id_stack.h"
+#include "links.h"
 
 namespace lanemalloc {
 namespace {
@@ -59,7 +60,7 @@ class InboxTest : public testing::Test {
  protected:
   using Box = Inbox<StoppableAtomics>;
   using Batch = Box::Batch;
-  using Word = Stoppable<Batch*>;
+  using Word = Stoppable<Address>;  // `earlier`
 
   void SetUp() override {
     Word::stopped() = false;
@@ -68,7 +69,7 @@ class InboxTest : public testing::Test {
   // The numbers of the batches that can be taken now.
   std::vector<long> take() {
     std::vector<long> got;
-    inbox_.take([&](Batch* b) { got.push_back(b - batches_); });
+    EXPECT_TRUE(inbox_.take([&](Batch* b) { got.push_back(b - batches_); }, any_object));
     return got;
   }
   void give_and_stop(int i) {
@@ -99,9 +100,11 @@ TEST_F(InboxTest, ABatchMayBeGivenAgainWhileItIsVisited) {
   inbox_.give(&batches_[0]);
   inbox_.give(&batches_[1]);
   int visits = 0;
-  inbox_.take([&](Batch* b) {
-    if (++visits <= 2) inbox_.give(b);
-  });
+  EXPECT_TRUE(inbox_.take(
+      [&](Batch* b) {
+        if (++visits <= 2) inbox_.give(b);
+      },
+      any_object));
   EXPECT_EQ(visits, 2);
   EXPECT_EQ(take().size(), 2u);
 }
@@ -147,7 +150,7 @@ TEST_F(InboxTest, InAForkChildWhereNoGiverIsLeftWhatCanBeReachedIsTaken) {
   inbox_.give(&batches_[3]);
   give_and_stop(4);
   inbox_.give(&batches_[5]);
-  inbox_.forget_givers();
+  inbox_.forget_givers(any_object);
   std::vector<long> all = take();
   for (long i : take()) all.push_back(i);
   EXPECT_EQ(all, (std::vector<long>{1, 5, 4}));

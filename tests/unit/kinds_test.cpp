@@ -2,6 +2,7 @@
 // that rest, exits, a lack of memory, figures.
 #include <map>
 
+#include "links.h"
 #include "pools.h"
 
 namespace lanemalloc {
@@ -27,11 +28,11 @@ TEST_OWNED(KindsTest, AnOwnersPairTouchesNothingButItsBin) {
   const Bin* bin = lane_of(t)->bin_of(pool.kind());
   ASSERT_NE(bin, nullptr);
   for (int i = 0; i < 100; ++i) {
-    Object* first = bin->head;
+    Object* first = first_in(bin->hit);
     void* p = take(pool, t);
     EXPECT_EQ(p, first);
     give(pool, t, p);
-    EXPECT_EQ(bin->head, first);
+    EXPECT_EQ(first_in(bin->hit), first);
   }
   EXPECT_EQ(pool.kind().refills, refills);
   EXPECT_EQ(lane_of(t)->activity(), activity);
@@ -45,12 +46,12 @@ TEST_OWNED(KindsTest, NullAndWhatLiesOutsideTheSlabIsNoHit) {
   EXPECT_FALSE(none.push(nullptr)) << "a bin that has nothing";
   EXPECT_FALSE(none.push(p));
   Bin& bin = *lane_of(t)->bin_of(pool.kind());
-  const Address end = bin.end;
+  const Address end = bin.hit.end;
   EXPECT_FALSE(bin.push(nullptr));
   EXPECT_FALSE(bin.push(reinterpret_cast<Object*>(end)));
-  EXPECT_FALSE(bin.push(reinterpret_cast<Object*>(end - Bin::kHitBytes - 8)));
+  EXPECT_FALSE(bin.push(reinterpret_cast<Object*>(end - BinHead::kReach - 8)));
   EXPECT_TRUE(bin.push(p));
-  EXPECT_EQ(bin.head, p);
+  EXPECT_EQ(first_in(bin.hit), p);
 }
 
 TEST_OWNED(KindsTest, ALaneThatWasTakenAwayIsHitAgainAfterItsOwnerHasMissed) {
@@ -297,7 +298,7 @@ TEST_OWNED(KindsTest, TheNextThreadAdoptsALaneWithItsBins) {
   FakePool& pool = make(gone, 48);
   give(pool, gone, take(pool, gone));
   const Bin* bin = lane_of(gone)->bin_of(pool.kind());
-  Object* first = bin->head;
+  Object* first = first_in(bin->hit);
   engine().exits().thread_exits(gone);
   EXPECT_EQ(gone.load(), &exited_gate);
   Slot& next = thread();

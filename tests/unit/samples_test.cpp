@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "fixture.h"
+#include "links.h"
 
 namespace lanemalloc {
 namespace {
@@ -240,11 +241,10 @@ TEST_ALL_CONFIGS(SamplesTest, ItStandsInAChainOfFreesLikeAnyOther) {
   Slot& t = thread();
   sample(512);
   for (int round = 0; round < 50; ++round) {
-    std::vector<Object*> chain;
-    for (int i = 0; i < 64; ++i) chain.push_back(static_cast<Object*>(take(t, 64)));
-    for (size_t i = 0; i + 1 < chain.size(); ++i) chain[i]->next = chain[i + 1];
+    std::vector<void*> chain;
+    for (int i = 0; i < 64; ++i) chain.push_back(take(t, 64));
     const void* bad = nullptr;
-    EXPECT_EQ(engine().free_chain(chain.front(), chain.size(), t, bad), Verdict::kGood);
+    EXPECT_EQ(engine().free_chain(chain_of(chain), chain.size(), t, bad), Verdict::kGood);
   }
   engine().upkeep().trim(t);
   EXPECT_EQ(statistics().live_objects, 0u);

@@ -84,6 +84,25 @@ TEST(SizeClasses, SlabsHoldFourObjectsAndWasteASixteenthOrOneBigOneAndWasteAnEig
   }
 }
 
+// All bytes of a slab, and as many before and behind it.
+TEST(SizeClasses, ObjectsStartAtMultiplesOfTheirSize) {
+  const auto check = [](const Starts& starts, uint32_t size, uint32_t objects, Bytes bytes) {
+    for (Bytes into = 0; into < 2 * bytes; ++into)
+      ASSERT_EQ(starts.have(into), into % size == 0 && into / size < objects)
+          << size << ' ' << into;
+    for (Bytes below = 1; below <= bytes; ++below)
+      ASSERT_FALSE(starts.have(Bytes{0} - below)) << size << ' ' << below;
+  };
+  for (unsigned c = 1; c < kClassCount; ++c) {
+    const auto of = static_cast<SizeClass>(c);
+    check(starts_of(of), static_cast<uint32_t>(size_of(of)), capacity_of(of),
+          bytes_of(slab_blocks_of(of)));
+  }
+  for (uint32_t size : {8u, 24u, 40u, 1000u, 4104u, 524280u})  // of kinds
+    check({size, 65536 * 8 / size}, size, 65536 * 8 / size, 65536 * 8);
+  EXPECT_FALSE(Starts().have(0));
+}
+
 TEST(SizeClasses, AnAlignedClassIsTheSmallestWhoseSizeIsAMultiple) {
   const std::vector<Bytes> model = sizes_of_the_model();
   for (Bytes alignment = 16; alignment <= kBlockSize; alignment *= 2) {

@@ -4,6 +4,7 @@
 
 #include "core/slab/depot.h"
 #include "fixture.h"
+#include "links.h"
 
 namespace lanemalloc {
 namespace {
@@ -33,16 +34,15 @@ class SlabTest : public FakeTest {
       const SizeClass c = slab->size_class;
       const uint32_t chunk = slab->next_chunk(chunk_of(c), capacity_of(c));
       size_t n = 0;
-      for (Object* o = slab->carve(slabs_.begin(slab), size_of(c), chunk); o != nullptr;
-           o = o->next, ++n)
-        all.push_back(o);
+      for_each_linked(slab->carve(slabs_.begin(slab), size_of(c), chunk),
+                      [&](Object* o) { all.push_back(o), ++n; });
       EXPECT_EQ(n, chunk);
     }
     return all;
   }
   static uint32_t list_length(const Slab* slab) {
     uint32_t n = 0;
-    for (const Object* o = slab->free_list; o != nullptr; o = o->next) ++n;
+    for_each_linked(slab->free_list, [&](const Object*) { ++n; });
     return n;
   }
 
@@ -90,11 +90,10 @@ TEST_ALL_CONFIGS(SlabTest, TakingTheFreeListCountsItsObjectsAsInUse) {
   const std::vector<Object*> all = carve_all(slab);
   for (size_t i = 0; i < 10; ++i) slab->push(all[i]);
   uint64_t taken = 0;
-  Object* list = slab->take_free_list(taken);
-  EXPECT_EQ(list, all[9]);
+  EXPECT_EQ(object_at(slab->take_free_list(taken)), all[9]);
   EXPECT_EQ(taken, 10u);
   EXPECT_EQ(slab->used(), all.size());
-  EXPECT_EQ(slab->free_list, nullptr);
+  EXPECT_TRUE(slab->free_list.is_none());
 }
 
 TEST_ALL_CONFIGS(SlabTest, OfABinsSlabNobodyNeedLookUntilOneIsFreedTooMany) {
@@ -132,18 +131,37 @@ TEST_ALL_CONFIGS(SlabTest, AFullSlabWaitsForSomeFreesAndLosesNoCount) {
   }
 }
 
+TEST_ALL_CONFIGS(SlabTest, TheFirstObjectOfAListIsFreeAndOfTheSlab) {
+  Slab* slab = make(class_of(64));
+  const std::vector<Object*> all = carve_all(slab);
+  const Extent extent = slabs_.extent(slab);
+  EXPECT_FALSE(slab->free_list_begins_well(extent)) << "there is none";
+  slab->push(all[0]);
+  EXPECT_TRUE(slab->free_list_begins_well(extent));
+  slab->push(all[1]);
+  EXPECT_TRUE(slab->free_list_begins_well(extent));
+  slab->push(all[1]);
+  EXPECT_FALSE(slab->free_list_begins_well(extent)) << "freed twice";
+  slab->give_up_free_list();
+  slab->push(all[2]);
+  all[2]->out();
+  EXPECT_FALSE(slab->free_list_begins_well(extent)) << "in use";
+  alignas(16) Object stray = {Link::none(), {}};
+  slab->free_list = Link::to(&stray);
+  EXPECT_FALSE(slab->free_list_begins_well(extent)) << "elsewhere";
+}
+
 TEST_ALL_CONFIGS(SlabTest, AnObjectFreedTwiceAmongTheFirstIsSeenAtAMiss) {
   Slab* slab = make(class_of(64));
   const std::vector<Object*> all = carve_all(slab);
-  EXPECT_TRUE((slab->push(all[0]), slab->free_list_looks_sound()));
-  EXPECT_TRUE((slab->push(all[1]), slab->free_list_looks_sound()));
-  EXPECT_TRUE((slab->push(all[2]), slab->free_list_looks_sound()));
-  EXPECT_TRUE((slab->push(all[3]), slab->free_list_looks_sound()));
-  for (size_t again = 1; again < 4; ++again) {
+  const Extent extent = slabs_.extent(slab);
+  for (size_t i = 0; i < 4; ++i)
+    EXPECT_TRUE((slab->push(all[i]), slab->free_list_looks_sound(extent)));
+  for (size_t again = 0; again < 4; ++again) {
     slab->give_up_free_list();
     for (size_t i = 0; i < 4; ++i) slab->push(all[i]);
     slab->push(all[again]);
-    EXPECT_FALSE(slab->free_list_looks_sound()) << again;
+    EXPECT_FALSE(slab->free_list_looks_sound(extent)) << again;
   }
 }
 
@@ -159,18 +177,18 @@ TEST_ALL_CONFIGS(SlabTest, AWholeListHoldsEveryObjectOnceAndNothingElse) {
   EXPECT_TRUE(slab->free_list_looks_whole(begin));
   EXPECT_EQ(slab->used(), 0u);
   EXPECT_EQ(list_length(slab), all.size());
-  all[3]->next = all[2];  // a circle
+  all[3]->next = Link::to(all[2]);  // a circle
   EXPECT_FALSE(slab->free_list_looks_whole(begin));
   free_all();
-  all[5]->next = nullptr;  // too short
+  all[5]->next = Link::none();  // too short
   EXPECT_FALSE(slab->free_list_looks_whole(begin));
   free_all();
   alignas(16) Object stray = {};
-  all[5]->next = &stray;  // out of the slab
-  stray.next = all[7];
+  all[5]->next = Link::to(&stray);  // out of the slab
+  stray.next = Link::to(all[7]);
   EXPECT_FALSE(slab->free_list_looks_whole(begin));
   free_all();
-  all[all.size() - 1]->next = all[0];  // never ends
+  all[all.size() - 1]->next = Link::to(all[0]);  // never ends
   EXPECT_FALSE(slab->free_list_looks_whole(begin));
 }
 
@@ -200,7 +218,7 @@ TEST_ALL_CONFIGS(SlabTest, OfALongListTheLatestFreesAreWalked) {
     EXPECT_FALSE(slab->free_list_looks_whole(slabs_.begin(slab))) << apart;
   }
   free_all(0);
-  all[all.size() - 10]->next = nullptr;  // too short
+  all[all.size() - 10]->next = Link::none();  // too short
   EXPECT_FALSE(slab->free_list_looks_whole(slabs_.begin(slab)));
 }
 
@@ -265,8 +283,8 @@ TEST_ALL_CONFIGS(SlabTest, WhoCannotHaveTheDepotsLockChangesNothing) {
   ASSERT_TRUE(depot_.lock().try_acquire(holder_));
   EXPECT_EQ(depot_.take(class_of(256), kOther, handler_), nullptr);
   EXPECT_FALSE(depot_.give(second, handler_));
-  all[1]->next = nullptr;
-  EXPECT_FALSE(depot_.free(all[1], handler_, [](Object*) { ADD_FAILURE(); }, [](Object*) {}));
+  all[1]->next = Link::none();
+  EXPECT_FALSE(depot_.free(all[1], handler_, [](Object*) { ADD_FAILURE(); }, [](const Object*) {}));
   depot_.lock().release(holder_);
   EXPECT_EQ(region_.word(region_.block_of_state(second)).owner(), kMe);
   EXPECT_EQ(slab->used(), all.size() - 1);
@@ -280,12 +298,13 @@ TEST_ALL_CONFIGS(SlabTest, TheDepotSendsOnWhatHasMovedAndDestroysWhatIsEmpty) {
   slab->push(all[0]);
   ASSERT_TRUE(depot_.give(slab, visit_));
   Object* batch = nullptr;
-  for (size_t i = 1; i < all.size(); ++i) all[i]->next = batch, batch = all[i];
-  for (Object* o : {more[0], more[1]}) o->next = batch, batch = o;
+  for (size_t i = 1; i < all.size(); ++i) all[i]->next = Link::to(batch), batch = all[i];
+  for (Object* o : {more[0], more[1]}) o->next = Link::to(batch), batch = o;
   std::vector<Object*> sent_on;
   const uint64_t dirty = runs_.statistics().dirty;
   ASSERT_TRUE(depot_.free(
-      batch, visit_, [&](Object* o) { sent_on.push_back(o); }, [](Object*) { ADD_FAILURE(); }));
+      batch, visit_, [&](Object* o) { sent_on.push_back(o); },
+      [](const Object*) { ADD_FAILURE(); }));
   std::sort(sent_on.begin(), sent_on.end());
   EXPECT_EQ(sent_on, (std::vector<Object*>{more[0], more[1]}));
   EXPECT_EQ(depot_.freed(index_of(class_of(8192))), all.size() - 1);
@@ -305,8 +324,8 @@ TEST_ALL_CONFIGS(SlabTest, WhatLayInAnAbandonedDepotIsLeftAlone) {
   EXPECT_FALSE(depot_.lock().open_in_child(&visit_));
   depot_.abandon();
   Object* batch = nullptr;
-  for (size_t i = 1; i < all.size(); ++i) all[i]->next = batch, batch = all[i];
-  EXPECT_TRUE(depot_.free(batch, visit_, [](Object*) {}, [](Object*) { ADD_FAILURE(); }));
+  for (size_t i = 1; i < all.size(); ++i) all[i]->next = Link::to(batch), batch = all[i];
+  EXPECT_TRUE(depot_.free(batch, visit_, [](Object*) {}, [](const Object*) { ADD_FAILURE(); }));
   EXPECT_EQ(depot_.take(class_of(8192), kMe, visit_), nullptr) << "what was given up is handed out";
   depot_.check_invariants();
 }
@@ -321,8 +340,9 @@ TEST_ALL_CONFIGS(SlabTest, ADamagedSlabInTheDepotIsToldOnceAndLeftAloneAfterward
   ASSERT_TRUE(depot_.give(slab, visit_));
   unsigned told = 0;
   const auto free_one = [&](Object* o) {
-    o->next = nullptr;
-    EXPECT_TRUE(depot_.free(o, visit_, [](Object*) { ADD_FAILURE(); }, [&](Object*) { ++told; }));
+    o->next = Link::none();
+    EXPECT_TRUE(
+        depot_.free(o, visit_, [](Object*) { ADD_FAILURE(); }, [&](const Object*) { ++told; }));
   };
   for (size_t i = 2; i < all.size(); ++i) free_one(all[i]);
   free_one(all[2]);  // instead of all[1], which is in use

@@ -6,6 +6,7 @@
 #include "core/slab/batch.h"
 #include "core/slab/slab_salvage.h"
 #include "fronts/heap/heap.h"
+#include "links.h"
 #include "pools.h"
 
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
@@ -238,9 +239,9 @@ class TornAnywhereTest : public testing::Test {
   };
   Object* object(size_t i) { return reinterpret_cast<Object*>(&memory_[i]); }
   // The first n objects, linked as a slab's list is.
-  Object* linked(size_t n) {
-    for (size_t i = 0; i < n; ++i) object(i)->next = i + 1 < n ? object(i + 1) : nullptr;
-    return object(0);
+  Link linked(size_t n) {
+    for (size_t i = 0; i < n; ++i) object(i)->next = Link::to(i + 1 < n ? object(i + 1) : nullptr);
+    return Link::to(object(0));
   }
   // Every five objects are one object of a slab and four of another slab.
   static MapWord slab_of(size_t i) { return MapWord(i % 5 == 0 ? 1 : 2 + i / 5 % 2); }
@@ -278,7 +279,7 @@ TEST_F(TornAnywhereTest, ABatchKeepsWhatWasAdded) {
       run_until(n, before);
       batch.mend([](const Object*) { return Batch::places_in(kSize); });
       std::set<Object*> found;
-      Batch::for_each(batch.take(), [&](Object* o) {
+      Batch::for_each(batch.take(), any_object, [&](Object* o) {
         EXPECT_TRUE(found.insert(o).second) << "an object comes twice";
         EXPECT_GE(o, object(0));
         EXPECT_LE(o, object(before)) << "an object comes that was not added";
@@ -294,26 +295,26 @@ TEST_F(TornAnywhereTest, ABatchKeepsWhatWasAdded) {
 TEST_F(TornAnywhereTest, ABinThatIsPutBackLosesNothing) {
   constexpr size_t kInBin = 12, kCarved = 30;
   const SizeClass c = class_of(kSize);
+  const Extent extent{reinterpret_cast<Address>(object(0)), sizeof memory_};
   Slab slab{};
-  Object* bin = nullptr;
+  Link bin = Link::none();
   static volatile bool is_done;
   const auto run_until = [&](uint64_t n) {
     slab.start(c, false);
     slab.carved = kCarved;
     slab.countdown = static_cast<int32_t>(kInBin);
-    linked(kCarved);
-    bin = object(0);
-    object(kInBin - 1)->next = nullptr;
-    slab.free_list = object(kInBin);
+    bin = linked(kCarved);
+    object(kInBin - 1)->next = Link::none();
+    slab.free_list = Link::to(object(kInBin));
     is_done = false;
     return Torn::run(n, [&] {
-      slab.put_back(bin);
+      slab.put_back(bin, extent);
       is_done = true;
     });
   };
   const uint64_t steps = run_until(~uint64_t{0});
   EXPECT_TRUE(is_done);
-  EXPECT_EQ(bin, nullptr);
+  EXPECT_TRUE(bin.is_none());
   EXPECT_EQ(slab.used(), 0u);
   for (uint64_t n = 1; n <= steps && !HasFailure(); ++n) {
     SCOPED_TRACE(testing::Message() << "torn off at instruction " << n);
@@ -337,7 +338,7 @@ TEST_F(TornAnywhereTest, ASlabThatStartsOverIsFreeAsAWhole) {
   for (uint64_t n = 1; n <= steps && !HasFailure(); ++n) {
     SCOPED_TRACE(testing::Message() << "torn off at instruction " << n);
     run_until(n);
-    salvage_objects(&slab, reinterpret_cast<Address>(object(0)), nullptr);
+    salvage_objects(&slab, reinterpret_cast<Address>(object(0)), Link::none());
     EXPECT_EQ(slab.used(), 0u);
     EXPECT_EQ(slab.free_objects(), slab.carved);
   }

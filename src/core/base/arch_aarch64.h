@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "core/base/compiler.h"
+#include "core/base/restartable.h"
 
 // Defines a function `name` that does what vfork(2) does. Before the system call begins() returns a
 // word. In the parent the function ends in ends(word, result of the system call). The child uses
@@ -85,6 +86,8 @@ inline void add_unlocked(std::atomic<T>& counter, T by) {
 
 // count -= some. True if nothing is left.
 inline bool take_and_test(int& count, int some) { return (count -= some) <= 0; }
+
+FAST uintptr_t pop(BinHead& bin) { return bin.pop(); }
 
 inline void pause() { __asm__ volatile("yield"); }
 

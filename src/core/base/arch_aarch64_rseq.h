@@ -92,23 +92,29 @@ aborted:
   return Restartable::kInterrupted;
 }
 
-// If the word's upper half is the number of this CPU: takes the first object off a list that is
-// linked through its objects' first words.
+// If the word's upper half is the number of this CPU: takes the first object off the list. The
+// object must begin within BinHead::kReach before the list's end; else the list counts as empty.
 template <int kNumberAt>
-FAST Restartable rseq_pop(ptrdiff_t area, const std::atomic<uint32_t>& word, void** head,
+FAST Restartable rseq_pop(ptrdiff_t area, const std::atomic<uint32_t>& word, BinHead& bin,
                           void*& object) {
+  static_assert(offsetof(BinHead, end) == 0 && offsetof(BinHead, end_link) == 8 &&
+                offsetof(BinHead, first) == 16 && BinHead::kReach == 16 << 12);
   void* first;
   uint64_t scratch, seen;
   __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
                         "cmp %w[scratch], %w[seen], lsr #16\n\t"
                         "b.ne %l[elsewhere]\n\t"
-                        "ldr %[first], [%[head]]\n\t"
-                        "cbz %[first], %l[empty]\n\t"
+                        "ldp %[scratch], %[seen], [%[bin]]\n\t"
+                        "ldr %[first], [%[bin], #16]\n\t"
+                        "sub %[first], %[first], %[seen]\n\t"
+                        "cmn %[first], #16, lsl #12\n\t"
+                        "b.lo %l[empty]\n\t"
+                        "add %[first], %[first], %[scratch]\n\t"
                         "ldr %[scratch], [%[first]]\n\t"
-                        "str %[scratch], [%[head]]\n" LANE_RSEQ_END
+                        "str %[scratch], [%[bin], #16]\n" LANE_RSEQ_END
                         : [scratch] "=&r"(scratch), [seen] "=&r"(seen), [first] "=&r"(first)
                         : [area] "r"(static_cast<char*>(__builtin_thread_pointer()) + area),
-                          [at] "i"(kNumberAt), [word] "r"(&word), [head] "r"(head)
+                          [at] "i"(kNumberAt), [word] "r"(&word), [bin] "r"(&bin)
                         : "memory", "cc"
                         : elsewhere, empty, aborted);
   object = first;
@@ -126,7 +132,7 @@ aborted:
 inline constexpr bool kPushesHere = false;
 template <int kNumberAt, int kListAt>
 FAST Restartable rseq_push(ptrdiff_t, const std::atomic<uint32_t>&, const std::atomic<uint64_t>&,
-                           void*) {
+                           void*, uintptr_t) {
   return Restartable::kElsewhere;
 }
 

@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "core/base/compiler.h"
+#include "core/base/restartable.h"
 
 // Defines a function `name` that does what vfork(2) does. Before the system call begins() returns a
 // word. In the parent the function ends in ends(word, result of the system call). The child uses
@@ -89,6 +90,32 @@ inline bool take_and_test(int& count, int some) {
   bool none_left;
   __asm__("subl %[some], %[count]" : [count] "+m"(count), "=@ccle"(none_left) : [some] "ri"(some));
   return none_left;
+}
+
+// The compiler would spend one more instruction, for the address of the bin.
+FAST uintptr_t pop(BinHead& bin) {
+#if defined(__SANITIZE_THREAD__)  // it does not see what assembly reads and writes
+  return bin.pop();
+#else
+  uintptr_t object, next;
+  __asm__ goto(
+      "movq %[first], %[object]\n\t"
+      "subq %[end_link], %[object]\n\t"
+      "cmpq %[reach], %[object]\n\t"
+      "jb %l[out]\n\t"
+      "addq %[end], %[object]\n\t"
+      "movq (%[object]), %[next]\n\t"
+      "movq %[next], %[first]\n\t"
+      "movq $0, (%[object])"
+      : [object] "=&r"(object), [next] "=&r"(next), [first] "+m"(bin.first)
+      : [end_link] "m"(bin.end_link), [end] "m"(bin.end), [reach] "i"(-intptr_t{BinHead::kReach})
+      : "cc", "memory"
+      : out);
+  if (object == 0) __builtin_unreachable();
+  return object;
+out:
+  return 0;
+#endif
 }
 
 inline void pause() { __asm__ volatile("pause"); }

@@ -98,10 +98,10 @@ aborted:
   return Restartable::kInterrupted;
 }
 
-// If the word's upper half is the number of this CPU: takes the first object off a list that is
-// linked through its objects' first words.
+// If the word's upper half is the number of this CPU: takes the first object off the list. The
+// object must begin within BinHead::kReach before the list's end; else the list counts as empty.
 template <int kNumberAt>
-FAST Restartable rseq_pop(ptrdiff_t area, const std::atomic<uint32_t>& word, void** head,
+FAST Restartable rseq_pop(ptrdiff_t area, const std::atomic<uint32_t>& word, BinHead& bin,
                           void*& object) {
   void* first;
   uint64_t scratch;
@@ -110,12 +110,15 @@ FAST Restartable rseq_pop(ptrdiff_t area, const std::atomic<uint32_t>& word, voi
                         "cmpw %w[scratch], %[upper]\n\t"
                         "jne %l[elsewhere]\n\t"
                         "movq %[head], %[first]\n\t"
-                        "testq %[first], %[first]\n\t"
-                        "je %l[empty]\n\t"
+                        "subq %[end_link], %[first]\n\t"
+                        "cmpq %[reach], %[first]\n\t"
+                        "jb %l[empty]\n\t"
+                        "addq %[end], %[first]\n\t"
                         "movq (%[first]), %[scratch]\n\t"
                         "movq %[scratch], %[head]\n" LANE_RSEQ_END
-                        : [scratch] "=&r"(scratch), [first] "=&a"(first), [head] "+m"(*head)
-                        : [area] "r"(area), [at] "i"(kNumberAt),
+                        : [scratch] "=&r"(scratch), [first] "=&a"(first), [head] "+m"(bin.first)
+                        : [area] "r"(area), [at] "i"(kNumberAt), [end] "m"(bin.end),
+                          [end_link] "m"(bin.end_link), [reach] "i"(-intptr_t{BinHead::kReach}),
                           [upper] "m"(reinterpret_cast<const uint16_t*>(&word)[1])
                         : "memory", "cc"
                         : elsewhere, empty, aborted);
@@ -139,9 +142,10 @@ alignas(16) inline constexpr int32_t kOneLess[4] = {0, 0, -1, 0};
 // first in a list, and takes one off the list's countdown. The rest of *who is an address; the list
 // lies kListAt bytes behind it. kLast: the countdown would have come to its end, and nothing
 // happened. The object's first word is written before the last store, so it must be the caller's.
+// link: what leads to the object.
 template <int kNumberAt, int kListAt>
 FAST Restartable rseq_push(ptrdiff_t area, const std::atomic<uint32_t>& word,
-                           const std::atomic<uint64_t>& who, void* object) {
+                           const std::atomic<uint64_t>& who, void* object, uintptr_t link) {
   static_assert(kListAt % 16 == 0 && offsetof(CountedList, countdown) == 8);
   uint64_t scratch, low;
   __asm__ goto volatile(LANE_RSEQ_DESCRIPTOR
@@ -154,7 +158,7 @@ FAST Restartable rseq_push(ptrdiff_t area, const std::atomic<uint32_t>& word,
                         "shrq $16, %[low]\n\t"
                         "cmpl $1, %c[list]+8(%[low])\n\t"
                         "jle %l[last]\n\t"
-                        "movq %[object], %%xmm0\n\t"
+                        "movq %[link], %%xmm0\n\t"
                         "movhps %c[list]+8(%[low]), %%xmm0\n\t"
                         "paddd %[one_less], %%xmm0\n\t"
                         "movq %c[list](%[low]), %[scratch]\n\t"
@@ -164,7 +168,7 @@ FAST Restartable rseq_push(ptrdiff_t area, const std::atomic<uint32_t>& word,
                         : [area] "r"(area), [at] "i"(kNumberAt), [list] "i"(kListAt),
                           [who] "m"(who), [lower] "m"(reinterpret_cast<const uint16_t*>(&word)[0]),
                           [upper] "m"(reinterpret_cast<const uint16_t*>(&word)[1]),
-                          [object] "r"(object), [one_less] "m"(kOneLess)
+                          [object] "r"(object), [link] "r"(link), [one_less] "m"(kOneLess)
                         : "memory", "cc", "xmm0"
                         : elsewhere, last, aborted);
   return Restartable::kDone;

@@ -33,6 +33,8 @@ class Engine {
   bool start(const Settings& settings, void (*report)(Verdict, const void*)) {
     world_.settings = settings;
     world_.report = report;
+    if (link_secret == kNoSecret) link_secret = P::secret() >> 17 | kNoSecret;
+    world_.link_secret = link_secret;
     if (!world_.region.start(LaneTable<P>::kMostLanes * LaneTable<P>::kStride, settings.checked))
       return false;
     world_.lanes.start();
@@ -56,7 +58,7 @@ class Engine {
       Owned::leave(slot, gate);
       return object;
     }
-    void* object = lane_behind<P>(gate)->pop(gate->classes[index]);
+    void* object = pop_hit(LaneGate::hit_bin(gate, gate->bin_of_small[index]));
     if (UNLIKELY(object == nullptr)) return miss(gate);
     Owned::leave(slot, gate);
     return object;
@@ -71,6 +73,7 @@ class Engine {
       return free_hit_by_cpu(p, distance, slot, gate, miss, look);
     const MapWord word = world_.region.word_at(distance);
     if (UNLIKELY(!Owned::may_free(gate, word))) return miss(gate, word);
+    if (UNLIKELY(static_cast<Object*>(p)->looks_free())) return miss(gate, word);
     Slab* slab = static_cast<Slab*>(word.state());
     if (UNLIKELY(slab->push(static_cast<Object*>(p)))) return look(gate, slab);
     Owned::leave(slot, gate);
@@ -112,7 +115,7 @@ class Engine {
     return verdict;
   }
   // As Misses::free_chain().
-  Verdict free_chain(Object* first, size_t n, Slot& slot, const void*& bad) {
+  Verdict free_chain(Chained* first, size_t n, Slot& slot, const void*& bad) {
     bad = first;
     return n == 1 && !is_checked() ? free(first, slot)
                                    : Misses<P>::free_chain(world_, first, n, slot, bad);
@@ -187,7 +190,11 @@ class Engine {
 
   template <class Miss, class Look>
   FAST void free_hit_by_cpu(void* p, Bytes distance, Slot& slot, Gate* gate, Miss miss, Look look) {
-    if (UNLIKELY(!PerCpu::may_free(gate, distance))) return miss(gate, MapWord());
+    // What is no lane's may not be mapped.
+    if (UNLIKELY(!PerCpu::may_free(gate, distance) ||
+                 !is_lane(world_.region.word_at(distance).owner()) ||
+                 static_cast<Object*>(p)->looks_free()))
+      return miss(gate, MapWord());
     if (P::pushes_here()) {
       if (UNLIKELY(!PerCpu::push<P>(gate, world_.region.map_word(distance), p)))
         return miss(gate, MapWord());

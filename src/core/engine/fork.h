@@ -65,7 +65,8 @@ class Fork {
       world_.depot.abandon();
       world_.kinds.for_each([](Family& family) { Depot<P>::forget_slabs_of(family); });
     }
-    world_.lanes.for_each([](AnyLane<P>& lane) { lane.inbox().forget_givers(); });
+    const auto is_object = [&](const void* p) { return world_.slabs().may_hold(p); };
+    world_.lanes.for_each([&](AnyLane<P>& lane) { lane.inbox().forget_givers(is_object); });
     world_.lanes.for_each([&](AnyLane<P>& lane) { sort_out_lane(lane, slot, gate); });
     world_.lanes.forget_makers();
     searches_.forget_all_but(slot);

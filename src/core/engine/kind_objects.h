@@ -30,7 +30,7 @@ class KindObjects {
       if (LIKELY(Area::find_bin(area, place, bin))) object = bin->pop();
     } else if (const Address here = PerCpu::area(gate);
                here != 0 && Area::find_bin(here, place, bin)) {
-      if (!PerCpu::pop_off<P>(gate, bin->head, object)) object = nullptr;
+      if (!PerCpu::pop_bin<P>(gate, bin->hit, object)) object = nullptr;
     }
     object != nullptr ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
     return static_cast<Object*>(object);
@@ -50,7 +50,7 @@ class KindObjects {
         const MapWord word = world.region.word_for(object);
         Slab* slab = static_cast<Slab*>(word.state());
         const bool is_here = word.owner() == private_of(lane_behind<P>(gate)->id());
-        if (UNLIKELY(!is_here || slab->bin != bin))
+        if (UNLIKELY(!is_here || slab->bin != bin || object->looks_free()))
           return leave(), Owned::leave_as_found(slot, gate), false;
         if (UNLIKELY(slab->push(object))) return look(gate, slab), true;
       }
@@ -83,9 +83,11 @@ class KindObjects {
   }
   static bool free_in_short_stay(World<P>& world, const Kind& kind, Object* object, Slot& slot) {
     Gate* gate = Owned::enter(slot);
+    // Any address may come here, so the map is asked first.
+    const auto may_free = [&] { return kind_at(world, object) == &kind && !object->looks_free(); };
     bool done = false;
     if (Owned::area(gate) != 0) {
-      if (LIKELY(kind_at(world, object) == &kind))
+      if (LIKELY(may_free()))
         done = lane_behind<P>(gate)->send_to_open_batch(object, world.region.word_of(object), kind);
       done ? Owned::leave(slot, gate) : Owned::leave_as_found(slot, gate);
       return done;
@@ -94,7 +96,7 @@ class KindObjects {
     if (stay.lane() == nullptr) return Owned::leave_as_found(slot, gate), false;
     Bin* bin = stay.lane()->bin_of(kind);
     done = LIKELY(bin != nullptr) && bin->push(object);
-    if (!done && (done = kind_at(world, object) == &kind))
+    if (!done && (done = may_free()))
       stay.lane()->free_of_kind(object, world.region.word_of(object), stay.visit());
     stay.end(slot, true);
     return done;
@@ -139,7 +141,8 @@ class KindObjects {
         Slab* slab = static_cast<Slab*>(word.state());
         const bool is_here = word.owner() == private_of(lane.id());
         const bool is_of_kind = LIKELY(is_here) || kind_at(world, object) != nullptr;
-        if (UNLIKELY(!is_of_kind || slab->its_kind().family != &family)) return freed;
+        if (UNLIKELY(!is_of_kind || slab->its_kind().family != &family || object->looks_free()))
+          return freed;
         is_here ? lane.free_own(object, slab, stay.visit())
                 : lane.free_of_kind(object, word, stay.visit());
       }

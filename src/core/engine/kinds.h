@@ -78,8 +78,7 @@ class Kinds {
   bool is_start_of(const Kind& kind, const void* p) const {
     const Bytes distance = world_.region.distance(p);
     const MapWord word = world_.region.word_at(distance);
-    const Bytes into = distance - bytes_of(world_.region.block_of_state(word.state()));
-    return into % kind.size == 0 && into / kind.size < kind.capacity;
+    return kind.starts.have(distance - bytes_of(world_.region.block_of_state(word.state())));
   }
 
   Address begin_of(const Slab* slab) const {
@@ -251,10 +250,10 @@ class Kinds {
       ++count.slabs;
       count.used += slab->used();
     };
-    in_each_bin(kind, slot, [&](const Bin& bin) {
-      bin.for_each_slab(add);
-      for (const Object* object = bin.head; object != nullptr; object = object->next)
-        ++count.waiting;
+    in_each_bin(kind, slot, [&](const Lane<P>& lane, const Bin& bin) {
+      lane.for_each_slab(bin, add);
+      count.waiting +=
+          kind.capacity != 0 ? lane.bin_length(bin) : bin.in_flight.load(std::memory_order_relaxed);
       count.in_flight += bin.in_flight.load(std::memory_order_relaxed);
     });
     locked(world_, slot, [&] { kind.depot.for_each(add); });
@@ -274,7 +273,7 @@ class Kinds {
     const auto note = [&](const Slab* slab) {
       for (; slab != nullptr && n < most; slab = slab->next) notes[n++] = slab;
     };
-    in_each_bin(kind, slot, [&](const Bin& bin) {
+    in_each_bin(kind, slot, [&](const Lane<P>&, const Bin& bin) {
       note(bin.partial.first());
       note(bin.full.first());
     });
@@ -292,7 +291,12 @@ class Kinds {
     static_assert(kMost >= kBlockSize / sizeof(Object));
     uint64_t is_free[kMost / 64]{};
     const Address begin = begin_of(slab);
-    for (const Object* object = slab->free_list; object != nullptr; object = object->next) {
+    const Extent extent = world_.slabs().extent(slab);
+    Link link = slab->free_list;
+    for (uint32_t n = 0; n < slab->carved; ++n) {
+      const Object* object = extent.follow(link);
+      if (object == nullptr) break;
+      link = object->next;
       const Bytes i = (reinterpret_cast<Address>(object) - begin) / kind.size;
       is_free[i / 64] |= uint64_t{1} << (i % 64);
     }
@@ -372,12 +376,13 @@ class Kinds {
     return false;
   }
 
-  // Calls work(bin) inside each lane that has a bin of the kind.
+  // Calls work(lane, bin) inside each lane that has a bin of the kind.
   template <class Work>
   void in_each_bin(Kind& kind, Slot& slot, Work work) {
     world_.lanes.for_each([&](AnyLane<P>& lane) {
       if (lane.bin_of(kind) == nullptr) return;
-      searches_.in_lane(lane, slot, true, [&](Lane<P>& held, Visit&) { work(*held.bin_of(kind)); });
+      searches_.in_lane(lane, slot, true,
+                        [&](Lane<P>& held, Visit&) { work(held, *held.bin_of(kind)); });
     });
   }
 
@@ -409,7 +414,7 @@ class Kinds {
     world_.lanes.for_each([&](AnyLane<P>& lane) {
       all &= !lane.is_set_aside();
       const Bin* bin = lane.bin_of(kind);
-      if (bin != nullptr && !lane.is_set_aside()) bin->for_each_slab(add);
+      if (bin != nullptr && !lane.is_set_aside()) lane.at_rest().for_each_slab(*bin, add);
     });
     kind.depot.for_each([&](const Slab* slab) {
       add(slab);

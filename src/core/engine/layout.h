@@ -94,6 +94,7 @@ struct Layout {
       FIELD("world.auto", kSettings, Settings, choose_entry),
       FIELD("world.decay_ms", kSettings, Settings, decay_ms),
       FIELD("world.checked", kSettings, Settings, checked),
+      FIELD("world.link_secret", kWorld, W, link_secret),
       FIELD("world.first_family", kKinds, KindTable, first_),
       FIELD("world.overflow_entries", kCounters, SharedCounters, overflow_entries),
       FIELD("world.nested_entries", kCounters, SharedCounters, nested_entries),
@@ -111,7 +112,8 @@ struct Layout {
       FIELD("world.rebinds", kCounters, SharedCounters, rebinds),
 
       field<bool>("lane.made", sizeof(L)),
-      FIELD("lane.heads", 0, L, heads),
+      field<uint64_t[kBinCount * sizeof(HitBin) / sizeof(uint64_t)]>("lane.bins",
+                                                                     offsetof(L, bins)),
       FIELD("lane.how", 0, L, how),
       FIELD("lane.number", 0, L, number_),
       FIELD("lane.thread", 0, L, thread_),

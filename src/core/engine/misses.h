@@ -22,12 +22,9 @@ class Misses {
   // --- The usual misses of an owner: a bin of a larger class, or the free list of a bin's slab; an
   // object of another lane whose batch has room. Null or false: nothing has changed.
   FAST static void* allocate_from_bin(Bytes size, Slot& slot, Gate* gate) {
-    if (!Owned::may_allocate(gate, 0) || size - 1 >= kSlabMax) return nullptr;
-    Lane<P>* lane = lane_behind<P>(gate);
-    const SizeClass c = class_of(size);
-    void* object = lane->pop(index_of(c));
-    if (object == nullptr) object = lane->refill_from_own_list(index_of(c));
-    if (object != nullptr) Owned::leave(slot, gate);
+    if (size - 1 >= kBinMax || !Owned::may_allocate(gate, 0)) return nullptr;
+    void* object = lane_behind<P>(gate)->take(index_of(class_of(size)));
+    if (LIKELY(object != nullptr)) Owned::leave(slot, gate);
     return object;
   }
   using Remote = typename Lane<P>::Remote;
@@ -67,6 +64,7 @@ class Misses {
     std::atomic_thread_fence(std::memory_order_acquire);
     AnyLane<P>& its = world.lanes.at(owner);
     AnyLane<P>& usual = *lane_named<P>(gate);
+    if (UNLIKELY(static_cast<Object*>(p)->looks_free())) return false;
     if (P::pushes_here() && its.number() == usual.number() && &its != &usual &&
         its.here_bins != 0 && PerCpu::push<P>(&its, word, p))
       return Owned::leave(slot, gate), true;
@@ -105,12 +103,15 @@ class Misses {
     SizeClass due{0};
     {
       Stay<P> stay(world, slot, gate);
-      if (LIKELY(stay.lane() != nullptr)) p = stay.lane()->pop(index_of(c));
-      if (p == nullptr && stay.lane() != nullptr) {
-        p = stay.lane()->refill(c, stay.visit());
-        due = stay.lane()->take_sample_due();
+      while (LIKELY(stay.lane() != nullptr)) {
+        if (LIKELY(!is_big(c))) p = stay.lane()->pop(index_of(c));
+        if (p == nullptr) {
+          p = stay.lane()->refill(c, stay.visit());
+          due = stay.lane()->take_sample_due();
+        }
+        if (LIKELY(p == nullptr || Pointers<P>(world).check_out(p, starts_of(c)))) break;
+        p = nullptr;
       }
-      if (UNLIKELY(world.settings.checked) && p != nullptr) Pointers<P>(world).mark_in_use(p);
     }
     if (LIKELY(p != nullptr)) return p;
     return due != SizeClass{0} ? allocate_sampled_or_not(searches, due, slot)
@@ -123,12 +124,12 @@ class Misses {
       Owned::leave_as_found(slot, gate);
       return Verdict::kGood;
     }
-    if (free_in_short_stay(world, p, slot, gate)) return Verdict::kGood;
     const MapWord word = world.region.word_for(p);
     const Verdict verdict = Pointers<P>(world).take_back(p, word);
     if (UNLIKELY(verdict != Verdict::kGood)) {
       Owned::leave_as_found(slot, gate);
       count<P>(world.counters.bad_pointers);
+    } else if (LIKELY(free_in_short_stay(world, p, slot, gate))) {
     } else if (word.owner() == Owner::kLarge) {
       Inside inside(slot, gate);
       Large<P>(world).free(p, inside.visit(), gate);
@@ -162,10 +163,10 @@ class Misses {
   // Frees objects of slabs in one stay in the lane (Lane::free_chain). They are linked by their
   // first words; the last one's first word has no meaning. If an object is bad, returns why and
   // stores it in `bad`. That object, and those linked behind it, are left as they are.
-  static Verdict free_chain(World<P>& world, Object* first, size_t n, Slot& slot,
+  static Verdict free_chain(World<P>& world, Chained* first, size_t n, Slot& slot,
                             const void*& bad) {
     Verdict verdict = Verdict::kGood;
-    Object** link = &first;
+    Chained** link = &first;
     while (n > 0) {
       bad = *link;
       const Found found = Pointers<P>(world).find(bad);
@@ -183,7 +184,7 @@ class Misses {
       if (UNLIKELY(verdict != Verdict::kGood)) break;
       if (UNLIKELY(is_checked))
         memset(static_cast<void*>(*link + 1), kFreedByte,
-               Pointers<P>(world).usable_size(bad, found.word) - sizeof(Object));
+               Pointers<P>(world).usable_size(bad, found.word) - sizeof(Chained));
       --n;
       link = &(*link)->next;
     }
@@ -193,9 +194,9 @@ class Misses {
       if (LIKELY(stay.lane() != nullptr)) {
         stay.lane()->free_chain(first, stay.visit());
       } else {
-        for (Object* next; first != nullptr; first = next) {
+        for (Chained* next; first != nullptr; first = next) {
           next = first->next;
-          free_without_lane(world, first, world.region.word_of(first));
+          free_without_lane(world, reinterpret_cast<Object*>(first), world.region.word_of(first));
         }
       }
     }
@@ -206,7 +207,7 @@ class Misses {
   // There is no memory for a lane of our own. A batch of one object goes straight to the owner. An
   // object that lies in the depot goes to some lane, which sends it on.
   static void send_alone(World<P>& world, Object* object, Owner owner) {
-    object->next = nullptr;
+    object->next = Link::none();
     std::atomic_thread_fence(std::memory_order_acquire);  // as in Lane::flush
     world.lanes.at(is_lane(owner) ? owner : Owner::kFirstLane).inbox().give(object);
   }
@@ -238,13 +239,13 @@ class Misses {
       return is_busy(gate) || gate->how == Entry::kOwned
                  ? nullptr
                  : allocate_in_short_stay(world, size, slot, gate);
-    if (UNLIKELY(size - 1 >= kSlabMax)) return nullptr;
+    if (UNLIKELY(size - 1 >= kBinMax)) return allocate_in_short_stay(world, size, slot, gate);
     AnyLane<P>* usual = lane_named<P>(gate);
-    const Bytes bin = index_of(class_of(size));
+    const SizeClass c = class_of(size);
     const bool is_by_cpu = LIKELY(world.lanes.entry() == Entry::kPerCpu);
     void* object;
     if (!PerCpu::may_allocate(gate, small_index(size)) && is_by_cpu &&
-        PerCpu::pop_bin<P>(gate, bin, object)) {
+        PerCpu::pop_bin<P>(gate, usual->bins[index_of(c)].hit, object)) {
       Owned::leave(slot, gate);
       return object;
     }
@@ -253,8 +254,7 @@ class Misses {
       lane = PerCpu::enter<P>(usual);
     if (UNLIKELY(lane == nullptr)) return allocate_in_short_stay(world, size, slot, gate);
     lane->take_by(&slot);
-    object = lane->pop(bin);
-    if (object == nullptr) object = lane->refill_from_own_list(bin);
+    object = lane->take(c);
     lane->leave_here();
     if (UNLIKELY(object == nullptr)) return allocate_in_short_stay(world, size, slot, gate);
     Owned::leave(slot, gate);
@@ -267,8 +267,7 @@ class Misses {
     ShortStay<P> stay(world, slot, gate);
     if (stay.lane() == nullptr) return nullptr;
     const SizeClass c = class_of(size);
-    void* p = stay.lane()->pop(index_of(c));
-    if (p == nullptr) p = stay.lane()->refill_from_own_list(index_of(c));
+    void* p = stay.lane()->take(c);
     if (UNLIKELY(p == nullptr)) p = stay.lane()->refill(c, stay.visit());
     const SizeClass due = UNLIKELY(p == nullptr) ? stay.lane()->take_sample_due() : SizeClass{0};
     stay.end(slot, p != nullptr);
@@ -305,9 +304,10 @@ class Misses {
     if (!searches.collect(slot)) return nullptr;
     World<P>& world = searches.world();
     Stay<P> stay(world, slot, Owned::enter(slot));
-    void* p = stay.lane() != nullptr ? stay.lane()->allocate(c, stay.visit()) : nullptr;
-    if (world.settings.checked && p != nullptr) Pointers<P>(world).mark_in_use(p);
-    return p;
+    for (;;) {
+      void* p = stay.lane() != nullptr ? stay.lane()->allocate(c, stay.visit()) : nullptr;
+      if (LIKELY(p == nullptr || Pointers<P>(world).check_out(p, starts_of(c)))) return p;
+    }
   }
 
   static void free_without_lane(World<P>& world, Object* object, MapWord word) {
@@ -317,8 +317,8 @@ class Misses {
 
   // For a chain: frees a sampled object by itself, and takes it out of the chain. False: the object
   // is a large one, which is in no chain.
-  static bool free_sampled_of(World<P>& world, Object*& link, Slot& slot) {
-    Object* object = link;
+  static bool free_sampled_of(World<P>& world, Chained*& link, Slot& slot) {
+    Chained* object = link;
     if (large_state(world.region, world.region.block_of(object)).sample_class == SizeClass{0})
       return false;
     link = object->next;

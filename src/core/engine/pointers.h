@@ -33,10 +33,9 @@ class Pointers {
   FAST Verdict take_back(const void* p, MapWord word) {
     if (UNLIKELY(!is_of_malloc(word.owner())))
       return is_private(word.owner()) ? Verdict::kOfKind : why_nobody(p);
-    const bool is_large = word.owner() == Owner::kLarge;
-    if (!is_large && LIKELY(!world_.settings.checked)) return Verdict::kGood;
     if (!is_start(p, word)) return Verdict::kNotAStart;
-    return is_large || mark_free(p) ? Verdict::kGood : Verdict::kFreedAlready;
+    const bool is_bad = world_.settings.checked && word.owner() != Owner::kLarge && !mark_free(p);
+    return UNLIKELY(is_bad) ? Verdict::kFreedAlready : Verdict::kGood;
   }
 
   Bytes usable_size(const void* p, MapWord word) const {
@@ -53,11 +52,8 @@ class Pointers {
   bool is_start(const void* p, MapWord word) const {
     const Bytes distance = world_.region.distance(p);
     if (word.owner() == Owner::kLarge) return distance % kBlockSize == 0;
-    const SizeClass c = world_.region.size_class_at(distance);
-    const auto into =
-        static_cast<uint32_t>(distance - bytes_of(world_.region.block_of_state(word.state())));
-    const auto size = static_cast<uint32_t>(size_of(c));
-    return into % size == 0 && into / size < capacity_of(c);
+    const Bytes begin = bytes_of(world_.region.block_of_state(word.state()));
+    return starts_of(world_.region.size_class_at(distance)).have(distance - begin);
   }
 
   // Nobody owns the block. Is it outside, inside a large object, or free?
@@ -75,21 +71,15 @@ class Pointers {
     return Verdict::kFreedAlready;
   }
 
-  // For objects of heaps and pools. Without checked=1 nothing is marked, and nothing found wrong.
-  void check_out(const void* p) {
-    if (world_.settings.checked) mark_in_use(p);
+  // Without checked=1 these mark nothing, and find nothing wrong.
+  // p is to be handed out, as one of the objects of its slab. False: none begins there, or it is in
+  // use. A program has written to a free object, and that has been reported.
+  FAST bool check_out(const void* p, const Starts& starts) {
+    return LIKELY(!world_.settings.checked) || mark_in_use(p, starts);
   }
   bool is_out(const void* p) const { return !world_.settings.checked || is_in_use(p); }
   // False: it is in already.
   bool check_in(const void* p) { return !world_.settings.checked || mark_free(p); }
-
-  void mark_in_use(const void* p) {
-    const Bytes distance = world_.region.distance(p);
-    const uint64_t bit = uint64_t{1} << (distance / kGranule % 64);
-    const uint64_t before =
-        world_.region.object_bits(distance).fetch_or(bit, std::memory_order_relaxed);
-    CHECK((before & bit) == 0);
-  }
 
   bool is_in_use(const void* p) const {
     const Bytes distance = world_.region.distance(p);
@@ -105,6 +95,21 @@ class Pointers {
   }
 
  private:
+  NOINLINE bool mark_in_use(const void* p, const Starts& starts) {
+    const Bytes distance = world_.region.distance(p);
+    const MapWord word = world_.region.word_at(distance);
+    const uint64_t bit = uint64_t{1} << (distance / kGranule % 64);
+    const auto is_marked = [&] {
+      return (world_.region.object_bits(distance).fetch_or(bit, std::memory_order_relaxed) & bit) !=
+             0;
+    };
+    if (LIKELY(starts.have(distance - bytes_of(world_.region.block_of_state(word.state()))) &&
+               !is_marked()))
+      return true;
+    world_.report(Verdict::kListDamaged, p);
+    return false;
+  }
+
   const World<P>& world_;
 };
 

@@ -360,7 +360,9 @@ class Safepoints {
       const MapWord word(map[distance >> kBlockShift].load(std::memory_order_relaxed));
       if (UNLIKELY(!word.is_owned_by(owner))) return false;
       Slab* slab = static_cast<Slab*>(word.state());
-      if (UNLIKELY(slab->push(static_cast<Object*>(p)))) lane.look_at(slab, visit);
+      auto* object = static_cast<Object*>(p);
+      if (UNLIKELY(object->looks_free())) return false;
+      if (UNLIKELY(slab->push(object))) lane.look_at(slab, visit);
       return true;
     };
     // For an object of another lane. An object without an owner, a large one and a bad one have no

@@ -37,7 +37,7 @@ struct LaneCounters {
 };
 
 template <class P>
-class AnyLane : public Gate {
+class AnyLane : public LaneGate {
  public:
   AnyLane(const AnyLane&) = delete;
 

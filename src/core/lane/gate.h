@@ -1,10 +1,10 @@
 // Gate: what a thread's slot points to, and all that a hit of malloc or free asks of a lane before
 // it may touch the lane. Slot: the one thread-local word. Called by: engine (hits), lane, entries.
 //
-//   address      0           8            16           24            32
-//             +-----------+------------+------------+------------+------+----------------------+
-//             | open bins | none: 0    | open owner | none       | bins | what hits by CPU ask |
-//             +-----------+------------+------------+------------+------+----------------------+
+//   address      0           8            16           24           32                     256
+//             +-----------+------------+------------+------------+----------------------+------+
+//             | open bins | none: 0    | open owner | none       | what hits by CPU ask | bins |
+//             +-----------+------------+------------+------------+----------------------+------+
 //   a gate:     ^ [0]                    ^ [16]
 //   the same, busy:         ^ [0]                     ^ [16]
 //
@@ -35,6 +35,30 @@ inline constexpr uint32_t kRevokedHere = 0xFFFF0001;
 inline constexpr uint32_t kNotHere = 0xFFFF0002;
 static_assert(kMostNumbers < 0xFFFF);
 
+// What a lane has of a class: the slab that the bin's objects lie in, and the bin.
+struct HitBin {
+  Slab* current;
+  BinHead hit;
+
+  // No object waits in the bin. extent: where the new current slab lies.
+  void set_slab(Slab* slab, Extent extent) {
+    current = slab;
+    hit.end = slab != nullptr ? extent.begin + extent.bytes : 0;
+    hit.end_link = slab != nullptr ? Link::to(hit.end).bits : 0;
+    hit.first = slab != nullptr ? Link::none().bits : 0;
+  }
+  bool is_empty() const { return hit.first == hit.end_link - hit.end; }
+};
+
+// For each small_index(), the place of the bin of its class, in words from the first bin.
+inline constexpr SmallTable kBinOfSmall = [] {
+  SmallTable table{};
+  for (size_t i = 0; i < table.size(); ++i)
+    table[i] = static_cast<uint8_t>(kSmallTable[i] * (sizeof(HitBin) / sizeof(uint64_t)));
+  return table;
+}();
+static_assert(kSmallTable.back() * (sizeof(HitBin) / sizeof(uint64_t)) <= 0xFF);
+
 struct alignas(kGateAlignment) Gate {
   // A request whose small_index() is below this may be a hit. 0 while no hit is allowed.
   std::atomic<size_t> open_bins{0};
@@ -43,8 +67,7 @@ struct alignas(kGateAlignment) Gate {
   alignas(8) std::atomic<uint16_t> open_owner{static_cast<uint16_t>(Owner::kClosed)};
   alignas(8) const uint16_t no_owner = static_cast<uint16_t>(Owner::kClosed);
 
-  Object* heads[kClassCount]{};            // for each class: free objects that a hit pops
-  const SmallTable classes = kSmallTable;  // here, so that a hit has it at hand
+  const SmallTable bin_of_small = kBinOfSmall;  // here, so that a hit has it at hand
 
   // What hits by CPU may serve (entry/percpu.h): requests below this index, and pointers below this
   // distance. 0 if no hit is allowed.
@@ -74,6 +97,7 @@ struct alignas(kGateAlignment) Gate {
   std::atomic<Address> area{0};
   const Address no_area = 0;
 };
+static_assert(sizeof(Gate) == kGateAlignment);
 static_assert(offsetof(Gate, no_area_of_hits) == offsetof(Gate, area_of_hits) + kBusyByte);
 static_assert(offsetof(Gate, no_area_here) == offsetof(Gate, area_here) + kBusyByte);
 static_assert(offsetof(Gate, no_area) == offsetof(Gate, area) + kBusyByte);
@@ -83,6 +107,23 @@ static_assert(offsetof(Gate, no_bytes_here) == offsetof(Gate, here_bytes) + kBus
 static_assert(offsetof(Gate, no_bins) == offsetof(Gate, open_bins) + kBusyByte);
 static_assert(offsetof(Gate, no_owner) == offsetof(Gate, open_owner) + kBusyByte);
 static_assert(std::endian::native == std::endian::little, "the busy byte is the address's lowest");
+
+// The gate of a lane, with the bins that a hit finds behind it.
+struct LaneGate : Gate {
+  // Aligned so that no bin crosses a cache line, and none lies in the gate's own padding.
+  alignas(2 * sizeof(HitBin)) HitBin bins[kBinCount]{};
+
+  // The bin at this place (kBinOfSmall).
+  FAST static BinHead& hit_bin(Gate* gate, Bytes place) {
+    const Address bins = reinterpret_cast<Address>(gate) + sizeof(Gate);
+    return reinterpret_cast<HitBin*>(bins + place * sizeof(Address))->hit;
+  }
+};
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"
+static_assert(offsetof(LaneGate, bins) == sizeof(Gate));
+#pragma GCC diagnostic pop
 
 // A thread's word. While the thread is outside, it points to the gate of the thread's lane. While
 // the thread is inside, it points to the same gate marked busy. Or it points to one of the three

@@ -4,14 +4,13 @@
 // Called by: engine (its owner, or a thread that has entered it), scavenger and other lanes (which
 // hold it from outside).
 //
-//   slot --> [gate | bin heads]  one list of free objects for each class, popped by a hit
+//   slot --> [gate | bins]       for each class: the current slab, where local frees go to the
+//                                slab's own list, and a list of its free objects, popped by a hit
 //            [counters]          written inside, read by any thread
 //            ---- 128 bytes ---- what other threads write (core/lane/any_lane.h):
 //            [inbox]  batches that other lanes have sent
 //            [lock, owner's slot, revoking]  for entering from outside
 //            ---- 128 bytes ---- what only the thread inside touches:
-//            [current slab of each class]  where the bin's objects come from; local frees go to the
-//                                          slab's own list
 //            [partial slabs of each class]  others with free objects; full slabs are in no list and
 //                                           come back by themselves
 //            [remote batches]  objects of other lanes, by owner, waiting to be sent together
@@ -47,7 +46,7 @@ class Lane : public AnyLane<P> {
   using AnyLane<P>::bin_of, AnyLane<P>::empty_blocks, AnyLane<P>::is_closed, AnyLane<P>::leave_full,
       AnyLane<P>::leave_here, AnyLane<P>::unlock;
   using Gate::area, Gate::area_here, Gate::area_of_hits, Gate::deferred_end, Gate::deferred_next;
-  using Gate::heads, Gate::here, Gate::here_bins, Gate::here_bytes, Gate::how, Gate::open_bins,
+  using LaneGate::bins, Gate::here, Gate::here_bins, Gate::here_bytes, Gate::how, Gate::open_bins,
       Gate::open_owner;
   static constexpr unsigned kIdleAfter = 64;  // batches that a sleeping owner may leave unanswered
   // Empty blocks. A lane that has this many gives them back before another lane takes fresh ones.
@@ -64,16 +63,19 @@ class Lane : public AnyLane<P> {
 
   Lane(Owner id, World<P>& world, Entry word, uint32_t number);
 
-  // --- The hit path, behind the gate.
-  FAST Object* pop(Bytes index) {
-    Object* object = heads[index];
-    if (LIKELY(object != nullptr)) heads[index] = object->next;
-    return object;
-  }
-
   // --- Off the hit path.
+  // Takes an object that waits in the bin of the class, which is not one of big objects; null if
+  // there is none.
+  FAST Object* pop(unsigned c) { return pop_hit(bins[c].hit, size_class_tables::kSlabBytes[c]); }
+  // From the bin, or from the free list of its slab.
+  FAST Object* take(unsigned c) {
+    Object* object = pop(c);
+    return object != nullptr ? object : refill_from_own_list(c);
+  }
+  // Null also for big objects.
+  FAST Object* take(SizeClass c) { return LIKELY(!is_big(c)) ? take(index_of(c)) : nullptr; }
   void* allocate(SizeClass c, Visit& visit) {
-    Object* object = pop(index_of(c));
+    Object* object = LIKELY(!is_big(c)) ? pop(index_of(c)) : nullptr;
     return object != nullptr ? object : refill_plain(c, visit);
   }
   // After a request found no object. A class says that the request gets a sampled object of this
@@ -83,7 +85,7 @@ class Lane : public AnyLane<P> {
   FAST void* refill(SizeClass c, Visit& visit);
   // The usual miss: refills the bin from the free list of its slab, and takes one object. Null if
   // that does not work.
-  FAST Object* refill_from_own_list(Bytes index);
+  FAST Object* refill_from_own_list(unsigned c);
   // Frees an object of another lane into a batch that exists. kNot: there is none. kFull: `full` is
   // to be flushed now.
   enum class Sent : uint8_t { kNot, kDone, kFull };
@@ -96,7 +98,7 @@ class Lane : public AnyLane<P> {
   void free(Object* object, MapWord word, Visit& visit);
   // Frees objects of slabs, linked by their first words, in as few transfers as possible: at most
   // one for each other owner.
-  void free_chain(Object* first, Visit& visit);
+  void free_chain(Chained* first, Visit& visit);
   // Called after Slab::push() said that the slab must be looked at.
   void look_at(Slab* slab, Visit& visit);
   // Sends every waiting batch. True if there was any.
@@ -110,7 +112,10 @@ class Lane : public AnyLane<P> {
   FAST bool send_to_open_batch(Object* object, MapWord word, const Kind& kind);
   // Frees an object of a slab of this lane.
   FAST void free_own(Object* object, Slab* slab, Visit& visit) {
-    if (!slab->bin->push(object) && UNLIKELY(slab->push(object))) look_at(slab, visit);
+    if (LIKELY(slab->bin->push(object))) return;
+    if (UNLIKELY(object->looks_free()) && is_listed(object, slab))
+      return tell_second_free(object, slab);
+    if (UNLIKELY(slab->push(object))) look_at(slab, visit);
   }
   // The kind's bin, made if necessary; null if there is no memory.
   Bin* bin_for(Kind& kind, Visit& visit);
@@ -175,20 +180,34 @@ class Lane : public AnyLane<P> {
   // again, from what the page map says. What was just between two places is lost.
   void salvage(Visit& visit);
 
-  // Changes with each object that the lane hands out: a hit takes the head of a bin, and heads come
-  // back only by a miss. What takes nothing of a bin says so.
+  // Changes with each object that the lane hands out: a hit takes the first of a bin, and links
+  // come back only by a miss. What takes nothing of a bin says so.
   uint64_t mark() const {
     uint64_t mark = (counters_.misses.load(std::memory_order_relaxed) << 32 | apart_) + 1;
-    for (const Object* head : heads)
-      mark = (mark ^ reinterpret_cast<uintptr_t>(head)) * 0x9E3779B97F4A7C15, mark ^= mark >> 32;
+    for (const HitBin& bin : bins)
+      mark = (mark ^ bin.hit.first) * 0x9E3779B97F4A7C15, mark ^= mark >> 32;
     return mark | 1;
   }
   void count_apart() { ++apart_; }
 
   uint64_t bin_length(unsigned c) const {
-    uint64_t n = 0;
-    for (const Object* object = heads[c]; object != nullptr; object = object->next) ++n;
-    return n;
+    const Slab* slab = c < kBinCount ? bins[c].current : nullptr;
+    return slab != nullptr ? length({bins[c].hit.first}, slabs().extent(slab)) : 0;
+  }
+  Slabs<P> slabs() const;
+  // How many objects wait in a bin of a kind that has slabs.
+  uint64_t bin_length(const Bin& bin) const {
+    const Slab* slab = current_of(bin);
+    return slab != nullptr ? length({bin.hit.first}, slabs().extent(slab)) : 0;
+  }
+  // The slab that the bin's objects lie in; null if there is none.
+  Slab* current_of(const Bin& bin) const {
+    const void* begin = reinterpret_cast<const void*>(bin.begin());
+    return begin != nullptr ? slabs().at(world_.region.word_of(begin)) : nullptr;
+  }
+  template <class Visitor>
+  void for_each_slab(const Bin& bin, Visitor visit) const {
+    bin.for_each_slab(current_of(bin), visit);
   }
   void check_invariants() const;
 
@@ -227,11 +246,18 @@ class Lane : public AnyLane<P> {
     return charges;
   }();
 
+  // The list's first link leads into the current slab.
   template <class AnyBin>
-  FAST Object* serve(AnyBin bin, Object* list, uint64_t taken) {
-    bin.count_taken(bin.cut(list, taken));
-    bin.head() = list->next;
-    return list;
+  FAST Object* serve(AnyBin bin, Link list, uint64_t taken) {
+    Object* object = reinterpret_cast<Object*>(list.address());
+    bin.count_taken(bin.cut(object, taken));
+    bin.head() = object->next.bits;
+    return object->out();
+  }
+  static uint64_t length(Link link, const Extent& extent) {
+    uint64_t n = 0;
+    while (const Object* object = extent.follow(link)) link = object->next, ++n;
+    return n;
   }
   struct SampledBin;
   NOINLINE void* refill_plain(SizeClass c, Visit& visit);
@@ -240,7 +266,7 @@ class Lane : public AnyLane<P> {
   bool is_sample_due(SizeClass c);
   void draw_point();
   bool takes_no_sample(Bytes index, const Slab* slab);
-  uint64_t cut_list(SizeClass c, Object* list, uint64_t n);
+  uint64_t cut_list(SizeClass c, Object* first, uint64_t n);
   Kind* kind_of(const Object* object) const;
   BlockCount check_bin(const Bin& bin) const;
   unsigned index_at(const Object* object) const;
@@ -256,7 +282,8 @@ class Lane : public AnyLane<P> {
     return LIKELY(!slab->is_of_kind()) ? partial_[index_of(slab->size_class)] : slab->bin->partial;
   }
   const Slab* current_of(const Slab* slab) const {
-    return LIKELY(!slab->is_of_kind()) ? current_[index_of(slab->size_class)] : slab->bin->current;
+    if (UNLIKELY(slab->is_of_kind())) return current_of(*slab->bin);
+    return LIKELY(!is_big(slab->size_class)) ? bins[index_of(slab->size_class)].current : nullptr;
   }
   void wait_for_frees(Slab* slab);
   void sort(Slab* empty);
@@ -286,17 +313,20 @@ class Lane : public AnyLane<P> {
   FAST static bool add(Object* object, MapWord word, Remote& remote, const Kind& kind);
   bool send(Object* object, MapWord word, Visit& visit);
   void claim(Remote& remote, Owner owner, Visit& visit);
-  FAST void receive(Object* first, Object* last, uint32_t n, Visit& visit);
-  NOINLINE void receive_others(Object* first, uint32_t n, Visit& visit);
+  FAST void receive(Link first, Object* last, uint32_t n, Visit& visit);
+  NOINLINE void receive_others(Link first, const Object* near, uint32_t n, Visit& visit);
   NOINLINE void send_after(Object* object, MapWord word, Visit& visit);
-  void salvage_slab(Slab* slab, SlabList& partial, SlabList* full, Object* chain);
+  void salvage_slab(Slab* slab, SlabList& partial, SlabList* full, Link chain);
   void drop_damaged_list(Slab* slab, Verdict why);
+  bool is_listed(const Object* object, const Slab* slab) const;
+  void tell_second_free(const Object* object, const Slab* slab);
+  template <class AnyBin>
+  void drop_damaged_bin(AnyBin bin);
+  void report_damaged_batch(const Object* near);
   void stir();
-  Slabs<P> slabs() const;
 
   // Only the thread inside touches these.
-  alignas(kNoSharing) Slab* current_[kClassCount]{};
-  SlabList partial_[kClassCount];
+  alignas(kNoSharing) SlabList partial_[kClassCount];
   Remote remotes_[kRemotes + kRemotesOfKinds];
   const Object* last_given_[kRemotesOfKinds]{};  // batches
   uint64_t claimed_ = 0;                         // which remotes have ever had an owner

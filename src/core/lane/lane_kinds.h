@@ -18,12 +18,11 @@ struct Lane<P>::KindBin {
   Bin& bin;
   Kind& kind;
 
-  Object*& head() const { return bin.head; }
-  Slab* current() const { return bin.current; }
+  Address& head() const { return bin.hit.first; }
+  bool is_empty() const { return bin.is_empty(); }
+  Slab* current() const { return lane.current_of(bin); }
   void set_current(Slab* slab) const {
-    bin.current = slab;
-    const Address end = slab != nullptr ? lane.slabs().begin(slab) + Bin::kHitBytes : 0;
-    bin.end.store(end, std::memory_order_relaxed);
+    bin.set_slab(slab != nullptr ? lane.slabs().begin(slab) : 0);
   }
   SlabList& partial() const { return bin.partial; }
   // At a limit, a slab may have nothing free and nothing that may be carved. Then it is no better
@@ -41,11 +40,13 @@ struct Lane<P>::KindBin {
   uint32_t grant(const Slab* slab) const {
     return kind.budget->take(kind.size, slab->next_chunk(kind.chunk, kind.capacity));
   }
-  Object* carve(Slab* slab, uint32_t n) const {
-    Object* list = slab->carve(lane.slabs().begin(slab) + kind.link, kind.size, n);
-    if (!kind.is_tagged) return list;
+  Link carve(Slab* slab, uint32_t n) const {
+    const Address at = lane.slabs().begin(slab) + kind.link;
+    const Address first = at + slab->carved * Bytes{kind.size};
+    const Link list = slab->carve(at, kind.size, n);
     // The objects are not initialized yet, whatever the memory held before.
-    for (Object* object = list; object != nullptr; object = object->next) kind.tag_of(object) = 0;
+    for (uint32_t i = 0; kind.is_tagged && i < n; ++i)
+      kind.tag_of(reinterpret_cast<Object*>(first + i * Bytes{kind.size})) = 0;
     return list;
   }
   void put_full(Slab* slab) const {
@@ -84,6 +85,7 @@ Bin* Lane<P>::bin_for(Kind& kind, Visit& visit) {
     Area::give_label(*kind.family, at);
   }
   Bin* bin = Area::bin(at, kind);
+  if (kind.capacity == 0) bin->hit.first = Link::none().bits;  // imported objects lie anywhere
   bin->next = bins_;
   bins_ = bin;
   compiler_fence();  // a bin that has a kind is always found here
@@ -193,7 +195,7 @@ void Lane<P>::receive_other(Object* object, MapWord word, Visit& visit) {
 template <class P>
 void Lane<P>::offer_full(Bin& bin) {
   bin.full.for_each([&](Slab* slab) {
-    if (slab->free_list == nullptr) return;
+    if (!slab->has_free()) return;
     bin.full.remove(slab);
     slab->settle(Slab::Place::kPartial);
     bin.partial.push(slab);
@@ -218,6 +220,7 @@ void Lane<P>::forget_kind(Bin& bin, SlabList& slabs, Visit&) {
   Bin** link = &bins_;
   while (*link != &bin) link = &(*link)->next;
   *link = bin.next;
+  bin.hit = BinHead{};
   bin.in_flight.store(0, std::memory_order_relaxed);
 }
 
@@ -233,17 +236,15 @@ void Lane<P>::forget_table(const Family& family, Visit& visit) {
 template <class P>
 BlockCount Lane<P>::check_bin(const Bin& bin) const {
   const Kind* kind = bin.kind.load(std::memory_order_relaxed);
-  CHECK(kind != nullptr && (bin.head == nullptr || bin.current != nullptr || kind->capacity == 0));
+  CHECK(kind != nullptr && (bin.is_empty() || bin.begin() != 0 || kind->capacity == 0));
   BlockCount empties = 0;
-  bin.for_each_slab([&](const Slab* slab) {
+  for_each_slab(bin, [&](const Slab* slab) {
     CHECK(slab->is_of_kind() && &slab->its_kind() == kind && slab->bin == &bin &&
           slab->carved <= kind->capacity);
     CHECK(world_.region.word(world_.region.block_of_state(slab)).owner() == private_of(id_));
     CHECK(static_cast<int32_t>(slab->used()) >= 0 && slab->used() <= slab->carved);
     if (slab->place == Slab::Place::kEmpty) empties += slab->blocks();
   });
-  CHECK(bin.end.load(std::memory_order_relaxed) ==
-        (bin.current != nullptr ? slabs().begin(bin.current) + Bin::kHitBytes : 0));
   bin.partial.for_each([](const Slab* slab) { CHECK(slab->has_room() && slab->beyond == 0); });
   bin.full.for_each([](const Slab* slab) { CHECK(slab->place == Slab::Place::kFull); });
   return empties;

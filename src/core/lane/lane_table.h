@@ -23,7 +23,7 @@ namespace lanemalloc {
 template <class P>
 class LaneTable {
  public:
-  static constexpr Bytes kStride = 8192;
+  static constexpr Bytes kStride = 9216;
   static constexpr uint32_t kMostLanes = 32256;
   static_assert(is_lane(static_cast<Owner>(static_cast<uint32_t>(Owner::kFirstLane) + kMostLanes -
                                            1)));

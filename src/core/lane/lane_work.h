@@ -73,17 +73,19 @@ void Lane<P>::stir() {
 // --- Allocating.
 
 template <class P>
-FAST Object* Lane<P>::refill_from_own_list(Bytes index) {
-  Slab* slab = current_[index];
-  if (slab == nullptr || slab->free_list == nullptr) return nullptr;
-  if (UNLIKELY(!slab->free_list_looks_sound())) return nullptr;
-  if (UNLIKELY(world_.sampler.on()) && !takes_no_sample(index, slab)) return nullptr;
+FAST Object* Lane<P>::refill_from_own_list(unsigned c) {
+  HitBin& bin = bins[c];
+  Slab* slab = bin.current;
+  if (slab == nullptr || UNLIKELY(!bin.is_empty())) return nullptr;
+  const Extent extent = Extent::of(bin.hit, size_class_tables::kSlabBytes[c]);
+  if (!slab->free_list_begins_well(extent)) return nullptr;
+  if (UNLIKELY(world_.sampler.on()) && !takes_no_sample(c, slab)) return nullptr;
   uint64_t taken = 0;
-  Object* list = slab->take_free_list(taken);
+  Object* object = extent.at(slab->take_free_list(taken));
   bump(counters_.misses);
-  bump(counters_.taken[index], taken);
-  heads[index] = list->next;
-  return list;
+  bump(counters_.taken[c], taken);
+  bin.hit.first = object->next.bits;
+  return object->out();
 }
 
 // A bin of malloc's, as the functions below use it. lane_kinds.h has the same for a kind.
@@ -92,9 +94,13 @@ struct Lane<P>::ClassBin {
   Lane& lane;
   SizeClass c;
 
-  Object*& head() const { return lane.heads[index_of(c)]; }
-  Slab* current() const { return lane.current_[index_of(c)]; }
-  void set_current(Slab* slab) const { lane.current_[index_of(c)] = slab; }
+  HitBin& bin() const { return lane.bins[index_of(c)]; }
+  Address& head() const { return bin().hit.first; }
+  bool is_empty() const { return bin().is_empty(); }
+  Slab* current() const { return LIKELY(!is_big(c)) ? bin().current : nullptr; }
+  void set_current(Slab* slab) const {
+    bin().set_slab(slab, slab != nullptr ? lane.slabs().extent(slab) : Extent{});
+  }
   SlabList& partial() const { return lane.partial_[index_of(c)]; }
   Slab* pop_partial(bool) const { return lane.pop_partial(partial()); }
   uint32_t capacity() const { return capacity_of(c); }
@@ -109,7 +115,7 @@ struct Lane<P>::ClassBin {
   uint64_t cut(Object*, uint64_t n) const { return n; }
   // How many objects may be carved now; carve() carves them.
   uint32_t grant(const Slab* slab) const { return slab->next_chunk(chunk_of(c), capacity_of(c)); }
-  Object* carve(Slab* slab, uint32_t n) const {
+  Link carve(Slab* slab, uint32_t n) const {
     return slab->carve(lane.slabs().begin(slab), size_of(c), n);
   }
   void put_full(Slab* slab) const { slab->wait_for_frees(capacity_of(c)); }
@@ -145,12 +151,13 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
   // The lane does this not only when it is short of this class: what other lanes send must not pile
   // up.
   if (UNLIKELY(mail_waits_.load(std::memory_order_relaxed))) drain_inbox(visit, kSomeBatches);
+  if (UNLIKELY(!bin.is_empty()) && bin.current() != nullptr) drop_damaged_bin(bin);
   for (;;) {
     Slab* slab = bin.current();
-    if (slab != nullptr && slab->free_list != nullptr) {
-      if (LIKELY(slab->free_list_looks_sound())) {
+    if (slab != nullptr && slab->has_free()) {
+      if (LIKELY(slab->free_list_looks_sound(slabs().extent(slab)))) {
         uint64_t taken = 0;
-        Object* list = slab->take_free_list(taken);
+        const Link list = slab->take_free_list(taken);
         return serve(bin, list, taken);
       }
       drop_damaged_list(slab, Verdict::kListDamaged);
@@ -161,15 +168,15 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
     // there were few the last time, some more objects are handed out first: each look costs two
     // transfers of the inbox's line, and then there are more batches per look.
     while (other == nullptr && !(uncarved && few_came_) && drain_inbox(visit, kSomeBatches)) {
-      if (slab != nullptr && slab->free_list != nullptr) break;
+      if (slab != nullptr && slab->has_free()) break;
       other = bin.pop_partial(uncarved);
     }
-    if (other == nullptr && slab != nullptr && slab->free_list != nullptr) continue;
+    if (other == nullptr && slab != nullptr && slab->has_free()) continue;
     if (slab != nullptr) {
       if (uncarved && other == nullptr) {
         few_came_ = false;
         if (const uint32_t n = bin.grant(slab); LIKELY(n > 0)) {
-          Object* list = bin.carve(slab, n);
+          const Link list = bin.carve(slab, n);
           return serve(bin, list, n);
         }
         other = bin.from_depot(visit);  // at a limit: objects that are cut already may be available
@@ -191,9 +198,9 @@ FAST Object* Lane<P>::refill_from(AnyBin bin, Visit& visit) {
     // This is done at once: in the next turn the slab would give way to another one, if it has no
     // list then.
     if (other->used() == 0 && !other->is_of_kind()) sort(other);
-    if (other->free_list != nullptr) continue;
+    if (other->has_free()) continue;
     if (const uint32_t n = bin.grant(other); LIKELY(n > 0)) {
-      Object* list = bin.carve(other, n);
+      const Link list = bin.carve(other, n);
       return serve(bin, list, n);
     }
   }
@@ -218,12 +225,13 @@ Object* Lane<P>::take_big(SizeClass c, Visit& visit) {
       partial.push(slab);
     }
     if (slab->place == Slab::Place::kEmpty) forget_empty(slab);
-    if (slab->free_list != nullptr && UNLIKELY(!slab->free_list_looks_sound())) {
+    const Extent extent = slabs().extent(slab);
+    if (slab->has_free() && UNLIKELY(!slab->free_list_looks_sound(extent))) {
       drop_damaged_list(slab, Verdict::kListDamaged);
       continue;
     }
-    Object* object = slab->free_list != nullptr ? slab->take_one()
-                                                : slab->carve(slabs().begin(slab), size_of(c), 1);
+    Object* object = slab->has_free() ? slab->take_one(extent)
+                                      : extent.at(slab->carve(extent.begin, size_of(c), 1))->out();
     if (!slab->has_room()) {
       partial.remove(slab);
       wait_for_frees(slab);
@@ -264,10 +272,12 @@ Run Lane<P>::blocks_for_slab(BlockCount n, Visit& visit) {
   return world_.runs.allocate(n, 1, visit);
 }
 
-// After a double free: reports it, and goes on without the list.
+// After a double free, or a write to a free object: reports it, and goes on without the list.
 template <class P>
 void Lane<P>::drop_damaged_list(Slab* slab, Verdict why) {
-  const void* object = slab->free_list;
+  const Extent extent = slabs().extent(slab);
+  const void* object = extent.follow(slab->free_list);
+  if (object == nullptr) object = reinterpret_cast<const void*>(extent.begin);
   slab->give_up_free_list();
   if (slab->place == Slab::Place::kPartial && !slab->has_room()) {
     partial_of(slab).remove(slab);
@@ -276,12 +286,39 @@ void Lane<P>::drop_damaged_list(Slab* slab, Verdict why) {
   world_.report(why, object);
 }
 
+// The bin is not empty, but its first link leads out of the slab. What waited in the bin is lost.
+template <class P>
+template <class AnyBin>
+NOINLINE void Lane<P>::drop_damaged_bin(AnyBin bin) {
+  bin.head() = Link::none().bits;
+  world_.report(Verdict::kListDamaged, reinterpret_cast<const void*>(slabs().begin(bin.current())));
+}
+
 // --- Freeing.
 
 template <class P>
 void Lane<P>::free_own(Object* object, MapWord word, Visit& visit) {
   Slab* slab = slabs().at(word);
+  if (UNLIKELY(object->looks_free()) && is_listed(object, slab))
+    return tell_second_free(object, slab);
   if (UNLIKELY(slab->push(object))) look_at(slab, visit);
+}
+
+// Whether the object waits in the slab's list or in its bin. A first word that looks like a link is
+// not enough: a program may copy memory that it has never written, with a link of old.
+template <class P>
+NOINLINE bool Lane<P>::is_listed(const Object* object, const Slab* slab) const {
+  const Extent extent = slabs().extent(slab);
+  if (slab->leads_to(object, slab->free_list, extent)) return true;
+  if (current_of(slab) != slab) return false;
+  const BinHead& bin = slab->is_of_kind() ? slab->bin->hit : bins[index_of(slab->size_class)].hit;
+  return slab->leads_to(object, {bin.first}, extent);
+}
+template <class P>
+NOINLINE void Lane<P>::tell_second_free(const Object* object, const Slab* slab) {
+  count<P>(world_.counters.bad_pointers);
+  const Bytes link = slab->is_of_kind() ? slab->its_kind().link : 0;
+  world_.report(Verdict::kFreedAlready, reinterpret_cast<const std::byte*>(object) - link);
 }
 
 template <class P>
@@ -353,7 +390,7 @@ void Lane<P>::forget_empty(Slab* slab) {
 template <class P>
 void Lane<P>::sort(Slab* empty) {
   constexpr uint32_t kMany = 64, kWalked = 16;
-  if (empty->carved < kMany || empty->free_list_is_in_order()) return;
+  if (empty->carved < kMany || empty->free_list_is_in_order(slabs().extent(empty))) return;
   if (UNLIKELY(!empty->free_list_looks_whole(slabs().begin(empty), kWalked)))
     return drop_damaged_list(empty, Verdict::kListDamaged);
   empty->start_over();
@@ -476,17 +513,18 @@ void Lane<P>::claim(Remote& remote, Owner owner, Visit& visit) {
 // Owners whose batches have the same place take turns. Each owner has one turn, with all of its
 // objects, however many. A batch that is not full waits for more, as any freed object does.
 template <class P>
-void Lane<P>::free_chain(Object* first, Visit& visit) {
+void Lane<P>::free_chain(Chained* first, Visit& visit) {
   visit.in_bulk = true;
   while (first != nullptr) {
-    Object* later = nullptr;
+    Chained* later = nullptr;
     uint32_t turns = 0;
     static_assert(kRemotes == 32, "a bit each");
-    for (Object* next; first != nullptr; first = next) {
+    for (Chained* next; first != nullptr; first = next) {
       next = first->next;
       const MapWord word = world_.region.word_of(first);
+      auto* object = reinterpret_cast<Object*>(first);
       if (word.owner() == id_) {
-        free_own(first, word, visit);
+        free_own(object, word, visit);
         continue;
       }
       Remote& remote = remote_to(word.owner());
@@ -500,9 +538,9 @@ void Lane<P>::free_chain(Object* first, Visit& visit) {
         claim(remote, word.owner(), visit);
       }
       turns |= turn;
-      const unsigned c = index_at(first);
-      if (UNLIKELY(!add(first, word, remote, c))) {
-        world_.report(Verdict::kFreedAlready, first);
+      const unsigned c = index_at(object);
+      if (UNLIKELY(!add(object, word, remote, c))) {
+        world_.report(Verdict::kFreedAlready, object);
         continue;
       }
       if (remote.room > 0) remote.room -= static_cast<int32_t>(kCharges.of[c].room);
@@ -526,8 +564,8 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
   Kind* const kind = is_private(remote.owner) ? kind_of(batch) : nullptr;
   if (public_of(remote.owner) == Owner::kDepot) {
     const bool done = world_.depot.free(
-        batch, visit, [&](Object* object) { receive(object, object, 1, visit); },
-        [&](Object* object) { world_.report(Verdict::kListDamaged, object); });
+        batch, visit, [&](Object* object) { receive(Link::to(object), object, 1, visit); },
+        [&](const Object* object) { world_.report(Verdict::kListDamaged, object); });
     if (!done) {
       remote.put_back(batch);
       remote.room = 0;
@@ -572,19 +610,29 @@ void Lane<P>::flush(Remote& remote, Visit& visit) {
 // Takes in objects of one slab that were sent here. If the slab has moved on since, they are sent
 // after it.
 template <class P>
-FAST void Lane<P>::receive(Object* first, Object* last, uint32_t n, Visit& visit) {
+FAST void Lane<P>::receive(Link first, Object* last, uint32_t n, Visit& visit) {
   const MapWord word = world_.region.word_of(last);
-  if (UNLIKELY(word.owner() != id_)) return receive_others(first, n, visit);
+  if (UNLIKELY(word.owner() != id_)) return receive_others(first, last, n, visit);
   Slab* slab = slabs().at(word);
   bump(counters_.received[index_of(slab->size_class)], uint64_t{n});
   if (UNLIKELY(slab->push(first, last, n))) look_at(slab, visit);
 }
 template <class P>
-void Lane<P>::receive_others(Object* first, uint32_t n, Visit& visit) {
-  for (Object* next; n > 0; --n, first = next) {
-    next = first->next;
-    receive_other(first, world_.region.word_of(first), visit);
+void Lane<P>::receive_others(Link first, const Object* near, uint32_t n, Visit& visit) {
+  for (; n > 0; --n) {
+    auto* object = reinterpret_cast<Object*>(first.address());
+    if (UNLIKELY(!slabs().may_hold(object))) return report_damaged_batch(near);
+    first = object->next;
+    receive_other(object, world_.region.word_of(object), visit);
   }
+}
+
+// A program has written to an object that waited in a batch, or the object was freed again and has
+// been handed out since. The rest of the batch is lost. near: an object of the batch, if one is
+// known.
+template <class P>
+NOINLINE void Lane<P>::report_damaged_batch(const Object* near) {
+  world_.report(Verdict::kListDamaged, near);
 }
 
 template <class P>
@@ -601,14 +649,17 @@ void Lane<P>::send_after(Object* object, MapWord word, Visit& visit) {
 template <class P>
 bool Lane<P>::drain_inbox(Visit& visit, unsigned most) {
   unsigned came = 0;
-  inbox_.take(
+  const auto is_object = [&](const void* p) { return slabs().may_hold(p); };
+  const bool is_sound = inbox_.take(
       [&](Object* batch) {
         ++came;
-        Batch::for_each_row(batch, [&](Object* first, Object* last, uint32_t n) {
-          receive(first, last, n, visit);
-        });
+        if (UNLIKELY(!Batch::for_each_row(
+                batch, is_object,
+                [&](Link first, Object* last, uint32_t n) { receive(first, last, n, visit); })))
+          report_damaged_batch(batch);
       },
-      most);
+      is_object, most);
+  if (UNLIKELY(!is_sound)) report_damaged_batch(nullptr);
   if (came > 0) {
     bump(counters_.inbox_drains);
     few_came_ = came < kSomeBatches;
@@ -655,9 +706,10 @@ template <class AnyBin>
 FAST void Lane<P>::clear_bin(AnyBin bin) {
   Slab* slab = bin.current();
   if (slab == nullptr) return;
-  bin.count_returned(slab->put_back(bin.head()));
-  if (UNLIKELY(bin.head() != nullptr)) {
-    slab->free_list = std::exchange(bin.head(), nullptr);  // which is reported
+  Link head{bin.head()};
+  bin.count_returned(slab->put_back(head, slabs().extent(slab)));
+  if (UNLIKELY(!head.is_none())) {
+    slab->free_list = head;  // which is reported
     drop_damaged_list(slab, Verdict::kListDamaged);
   }
   bin.set_current(nullptr);
@@ -738,25 +790,31 @@ bool Lane<P>::is_sample_due(SizeClass c) {
 // The list has just been taken off the free list of the current slab, or carved there. Its first
 // object is not to be sampled.
 template <class P>
-uint64_t Lane<P>::cut_list(SizeClass c, Object* list, uint64_t n) {
+uint64_t Lane<P>::cut_list(SizeClass c, Object* first, uint64_t n) {
   const Bytes size = size_of(c);
   const uint64_t before = (sample_in_ - 1) / size;
   if (before >= n) return sample_in_ -= n * size, n;
   sample_waits_[index_of(c)] = true;
   draw_point();
-  for (uint64_t i = 1; i < before; ++i) list = list->next;
-  Slab* slab = current_[index_of(c)];
-  DCHECK(slab->free_list == nullptr);
-  slab->free_list = list->next;
+  Slab* slab = bins[index_of(c)].current;
+  const Extent extent = slabs().extent(slab);
+  Object* last = first;
+  for (uint64_t i = 1; i < before; ++i) {
+    Object* next = extent.follow(last->next);
+    if (UNLIKELY(next == nullptr)) return before;  // the list is damaged; the bin will find it
+    last = next;
+  }
+  DCHECK(!slab->has_free());
+  slab->free_list = last->next;
   slab->countdown -= static_cast<int32_t>(n - before);
-  list->next = nullptr;
+  last->next = Link::none();
   return before;
 }
 
 // A bin that is filled up to the next sampled object.
 template <class P>
 struct Lane<P>::SampledBin : ClassBin {
-  uint64_t cut(Object* list, uint64_t n) const { return this->lane.cut_list(this->c, list, n); }
+  uint64_t cut(Object* first, uint64_t n) const { return this->lane.cut_list(this->c, first, n); }
 };
 
 template <class P>
@@ -798,7 +856,7 @@ Lane<P>* AnyLane<P>::hold_again() {
 
 // chain: what the bin of the slab's class or kind held. It may lie in another slab.
 template <class P>
-void Lane<P>::salvage_slab(Slab* slab, SlabList& partial, SlabList* full, Object* chain) {
+void Lane<P>::salvage_slab(Slab* slab, SlabList& partial, SlabList* full, Link chain) {
   slabs().give_to(slab, id_);  // if it has several blocks, perhaps only some were written
   const uint32_t of_chain = salvage_objects(slab, slabs().begin(slab), chain);
   if (!slab->is_of_kind()) ClassBin{*this, slab->size_class}.count_returned(of_chain);
@@ -809,13 +867,12 @@ void Lane<P>::salvage_slab(Slab* slab, SlabList& partial, SlabList* full, Object
 
 template <class P>
 void Lane<P>::salvage(Visit& visit) {
-  Object* chains[kClassCount];
-  for (unsigned c = 0; c < kClassCount; ++c) {
-    chains[c] = heads[c];
-    heads[c] = nullptr;
-    current_[c] = nullptr;
-    partial_[c] = SlabList();
+  Link chains[kClassCount]{};
+  for (unsigned c = 0; c < kBinCount; ++c) {
+    chains[c] = {bins[c].hit.first};
+    bins[c] = HitBin{};
   }
+  for (SlabList& partial : partial_) partial = SlabList();
   for (Bin** link = &bins_; *link != nullptr;) {
     Bin& bin = **link;
     if (bin.kind.load(std::memory_order_relaxed) ==
@@ -824,8 +881,7 @@ void Lane<P>::salvage(Visit& visit) {
       continue;
     }
     bin.partial = bin.full = SlabList();
-    bin.current = nullptr;
-    bin.end.store(0, std::memory_order_relaxed);
+    bin.hit.end = bin.hit.end_link = 0;  // its chain is still wanted
     link = &bin.next;
   }
   empties_ = EmptySlabs();
@@ -852,11 +908,11 @@ void Lane<P>::salvage(Visit& visit) {
                    chains[index_of(slab->size_class)]);
     } else if (Bin* bin = bin_of(slab->its_kind()); bin != nullptr) {
       slab->bin = bin;
-      salvage_slab(slab, bin->partial, &bin->full, bin->head);
+      salvage_slab(slab, bin->partial, &bin->full, {bin->hit.first});
     }
   }
   for (Bin* bin = bins_; bin != nullptr; bin = bin->next)
-    if (bin->kind.load(std::memory_order_relaxed)->capacity != 0) bin->head = nullptr;
+    if (bin->kind.load(std::memory_order_relaxed)->capacity != 0) bin->set_slab(0);
   clean(visit);
 }
 
@@ -864,8 +920,8 @@ template <class P>
 void Lane<P>::check_invariants() const {
   BlockCount empties = 0;
   for (unsigned c = 1; c < kClassCount; ++c) {
-    const Slab* current = current_[c];
-    CHECK(heads[c] == nullptr || current != nullptr);
+    const Slab* current = c < kBinCount ? bins[c].current : nullptr;
+    CHECK(c >= kBinCount || bins[c].is_empty() || current != nullptr);
     if (current != nullptr) {
       CHECK(current->place == Slab::Place::kCurrent && index_of(current->size_class) == c);
       CHECK(bin_length(c) <= current->used());

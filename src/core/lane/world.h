@@ -80,6 +80,7 @@ struct World {
   Scavenger<P> scavenger;
   Sampler<P> sampler;
   Settings settings{};
+  Address link_secret = 0;  // for readers: that of all links (core/slab/object.h)
   alignas(kNoSharing) SharedCounters counters;
   // Called when a thread adopts a lane. It must see to it that Exits::thread_exits() is called; it
   // returns false if it cannot.

@@ -107,8 +107,54 @@ constexpr std::array<Row, kClassCount> make() {
 
 inline constexpr std::array<Row, kClassCount> kRows = make();
 
+// Bytes of a slab.
+inline constexpr std::array<uint32_t, kClassCount> kSlabBytes = [] {
+  std::array<uint32_t, kClassCount> bytes{};
+  for (unsigned c = 0; c < kClassCount; ++c)
+    bytes[c] = static_cast<uint32_t>(bytes_of(kRows[c].blocks));
+  return bytes;
+}();
+
 }  // namespace size_class_tables
 
+// Where a slab's objects begin, without a division. Modulo 2^32, the inverse of the size's odd
+// factor turns the multiples of that factor into their quotients, and every other number into more
+// than any quotient. A rotation does the same for the size's power of two.
+// (Source: Granlund and Montgomery, "Division by invariant integers using multiplication", 9.)
+class Starts {
+ public:
+  constexpr Starts() = default;  // nowhere
+  constexpr Starts(uint32_t size, uint32_t objects)
+      : inverse_(inverse_of(size >> std::countr_zero(size))),
+        objects_(objects),
+        twos_(std::countr_zero(size)) {}
+  // into: bytes from the slab's first object.
+  constexpr bool have(Bytes into) const {
+    return std::rotr(static_cast<uint32_t>(into) * inverse_, twos_) < objects_;
+  }
+
+ private:
+  static constexpr uint32_t inverse_of(uint32_t odd) {
+    uint32_t inverse = odd;                                    // three bits of it are right
+    for (int i = 0; i < 4; ++i) inverse *= 2 - odd * inverse;  // twice as many at each step
+    return inverse;
+  }
+  uint32_t inverse_ = 0;
+  uint32_t objects_ = 0;
+  int twos_ = 0;
+};
+
+namespace size_class_tables {
+
+inline constexpr std::array<Starts, kClassCount> kStarts = [] {
+  std::array<Starts, kClassCount> starts{};
+  for (unsigned c = 1; c < kClassCount; ++c) starts[c] = {kRows[c].size, kRows[c].capacity};
+  return starts;
+}();
+
+}  // namespace size_class_tables
+
+constexpr const Starts& starts_of(SizeClass c) { return size_class_tables::kStarts[index_of(c)]; }
 constexpr Bytes size_of(SizeClass c) { return size_class_tables::kRows[index_of(c)].size; }
 constexpr uint32_t capacity_of(SizeClass c) {
   return size_class_tables::kRows[index_of(c)].capacity;
@@ -122,6 +168,8 @@ constexpr BlockCount slab_blocks_of(SizeClass c) {
 // big object waits in a bin, and an empty slab is soon a free run.
 inline constexpr SizeClass kFirstBig = class_of(kBlockSize);
 constexpr bool is_big(SizeClass c) { return c >= kFirstBig; }
+inline constexpr unsigned kBinCount = index_of(kFirstBig);  // bins, with that of class 0
+inline constexpr Bytes kBinMax = size_of(static_cast<SizeClass>(kBinCount - 1));
 
 // The smallest class whose objects all lie at multiples of `alignment` (a power of two of at most a
 // block) and hold `size` bytes; class 0 if there is none.

@@ -277,6 +277,8 @@ uint64_t Linux::now_ms() noexcept {
 uint32_t Linux::process_id() noexcept { return static_cast<uint32_t>(system_call(SYS_getpid)); }
 uint32_t Linux::thread_id() noexcept { return static_cast<uint32_t>(system_call(SYS_gettid)); }
 
+uint64_t Linux::secret() noexcept { return random_bits(); }
+
 uint64_t Linux::now_ns() noexcept {
   struct timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);

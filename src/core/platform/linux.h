@@ -27,6 +27,7 @@ struct Linux {
   static uint64_t waits() noexcept;
   static uint32_t thread_id() noexcept;
   static uint32_t process_id() noexcept;
+  static uint64_t secret() noexcept;
   static uint32_t lane_number() noexcept;
   static Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower, uint32_t mark,
                                uint32_t& before) noexcept;
@@ -39,14 +40,15 @@ struct Linux {
                                         uint32_t& before, uint64_t& seen) noexcept {
     return arch::rseq_take_for<kCidAt>(rseq_area, word, who, mark, before, seen);
   }
-  FAST static Restartable hit_pop_here(const std::atomic<uint32_t>& word, void** head,
+  FAST static Restartable hit_pop_here(const std::atomic<uint32_t>& word, BinHead& bin,
                                        void*& object) noexcept {
-    return arch::rseq_pop<kCidAt>(rseq_area, word, head, object);
+    return arch::rseq_pop<kCidAt>(rseq_area, word, bin, object);
   }
   template <int kAt>
   FAST static Restartable hit_push_here(const std::atomic<uint32_t>& word,
-                                        const std::atomic<uint64_t>& who, void* object) noexcept {
-    return arch::rseq_push<kCidAt, kAt>(rseq_area, word, who, object);
+                                        const std::atomic<uint64_t>& who, void* object,
+                                        uintptr_t link) noexcept {
+    return arch::rseq_push<kCidAt, kAt>(rseq_area, word, who, object, link);
   }
   static constexpr bool pushes_here() noexcept { return arch::kPushesHere; }
   static uint64_t interruptions() noexcept {

@@ -53,15 +53,16 @@
 //   hit_take_here(word, who, mark, before, seen)
 //                          the same, but lower is that of *who, which the step reads after the
 //                          word: seen = *who.
-//   hit_pop_here(word, head, object)
-//                          if the upper half of word is lane_number(): takes the first object off a
-//                          list, in one step.
-//   hit_push_here<at>(word, who, object)
+//   hit_pop_here(word, bin, object)
+//                          if the upper half of word is lane_number(): takes the first object off
+//                          the bin's list, in one step. kEmpty also if that object does not lie in
+//                          the bin's reach.
+//   hit_push_here<at>(word, who, object, link)
 //                          for hits. If word is as for hit_take_here(): puts the object first in a
-//                          CountedList, and counts it, in one step. The upper 48 bits of *who are
-//                          an address; the list lies `at` bytes behind it. kLast: the push would
-//                          leave a countdown of 0 or less. Even then the object's first word may
-//                          have been written.
+//                          CountedList, and counts it, in one step. link: what leads to the object.
+//                          The upper 48 bits of *who are an address; the list lies `at` bytes
+//                          behind it. kLast: the push would leave a countdown of 0 or less. Even
+//                          then the object's first word may have been written.
 //   pushes_here()          false if hit_push_here() may not be called; always the same.
 //   interruptions()        how many of these steps were interrupted so far, in all threads.
 //   numbers_for_hits()     false if hit_*_here() may not be called.
@@ -76,6 +77,8 @@
 //                          false if there is no memory any more.
 //   process_id()           the system's number of the process. A child's differs from its parent's,
 //                          except in other name spaces.
+//   secret()               a number that nobody outside the process can know; another one at each
+//                          call.
 //   thread_is_gone(id)     true if no thread of the process has this thread_id(). False if the
 //                          system does not tell.
 //   block_signals()        blocks every signal of the calling thread and returns the old mask;
@@ -119,7 +122,7 @@ struct Ground {
 template <class P>
 concept Platform = requires(Address a, Bytes n, unsigned attempt, std::atomic<uint32_t>& word,
                             std::atomic<uint64_t>& who, uint32_t number, uint64_t seen,
-                            void* object, const char* text) {
+                            BinHead& bin, void* object, const char* text) {
   { P::page_size() } noexcept -> std::same_as<Bytes>;
   { P::address_limit() } noexcept -> std::same_as<Bytes>;
   { P::charges_by_mapping() } noexcept -> std::same_as<bool>;
@@ -138,12 +141,13 @@ concept Platform = requires(Address a, Bytes n, unsigned attempt, std::atomic<ui
   { P::waits() } noexcept -> std::same_as<uint64_t>;
   { P::thread_id() } noexcept -> std::same_as<uint32_t>;
   { P::process_id() } noexcept -> std::same_as<uint32_t>;
+  { P::secret() } noexcept -> std::same_as<uint64_t>;
   { P::lane_number() } noexcept -> std::same_as<uint32_t>;
   { P::take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
   { P::hit_take_here(word, uint16_t{}, number, number) } noexcept -> std::same_as<Restartable>;
   { P::hit_take_here(word, who, number, number, seen) } noexcept -> std::same_as<Restartable>;
-  { P::hit_pop_here(word, &object, object) } noexcept -> std::same_as<Restartable>;
-  { P::template hit_push_here<32>(word, who, object) } noexcept -> std::same_as<Restartable>;
+  { P::hit_pop_here(word, bin, object) } noexcept -> std::same_as<Restartable>;
+  { P::template hit_push_here<32>(word, who, object, a) } noexcept -> std::same_as<Restartable>;
   { P::pushes_here() } noexcept -> std::same_as<bool>;
   { P::interruptions() } noexcept -> std::same_as<uint64_t>;
   { P::numbers_for_hits() } noexcept -> std::same_as<bool>;

@@ -39,14 +39,14 @@ class Batch {
   FAST bool add(Object* object, MapWord slab, Places places) {
     if (slab.bits() == slab_.bits()) return lengthen(object);
     if (LIKELY(place_ != end_)) {
-      *place_ = bits(object) << kRowBits;
+      *place_ = name(object, 0);
       compiler_fence();  // mend() relies on both orders
       ++place_;
       slab_ = slab;
       return true;
     }
     close();
-    object->next = first_;
+    object->next = Link::to(first_);
     compiler_fence();
     first_ = object;
     place_ = names_of(object);
@@ -92,81 +92,96 @@ class Batch {
 
   // Calls visit(first, last, n) for each row of a batch from take(): n objects of one slab, linked
   // from the first to the last. The last one's link is of no use. Rows come in the opposite order.
-  // visit() may do anything with the objects.
-  template <class Visit>
-  static void for_each_row(Object* holder, Visit visit) {
-    while (holder != nullptr) {
-      const uintptr_t next = bits(holder->next);
+  // visit() may do anything with the objects. False: a program has written to an object, and the
+  // rest of the batch is lost. is_object(address): whether an object may lie there. Only the last
+  // object of a row is asked for: the links between lead into the slab or are found later.
+  template <class IsObject, class Visit>
+  static bool for_each_row(Object* holder, IsObject is_object, Visit visit) {
+    // A circle of holders, after a double free, comes back to one of these.
+    const Object* mark = nullptr;
+    for (uint32_t i = 0; holder != nullptr; ++i) {
+      if (UNLIKELY(holder == mark || !is_object(holder))) return false;
+      if ((i & (i + 1)) == 0) mark = holder;
+      const Address next = holder->next.address();
       // The next holder is looked at after those that this one names.
       __builtin_prefetch(reinterpret_cast<void*>(next & ~kCountMask));
       uintptr_t* const names = names_of(holder);
-      for (uintptr_t* name = names + (next & kCountMask); name != names;) {
-        const uintptr_t row = *--name;
+      for (uintptr_t* place = names + (next & kCountMask); place != names;) {
+        const uintptr_t row = *--place ^ link_secret;
         Object* last = last_of(row);
+        if (UNLIKELY(!is_object(last))) return false;
         const uint32_t before = before_last(row);
-        visit(before == 0 ? last : last->next, last, before + 1);
+        visit(before == 0 ? Link::to(last) : last->next, last, before + 1);
       }
-      visit(holder, holder, uint32_t{1});  // last, since it is gone then
+      visit(Link::to(holder), holder, uint32_t{1});  // last, since it is gone then
       holder = reinterpret_cast<Object*>(next & ~kCountMask);
     }
+    return true;
   }
   // The same with visit(object) for each object.
-  template <class Visit>
-  static void for_each(Object* holder, Visit visit) {
-    for_each_row(holder, [&](Object* object, Object*, uint32_t n) {
-      for (; n > 1; --n) {
-        Object* next = object->next;
-        visit(object);
-        object = next;
-      }
-      visit(object);
-    });
+  template <class IsObject, class Visit>
+  static bool for_each(Object* holder, IsObject is_object, Visit visit) {
+    bool is_sound = true;
+    const bool are_rows_sound =
+        for_each_row(holder, is_object, [&](Link link, Object*, uint32_t n) {
+          for (; n > 0 && is_sound; --n) {
+            auto* object = reinterpret_cast<Object*>(link.address());
+            if (!(is_sound = is_object(object))) return;
+            link = object->next;
+            visit(object);
+          }
+        });
+    return is_sound && are_rows_sound;
   }
 
  private:
   // The lower bits of a name: how many objects come before the last one of the row. Above them is
-  // the address of the last one.
+  // the address of the last one. A name is written down together with the secret number of links.
   static constexpr unsigned kRowBits = 16;
   static constexpr uintptr_t kCountMask = 7;  // objects are aligned to eight at least
   static_assert((kHolderBytes - sizeof(Object)) / sizeof(uintptr_t) <= kCountMask);
 
   static uintptr_t bits(const Object* object) { return reinterpret_cast<uintptr_t>(object); }
   static uintptr_t* names_of(Object* holder) { return reinterpret_cast<uintptr_t*>(holder + 1); }
+  static uintptr_t name(const Object* last, uintptr_t before) {
+    return ((bits(last) << kRowBits) + before) ^ link_secret;
+  }
   static Object* last_of(uintptr_t name) { return reinterpret_cast<Object*>(name >> kRowBits); }
   static uint16_t before_last(uintptr_t name) { return static_cast<uint16_t>(name); }
 
   // Adds the object to the row that was named last. A row of one is no ring yet.
   FAST bool lengthen(Object* object) {
     uintptr_t* const place = place_ - 1;
-    const uintptr_t name = *place;
-    Object* last = last_of(name);
+    const uintptr_t row = *place ^ link_secret;
+    Object* last = last_of(row);
     if (UNLIKELY(object == last)) return false;
-    const uint16_t before = before_last(name);
-    object->next = before == 0 ? last : last->next;
+    const uint16_t before = before_last(row);
+    object->next = before == 0 ? Link::to(last) : last->next;
     compiler_fence();  // mend_row() relies on both orders
-    last->next = object;
+    last->next = Link::to(object);
     compiler_fence();
-    *place = (bits(object) << kRowBits) + before + 1;
+    *place = name(object, before + 1U);
     return true;
   }
   // The last object of the ring may link to one that the name does not count yet, and that one to
   // the first. Then the row has one object more.
-  static void mend_row(uintptr_t& name) {
-    Object* last = last_of(name);
-    const uint16_t before = before_last(name);
+  static void mend_row(uintptr_t& place) {
+    const uintptr_t row = place ^ link_secret;
+    Object* last = last_of(row);
+    const uint16_t before = before_last(row);
     if (before == 0) return;
     uintptr_t found = 0;
-    for (const Object* object = last->next; object != last && found <= before;
-         object = object->next)
-      ++found;
-    name = bits(last) << kRowBits | found;
+    for (Link link = last->next; link != Link::to(last) && found <= before; ++found)
+      link = reinterpret_cast<const Object*>(link.address())->next;
+    place = name(last, found);
   }
 
-  // Writes down how many the first holder names.
+  // Writes down how many the first holder names. A thread that is torn off afterwards leaves a
+  // holder that will be closed again.
   FAST void close() {
     if (first_ == nullptr) return;
     const auto named = static_cast<uintptr_t>(place_ - names_of(first_));
-    first_->next = reinterpret_cast<Object*>(bits(first_->next) | named);
+    first_->next = Link::to(first_->next.address() | named);
   }
 
   Object* first_ = nullptr;

@@ -66,17 +66,20 @@ class Depot {
 
   // Frees a batch of objects whose slabs are here, or were here when the objects were freed. Hands
   // objects whose slabs have moved on since to `moved_on(object)`. Calls `damaged(object)` after a
-  // double free. False if the thread cannot get the lock; then nothing has changed.
+  // double free or a write to a free object; object is null if it is not known. False if the
+  // thread cannot get the lock; then nothing has changed.
   template <class MovedOn, class Damaged>
   bool free(Object* batch, Visit& visit, MovedOn moved_on, Damaged damaged) {
     if (!lock_.acquire(visit)) return false;
-    Object* others = nullptr;
-    Object* bad = nullptr;
-    Batch::for_each(batch, [&](Object* object) {
+    Chained* others = nullptr;
+    const Object* bad = nullptr;
+    const auto is_object = [&](const void* p) { return slabs_.may_hold(p); };
+    const bool is_sound = Batch::for_each(batch, is_object, [&](Object* object) {
       const MapWord word = slabs_.region.word_of(object);
       if (public_of(word.owner()) != Owner::kDepot) {
-        object->next = others;
-        others = object;
+        auto* other = reinterpret_cast<Chained*>(object);
+        other->next = others;
+        others = other;
         return;
       }
       Slab* slab = slabs_.at(word);
@@ -97,10 +100,10 @@ class Depot {
       }
     });
     lock_.release(visit);
-    if (UNLIKELY(bad != nullptr)) damaged(bad);
+    if (UNLIKELY(bad != nullptr || !is_sound)) damaged(bad);
     while (others != nullptr) {
-      Object* object = others;
-      others = object->next;
+      auto* object = reinterpret_cast<Object*>(others);
+      others = others->next;
       moved_on(object);
     }
     return true;
@@ -130,7 +133,7 @@ class Depot {
       if (slab->depot_life != life_) continue;  // lost before
       slabs_.give_to(slab, Owner::kDepot);      // perhaps only some of its blocks were written
       slab->bin = nullptr;
-      salvage_objects(slab, slabs_.begin(slab), nullptr);
+      salvage_objects(slab, slabs_.begin(slab), Link::none());
       if (!slab->has_room()) {
         lose(slab);
         continue;

@@ -120,12 +120,9 @@ class Budget {
   Tries<> tries_;
 };
 
-// What a lane has of a kind. A hit reads the first two words (include/lanemalloc/pool.h).
+// What a lane has of a kind. A hit reads the first three words (include/lanemalloc/pool.h).
 struct Bin {
-  Object* head;  // free objects of the current slab
-  // The end of that slab's first kHitBytes. 0 while there is no slab, so that null lies outside
-  std::atomic<Address> end;
-  Slab* current;
+  BinHead hit;  // free objects of the current slab; its reach is the slab's first block
   SlabList partial;
   SlabList full;  // listed so that every slab can be found
   std::atomic<Kind*> kind;
@@ -133,30 +130,34 @@ struct Bin {
   std::atomic<int64_t>
       in_flight;  // objects sent from here, minus those received; without slabs: how many are here
 
-  static constexpr Bytes kHitBytes = kBlockSize;
-
+  // `begin`: of the new current slab, or 0 if there is none. No object waits in the bin.
+  void set_slab(Address begin) {
+    hit.end = begin != 0 ? begin + BinHead::kReach : 0;
+    hit.end_link = begin != 0 ? Link::to(hit.end).bits : 0;
+    hit.first = begin != 0 ? Link::none().bits : 0;
+  }
+  // The address of the current slab; 0 if there is none.
+  Address begin() const { return hit.end != 0 ? hit.end - BinHead::kReach : 0; }
+  bool is_empty() const { return hit.first == hit.end_link - hit.end; }
   Object* pop() {
-    Object* object = head;
-    if (object != nullptr) head = object->next;
-    return object;
+    Object* object = pop_hit(hit);
+    return LIKELY(object != nullptr) || is_empty() ? object : pop_beyond();
   }
   // Frees the object if it lies where a hit may free it.
-  FAST bool push(Object* object) {
-    if (UNLIKELY(reinterpret_cast<Address>(object) - end.load(std::memory_order_relaxed) <
-                 Bytes{0} - kHitBytes))
-      return false;
-    object->next = head;
-    head = object;
-    return true;
-  }
+  FAST bool push(Object* object) { return push_hit(hit, object); }
+  // current: the slab at begin(), if there is one.
   template <class Visit>
-  void for_each_slab(Visit visit) const {
+  void for_each_slab(Slab* current, Visit visit) const {
     if (current != nullptr) visit(current);
     partial.for_each(visit);
     full.for_each(visit);
   }
+
+ private:
+  // The object lies beyond the slab's first block, or the list is damaged.
+  inline Object* pop_beyond();
 };
-static_assert(sizeof(Bin) == Labels::kBinBytes);
+static_assert(sizeof(Bin) == Labels::kBinBytes && BinHead::kReach == kBlockSize);
 
 // What kinds belong to: a heap or a pool.
 struct Family {
@@ -229,6 +230,7 @@ struct Kind : BinPlace {
   uint32_t size = 0;  // from one object to the next
   // Objects in a slab. 0: the kind has no slabs, and its objects lie elsewhere
   uint32_t capacity = 0;
+  Starts starts;
   uint32_t chunk = 0;   // objects carved at a time
   uint32_t blocks = 0;  // of a slab
   uint32_t link = 0;    // where in an object the links lie
@@ -262,6 +264,7 @@ struct Kind : BinPlace {
     size = static_cast<uint32_t>(round_up(bytes, align));
     blocks = size_class_tables::slab_blocks(size);
     capacity = static_cast<uint32_t>(bytes_of(blocks) / size);
+    starts = {static_cast<uint32_t>(size), capacity};
     chunk = size >= 4096 ? 1 : 8192 / size;
   }
 
@@ -274,6 +277,14 @@ struct Kind : BinPlace {
     if (now < kMostBatch) batch.store(now * 2, std::memory_order_relaxed);
   }
 };
+
+inline Object* Bin::pop_beyond() {
+  const Kind& its = *kind.load(std::memory_order_relaxed);
+  Object* object = Extent{begin(), bytes_of(its.blocks)}.follow({hit.first});
+  if (object == nullptr) return nullptr;
+  hit.first = object->next.bits;
+  return object->out();
+}
 
 // All heaps and pools, and their places in lanes' areas. Locking: the depot's lock. for_each() may
 // also run in a fork child, where no thread holds that lock, since each step of a change is one

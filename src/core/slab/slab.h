@@ -35,7 +35,7 @@ struct Slab {
   // What a hit writes: a CountedList. It lies 32 bytes from the start of a cache line, where no
   // gate has its words. For a store and a later load hold each other up if their addresses agree in
   // the lowest 12 bits.
-  Object* free_list;
+  Link free_list;
   // Frees until a thread must look at the slab; below 0: more frees than objects
   int32_t countdown;
   // Only for an empty slab.
@@ -50,7 +50,7 @@ struct Slab {
 
   void start(SizeClass c, bool on_untouched, Kind* k = nullptr) {
     untouched = on_untouched;
-    free_list = nullptr;
+    free_list = Link::none();
     countdown = 0;
     beyond = carved = 0;
     size_class = c;
@@ -75,57 +75,61 @@ struct Slab {
   uint32_t used() const { return static_cast<uint32_t>(countdown) + beyond; }
   bool has_too_many_frees() const { return static_cast<int32_t>(used()) < 0; }
   uint32_t free_objects() const { return carved - used(); }
-  bool has_room() const { return free_list != nullptr || carved < capacity(); }
+  bool has_free() const { return !free_list.is_none(); }
+  bool has_room() const { return has_free() || carved < capacity(); }
 
   // Frees an object. True if the slab must be looked at.
   FAST bool push(Object* object) {
     object->next = free_list;
-    free_list = object;
+    free_list = Link::to(object);
     return arch::take_and_test(countdown, 1);
   }
 
   // The same for n objects, linked from the first to the last.
-  FAST bool push(Object* first, Object* last, uint32_t n) {
+  FAST bool push(Link first, Object* last, uint32_t n) {
     last->next = free_list;
     compiler_fence();  // put_back() relies on it
     free_list = first;
     return arch::take_and_test(countdown, static_cast<int32_t>(n));
   }
 
-  // Frees all objects that wait in a bin at once. Returns how many; `head` is null then. A thread
+  // Frees all objects that wait in a bin at once. Returns how many; `head` is none then. A thread
   // that is torn off here, or that a fork leaves behind, leaves each object in the bin, on the
   // list, or in both (salvage_objects). If the bin leads to more objects than are in use, it makes
-  // a circle, or one of its objects was freed again. Then it stays as it is, and 0 is returned.
-  uint32_t put_back(Object*& head) {
-    if (head == nullptr) return 0;
+  // a circle, or one of its objects was freed again; if it leads out of the slab, an object was
+  // written to. Then it stays as it is, and 0 is returned.
+  uint32_t put_back(Link& head, const Extent& extent) {
+    if (head.is_none()) return 0;
     const uint32_t most = used();
-    Object* last = head;
-    uint32_t n = 1;
-    for (; last->next != nullptr && n < most; ++n) last = last->next;
-    if (UNLIKELY(last->next != nullptr)) return 0;
+    Object* last = nullptr;
+    uint32_t n = 0;
+    Link link = head;
+    for (; n < most && !link.is_none(); ++n, link = last->next)
+      if (UNLIKELY((last = extent.follow(link)) == nullptr)) return 0;
+    if (UNLIKELY(n == 0 || !link.is_none())) return 0;
     push(head, last, n);
     compiler_fence();
-    head = nullptr;
+    head = Link::none();
     return n;
   }
 
   // Takes the whole free list, for a bin. Sets `taken` to its length. No thread need look when all
   // objects are free again, for the bin will ask. One more free must be looked at.
-  Object* take_free_list(uint64_t& taken) {
-    Object* list = free_list;
-    free_list = nullptr;
+  Link take_free_list(uint64_t& taken) {
+    const Link list = free_list;
+    free_list = Link::none();
     taken = free_objects();
     countdown = static_cast<int32_t>(carved) + 1;
     beyond = ~0u;
     return list;
   }
 
-  // Takes one object off the free list, which is not empty, and counts it as used.
-  Object* take_one() {
-    Object* object = free_list;
+  // Takes one object off the free list, which is sound and not empty, and counts it as used.
+  Object* take_one(const Extent& extent) {
+    Object* object = extent.follow(free_list);
     free_list = object->next;
     ++countdown;
-    return object;
+    return object->out();
   }
 
   // How many objects to carve: a page or two of them. usual: how many at a time on touched memory;
@@ -137,32 +141,32 @@ struct Slab {
   }
   // Hands out the next n > 0 objects for the first time, linked in address order. at: the address
   // of the slab's first object; step: the distance from one to the next.
-  Object* carve(Address at, Bytes step, uint32_t n) {
+  Link carve(Address at, Bytes step, uint32_t n) {
     const Address first = at + carved * step;
+    const Link link = Link::to(first);
     Object* object = reinterpret_cast<Object*>(first);
     for (uint32_t i = 1; i < n; ++i) {
-      Object* next_object = reinterpret_cast<Object*>(first + i * step);
-      object->next = next_object;
-      object = next_object;
+      object->next = {link.bits + i * step};
+      object = reinterpret_cast<Object*>(first + i * step);
     }
-    object->next = nullptr;
+    object->next = Link::none();
     carved += n;
     countdown += static_cast<int32_t>(n);
-    return reinterpret_cast<Object*>(first);
+    return link;
   }
 
   // Whether the list's first objects are neighbours, in either order. They are if objects were
   // freed in the order in which they were allocated.
-  bool free_list_is_in_order() const {
+  bool free_list_is_in_order(const Extent& extent) const {
     constexpr int kLinks = 3;
     const Bytes step = size();
-    const Object* object = free_list;
+    Link link = free_list;
     for (int i = 0; i < kLinks; ++i) {
-      const Object* following = object->next;
-      if (following == nullptr) return true;
-      const Bytes up = reinterpret_cast<Address>(following) - reinterpret_cast<Address>(object);
+      const Object* object = extent.follow(link);
+      if (object == nullptr || object->next.is_none()) return true;
+      const Bytes up = object->next.bits - link.bits;
       if (up != step && Bytes{0} - up != step) return false;
-      object = following;
+      link = object->next;
     }
     return true;
   }
@@ -172,7 +176,7 @@ struct Slab {
   void start_over() {
     carved = 0;
     compiler_fence();
-    free_list = nullptr;
+    free_list = Link::none();
     countdown = 0;
     beyond = 0;
   }
@@ -187,6 +191,16 @@ struct Slab {
     beyond = in_use - static_cast<uint32_t>(countdown);
   }
 
+  // Whether the list that begins with this link leads to the object.
+  bool leads_to(const Object* object, Link link, const Extent& extent) const {
+    for (uint32_t n = 0; n < carved && extent.holds(link); ++n) {
+      const Object* at = extent.at(link);
+      if (at == object) return true;
+      link = at->next;
+    }
+    return false;
+  }
+
   // Counts every object in use again, as a slab in a list or in a bin does.
   void settle(Place where) {
     countdown = static_cast<int32_t>(used());
@@ -194,19 +208,24 @@ struct Slab {
     place = where;
   }
 
-  // Whether the first links make no circle. A double free of an object on the list makes one. This
-  // costs a miss little. What it does not reach may be found when the slab is empty
-  // (free_list_looks_whole), and is found at once with checked=1.
-  bool free_list_looks_sound() const {
+  // Whether the list has an object, which lies in the slab, is free, and does not lead to itself,
+  // as it does if it was freed twice. What comes behind it is looked at when it is taken.
+  FAST bool free_list_begins_well(const Extent& extent) const {
+    if (!extent.holds(free_list)) return false;
+    const Object* object = extent.at(free_list);
+    return LIKELY(object->looks_free() && object->next != free_list);
+  }
+  // The same, and that the first links make no circle, where there is time to follow them.
+  bool free_list_looks_sound(const Extent& extent) const {
+    if (UNLIKELY(!free_list_begins_well(extent))) return false;
     // A circle of at most five objects that begins at the first comes back to the first, and one of
-    // at most four that begins at the second comes back to the second. A circle of one object comes
-    // back to itself.
-    const Object* second = free_list->next;
-    if (UNLIKELY(second == free_list)) return false;
-    const Object* object = second;
-    for (int step = 0; step < 4 && object != nullptr; ++step) {
-      object = object->next;
-      if (UNLIKELY(object == second || object == free_list)) return false;
+    // at most four that begins at the second comes back to the second.
+    const Link second = extent.at(free_list)->next;
+    Link link = second;
+    for (int step = 0; step < 4; ++step) {
+      if (!extent.holds(link)) return LIKELY(extent.is_none(link));
+      link = extent.at(link)->next;
+      if (UNLIKELY(link == second || link == free_list)) return false;
     }
     return true;
   }
@@ -216,22 +235,23 @@ struct Slab {
   // as many as there are. A list that is longer than `walked` is not walked to its end, since each
   // object is a cache miss: a quarter of the time of a program that frees what it has made.
   bool free_list_looks_whole(Address begin, uint32_t walked = 64) const {
-    const Bytes bytes = carved * size();
+    const Extent extent{begin, carved * size()};
     const uint32_t n = carved < walked ? carved : walked;
     const Object* mark = nullptr;
-    const Object* object = free_list;
+    Link link = free_list;
     for (uint32_t i = 0; i < n; ++i) {
-      if (reinterpret_cast<Address>(object) - begin >= bytes || object == mark) return false;
+      const Object* object = extent.follow(link);
+      if (object == nullptr || object == mark) return false;
       if ((i & (i + 1)) == 0) mark = object;  // a circle comes back to one of these
-      object = object->next;
+      link = object->next;
     }
-    return carved > walked || object == nullptr;
+    return carved > walked || link.is_none();
   }
 
   // The list cannot be trusted. All objects that were handed out count as in use from now on: they
   // are lost, but never handed out twice.
   void give_up_free_list() {
-    free_list = nullptr;
+    free_list = Link::none();
     countdown = static_cast<int32_t>(carved);
     beyond = 0;
   }
@@ -241,6 +261,7 @@ static_assert(offsetof(Slab, free_list) == 32);
 static_assert(offsetof(Slab, free_list) % sizeof(CountedList) == 0 && sizeof(Slab::countdown) == 4);
 static_assert(offsetof(Slab, countdown) - offsetof(Slab, free_list) ==
               offsetof(CountedList, countdown));
+static_assert(sizeof(Link) == sizeof(CountedList::first));
 static_assert(offsetof(Slab, newer) - offsetof(Slab, free_list) == sizeof(CountedList));
 
 inline void SlabList::push(Slab* slab) {
@@ -261,7 +282,7 @@ inline Slab* SlabList::pop() {
 
 inline Slab* SlabList::first_with_free() const {
   Slab* slab = first_;
-  while (slab != nullptr && slab->free_list == nullptr) slab = slab->next;
+  while (slab != nullptr && !slab->has_free()) slab = slab->next;
   return slab;
 }
 template <class Visit>
@@ -300,6 +321,10 @@ struct Slabs {
 
   Slab* at(MapWord word) const { return static_cast<Slab*>(word.state()); }
   Address begin(const Slab* slab) const { return region.address_of(region.block_of_state(slab)); }
+  Extent extent(const Slab* slab) const { return {begin(slab), bytes_of(slab->blocks())}; }
+
+  // Whether an object may lie there, for any address.
+  bool may_hold(const void* p) const { return is_slab(public_of(region.word_for(p).owner())); }
 
   // Makes a slab without objects, on blocks in use that have no owner.
   Slab* make(BlockIndex first, SizeClass c, Owner owner, bool untouched = false,

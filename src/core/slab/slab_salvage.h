@@ -15,9 +15,9 @@ class FreeObjects {
   // to the next; n: how many there are.
   FreeObjects(Address begin, Bytes step, uint32_t n) : begin_(begin), step_(step), n_(n) {}
 
-  // Takes each object once. True the first time.
-  bool add(const Object* object) {
-    const Bytes into = reinterpret_cast<Address>(object) - begin_;
+  // Takes each object once. True the first time. False for what is no object of the slab.
+  bool add(Link link) {
+    const Bytes into = link.address() - begin_;
     if (into >= n_ * step_ || into % step_ != 0) return false;
     const Bytes i = into / step_;
     if ((found_[i / 64] >> (i % 64) & 1) != 0) return false;
@@ -38,19 +38,20 @@ class FreeObjects {
 // Counts the slab anew. What its free list leads to is free, each object once. So is what `chain`
 // leads to, which may lie in another slab. The rest is in use. begin: the address of the slab's
 // first object. Returns how many objects of the chain it has kept.
-inline uint32_t salvage_objects(Slab* slab, Address begin, Object* chain) {
+inline uint32_t salvage_objects(Slab* slab, Address begin, Link chain) {
   const uint32_t link = slab->is_of_kind() ? slab->its_kind().link : 0;
-  Object* const list = slab->free_list;
+  const Link list = slab->free_list;
   uint32_t of_chain = 0;
   slab->give_up_free_list();
   if (LIKELY(slab->carved <= FreeObjects::kMost)) {
     FreeObjects found(begin + link, slab->size(), slab->carved);
-    const auto keep = [&](Object* object) {
-      while (object != nullptr && found.add(object)) {
-        Object* next = object->next;
+    const auto keep = [&](Link at) {
+      while (found.add(at)) {
+        auto* object = reinterpret_cast<Object*>(at.address());
+        const Link next = object->next;
         object->next = slab->free_list;
-        slab->free_list = object;
-        object = next;
+        slab->free_list = at;
+        at = next;
       }
     };
     keep(list);

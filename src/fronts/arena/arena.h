@@ -14,7 +14,7 @@
 #include "core/engine/engine.h"
 #include "lanemalloc/arena.h"
 
-struct lane_arena_block : lanemalloc::Object {};  // next: the older block
+struct alignas(lanemalloc::kGranule) lane_arena_block : lanemalloc::Chained {};  // next: older
 
 struct alignas(lanemalloc::kGranule) lane_arena_large {
   lane_arena_large* older;

@@ -88,7 +88,7 @@ class Heap {
   FAST bool is_surely_good(const void* p, Bytes size) const {
     const Kind* kind = kind_at(p);
     return !is_checked_ && kind != nullptr && kind->family == &family_ &&
-           (size == kUnknown || size <= kind->size);
+           !static_cast<const Object*>(p)->looks_free() && (size == kUnknown || size <= kind->size);
   }
   // What free() would find wrong.
   HeapFree look_at(const void* p, Bytes size) const;

@@ -95,7 +95,8 @@ void* Heap<P>::allocate(Bytes size, Bytes alignment, Slot& slot) {
   tell_soft_limits();
   if (p == nullptr) return nullptr;
   if (UNLIKELY(is_checked_)) {
-    if (!is_large(p)) engine_.pointers().check_out(p);
+    if (!is_large(p) && !engine_.pointers().check_out(p, kind_at(p)->starts))
+      return allocate(size, alignment, slot);
     sign(p, size);
   }
   return p;

@@ -21,13 +21,14 @@ Object* Pool<P>::obtain(Slot& slot) {
   Object* object = nullptr;
   if (LIKELY(!is_imported())) {
     object = engine_.kinds().allocate(kind_, slot);
-    return LIKELY(object != nullptr) ? object : take_from_shelf(1, slot);
+    if (LIKELY(object != nullptr)) return object;
+    object = take_from_shelf(1, slot);
+    return object != nullptr ? object->out() : nullptr;
   }
   engine_.kinds().in_own_lane(slot, [&](Lane<P>& lane, Visit& visit) {
     Bin* bin = lane.bin_for(kind_, visit);
-    if (bin == nullptr || bin->head == nullptr) return;
-    object = bin->head;
-    bin->head = object->next;
+    if (bin == nullptr || Link{bin->hit.first}.is_none()) return;
+    object = take_off(bin->hit.first, 1)->out();
     bump(bin->in_flight, int64_t{-1});
   });
   if (object != nullptr) return object;
@@ -44,17 +45,17 @@ Object* Pool<P>::obtain(Slot& slot) {
 template <class P>
 void Pool<P>::keep_imported(Object* object, Slot& slot) {
   const auto batch = static_cast<int64_t>(kind_.batch.load(std::memory_order_relaxed));
-  object->next = nullptr;
+  object->next = Link::none();
   Object* rest = object;
   engine_.kinds().in_own_lane(slot, [&](Lane<P>& lane, Visit& visit) {
     Bin* bin = lane.bin_for(kind_, visit);
     if (bin == nullptr) return;
-    object->next = bin->head;
-    bin->head = object;
+    object->next = {bin->hit.first};
+    bin->hit.first = Link::to(object).bits;
     rest = nullptr;
     bump(bin->in_flight, int64_t{1});
     if (bin->in_flight.load(std::memory_order_relaxed) <= 2 * batch) return;
-    rest = take_off(bin->head, static_cast<uint64_t>(batch));
+    rest = take_off(bin->hit.first, static_cast<uint64_t>(batch));
     bump(bin->in_flight, -batch);
   });
   if (LIKELY(rest == nullptr)) return;
@@ -66,14 +67,14 @@ void Pool<P>::keep_imported(Object* object, Slot& slot) {
   }
 }
 
-// Takes the first n objects off a list that has at least n.
+// Takes the first n objects off a list, by its first link, that has at least n.
 template <class P>
-Object* Pool<P>::take_off(Object*& list, uint64_t n) {
-  Object* const first = list;
+Object* Pool<P>::take_off(Address& list, uint64_t n) {
+  auto* const first = reinterpret_cast<Object*>(Link{list}.address());
   Object* last = first;
-  while (--n > 0) last = last->next;
-  list = last->next;
-  last->next = nullptr;
+  while (--n > 0) last = last->follow_blindly();
+  list = last->next.bits;
+  last->next = Link::none();
   return first;
 }
 
@@ -87,8 +88,8 @@ bool Pool<P>::put_on_shelf(Object* list, Slot& slot) {
     if (locked.is_held()) {
       while (list != nullptr) {
         Object* object = list;
-        list = object->next;
-        object->next = shelf_;
+        list = after(object);
+        object->next = Link::to(shelf_);
         shelf_ = object;
         bump(shelf_count_, uint64_t{1});
       }
@@ -99,9 +100,9 @@ bool Pool<P>::put_on_shelf(Object* list, Slot& slot) {
     Bin* bin = lane.bin_for(kind_, visit);
     while (bin != nullptr && list != nullptr) {
       Object* object = list;
-      list = object->next;
-      object->next = bin->head;
-      bin->head = object;
+      list = after(object);
+      object->next = {bin->hit.first};
+      bin->hit.first = Link::to(object).bits;
       bump(bin->in_flight, int64_t{1});
     }
   });
@@ -118,9 +119,9 @@ Object* Pool<P>::take_from_shelf(uint64_t most, Slot& slot) {
   Object* list = nullptr;
   for (uint64_t n = 0; n < most && shelf_ != nullptr; ++n) {
     Object* object = shelf_;
-    shelf_ = object->next;
+    shelf_ = after(object);
     bump(shelf_count_, ~uint64_t{0});
-    object->next = list;
+    object->next = Link::to(list);
     list = object;
   }
   return list;
@@ -132,12 +133,12 @@ Object* Pool<P>::refill_from_shelf(Slot& slot) {
   Object* list = take_from_shelf(kind_.batch.load(std::memory_order_relaxed), slot);
   if (list == nullptr) return nullptr;
   Object* object = list;
-  for (list = list->next; list != nullptr;) {
-    Object* next = list->next;
+  for (list = after(list); list != nullptr;) {
+    Object* next = after(list);
     keep_imported(list, slot);
     list = next;
   }
-  return object;
+  return object->out();
 }
 
 // Imports a batch from the source, as far as the limit allows.
@@ -162,7 +163,8 @@ uint64_t Pool<P>::release(Object* list) {
   uint64_t released = 0;
   while (list != nullptr) {
     size_t n = 0;
-    for (; n < kMost && list != nullptr; list = list->next) objects[n++] = list;
+    for (; n < kMost && list != nullptr; list = take_out(static_cast<Object*>(objects[n++])))
+      objects[n] = list;
     source_.release_objects(source_.source, objects, n);
     budget_.give(n * kind_.size);
     released += n;
@@ -183,9 +185,10 @@ bool Pool<P>::bring_to_shelf(Slot& slot, bool wait) {
       family_, slot, wait,
       [&](Lane<P>& lane, Visit&) {
         Bin* bin = lane.bin_of(kind_);
-        if (bin == nullptr || bin->head == nullptr) return static_cast<Object*>(nullptr);
+        if (bin == nullptr || Link{bin->hit.first}.is_none()) return static_cast<Object*>(nullptr);
         bin->in_flight.store(0, std::memory_order_relaxed);
-        return std::exchange(bin->head, nullptr);
+        const Link list{std::exchange(bin->hit.first, Link::none().bits)};
+        return reinterpret_cast<Object*>(list.address());
       },
       [&](Object* list) {
         if (list != nullptr) put_on_shelf(list, slot);

@@ -193,7 +193,9 @@ class Pool : OfOneKind {
   // Returns a free object from wherever there is one. Null: there is none, or no memory.
   Object* obtain(Slot& slot);
   void keep_imported(Object* object, Slot& slot);
-  static Object* take_off(Object*& list, uint64_t n);
+  static Object* take_off(Address& list, uint64_t n);
+  Object* after(const Object* object) const;
+  Object* take_out(Object* object) const;
   bool put_on_shelf(Object* list, Slot& slot);
   Object* take_from_shelf(uint64_t most, Slot& slot);
   Object* refill_from_shelf(Slot& slot);

@@ -148,7 +148,8 @@ bool Pool<P>::initialize(Object* object) {
 template <class P>
 void* Pool<P>::hand_out(Object* object, uint32_t flags, Slot& slot) {
   void* p = start_of(object);
-  if (!is_imported()) engine_.pointers().check_out(p);
+  if (!is_imported() && UNLIKELY(!engine_.pointers().check_out(p, kind_.starts)))
+    return allocate(flags, slot);
   bool good = initialize(object);
   if (good && (flags & kZero) != 0) memset(p, 0, bytes_);
   if (good && functions_.ctor != nullptr)
@@ -188,7 +189,7 @@ Verdict Pool<P>::find(const void* p) const {
     const Verdict verdict = engine_.pointers().find(p).verdict;
     return verdict == Verdict::kGood ? Verdict::kOfMalloc : verdict;
   }
-  if (LIKELY(!engine_.is_checked()) || is_imported()) return Verdict::kGood;
+  if (is_imported()) return Verdict::kGood;
   if (!engine_.kinds().is_start_of(kind_, p)) return Verdict::kNotAStart;
   return engine_.pointers().is_out(p) ? Verdict::kGood : Verdict::kFreedAlready;
 }
@@ -229,10 +230,29 @@ bool Pool<P>::keep_beside(Object* object, Slot& slot) {
   if (!is_lane(owner) || !world.lanes.at(owner).is_set_aside()) return false;
   Locked locked(*this, slot);
   if (!locked.is_held()) return false;
-  object->next = shelf_;
+  object->next = Link::to(shelf_);
   shelf_ = object;
   bump(shelf_count_, uint64_t{1});
   return true;
+}
+
+// The next object in one of the pool's own lists. A program may have written to a free object. Then
+// the rest of the list is lost. Imported objects lie anywhere, so nothing is known of theirs.
+template <class P>
+Object* Pool<P>::after(const Object* object) const {
+  Object* next = object->follow_blindly();
+  if (LIKELY(next == nullptr || is_imported()) || Objects::kind_at(engine_.world(), next) == &kind_)
+    return next;
+  engine_.world().report(Verdict::kListDamaged, object);
+  return nullptr;
+}
+
+// The same, for an object that is taken off its list.
+template <class P>
+Object* Pool<P>::take_out(Object* object) const {
+  Object* next = after(object);
+  object->out();
+  return next;
 }
 
 // --- The line, and the reserve.
@@ -330,7 +350,7 @@ bool Pool<P>::withdraw(const Waiter& waiter, Slot& slot) {
 // The lock is held, or no other thread knows the pool yet.
 template <class P>
 void Pool<P>::keep_in_reserve(Object* object) {
-  object->next = reserve_list_;
+  object->next = Link::to(reserve_list_);
   reserve_list_ = object;
   reserved_.store(reserved() + 1, std::memory_order_relaxed);
 }
@@ -340,7 +360,7 @@ Object* Pool<P>::take_reserved(Slot& slot) {
   Locked locked(*this, slot);
   Object* object = locked.is_held() ? reserve_list_ : nullptr;
   if (object == nullptr) return nullptr;
-  reserve_list_ = object->next;
+  reserve_list_ = take_out(object);
   reserved_.store(reserved() - 1, std::memory_order_relaxed);
   return object;
 }
@@ -360,7 +380,7 @@ void Pool<P>::forget_line() {
   first_ = last_ = nullptr;
   waiters_.store(0, std::memory_order_relaxed);
   uint32_t reserved = 0;
-  for (const Object* object = reserve_list_; object != nullptr; object = object->next) ++reserved;
+  for (const Object* object = reserve_list_; object != nullptr; object = after(object)) ++reserved;
   reserved_.store(reserved, std::memory_order_relaxed);
   announce();
 }
@@ -392,13 +412,13 @@ bool Pool<P>::preallocate(size_t n, Slot& slot) {
       put_into_lane(object, slot);
       break;
     }
-    object->next = list;
+    object->next = Link::to(list);
     list = object;
   }
   if (had == n) least_free_.fetch_add(n, std::memory_order_relaxed);
   while (list != nullptr) {
     Object* object = list;
-    list = object->next;
+    list = take_out(object);
     put_back(object, slot);
   }
   if (had < n) return false;

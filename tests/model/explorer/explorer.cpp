@@ -775,23 +775,24 @@ Step take_here(void* word, const void* who, uint64_t& seen, uint32_t mark, uint3
   return Step::kDone;
 }
 
-Step pop_here(const void* word, void** head, void*& object) {
+Step pop_here(const void* word, uintptr_t* bin, uintptr_t reach, void*& object) {
   const void* pc = __builtin_return_address(0);
   if (running) point();
   Thread& me = threads[running ? current : 0];
   const uint32_t begun = me.restarts;
   if (load_in_step(word, pc) >> 16 != static_cast<uint32_t>(cpu())) return Step::kElsewhere;
   if (!goes_on(begun, pc)) return Step::kInterrupted;
-  const auto a = reinterpret_cast<uintptr_t>(head);
-  plain_access(a, false, pc);
-  void* first = *head;
-  if (first == nullptr) return Step::kEmpty;
+  const auto a = reinterpret_cast<uintptr_t>(&bin[2]);
+  for (int i = 0; i < 3; ++i) plain_access(reinterpret_cast<uintptr_t>(&bin[i]), false, pc);
+  const uintptr_t before_end = bin[2] - bin[1];
+  if (before_end < 0 - reach) return Step::kEmpty;
+  auto* const first = reinterpret_cast<uintptr_t*>(bin[0] + before_end);
   if (!goes_on(begun, pc)) return Step::kInterrupted;
   plain_access(reinterpret_cast<uintptr_t>(first), false, pc);
-  void* next = *static_cast<void**>(first);
+  const uintptr_t next = *first;
   if (!goes_on(begun, pc)) return Step::kInterrupted;
   plain_access(a, true, pc);
-  write(a, reinterpret_cast<uintptr_t>(next), sizeof next);
+  write(a, next, sizeof next);
   object = first;
   if (!running) return Step::kDone;
   trace(pc, "step: pop %s from %s", name_of(reinterpret_cast<uintptr_t>(first)).c_str(),
@@ -801,7 +802,7 @@ Step pop_here(const void* word, void** head, void*& object) {
   return Step::kDone;
 }
 
-Step push_here(const void* word, const void* who, size_t list, void* object) {
+Step push_here(const void* word, const void* who, size_t list, void* object, uintptr_t link) {
   const void* pc = __builtin_return_address(0);
   if (running) point();
   Thread& me = threads[running ? current : 0];
@@ -827,7 +828,7 @@ Step push_here(const void* word, const void* who, size_t list, void* object) {
   if (!goes_on(begun, pc)) return Step::kInterrupted;
   plain_access(head, true, pc);
   plain_access(count, true, pc);
-  write(head, a, sizeof a);
+  write(head, link, sizeof link);
   write(count, static_cast<uint32_t>(left), sizeof left);
   if (!running) return Step::kDone;
   trace(pc, "step: push %s on %s, %d left", name_of(a).c_str(), name_of(head).c_str(), left);

@@ -84,9 +84,9 @@ int cpu();
 // The word must hold the CPU's number above the lower 16 bits of `seen`. With `who`, `seen` is read
 // there, after the word.
 Step take_here(void* word, const void* who, uint64_t& seen, uint32_t mark, uint32_t& before);
-Step pop_here(const void* word, void** head, void*& object);
+Step pop_here(const void* word, uintptr_t* bin, uintptr_t reach, void*& object);
 // list: the distance in bytes from the address in the upper 48 bits of *who.
-Step push_here(const void* word, const void* who, size_t list, void* object);
+Step push_here(const void* word, const void* who, size_t list, void* object, uintptr_t link);
 void restart();
 // A read by the kernel, with acquire order. A thread that is gone may have taken this memory with
 // it, so the read is never in a race.

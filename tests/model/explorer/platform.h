@@ -48,6 +48,7 @@ struct Model {
   static uint64_t waits() noexcept { return 0; }
   static uint32_t thread_id() noexcept { return 1; }
   static uint32_t process_id() noexcept { return 1; }
+  static uint64_t secret() noexcept { return 0x1234567890ABCDEF; }
   static uint32_t lane_number() noexcept { return static_cast<uint32_t>(cpu()); }
   static lanemalloc::Restartable take_here(std::atomic<uint32_t>& word, uint16_t lower,
                                            uint32_t mark, uint32_t& before) noexcept {
@@ -65,15 +66,17 @@ struct Model {
     return static_cast<lanemalloc::Restartable>(
         explorer::take_here(&word, &who, seen, mark, before));
   }
-  static lanemalloc::Restartable hit_pop_here(const std::atomic<uint32_t>& word, void** head,
-                                              void*& object) noexcept {
-    return static_cast<lanemalloc::Restartable>(explorer::pop_here(&word, head, object));
+  static lanemalloc::Restartable hit_pop_here(const std::atomic<uint32_t>& word,
+                                              lanemalloc::BinHead& bin, void*& object) noexcept {
+    return static_cast<lanemalloc::Restartable>(
+        explorer::pop_here(&word, &bin.end, bin.kReach, object));
   }
   template <int kAt>
   static lanemalloc::Restartable hit_push_here(const std::atomic<uint32_t>& word,
-                                               const std::atomic<uint64_t>& who,
-                                               void* object) noexcept {
-    return static_cast<lanemalloc::Restartable>(explorer::push_here(&word, &who, kAt, object));
+                                               const std::atomic<uint64_t>& who, void* object,
+                                               uintptr_t link) noexcept {
+    return static_cast<lanemalloc::Restartable>(
+        explorer::push_here(&word, &who, kAt, object, link));
   }
   // Scenarios set it, since the core also ships what an architecture without such a store does.
   static inline bool pushes = true;

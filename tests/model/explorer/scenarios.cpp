@@ -38,11 +38,15 @@ struct InboxScenario {
     inbox.give(&batch);
   }
   void take() {
-    inbox.take([](Object* object) {
-      Batch& batch = *static_cast<Batch*>(object);
-      batch.links.work();
-      ++batch.taken;
-    });
+    const auto is_object = [this](const void* p) { return p >= batches && p < batches + 4; };
+    const bool is_sound = inbox.take(
+        [](Object* object) {
+          Batch& batch = *static_cast<Batch*>(object);
+          batch.links.work();
+          ++batch.taken;
+        },
+        is_object);
+    explorer::check(is_sound, "a link leads to no batch");
   }
   void thread(int i) {
     if (i == 0) return take(), take();
@@ -82,16 +86,19 @@ struct BatchScenario {
     inbox.give(batch.take());
   }
   void take() {
-    inbox.take([&](Object* batch) {
-      Batch::for_each(batch, [&](Object* object) {
-        Small* small = reinterpret_cast<Small*>(object);
-        explorer::check(small >= objects && small < objects + 2 * kEach,
-                        "no object that was given");
-        ++taken[small - objects];
-        object->next = nullptr;
-        small->names[0] = small->names[1] = nullptr;
-      });
-    });
+    const auto is_object = [&](const void* p) { return p >= objects && p < objects + 2 * kEach; };
+    bool are_sound = true;
+    const bool is_sound = inbox.take(
+        [&](Object* batch) {
+          are_sound &= Batch::for_each(batch, is_object, [&](Object* object) {
+            Small* small = reinterpret_cast<Small*>(object);
+            ++taken[small - objects];
+            object->next = Link::none();
+            small->names[0] = small->names[1] = nullptr;
+          });
+        },
+        is_object);
+    explorer::check(is_sound && are_sound, "no object that was given");
   }
   void thread(int i) {
     if (i == 0) return take(), take();
@@ -480,6 +487,8 @@ struct Threads {
   Engine<Model> engine;
   Slot slots[explorer::kMostThreads]{&no_lane_gate, &no_lane_gate, &no_lane_gate, &no_lane_gate};
   void* object[explorer::kMostThreads]{};
+  static inline Verdict expected;  // what may be reported
+  static inline unsigned reports;
 
   static Settings by(Entry entry, uint32_t shared_lanes = 0) {
     Settings settings;
@@ -489,8 +498,12 @@ struct Threads {
   }
   // Thread i, if it gets a lane here, is set up on the CPU with the number cpus[i].
   explicit Threads(int with_lane, const Settings& settings = {}, const char* cpus = "0000") {
-    if (!engine.start(settings,
-                      [](Verdict, const void*) { check(false, "an object was reported as bad"); }))
+    expected = Verdict::kGood;
+    reports = 0;
+    if (!engine.start(settings, [](Verdict why, const void*) {
+          check(why == expected, "an object was reported as bad");
+          ++reports;
+        }))
       __builtin_trap();
     engine.set_exit_watch([](Slot&) { return true; });
     // An overflow lane, so that the threads need not make one.
@@ -510,6 +523,7 @@ struct Threads {
   void* allocate(int i) {
     void* p = engine.allocate(16, slots[i]);
     check(p != nullptr, "no memory");
+    check(!static_cast<Object*>(p)->looks_free(), "what is handed out looks free");
     *static_cast<int*>(p) = i;
     return p;
   }
@@ -532,6 +546,31 @@ struct Threads {
     Statistics s;
     engine.statistics(s);
   }
+};
+
+// The program frees an object twice, and writes to one that waits in a bin.
+struct LinksScenario : Threads {
+  static constexpr Bytes kSize = 2048;
+  LinksScenario() : Threads(1) {}
+  void thread(int) {
+    void* p = allocate(0);
+    free(p, 0);
+    expected = Verdict::kFreedAlready;
+    engine.free(p, slots[0]);
+    explorer::check(reports == 1, "a double free is not told");
+
+    auto* first = static_cast<std::byte*>(engine.allocate(kSize, slots[0]));
+    static Object stray;
+    stray.next = Link::none();  // it looks free
+    reinterpret_cast<Object*>(first + kSize)->next = Link::to(&stray);
+    expected = Verdict::kListDamaged;
+    for (int n = 0; n < 3; ++n) {
+      auto* object = static_cast<Object*>(engine.allocate(kSize, slots[0]));
+      explorer::check(object != &stray, "what is no object is handed out");
+      explorer::check(!object->looks_free(), "what is handed out looks free");
+    }
+  }
+  void check() { check_all(); }
 };
 
 // The owner hits, and another thread revokes the lane. They never meet inside.
@@ -685,10 +724,10 @@ struct RemoteBatchScenario : Threads {
 // has come.
 struct ChainScenario : Threads {
   static constexpr size_t kObjects = 7;
-  Object* first = nullptr;
+  Chained* first = nullptr;
   ChainScenario() : Threads(2) {
     for (size_t i = 0; i < kObjects; ++i) {
-      auto* object = static_cast<Object*>(engine.allocate(4096, slots[i % 3 == 1 ? 1 : 0]));
+      auto* object = static_cast<Chained*>(engine.allocate(4096, slots[i % 3 == 1 ? 1 : 0]));
       object->next = first;
       first = object;
     }
@@ -771,8 +810,10 @@ struct ByCpu : Threads {
       const MapWord entry = region.word(b);
       if (!is_slab(entry.owner()) || region.block_of_state(entry.state()) != b) continue;
       const Slab* slab = static_cast<const Slab*>(entry.state());
+      const Extent extent = engine.world().slabs().extent(slab);
       uint32_t n = 0;
-      for (const Object* o = slab->free_list; o != nullptr && n <= slab->carved; o = o->next) ++n;
+      Link link = slab->free_list;
+      for (; extent.holds(link) && n <= slab->carved; link = extent.at(link)->next) ++n;
       explorer::check(n == slab->free_objects(), "an object that was freed is lost");
     }
   }
@@ -1466,6 +1507,9 @@ const Scenario kScenarios[] = {
                                  {2, 3}),
     scenario<GrowthScenario<true>>("growth-handler", "Runs: the same where one may not wait",
                                    {2, 3}),
+    scenario<LinksScenario>("links",
+                            "links: a double free is told, and a damaged link leads nowhere",
+                            {.threads = 1, .preemptions = 0}),
     scenario<EntryScenario>("entry", "Owned: an owner that hits and a revoker never meet", {2, 3}),
     scenario<MissScenario>("miss", "Owned: an owner that misses and a revoker never meet", {2, 2}),
     scenario<EntryScenario>("entry-3", "Owned: an owner and two revokers never meet", {3, 2}),

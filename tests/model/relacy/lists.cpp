@@ -27,11 +27,16 @@ struct InboxTest : rl::test_suite<InboxTest, 3> {
     inbox.give(&batch);
   }
   void take() {
-    inbox.take([](lanemalloc::BasicObject<Relacy>* object) {
-      Batch& batch = *static_cast<Batch*>(object);
-      batch.links.work();
-      ++batch.taken;
-    });
+    const auto is_object = [this](const void* p) {
+      return p == &batches[0] || p == &batches[1] || p == &batches[2];
+    };
+    RL_ASSERT(inbox.take(
+        [](lanemalloc::BasicObject<Relacy>* object) {
+          Batch& batch = *static_cast<Batch*>(object);
+          batch.links.work();
+          ++batch.taken;
+        },
+        is_object));
   }
   void thread(unsigned index) {
     if (index == 0) give(batches[0]), give(batches[1]);

@@ -22,9 +22,10 @@
 //                                                     anything else: give up
 //
 //   Hits of malloc and free do not enter:
-//     one step { [check]; first = head; next = first->next; head = next  [pop] }
+//     one step { [check]; object: what the bin's first link leads to, in the bin's slab;
+//                the bin's first link = object->next  [pop] }
 //     one step { [check]; owner and slab by the page map: the lane is the owner; countdown > 1;
-//                object->next = head; head, countdown = object, countdown - 1  [push] }
+//                object->next = first; first, countdown = link to object, countdown - 1  [push] }
 //   [push] is one store of 16 bytes. A thread that must look at the slab afterwards enters. A
 //   thread that works in another of the CPU's lanes pushes in the same way. If an architecture has
 //   no such store (P::pushes_here()), and for kinds, a free takes the lane and leaves.
@@ -58,7 +59,8 @@
 // (Here::enter). Hits and pushes use the lane that the slot names, while it is free.
 //
 // [push] writes to the object before its last instruction. If the step starts again, or never ends,
-// that does no harm: until then the object is the caller's.
+// that does no harm: until then the object is the caller's. It looks free from then on, so the free
+// goes out of line, and is searched for there.
 //
 // Re-entrance. As with the other entries, the slot says busy from before the step until the thread
 // has left. So a handler works in an overflow lane.
@@ -82,25 +84,20 @@ struct PerCpu {
   template <class P>
   FAST static bool pop(Gate* gate, Bytes index, void*& object) {
     if (!may_allocate(gate, index)) return false;
-    const SmallTable& classes = *word<const SmallTable, offsetof(Gate, classes)>(gate);
-    return pop_bin<P>(gate, classes[index], object);
+    const SmallTable& places = *word<const SmallTable, offsetof(Gate, bin_of_small)>(gate);
+    return pop_bin<P>(gate, LaneGate::hit_bin(gate, places[index]), object);
   }
-  // The same for a gate that allows it, by the bin's place.
+  // The same for a bin of a gate that allows it.
   template <class P>
-  FAST static bool pop_bin(Gate* gate, Bytes bin, void*& object) {
-    void** head = word<void*, offsetof(Gate, heads)>(gate) + bin;
-    return P::hit_pop_here(here(gate), head, object) == Restartable::kDone;
+  FAST static bool pop_bin(Gate* gate, BinHead& bin, void*& object) {
+    if (P::hit_pop_here(here(gate), bin, object) != Restartable::kDone) return false;
+    static_cast<Object*>(object)->out();
+    return true;
   }
   // Where the bins of kinds lie; 0 while no hit may touch them.
   FAST static Address area(Gate* gate) { return round_down(area_here(gate), kBlockSize); }
   FAST static const std::atomic<uint64_t>& area_here(Gate* gate) {
     return *word<const std::atomic<uint64_t>, offsetof(Gate, area_here)>(gate);
-  }
-  // The same as pop(), for a bin there.
-  template <class P>
-  FAST static bool pop_off(Gate* gate, Object*& head, void*& object) {
-    return P::hit_pop_here(here(gate), reinterpret_cast<void**>(&head), object) ==
-           Restartable::kDone;
   }
   FAST static bool may_free(Gate* gate, Bytes distance) {
     // relaxed: an object beyond an old bound is freed another way.
@@ -111,8 +108,8 @@ struct PerCpu {
   // the word could be older than a revocation, and the slab could be another lane's.
   template <class P>
   FAST static bool push(Gate* gate, const std::atomic<uint64_t>& word, void* object) {
-    return P::template hit_push_here<offsetof(Slab, free_list)>(here(gate), word, object) ==
-           Restartable::kDone;
+    return P::template hit_push_here<offsetof(Slab, free_list)>(
+               here(gate), word, object, Link::to(object).bits) == Restartable::kDone;
   }
   // The thread is inside on return, if the word names the lane of this CPU and no thread is in that
   // lane. `free` is for leave(). The word is one of the page map, or area_here(). The step itself

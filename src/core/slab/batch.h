@@ -100,7 +100,8 @@ class Batch {
     // A circle of holders, after a double free, comes back to one of these.
     const Object* mark = nullptr;
     for (uint32_t i = 0; holder != nullptr; ++i) {
-      if (UNLIKELY(holder == mark || !is_object(holder))) return false;
+      // One that was freed twice may have been handed out since. Then it has no link any more.
+      if (UNLIKELY(holder == mark || !is_object(holder) || !holder->looks_free())) return false;
       if ((i & (i + 1)) == 0) mark = holder;
       const Address next = holder->next.address();
       // The next holder is looked at after those that this one names.

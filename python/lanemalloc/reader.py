@@ -327,7 +327,7 @@ class Reader:
         begin = time.thread_time()
         records, _ = self._plans.bins.gather(self.memory, at)
         # A bin has four words. The last is the link to its first object.
-        links = records["bins"].reshape(len(at), -1, 4)[:, :, 3].astype(np.uint64)
+        links = records["bins"][:, 3::4].astype(np.uint64)
         heads = np.zeros((len(at), len(self.layout.class_sizes)), np.uint64)
         heads[:, : links.shape[1]] = leads_to(links, world)
         heads[~made] = 0

@@ -216,6 +216,12 @@ def test_cells_of_lanes_are_added_up_and_loops_have_no_waits() -> None:
     assert memory.reader().read().lanes.failures.tolist() == [1, 2]
 
 
+def test_a_process_that_has_no_lane_yet() -> None:
+    snapshot = Synthetic().reader().read(EXACT)
+    assert snapshot.lanes.thread.tolist() == []
+    assert snapshot_json(snapshot)["lanes"] == []
+
+
 def test_lanes_that_are_not_made_are_left_out_and_later_ones_found() -> None:
     memory = Synthetic()
     memory.add_lane(thread=5)

@@ -182,6 +182,7 @@ class Pool : OfOneKind {
   }
   void* allocate_in_full(uint32_t flags, Slot& slot);
   bool initialize(Object* object);
+  void* allocate_another(uint32_t flags, Slot& slot);
   void* hand_out(Object* object, uint32_t flags, Slot& slot);
   bool is_initialized(Object* object) const {
     return !kind_.is_tagged || kind_.tag_of(object) != 0;

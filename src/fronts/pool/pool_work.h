@@ -144,12 +144,19 @@ bool Pool<P>::initialize(Object* object) {
   return true;
 }
 
+// Apart, so that the usual way keeps fewer registers.
+template <class P>
+NOINLINE void* Pool<P>::allocate_another(uint32_t flags, Slot& slot) {
+  return allocate(flags, slot);
+}
+
 // The program's functions are called here, outside any lane.
 template <class P>
 void* Pool<P>::hand_out(Object* object, uint32_t flags, Slot& slot) {
   void* p = start_of(object);
-  if (!is_imported() && UNLIKELY(!engine_.pointers().check_out(p, kind_.starts)))
-    return allocate(flags, slot);
+  if (UNLIKELY(engine_.is_checked()) && !is_imported() &&
+      !engine_.pointers().check_out(p, kind_.starts))
+    return allocate_another(flags, slot);
   bool good = initialize(object);
   if (good && (flags & kZero) != 0) memset(p, 0, bytes_);
   if (good && functions_.ctor != nullptr)

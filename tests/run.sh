@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 source tests/part.sh
 
 readonly kParts=(layers format unit rust tool aarch64 golden semantics preload seeing profile trace
-  bench cpp simulator misuse projects packages examples docs stress model borders bounds)
+  bench cpp simulator misuse projects packages examples docs fuzz stress model borders bounds)
 # These leave CPUs idle and bear company: some that are neighbors here run at the same time.
 readonly kTogether=(layers format unit rust tool golden semantics preload seeing profile trace bench
   cpp simulator misuse projects packages examples docs aarch64)

@@ -79,6 +79,7 @@ struct Fake {
   static inline thread_local uint32_t interrupt_next = 0;
   static inline std::function<void()> on_step;  // runs before the next sequence, once
   static inline std::atomic<uint64_t> interrupted{0};
+  static inline uint64_t fixed_secret = 0;  // of links; 0: another one each time
   static inline bool number_hits = true;
   static inline bool pushes = true;
   static inline Fault taken;            // claims that find a foreign mapping
@@ -146,6 +147,7 @@ struct Fake {
     interrupted = 0;
     on_step = nullptr;
     number_hits = pushes = true;
+    fixed_secret = 0;
     fail_never();
     huge_from = huge_to = 0;
     huge_bytes = 0;
@@ -281,7 +283,7 @@ struct Fake {
   static uint64_t interruptions() noexcept { return interrupted; }
   static inline uint32_t process = 1;
   static uint32_t process_id() noexcept { return process; }
-  static uint64_t secret() noexcept { return Linux::secret(); }
+  static uint64_t secret() noexcept { return fixed_secret != 0 ? fixed_secret : Linux::secret(); }
   static uint32_t thread_id() noexcept { return id != 0 ? id : Linux::thread_id(); }
   static uint64_t now_ns() noexcept {
     const uint64_t set = ns.load(std::memory_order_relaxed);

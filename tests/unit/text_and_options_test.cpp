@@ -37,6 +37,12 @@ TEST(TextTest, AddsAtMostSoManyCharacters) {
   EXPECT_EQ(string_of(text), "abcxy");
 }
 
+TEST(TextTest, ShowsNoControlCharactersOfOthers) {
+  Text text;
+  text.add_foreign("a\x1b[2J\nb\x7f\xc3\xa9", 11);
+  EXPECT_EQ(string_of(text), "a?[2J?b?\xc3\xa9");
+}
+
 class OptionsTest : public testing::Test {
  protected:
   void SetUp() override { said().clear(); }

@@ -34,6 +34,14 @@ class Text {
     for (size_t i = 0; i < n && s[i] != '\0'; ++i) put(s[i]);
     return *this;
   }
+  // The same for what a user has written, which may hold what moves a terminal's cursor.
+  Text& add_foreign(const char* s, size_t n) {
+    for (size_t i = 0; i < n && s[i] != '\0'; ++i) {
+      const auto byte = static_cast<unsigned char>(s[i]);
+      put(byte < ' ' || byte == 127 ? '?' : s[i]);
+    }
+    return *this;
+  }
   // Ends the line. A line that was cut still ends with a newline.
   Text& end() {
     if (used_ == kRoom) --used_;

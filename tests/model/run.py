@@ -254,7 +254,7 @@ MUTANTS = [
     in_lists(
         "give links before it swaps",
         "inbox",
-        swap("Inbox::give", f"store(.., {RELAXED})", f"store(nullptr, {RELAXED})"),
+        swap("Inbox::give", f"store(.., {RELAXED})", f"store(Link::none().bits, {RELAXED})"),
     ),
     in_lists("take does not wait for a half-given batch", "inbox", UNLINKED_IS_LAST),
     in_lists("take forgets the rest", "inbox", swap("Inbox::take", "keep(batch)", "keep(nullptr)")),

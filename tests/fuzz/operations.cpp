@@ -20,12 +20,7 @@ namespace {
 
 using namespace lanemalloc;
 using fuzz::require;
-using FakeHeap = Heap<Fake>;
 using FakePool = Pool<Fake>;
-
-constexpr FakeHeap::KindSource kKinds{
-    []() -> void* { return ::operator new(sizeof(Kind), std::align_val_t{alignof(Kind)}); },
-    [](void* kind) { ::operator delete(kind, std::align_val_t{alignof(Kind)}); }};
 
 class Machine {
  public:
@@ -343,7 +338,7 @@ class Machine {
     const Bytes limit = Bytes{in_.byte()} << 16;
     if (heaps_.size() == kMostHeaps) return;
     freed_.clear();
-    auto heap = std::make_unique<FakeHeap>(*engine_, kKinds, "fuzz", nullptr);
+    auto heap = std::make_unique<FakeHeap>(*engine_, kSource, "fuzz", nullptr);
     if (heap->start(limit, 0, nullptr, nullptr, t)) heaps_.push_back(std::move(heap));
   }
   void take_from_heap(Slot& t) {

@@ -53,4 +53,10 @@ namespace lanemalloc {
 
 INSTANTIATE_CORE(extern)
 
+using FakeHeap = Heap<Fake>;
+// Where heaps of tests have their kinds from.
+inline constexpr FakeHeap::KindSource kSource{
+    []() -> void* { return ::operator new(sizeof(Kind), std::align_val_t{alignof(Kind)}); },
+    [](void* kind) { ::operator delete(kind, std::align_val_t{alignof(Kind)}); }};
+
 }  // namespace lanemalloc

@@ -9,12 +9,6 @@
 namespace lanemalloc {
 namespace {
 
-using FakeHeap = Heap<Fake>;
-
-constexpr FakeHeap::KindSource kSource{
-    []() -> void* { return ::operator new(sizeof(Kind), std::align_val_t{alignof(Kind)}); },
-    [](void* kind) { ::operator delete(kind, std::align_val_t{alignof(Kind)}); }};
-
 class HeapTest : public EngineTest {
  protected:
   // Thread i, about to do something.

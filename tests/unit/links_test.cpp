@@ -9,12 +9,6 @@
 namespace lanemalloc {
 namespace {
 
-using FakeHeap = Heap<Fake>;
-
-constexpr FakeHeap::KindSource kSource{
-    []() -> void* { return ::operator new(sizeof(Kind), std::align_val_t{alignof(Kind)}); },
-    [](void* kind) { ::operator delete(kind, std::align_val_t{alignof(Kind)}); }};
-
 alignas(kGranule) uint64_t some_global[8];
 
 uint64_t& word_of(void* p, size_t i = 0) { return static_cast<uint64_t*>(p)[i]; }
@@ -147,6 +141,23 @@ TEST_OWNED(LinksTest, InABatchADamagedLinkOrNameLeadsNowhere) {
       expect_good(a, 3000, 128);
     });
   }
+}
+
+// Whoever counts must come to an end: it is inside the lane meanwhile.
+TEST_ALL_CONFIGS(LinksTest, AListThatIsACircleIsCountedNoFurtherThanItsSlab) {
+  Slot& t = thread();
+  FakePool& pool = make(t, 64);
+  for (void* p : {take(t, 64), take(pool, t)}) {
+    void* next = static_cast<std::byte*>(p) + 64;  // it waits in the bin
+    word_of(next) = Link::to(next).bits;
+  }
+  EXPECT_LE(statistics().live_objects, 2u * capacity_of(class_of(64)));
+  EXPECT_LE(live(pool, t), pool.kind().capacity);
+  take(t, 64);
+  take(pool, t);
+  for (void* p : {take(t, 64), take(pool, t)}) EXPECT_NE(p, nullptr);
+  for (const Report& report : reports) EXPECT_EQ(report.why, Verdict::kListDamaged);
+  reports.clear();
 }
 
 // --- Double frees.

@@ -284,10 +284,6 @@ TEST_ALL_CONFIGS(DeferKindsTest, TheChildMakesTheRestOfWhatAnotherThreadWasCalli
 
 class DeferHeapTest : public DeferKindsTest {
  protected:
-  using FakeHeap = Heap<Fake>;
-  static constexpr FakeHeap::KindSource kSource{
-      []() -> void* { return ::operator new(sizeof(Kind), std::align_val_t{alignof(Kind)}); },
-      [](void* kind) { ::operator delete(kind, std::align_val_t{alignof(Kind)}); }};
   static void free_of_heap(void* handle, void** objects, size_t n) {
     void* const heap = front_of(handle, Family::Type::kHeap);
     ASSERT_NE(heap, nullptr);

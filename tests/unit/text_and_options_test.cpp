@@ -39,7 +39,7 @@ TEST(TextTest, AddsAtMostSoManyCharacters) {
 
 TEST(TextTest, ShowsNoControlCharactersOfOthers) {
   Text text;
-  text.add_foreign("a\x1b[2J\nb\x7f\xc3\xa9", 11);
+  text.add("a\x1b[2J\nb\x7f\xc3\xa9", 11);
   EXPECT_EQ(string_of(text), "a?[2J?b?\xc3\xa9");
 }
 

@@ -49,8 +49,6 @@ class Torn {
   static inline sigjmp_buf out_;
 };
 
-using FakeHeap = Heap<Fake>;
-
 class TornTest : public PoolTest {
  public:
   void SetUp() override {
@@ -78,9 +76,6 @@ class TornTest : public PoolTest {
     torn_ = &thread();
     other_ = &thread();
     pool_ = &make(*other_, 200);
-    static constexpr FakeHeap::KindSource kSource{
-        []() -> void* { return ::operator new(sizeof(Kind), std::align_val_t{alignof(Kind)}); },
-        [](void* kind) { ::operator delete(kind, std::align_val_t{alignof(Kind)}); }};
     heap_ = std::make_unique<FakeHeap>(engine(), kSource, "heap", nullptr);
     EXPECT_TRUE(heap_->start(0, 0, nullptr, nullptr, *other_));
     of_heap_ = heap_->allocate(100, kGranule, *other_);

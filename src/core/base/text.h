@@ -29,13 +29,9 @@ class Text {
     *this << "0x";
     return number(reinterpret_cast<uintptr_t>(pointer), 16);
   }
-  // Adds at most n characters of s.
+  // Adds at most n characters of s, which a user may have written: what could move a terminal's
+  // cursor becomes '?'.
   Text& add(const char* s, size_t n) {
-    for (size_t i = 0; i < n && s[i] != '\0'; ++i) put(s[i]);
-    return *this;
-  }
-  // The same for what a user has written, which may hold what moves a terminal's cursor.
-  Text& add_foreign(const char* s, size_t n) {
     for (size_t i = 0; i < n && s[i] != '\0'; ++i) {
       const auto byte = static_cast<unsigned char>(s[i]);
       put(byte < ' ' || byte == 127 ? '?' : s[i]);

@@ -265,7 +265,7 @@ class OptionReader {
   void bad_value(Word key, Word value, const Text& allowed) {
     Text line = begin("bad value '", value);
     line << "' for '";
-    line.add_foreign(key.text, key.length) << "' (";
+    line.add(key.text, key.length) << "' (";
     line.add(allowed.data(), allowed.size()) << "), using ";
     visit(options_, key, Writer{line});
     complain(line);
@@ -282,7 +282,7 @@ class OptionReader {
   Text begin(const char* what, Word word) const {
     Text line;
     line << "lanemalloc: " << source_ << ": " << what;
-    line.add_foreign(word.text, word.length < kShown ? word.length : kShown);
+    line.add(word.text, word.length < kShown ? word.length : kShown);
     return line;
   }
 

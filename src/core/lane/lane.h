@@ -192,13 +192,13 @@ class Lane : public AnyLane<P> {
 
   uint64_t bin_length(unsigned c) const {
     const Slab* slab = c < kBinCount ? bins[c].current : nullptr;
-    return slab != nullptr ? length({bins[c].hit.first}, slabs().extent(slab)) : 0;
+    return slab != nullptr ? length({bins[c].hit.first}, slab) : 0;
   }
   Slabs<P> slabs() const;
   // How many objects wait in a bin of a kind that has slabs.
   uint64_t bin_length(const Bin& bin) const {
     const Slab* slab = current_of(bin);
-    return slab != nullptr ? length({bin.hit.first}, slabs().extent(slab)) : 0;
+    return slab != nullptr ? length({bin.hit.first}, slab) : 0;
   }
   // The slab that the bin's objects lie in; null if there is none.
   Slab* current_of(const Bin& bin) const {
@@ -254,9 +254,16 @@ class Lane : public AnyLane<P> {
     bin.head() = object->next.bits;
     return object->out();
   }
-  static uint64_t length(Link link, const Extent& extent) {
+  // A damaged list may be a circle, and has no more objects than its slab.
+  uint64_t length(Link link, const Slab* slab) const {
+    const Extent extent = slabs().extent(slab);
     uint64_t n = 0;
-    while (const Object* object = extent.follow(link)) link = object->next, ++n;
+    while (n < slab->carved) {
+      const Object* object = extent.follow(link);
+      if (object == nullptr) break;
+      link = object->next;
+      ++n;
+    }
     return n;
   }
   struct SampledBin;

@@ -8,10 +8,10 @@
 // hit copies them as they are.
 //
 // The upper 16 bits of every link are kLinkTag, and an object that is handed out has no link in its
-// first word any more. So a free sees that an object was freed already, unless the program has
-// written to that word since. No address below 2^47 less the number has another tag, and no object
-// lies higher. If a program's own data have the tag by chance, the free goes out of line, where the
-// rest of the word tells.
+// first word any more. A free that finds the tag goes out of line and searches for the object in
+// its slab's list and in the bin (Lane::is_listed), for a program's own data may have the tag too.
+// So a second free is told, unless the program has written to that word since. Addresses below 2^47
+// less the number have this tag, and no object lies higher.
 #pragma once
 
 #include "core/base/arch.h"
